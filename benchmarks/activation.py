@@ -1,0 +1,110 @@
+"""What verl-npu costs a process: importing it, `import torch`, and a patched call.
+
+Each figure is measured beside what it is compared with, in turns, in one run: the machine is noisy, the ratio is not.
+Run it with the python of an environment that has verl-npu, torch and verl: `python benchmarks/activation.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import timeit
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+
+# `import torch` as if verl-npu were not installed: torch looks for entry points all the same, and finds not ours.
+TORCH_WITHOUT = """
+import importlib.metadata as metadata
+every = metadata.entry_points
+metadata.entry_points = lambda **keys: [entry for entry in every(**keys) if entry.name != "verl_npu"]
+import torch
+"""
+TORCH_WITH = TORCH_WITHOUT.replace(' if entry.name != "verl_npu"', "")
+
+# Each variant is a program and the variables that it runs under.
+IMPORTS = {
+    "import verl_npu, no Ascend software": ("pass", "import verl_npu", {}, {}),
+    "import torch, no Ascend software": (TORCH_WITHOUT, TORCH_WITH, {}, {}),
+    "import torch, VERL_NPU=on": (TORCH_WITHOUT, TORCH_WITH, {}, {"VERL_NPU": "on"}),
+    "import verl's trainer, VERL_NPU=on": (
+        "import verl.trainer.ppo.ray_trainer",
+        "import verl.trainer.ppo.ray_trainer",
+        {"VERL_NPU": "off"},
+        {"VERL_NPU": "on"},
+    ),
+}
+
+
+def seconds(program: str, environment: dict[str, str]) -> float:
+    """Wall time of a new interpreter that runs `program`, measured inside it from its first line."""
+    timed = f"import time; began = time.perf_counter()\n{program}\nprint('took', time.perf_counter() - began)"
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("VERL_NPU")}
+    result = subprocess.run(
+        [sys.executable, "-c", timed], env={**inherited, **environment}, capture_output=True, text=True, check=True
+    )
+    return float(result.stdout.split()[-1])
+
+
+def imports(repeats: int) -> Table:
+    """Medians over `repeats` alternating runs."""
+    table = Table("import", "without", "with", "difference", "ratio", title=f"median of {repeats} runs in turns")
+    for name, (plain, ours, plain_env, our_env) in IMPORTS.items():
+        without, with_ = [], []
+        for _ in range(repeats):
+            without.append(seconds(plain, plain_env))
+            with_.append(seconds(ours, our_env))
+        a, b = statistics.median(without), statistics.median(with_)
+        ratio = f"{b / a:.3f}" if a > 1e-3 else "-"
+        table.add_row(name, f"{a * 1e3:.1f} ms", f"{b * 1e3:.1f} ms", f"{(b - a) * 1e3:+.1f} ms", ratio)
+    return table
+
+
+def calls() -> Table:
+    """A call of a function as it is, replaced, and wrapped; the patched ones as the registry makes them."""
+    from verl_npu.registry.binding import build
+    from verl_npu.registry.patch import Feature
+    from verl_npu.registry.probe import Never
+
+    feature = Feature("calls", "for this benchmark")
+    texts = {"why": "a benchmark", "how": "a benchmark", "link": "none", "retired_by": Never("a benchmark")}
+
+    def target(x: int) -> int:
+        return x
+
+    @feature.replace("a:replaced", **texts)
+    def replaced(x: int) -> int:
+        return x
+
+    @feature.wrap("a:wrapped", **texts)
+    def wrapped(original: Callable[[int], int], x: int) -> int:
+        return original(x)
+
+    made: dict[str, Callable[[int], int]] = {"as it is": target}
+    made |= {patch.id: build(patch, target) for patch in feature}
+    number, rounds = 200_000, 15
+    best = {name: float("inf") for name in made}
+    for _ in range(rounds):
+        for name, function in made.items():
+            best[name] = min(best[name], timeit.timeit(lambda f=function: f(1), number=number) / number)
+    table = Table("call", "time", "more", title=f"best of {rounds} rounds in turns")
+    for name, value in best.items():
+        table.add_row(name, f"{value * 1e9:.0f} ns", f"{(value - best['as it is']) * 1e9:+.0f} ns")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=11)
+    repeats = parser.parse_args().repeats
+    console = Console(width=110)
+    console.print(calls())
+    console.print(imports(repeats))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The virtual environment of a run: made once, reused while its inputs stay the same. Standard library only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import RunFailed
+from harness.pins import SCRIPTS, Checkout, Pin
+
+PROJECT = SCRIPTS.parent
+TORCH = "torch==2.13.0"
+STAMP = "verl-npu-stamp"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What goes into an environment."""
+
+    pin: Pin
+    checkout: Checkout | None
+    transformers: str
+    virtual: bool
+    purpose: str = "quickstart"
+    extras: str = "report"
+    """Extras of the project beside `virtual`, separated by commas."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the environment lies: under VERL_NPU_VENVS, else at the root of the project."""
+        name = f"{self.purpose}-{self.pin.name}"
+        if self.transformers != self.pin.transformers:
+            name += f"-transformers-{self.transformers}"
+        if self.checkout is not None:
+            name += "-checkout"
+        if not self.virtual:
+            name += "-npu"
+        root = os.environ.get("VERL_NPU_VENVS")
+        return Path(root).resolve() / name if root else PROJECT / f".venv-{name}"
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    def stamp(self) -> str:
+        """Return a hash of all that the environment is made from."""
+        parts = [
+            sys.version,
+            str(self.folder),
+            self.transformers,
+            str(self.virtual),
+            self.extras,
+            TORCH,
+            self.pin.requirements.read_text(),
+            (PROJECT / "pyproject.toml").read_text(),
+            "checkout" if self.checkout else f"verl=={self.pin.version}",
+        ]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def ready(self) -> bool:
+        """Whether a finished environment of these very inputs is there."""
+        mark = self.folder / STAMP
+        return self.python.exists() and mark.is_file() and mark.read_text() == self.stamp()
+
+    def requirements(self) -> str:
+        """Return the pin's list with the transformers that was asked for."""
+        lines = self.pin.requirements.read_text().splitlines()
+        kept = [line for line in lines if not line.startswith("transformers==")]
+        return "\n".join([*kept, f"transformers=={self.transformers}", ""])
+
+
+def _pip(recipe: Recipe, *arguments: str) -> None:
+    command = [str(recipe.python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", *arguments]
+    print(f"  pip install {' '.join(arguments)}", flush=True)
+    if subprocess.run(command, check=False).returncode != 0:
+        raise RunFailed(f"pip install {' '.join(arguments)} failed, see above. Start again: what is done is not kept")
+
+
+def make(recipe: Recipe) -> Path:
+    """Make the environment where it is not ready, and return its python; raises RunFailed when an install fails."""
+    if recipe.ready():
+        _point(recipe)
+        return recipe.python
+    print(f"making {recipe.folder} (minutes, once)", flush=True)
+    # A half-made environment, or one of other inputs, tells us nothing worth keeping.
+    shutil.rmtree(recipe.folder, ignore_errors=True)
+    # On real NPUs torch, torch_npu, vllm and vllm-ascend are the machine's own and must not be replaced by ours.
+    # Whether the pin's list agrees with what they need could not be tried: no NPU was at hand.
+    venv.create(recipe.folder, with_pip=True, system_site_packages=not recipe.virtual, symlinks=True)
+    if recipe.virtual:
+        _pip(recipe, TORCH)
+    extras = f"virtual,{recipe.extras}" if recipe.virtual else recipe.extras
+    # Editable, so that a second start runs the project as it is now.
+    _pip(recipe, "--editable", f"{PROJECT}[{extras}]")
+    listed = recipe.folder / "requirements.txt"
+    listed.write_text(recipe.requirements())
+    _pip(recipe, "--requirement", str(listed))
+    if recipe.checkout is None:
+        _pip(recipe, "--no-deps", f"verl=={recipe.pin.version}")
+    _point(recipe)
+    (recipe.folder / STAMP).write_text(recipe.stamp())
+    return recipe.python
+
+
+def _point(recipe: Recipe) -> None:
+    # An install from the folder would write build/ and egg-info into it; a .pth line leaves it alone.
+    if recipe.checkout is not None:
+        packages = next((recipe.folder / "lib").glob("python3.*")) / "site-packages"
+        (packages / "verl-checkout.pth").write_text(f"{recipe.checkout.path}\n")

@@ -1,0 +1,11 @@
+"""Errors that end a run with one clear line."""
+
+from __future__ import annotations
+
+
+class BadInput(Exception):
+    """What was asked for cannot be done: the message says what was expected, what was found, and the fix."""
+
+
+class RunFailed(Exception):
+    """The run started and did not do what it should."""

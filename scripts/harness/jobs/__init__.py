@@ -1,0 +1,22 @@
+"""The jobs that can be run, by name; each is a module of this package."""
+
+from __future__ import annotations
+
+from harness.errors import BadInput
+from harness.jobs import grpo, ppo, sft
+from harness.jobs.base import Job, Plan
+from harness.pins import Pin
+
+JOBS: dict[str, Job] = {job.name: job for job in (grpo.JOB, ppo.JOB, sft.JOB)}
+
+__all__ = ["JOBS", "Job", "Plan", "find"]
+
+
+def find(name: str, pin: Pin) -> Job:
+    """Return the job of that name; raises BadInput when it is unknown or does not run at that pin."""
+    if name not in JOBS:
+        raise BadInput(f"--job: expected one of {', '.join(JOBS)}, found {name!r}")
+    job = JOBS[name]
+    if pin.name not in job.pins:
+        raise BadInput(f"--job {name}: runs at {', '.join(job.pins)}, found pin {pin.name}")
+    return job

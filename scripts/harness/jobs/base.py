@@ -1,0 +1,51 @@
+"""What a job is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.pins import Pin
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a job needs to write its command."""
+
+    pin: Pin
+    run_dir: Path
+    model: str
+    train: Path
+    test: Path
+    generated: bool
+    """Model and data are the small generated ones, so that the learning rate and lengths for those apply."""
+    reward: Path | None
+    """A file with a reward function `grade`; None: verl's own for the data source."""
+    steps: int
+    npus: int
+    seed: int
+    virtual: bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """One way of training: the command that starts it, and where its numbers are found."""
+
+    name: str
+    pins: tuple[str, ...]
+    arguments: Callable[[Plan], list[str]]
+    """What follows the python executable."""
+    metric: str
+    """What the job is judged by in verl's step lines: the reward, or for supervised training the loss."""
+    trained_model: Callable[[Plan], Path]
+    """The folder that holds the trained weights as safetensors when the job has ended."""
+    idle: tuple[str, ...] = ()
+    """Features of verl-npu whose targets the job never imports: pending in all processes is right for them."""
+    processes: Callable[[int], int] = lambda npus: npus + 2
+    """How many processes leave a manifest for so many NPUs: under Ray the driver and the task runner as well."""
+
+    @property
+    def label(self) -> str:
+        """What a person calls the metric."""
+        return "reward" if self.metric.startswith("critic/") else self.metric.rpartition("/")[2]

@@ -1,0 +1,77 @@
+"""GRPO through verl's main_ppo: FSDP, actor and rollout in one worker, a reference model and a KL loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.jobs.base import Job, Plan
+
+PROMPTS = 16
+ANSWERS = 8
+
+
+def arguments(plan: Plan) -> list[str]:
+    """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
+    pin = plan.pin
+    micro = PROMPTS * ANSWERS // 2 if plan.generated else 4
+    settings: dict[str, object] = {
+        "algorithm.adv_estimator": "grpo",
+        "data.train_files": plan.train,
+        "data.val_files": plan.test,
+        "data.train_batch_size": PROMPTS,
+        "data.max_prompt_length": 64 if plan.generated else 512,
+        "data.max_response_length": 16 if plan.generated else 256,
+        "data.filter_overlong_prompts": not plan.generated,
+        "++data.seed": plan.seed,
+        "actor_rollout_ref.model.path": plan.model,
+        "actor_rollout_ref.actor.optim.lr": 5e-3 if plan.generated else 1e-6,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": PROMPTS,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": micro,
+        "actor_rollout_ref.actor.use_kl_loss": True,
+        "actor_rollout_ref.actor.kl_loss_coef": 0.001,
+        # Inductor has no NPU backend without triton-ascend.
+        "actor_rollout_ref.actor.use_torch_compile": False,
+        "actor_rollout_ref.actor.checkpoint.save_contents": "[model,hf_model]",
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": micro,
+        "actor_rollout_ref.rollout.name": pin.virtual_rollout if plan.virtual else "vllm",
+        "actor_rollout_ref.rollout.n": ANSWERS,
+        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": micro,
+        "trainer.n_gpus_per_node": plan.npus,
+        "trainer.nnodes": 1,
+        "trainer.logger": "console",
+        "trainer.val_before_train": False,
+        "trainer.test_freq": -1,
+        # Once, at the last step: the trained weights are what the run is judged by.
+        "trainer.save_freq": plan.steps,
+        "trainer.resume_mode": "disable",
+        "trainer.default_local_dir": plan.run_dir / "checkpoints",
+        "trainer.rollout_data_dir": plan.run_dir / "rollouts",
+        "trainer.total_training_steps": plan.steps,
+        "trainer.total_epochs": plan.steps,
+        # Placement groups ask for CPUs as well, and wait for ever where there are too few: a laptop has two.
+        f"{pin.ray_init}.num_cpus": max(16, 3 * plan.npus + 2),
+    }
+    if not plan.virtual:
+        # Written after verl's Ascend examples; no NPU was at hand to try it on.
+        settings |= {
+            "actor_rollout_ref.rollout.gpu_memory_utilization": 0.4,
+            "actor_rollout_ref.rollout.enforce_eager": True,
+        }
+    if plan.reward is not None:
+        settings |= {"custom_reward_function.path": plan.reward, "custom_reward_function.name": "grade"}
+    return ["-m", "verl.trainer.main_ppo", *(f"{key}={value}" for key, value in settings.items())]
+
+
+def trained_model(plan: Plan) -> Path:
+    """Return where verl's checkpoint manager leaves the model in Hugging Face's format."""
+    return plan.run_dir / "checkpoints" / f"global_step_{plan.steps}" / "actor" / "huggingface"
+
+
+JOB = Job(
+    name="grpo",
+    pins=("v0.6.1", "796871d7"),
+    arguments=arguments,
+    metric="critic/score/mean",
+    trained_model=trained_model,
+)

@@ -1,0 +1,29 @@
+"""PPO through verl's main_ppo: as GRPO, with a critic in the same workers and its estimate of the advantage."""
+
+from __future__ import annotations
+
+from harness.jobs import grpo
+from harness.jobs.base import Job, Plan
+
+
+def arguments(plan: Plan) -> list[str]:
+    """Return GRPO's command with a critic put in; what comes later on Hydra's command line wins."""
+    micro = grpo.PROMPTS * grpo.ANSWERS // 2 if plan.generated else 4
+    settings: dict[str, object] = {
+        "algorithm.adv_estimator": "gae",
+        "critic.model.path": plan.model,
+        "critic.model.tokenizer_path": plan.model,
+        "critic.optim.lr": 5e-3 if plan.generated else 1e-5,
+        "critic.ppo_micro_batch_size_per_gpu": micro,
+        "critic.ppo_mini_batch_size": grpo.PROMPTS,
+    }
+    return [*grpo.arguments(plan), *(f"{key}={value}" for key, value in settings.items())]
+
+
+JOB = Job(
+    name="ppo",
+    pins=("v0.6.1", "796871d7"),
+    arguments=arguments,
+    metric="critic/score/mean",
+    trained_model=grpo.trained_model,
+)

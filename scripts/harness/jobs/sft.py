@@ -1,0 +1,55 @@
+"""Supervised fine-tuning through verl's FSDP trainer, started by torchrun: a process for each NPU, and no Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.jobs.base import Job, Plan
+
+BATCH = 32
+
+
+def arguments(plan: Plan) -> list[str]:
+    """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
+    settings: dict[str, object] = {
+        "data.train_files": plan.train,
+        "data.val_files": plan.test,
+        "data.prompt_key": "extra_info",
+        "data.response_key": "extra_info",
+        "data.prompt_dict_keys": "[question]",
+        "data.response_dict_keys": "[answer]",
+        "data.train_batch_size": BATCH,
+        "data.micro_batch_size_per_gpu": BATCH // plan.npus if plan.generated else 1,
+        "data.max_length": 96 if plan.generated else 1024,
+        "data.truncation": "right",
+        "model.partial_pretrain": plan.model,
+        "optim.lr": 5e-3 if plan.generated else 1e-5,
+        "trainer.default_local_dir": plan.run_dir / "checkpoints",
+        "trainer.logger": "console",
+        "trainer.n_gpus_per_node": plan.npus,
+        "trainer.total_training_steps": plan.steps,
+        "trainer.total_epochs": plan.steps,
+        "trainer.save_freq": plan.steps,
+        "trainer.test_freq": -1,
+        "trainer.resume_mode": "disable",
+        "trainer.checkpoint.save_contents": "[model,hf_model]",
+    }
+    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={plan.npus}"]
+    return [*start, "-m", "verl.trainer.fsdp_sft_trainer", *(f"{key}={value}" for key, value in settings.items())]
+
+
+def trained_model(plan: Plan) -> Path:
+    """Return where verl's checkpoint manager leaves the model in Hugging Face's format."""
+    return plan.run_dir / "checkpoints" / f"global_step_{plan.steps}" / "huggingface"
+
+
+JOB = Job(
+    name="sft",
+    pins=("v0.6.1",),
+    arguments=arguments,
+    metric="train/loss",
+    trained_model=trained_model,
+    # No Ray, no rollout.
+    idle=("fleet", "rollout"),
+    processes=lambda npus: npus,
+)

@@ -1,0 +1,52 @@
+"""What this machine has: real NPUs, or what virtual ones need. Standard library only: it runs before any install."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from harness.errors import BadInput
+
+_PROBE = "import torch_npu, torch; print(torch.npu.device_count() if torch.npu.is_available() else 0)"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The NPUs that a run will use."""
+
+    virtual: bool
+    npus: int
+
+
+def _real_npus(python: str) -> int:
+    environment = {key: value for key, value in os.environ.items() if key != "VERL_NPU_VIRTUAL"}
+    answer = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, check=False, env=environment)
+    last = answer.stdout.strip().splitlines()[-1:] if answer.returncode == 0 else []
+    return int(last[0]) if last and last[0].isdigit() else 0
+
+
+def look(npus: int, python: str = sys.executable) -> Machine:
+    """Choose real NPUs where a working torch_npu shows any, else virtual ones; raises BadInput when it cannot be."""
+    asked = os.environ.get("VERL_NPU_VIRTUAL")
+    if asked is not None and (not asked.isdigit() or int(asked) < 1):
+        raise BadInput(f"VERL_NPU_VIRTUAL: expected a number of virtual NPUs from 1, found {asked!r}. Unset it")
+    real = _real_npus(python)
+    if real:
+        if asked is not None:
+            raise BadInput(f"VERL_NPU_VIRTUAL={asked}: this machine has {real} real NPUs. Unset it to use them")
+        found = Machine(virtual=False, npus=real)
+    else:
+        found = Machine(virtual=True, npus=int(asked) if asked else npus)
+        if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
+            raise BadInput(
+                "virtual NPUs: expected a C++ compiler (c++, g++ or clang++) to build the device, found none. "
+                "Install one, for example the package g++, or name it in CXX"
+            )
+    if npus > found.npus:
+        kind = "virtual" if found.virtual else "real"
+        fix = "raise VERL_NPU_VIRTUAL or unset it" if found.virtual else f"use --npus {found.npus} or fewer"
+        raise BadInput(f"--npus: {npus} ranks, but {found.npus} {kind} NPUs: {fix}")
+    return found

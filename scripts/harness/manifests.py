@@ -1,0 +1,70 @@
+"""What verl-npu did in each process of a run, read from the manifests that the processes wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.errors import RunFailed
+from verl_npu.registry.errors import SourceError
+from verl_npu.registry.fleet import differences
+from verl_npu.registry.manifest import read_manifests
+
+Manifest = Mapping[str, Any]
+
+DONE = frozenset({"applied", "native", "absent"})
+# A process that never imported a feature's targets has nothing to apply it to, as long as another one did.
+WAITING = "pending"
+
+
+def read(folder: Path) -> list[Manifest]:
+    """Return the manifests in a folder, by role; raises RunFailed for one that cannot be read."""
+    try:
+        found = read_manifests(folder)
+    except SourceError as error:
+        raise RunFailed(str(error)) from error
+    return sorted(found, key=lambda manifest: (manifest["role"], manifest["pid"]))
+
+
+def process(manifest: Manifest) -> str:
+    """Return the name of the process in reports."""
+    return f"{manifest['role']}:{manifest['pid']}"
+
+
+def states(manifest: Manifest) -> dict[str, str]:
+    """Return the state of each feature in one process."""
+    return {name: str(feature["state"]) for name, feature in manifest["features"].items()}
+
+
+def by_process(manifests: Sequence[Manifest]) -> dict[str, dict[str, str]]:
+    """Return the features' states for each process."""
+    return {process(manifest): states(manifest) for manifest in manifests}
+
+
+def refusals(manifests: Sequence[Manifest]) -> dict[str, str]:
+    """Return the reason for each patch that a process refused or lost, by patch."""
+    return {
+        patch_id: str(patch["reason"])
+        for manifest in manifests
+        for feature in manifest["features"].values()
+        for patch_id, patch in feature["patches"].items()
+        if patch["state"] not in DONE and patch["state"] != WAITING
+    }
+
+
+def faults(manifests: Sequence[Manifest], processes: int, idle: Sequence[str] = ()) -> list[str]:
+    """Return one line for each thing that keeps a run from counting as patched: none is what one wants.
+
+    Features named in `idle` need not be applied anywhere: the job does not import what they patch.
+    """
+    found = []
+    if len(manifests) < processes:
+        found.append(f"expected manifests of {processes} processes or more, found {len(manifests)}")
+    found += differences(manifests)
+    for name in dict.fromkeys(name for manifest in manifests for name in manifest["features"]):
+        here = {process(manifest): states(manifest).get(name, "missing") for manifest in manifests}
+        if name not in idle and not DONE & set(here.values()):
+            found.append(f"feature {name}: applied in no process")
+        found += [f"feature {name}: {s} in {p}" for p, s in here.items() if s not in DONE and s != WAITING]
+    return found

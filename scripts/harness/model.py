@@ -1,0 +1,66 @@
+"""The small model with random weights, made on the spot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.errors import BadInput
+
+# The least that trains visibly in 40 steps. Heads of 64: vLLM wants them no narrower.
+LAYERS, HIDDEN, HEADS, VOCABULARY = 2, 128, 2, 512
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def generate(folder: Path, seed: int) -> Path:
+    """Write a Qwen2 with random weights and a byte-level tokenizer of its own, the same for the same seed."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    tokenizer = Tokenizer(models.BPE())
+    # Each digit is a token of its own, as in Qwen's tokenizer.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["system user assistant What is the sum of two numbers?"] * 10, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=2 * HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=1,
+        max_position_embeddings=2048,
+        bos_token_id=fast.pad_token_id,
+        eos_token_id=fast.eos_token_id,
+        pad_token_id=fast.pad_token_id,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(seed)
+    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def obtain(source: str) -> str:
+    """Return a local path made absolute, or a hub name as it is; raises BadInput for a folder without a model."""
+    path = Path(source)
+    if path.exists():
+        if not (path / "config.json").is_file():
+            raise BadInput(f"--model: expected a folder with config.json, found {path}")
+        return str(path.resolve())
+    if source.startswith((".", "/", "~")):
+        raise BadInput(f"--model: expected a folder or a hub name, found no {source}")
+    return source

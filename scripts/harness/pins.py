@@ -1,0 +1,108 @@
+"""The upstream revisions that the scripts can install and run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BadInput
+
+SCRIPTS = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A verl revision by name, and what the jobs have to know of it."""
+
+    name: str
+    commit: str
+    version: str
+    """What verl/version/version says at that revision."""
+    on_pypi: bool
+    transformers: str
+    ray_init: str
+    """The Hydra path of what goes to ray.init."""
+    virtual_rollout: str
+    """The rollout engine for virtual NPUs; on real ones it is vllm."""
+
+    @property
+    def requirements(self) -> Path:
+        return SCRIPTS / "pins" / f"{self.name}.txt"
+
+
+PINS = {
+    pin.name: pin
+    for pin in (
+        Pin(
+            name="v0.6.1",
+            commit="d62da4950573d7a4b7ef2362337952e7ab59e78d",
+            version="0.6.1",
+            on_pypi=True,
+            transformers="4.57.6",
+            ray_init="ray_kwargs.ray_init",
+            virtual_rollout="virtual",
+        ),
+        Pin(
+            name="796871d7",
+            commit="796871d7d092f7cbc6a64e7f4a3796f7a2217f5e",
+            version="0.5.0.dev",
+            on_pypi=False,
+            transformers="4.53.3",
+            ray_init="ray_init",
+            virtual_rollout="hf",
+        ),
+    )
+}
+DEFAULT = "v0.6.1"
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A folder with verl's source; nothing in it is ever changed."""
+
+    path: Path
+    version: str
+    revision: str | None
+    """The git commit, where the folder is a git checkout."""
+
+
+def find(name: str) -> Pin:
+    """Return the pin of that name; raises BadInput with the known ones."""
+    if name not in PINS:
+        raise BadInput(f"--pin: expected one of {', '.join(PINS)}, found {name!r}. Other revisions: --verl PATH")
+    return PINS[name]
+
+
+def read_checkout(path: Path) -> Checkout:
+    """Look at a folder that should hold verl; raises BadInput when it does not."""
+    version_file = path / "verl" / "version" / "version"
+    if not version_file.is_file() or not (path / "verl" / "__init__.py").is_file():
+        raise BadInput(
+            f"--verl: expected a folder with verl's source (verl/__init__.py and verl/version/version), found {path}. "
+            "Give the root of a clone of verl"
+        )
+    revision = None
+    if (path / ".git").exists():
+        answer = subprocess.run(
+            ["git", "-C", str(path), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        )
+        if answer.returncode == 0 and re.fullmatch(r"[0-9a-f]{40}", answer.stdout.strip()):
+            revision = answer.stdout.strip()
+    return Checkout(path.resolve(), version_file.read_text().strip(), revision)
+
+
+def pin_of(checkout: Checkout) -> Pin:
+    """Return the pin that a checkout stands for, by commit, else by version; raises BadInput when there is none."""
+    for pin in PINS.values():
+        if checkout.revision == pin.commit:
+            return pin
+    for pin in PINS.values():
+        if checkout.version == pin.version:
+            return pin
+    known = ", ".join(f"{pin.name} ({pin.version})" for pin in PINS.values())
+    raise BadInput(
+        f"--verl: expected a revision near one of {known}, found version {checkout.version} in {checkout.path}. "
+        "Name the nearest with --pin"
+    )

@@ -1,0 +1,105 @@
+"""What the user asked for, read from the command line and checked before anything is installed."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import jobs, pins
+from harness.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Request:
+    """One run, as asked for."""
+
+    pin: pins.Pin
+    checkout: pins.Checkout | None
+    job: str
+    model: str | None
+    data: str | None
+    steps: int
+    npus: int
+    seed: int
+    transformers: str
+    output: Path
+    plain: bool
+    timeout: float | None
+    make_environment: bool
+    overrides: tuple[str, ...]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]  # argparse prints the usage too: one line is asked
+        raise BadInput(f"{message}. See {self.prog} --help")
+
+
+def _whole(name: str, text: str, least: int) -> int:
+    if not re.fullmatch(r"\d+", text) or int(text) < least:
+        raise BadInput(f"--{name}: expected a whole number from {least}, found {text!r}")
+    return int(text)
+
+
+def _parser(program: str, smoke: bool) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=program, description="Train real verl on Ascend NPUs, or on virtual ones where there are none."
+    )
+    parser.add_argument("--pin", help=f"verl revision: {', '.join(pins.PINS)} (default {pins.DEFAULT})")
+    parser.add_argument("--verl", metavar="PATH", help="a checkout of verl; used as it lies, never written to")
+    parser.add_argument("--transformers", metavar="VERSION", help="another transformers than the pin's default")
+    parser.add_argument("--output", metavar="DIR", default="outputs", help="where results go (default outputs)")
+    parser.add_argument("--npus", default="2", help="NPUs to train on (default 2)")
+    parser.add_argument("--seed", default="0", help="seed of the generated model and data (default 0)")
+    parser.add_argument("--no-venv", action="store_true", help="use the calling python, with what is installed there")
+    parser.add_argument(
+        "overrides", nargs="*", help="after --: settings passed on to verl, such as -- trainer.nnodes=1"
+    )
+    if smoke:
+        parser.add_argument("--job", required=True, help=f"one of {', '.join(jobs.JOBS)}")
+        parser.add_argument("--steps", default="12", help="training steps (default 12)")
+        parser.add_argument("--timeout", default="600", help="seconds that the training may take (default 600)")
+    else:
+        parser.add_argument("--model", metavar="PATH|HUB", help="default: a small random Qwen2, made on the spot")
+        parser.add_argument("--data", metavar="PATH|HUB", help="default: generated sums in GSM8K's layout")
+        parser.add_argument("--steps", default="40", help="training steps (default 40)")
+        parser.add_argument("--plain", action="store_true", help="plain lines, no plot")
+    return parser
+
+
+def parse(arguments: list[str], program: str, smoke: bool) -> Request:
+    """Read the command line; raises BadInput with one line."""
+    found = _parser(program, smoke).parse_args(arguments)
+    checkout = None
+    if found.verl is not None:
+        checkout = pins.read_checkout(Path(found.verl))
+        pin = pins.find(found.pin) if found.pin else pins.pin_of(checkout)
+    else:
+        pin = pins.find(found.pin or pins.DEFAULT)
+        if not pin.on_pypi and not found.no_venv:
+            raise BadInput(
+                f"--pin {pin.name}: this revision is in git only. "
+                f"Clone verl, check out {pin.commit[:8]} and give the folder with --verl PATH"
+            )
+    for setting in found.overrides:
+        if "=" not in setting:
+            raise BadInput(f"after --: expected settings of verl such as data.seed=1, found {setting!r}")
+    if found.transformers and not re.fullmatch(r"\d+\.\d+(\.\d+)?(\.?\w+)?", found.transformers):
+        raise BadInput(f"--transformers: expected a version such as {pin.transformers}, found {found.transformers!r}")
+    return Request(
+        pin=pin,
+        checkout=checkout,
+        job=jobs.find(found.job if smoke else "grpo", pin).name,
+        model=None if smoke else found.model,
+        data=None if smoke else found.data,
+        steps=_whole("steps", found.steps, 1),
+        npus=_whole("npus", found.npus, 1),
+        seed=_whole("seed", found.seed, 0),
+        transformers=found.transformers or pin.transformers,
+        output=Path(found.output).resolve(),
+        plain=smoke or found.plain,
+        timeout=float(_whole("timeout", found.timeout, 1)) if smoke else None,
+        make_environment=not found.no_venv,
+        overrides=tuple(found.overrides),
+    )

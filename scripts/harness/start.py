@@ -1,0 +1,43 @@
+"""How both scripts start: check what was asked, make the environment, go on inside it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from harness import environment, machine
+from harness.errors import BadInput, RunFailed
+from harness.pins import SCRIPTS
+from harness.request import Request, parse
+
+INSIDE = "VERL_NPU_HARNESS_INSIDE"
+BAD_INPUT, FAILED = 2, 1
+
+
+def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], int]) -> int:
+    """Run a script from its command line to its exit status: 0 done, 1 failed, 2 asked for what cannot be."""
+    arguments = sys.argv[1:]
+    try:
+        request = parse(arguments, program, smoke)
+        found = machine.look(request.npus, os.environ.get(INSIDE) or sys.executable)
+        if request.make_environment and INSIDE not in os.environ:
+            recipe = environment.Recipe(request.pin, request.checkout, request.transformers, found.virtual)
+            python = environment.make(recipe)
+            return subprocess.run(
+                [str(python), str(SCRIPTS / f"{Path(program).stem}.py"), *arguments],
+                env=os.environ | {INSIDE: sys.executable},
+                check=False,
+            ).returncode
+        return run(request, found)
+    except BadInput as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except RunFailed as error:
+        print(f"{program}: FAILED: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        return 130

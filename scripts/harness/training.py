@@ -1,0 +1,206 @@
+"""One run from request to outcome: model, data, command, process, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import dataset, jobs, manifests, model, process, reward
+from harness.errors import BadInput, RunFailed
+from harness.machine import Machine
+from harness.metrics import Steps
+from harness.request import Request
+
+_ERROR = re.compile(r"^(\(\w+ pid=\d+\) )?([\w.]+\.)?\w*(Error|Exception): ")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run did, as far as it got."""
+
+    request: Request
+    machine: Machine
+    plan: jobs.Plan
+    log: Path
+    ended: process.Ended
+    values: list[float]
+    """The job's metric by step."""
+    steps: dict[int, dict[str, float]]
+    manifests: list[manifests.Manifest]
+
+    @property
+    def trained(self) -> bool:
+        return self.ended.status == 0 and not self.ended.timed_out and len(self.values) == self.request.steps
+
+    @property
+    def failure(self) -> str:
+        """Why the run does not count as trained."""
+        if self.ended.timed_out:
+            return f"no end after {self.ended.seconds:.0f} s: ended by the time limit at step {len(self.values)}"
+        if self.ended.status != 0:
+            return f"verl ended with status {self.ended.status} after {len(self.values)} steps"
+        return (
+            f"expected {self.request.steps} steps with {jobs.JOBS[self.request.job].metric}, found {len(self.values)}"
+        )
+
+    @property
+    def steps_per_second(self) -> float:
+        spent = sum(metrics.get("timing_s/step", 0.0) for metrics in self.steps.values())
+        return len(self.values) / spent if spent else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the keys that outputs/quickstart.json and outputs/smoke.json share."""
+        checkout = self.request.checkout
+        known = self.request.pin.commit if checkout is None else checkout.revision
+        return {
+            "pin": self.request.pin.name,
+            "revision": known or (checkout.version if checkout else ""),
+            "simulated": self.machine.virtual,
+            "steps": len(self.values),
+            "reward": [],
+            jobs.JOBS[self.request.job].label: self.values,
+            "features": manifests.by_process(self.manifests),
+            "seconds": round(self.ended.seconds, 1),
+        }
+
+
+def _plan(request: Request, machine: Machine, run_dir: Path) -> jobs.Plan:
+    if request.model is None:
+        chosen = str(model.generate(run_dir / "model", request.seed))
+    else:
+        chosen = model.obtain(request.model)
+    if request.data is None:
+        train, test = dataset.generate(run_dir / "data", request.seed)
+    else:
+        train, test = dataset.obtain(request.data, run_dir / "data")
+    return jobs.Plan(
+        pin=request.pin,
+        run_dir=run_dir,
+        model=chosen,
+        train=train,
+        test=test,
+        generated=request.model is None and request.data is None,
+        reward=Path(reward.__file__) if request.data is None else None,
+        steps=request.steps,
+        npus=request.npus,
+        seed=request.seed,
+        virtual=machine.virtual,
+    )
+
+
+def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Path) -> dict[str, str]:
+    environment = dict(os.environ)
+    # A cluster that somebody else runs on this machine is not ours to join.
+    environment.pop("RAY_ADDRESS", None)
+    environment |= {
+        process.MARK: run_dir.name,
+        "VERL_NPU_MANIFEST_DIR": str(run_dir / "manifests"),
+        "RAY_TMPDIR": str(ray_dir),
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray would start a worker for each of the CPUs that we tell it of, many more than there are.
+        "RAY_prestart_worker_first_driver": "0",
+        "PYTHONUNBUFFERED": "1",
+        "HYDRA_FULL_ERROR": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if request.checkout is not None:
+        # Not even a __pycache__ goes into a checkout.
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    if request.model is None and request.data is None:
+        environment["HF_HUB_OFFLINE"] = "1"
+    if machine.virtual:
+        environment["VERL_NPU_VIRTUAL"] = str(machine.npus)
+    return environment
+
+
+def _build_device(environment: dict[str, str], folder: Path) -> None:
+    """Have the virtual device compiled before the clock starts; raises RunFailed when it does not load."""
+    answer = subprocess.run(
+        [sys.executable, "-c", "import torch, torch_npu"], env=environment, cwd=folder, check=False
+    )
+    if answer.returncode != 0:
+        raise RunFailed("the virtual NPU does not load, see above")
+
+
+def train(request: Request, machine: Machine, progress: Callable[[int, dict[str, float]], None]) -> Outcome:
+    """Run the job in a folder of its own below the output folder; raises BadInput for unusable model or data."""
+    job = jobs.JOBS[request.job]
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    run_dir = request.output / f"{request.job}-{request.pin.name}-{stamp}-{os.getpid()}"
+    try:
+        (run_dir / "manifests").mkdir(parents=True)
+    except OSError as error:
+        raise BadInput(f"--output: expected a folder that can be written, found {request.output}: {error}") from error
+    plan = _plan(request, machine, run_dir)
+    log = run_dir / "train.log"
+    # Ray puts sockets here, whose paths may have no more than 107 characters: the run's own folder is too deep.
+    ray_dir = Path(tempfile.mkdtemp(prefix="vn-"))
+    steps = Steps(lambda: [path for path in (log, *ray_dir.glob("ray/session_2*/logs/worker-*.out")) if path.exists()])
+
+    environment = _environment(request, machine, run_dir, ray_dir)
+
+    def tick() -> None:
+        for step in steps.poll():
+            progress(step, steps.by_step[step])
+
+    try:
+        if machine.virtual:
+            _build_device(environment, run_dir)
+        ended = process.run(
+            [sys.executable, *job.arguments(plan), *request.overrides],
+            environment,
+            run_dir,
+            log,
+            request.timeout,
+            tick,
+        )
+        _keep_logs(ray_dir, run_dir / "ray-logs")
+    finally:
+        shutil.rmtree(ray_dir, ignore_errors=True)
+    return Outcome(
+        request=request,
+        machine=machine,
+        plan=plan,
+        log=log,
+        ended=ended,
+        values=steps.series(job.metric),
+        steps=steps.by_step,
+        manifests=manifests.read(run_dir / "manifests"),
+    )
+
+
+def _keep_logs(ray_dir: Path, kept: Path) -> None:
+    kept.mkdir()
+    for path in ray_dir.glob("ray/session_2*/logs/worker-*"):
+        shutil.copy(path, kept)
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write a result file in whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=2) + "\n")
+    partial.replace(path)
+
+
+def tail(log: Path, lines: int = 12) -> str:
+    """Return the end of a log that says why: the first error's line with what led to it, else the last lines."""
+    text = [
+        re.sub(r"\x1b\[[0-9;]*m", "", line)[:300]
+        for line in log.read_text(errors="replace").splitlines()
+        # A native backtrace hides the one line that matters.
+        if "frame #" not in line and "logging.cc" not in line
+    ]
+    last = next((number for number, line in enumerate(text) if _ERROR.search(line)), len(text) - 1)
+    return "\n".join(text[max(0, last + 1 - lines) : last + 1])

@@ -1,0 +1,42 @@
+"""smoke.sh: the same for CI: status 0 only if the job trained, the weights moved, and all features are applied."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from harness import start
+from harness.errors import RunFailed
+from harness.machine import Machine
+from harness.request import Request
+
+
+def run(request: Request, machine: Machine) -> int:
+    """Train and judge; raises RunFailed with all that is wrong."""
+    # Not at the top: these live in the environment that the script makes first.
+    from harness import jobs, manifests, report, training, weights
+
+    job = jobs.JOBS[request.job]
+    result = request.output / "smoke.json"
+    # A run that dies early must not leave an older run's result to be taken for its own.
+    result.unlink(missing_ok=True)
+    outcome = training.train(request, machine, report.Lines(request.steps, job))
+    training.write(result, {**outcome.as_json(), "job": request.job})
+    if not outcome.trained:
+        print(training.tail(outcome.log), file=sys.stderr)
+        raise RunFailed(f"{outcome.failure}. The whole log: {outcome.log}")
+    moved = weights.compare(Path(outcome.plan.model), job.trained_model(outcome.plan))
+    print(f"weights: {moved.moved} of {moved.tensors} tensors moved, by {moved.largest:.3g} at most")
+    wrong = [] if moved.all_moved else [f"{moved.tensors - moved.moved} weight tensors did not move"]
+    wrong += manifests.faults(outcome.manifests, job.processes(request.npus), job.idle)
+    for line in wrong:
+        print(f"smoke.sh: {line}", file=sys.stderr)
+    if wrong:
+        raise RunFailed(f"{len(wrong)} checks failed, first: {wrong[0]}. The whole log: {outcome.log}")
+    steps = f"{len(outcome.values)} steps, {job.label} {report.shape(outcome.values)}"
+    print(f"ok: {request.job} at {request.pin.name}: {steps}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(start.main("smoke.sh", True, run))

@@ -1,0 +1,52 @@
+"""test.sh: lint, types and tests, in an environment of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from harness import environment, machine, pins
+from harness.errors import BadInput, RunFailed
+
+
+def main() -> int:
+    """Make the environment, then run every check in it; the status is that of the first one that fails."""
+    try:
+        # For its errors: no compiler, for one, is said now and not after minutes of installing.
+        machine.look(2, sys.executable)
+        pin = pins.find(pins.DEFAULT)
+        recipe = environment.Recipe(pin, None, pin.transformers, virtual=True, purpose="test", extras="dev")
+        python = environment.make(recipe)
+    except BadInput as error:
+        print(f"test.sh: {error}", file=sys.stderr)
+        return 2
+    except RunFailed as error:
+        print(f"test.sh: FAILED: {error}", file=sys.stderr)
+        return 1
+    inherited = {name: value for name, value in os.environ.items() if name != "VERL_NPU_VIRTUAL"}
+    # Once, in the open: compiling it takes longer than a test may.
+    print("$ building the virtual device", flush=True)
+    build = [str(python), "-c", "import torch, torch_npu"]
+    virtual = inherited | {"VERL_NPU_VIRTUAL": "2"}
+    if subprocess.run(build, cwd=environment.PROJECT, env=virtual, check=False).returncode:
+        print("test.sh: FAILED: the virtual device does not load", file=sys.stderr)
+        return 1
+    for command in (
+        ("ruff", "check", "."),
+        ("ruff", "format", "--check", "."),
+        ("mypy",),
+        ("pytest", *(sys.argv[1:] or ["-q", "--durations=10"])),
+    ):
+        print(f"$ {' '.join(command)}", flush=True)
+        status = subprocess.run(
+            [str(python), "-m", *command], cwd=environment.PROJECT, env=inherited, check=False
+        ).returncode
+        if status:
+            print(f"test.sh: FAILED: {command[0]}", file=sys.stderr)
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

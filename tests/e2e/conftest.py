@@ -1,0 +1,45 @@
+"""What the end-to-end tests share: the installed verl, and the smoke job."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+Smoke = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def pin() -> str:
+    try:
+        version = importlib.metadata.version("verl")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("no verl in this environment: use the one that scripts/test.sh makes")
+    if version != "0.6.1":
+        pytest.skip(f"verl {version} is installed here, and the job is written for 0.6.1")
+    return f"v{version}"
+
+
+@pytest.fixture
+def smoke(pin: str, tmp_path: Path) -> Smoke:
+    """Run the GRPO job for some steps with an interpreter's own verl; results go to `tmp_path`."""
+
+    def run(python: str = sys.executable, steps: int = 6) -> subprocess.CompletedProcess[str]:
+        environment = {key: value for key, value in os.environ.items() if key != "VERL_NPU_VIRTUAL"}
+        asked = ["--pin", pin, "--job", "grpo", "--steps", str(steps), "--timeout", "400", "--output", str(tmp_path)]
+        return subprocess.run(
+            [python, str(PROJECT / "scripts" / "smoke.py"), "--no-venv", *asked],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            cwd=tmp_path,
+        )
+
+    return run

@@ -1,0 +1,70 @@
+"""Upstream's installed files stay byte for byte what they were: on install, in a run, and on uninstall."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import shutil
+import subprocess
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from .conftest import Smoke
+
+UPSTREAMS = ("verl", "transformers", "hydra-core", "tensordict")
+
+
+def digests(site: Path) -> dict[str, str]:
+    """Every file of a folder by its content; the interpreter's own bytecode apart."""
+    return {
+        str(path.relative_to(site)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(site.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The site-packages of a new environment that holds copies of the upstreams, and borrows everything else."""
+    made = tmp_path / "environment"
+    venv.create(made, with_pip=True, symlinks=True)
+    folder = made / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+    borrowed = Path(sysconfig.get_path("purelib"))
+    for name in UPSTREAMS:
+        for file in importlib.metadata.files(name) or ():
+            source = borrowed / file
+            if source.is_file() and ".." not in file.parts and "__pycache__" not in file.parts:
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, folder / file)
+    (folder / "borrowed.pth").write_text(f"{borrowed}\n")
+    return folder
+
+
+@pytest.mark.e2e
+def test_install_run_and_uninstall_change_no_file_of_an_upstream(
+    site: Path, wheel: Path, smoke: Smoke, tmp_path: Path
+) -> None:
+    python = str(tmp_path / "environment" / "bin" / "python")
+    before = digests(site)
+    assert any(name.startswith("verl/trainer/") for name in before)
+
+    def pip(*arguments: str) -> None:
+        subprocess.run([python, "-m", "pip", "--quiet", *arguments], check=True)
+
+    pip("install", "--no-deps", str(wheel))
+    where = "import verl, verl_npu, sys; print(verl.__file__, verl_npu.__file__)"
+    places = subprocess.run(
+        [python, "-c", where], capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout.split()
+    assert all(place.startswith(str(site)) for place in places), "the copies are not what is run"
+
+    answer = smoke(python=python, steps=2)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    during = digests(site)
+    assert {name: during.get(name) for name in before} == before
+
+    pip("uninstall", "--yes", "verl-npu")
+    assert digests(site) == before

@@ -1,0 +1,103 @@
+"""A small upstream of our own on disk, and a registry that patches it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from verl_npu.registry.engine import Registry
+from verl_npu.registry.lock import record_lock, write_lock
+from verl_npu.registry.patch import Feature, Upstream
+from verl_npu.registry.policy import Policy
+from verl_npu.registry.source import SourceTree
+
+
+@dataclass
+class Package:
+    """An importable package `up` whose modules a test writes."""
+
+    root: Path
+
+    def write(self, module: str, source: str) -> None:
+        """Write `module` of the package, for example `up.ops`; `up` itself is its __init__."""
+        parts = module.split(".")
+        path = self.root.joinpath(*parts[:-1], f"{parts[-1]}.py") if parts[1:] else self.root / "up" / "__init__.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(source))
+        importlib.invalidate_caches()
+
+    def load(self, module: str) -> ModuleType:
+        return importlib.import_module(module)
+
+    def tree(self) -> SourceTree:
+        return SourceTree.at(self.root, ("up",))
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
+    # A .pyc of the same second and size would hide a rewritten source.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    made = Package(tmp_path / "site")
+    made.write("up", "")
+    monkeypatch.syspath_prepend(str(made.root))
+    yield made
+    for name in [name for name in sys.modules if name == "up" or name.startswith(("up.", "user_"))]:
+        del sys.modules[name]
+
+
+@dataclass
+class Plugin:
+    """What a registry is made of; `start` writes the locks from the package as it is now, and activates."""
+
+    package: Package
+    locks: Path
+    features: list[Feature] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
+    registries: list[Registry] = field(default_factory=list)
+
+    def feature(self, name: str) -> Feature:
+        made = Feature(name, f"the feature {name}")
+        self.features.append(made)
+        return made
+
+    def lock(self, pin: str = "v1") -> None:
+        upstream = Upstream("up", ("up",))
+        patches = [patch for feature in self.features for patch in feature]
+        write_lock(record_lock(upstream, pin, pin, self.package.tree(), patches), self.locks)
+
+    def start(self, *, lock: bool = True, **policy: object) -> Registry:
+        if lock:
+            self.lock()
+        registry = Registry(
+            trigger="up",
+            upstreams=(Upstream("up", ("up",)),),
+            features=lambda: self.features,
+            locks=self.locks,
+            policy=Policy("PLUGIN", **policy),  # type: ignore[arg-type]
+            report=self.reported.append,
+            changed=lambda _: None,
+        )
+        self.registries.append(registry)
+        registry.activate()
+        return registry
+
+
+@pytest.fixture
+def plugin(package: Package, tmp_path: Path) -> Iterator[Plugin]:
+    made = Plugin(package, tmp_path / "locks")
+    yield made
+    for registry in made.registries:
+        registry.deactivate()
+
+
+@pytest.fixture
+def why() -> dict[str, str]:
+    """The texts that every patch must have."""
+    return {"why": "a reason", "how": "a way", "link": "none: a test"}

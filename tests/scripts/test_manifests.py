@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import manifests
+from harness.errors import RunFailed
+
+
+def write(folder: Path, role: str, pid: int, **states: str) -> None:
+    content: dict[str, Any] = {
+        "schema": 1,
+        "version": "0.1.0",
+        "host": "here",
+        "pid": pid,
+        "role": role,
+        "simulated": True,
+        "upstreams": {"verl": {"nearest_pin": "v0.6.1", "exact": True, "differs": []}},
+        "features": {
+            name: {"state": state, "patches": {f"{name}.one": {"target": "verl:x", "state": state, "reason": "so"}}}
+            for name, state in states.items()
+        },
+    }
+    (folder / f"{role}-{pid}.json").write_text(json.dumps(content))
+
+
+def job(folder: Path, **states: str) -> list[manifests.Manifest]:
+    for number, role in enumerate(("driver", "TaskRunner", "worker", "worker")):
+        write(folder, role, number, **states)
+    return manifests.read(folder)
+
+
+def test_features_of_each_process(tmp_path: Path) -> None:
+    found = job(tmp_path, device="applied", attention="native")
+    assert len(manifests.by_process(found)) == 4
+    assert manifests.by_process(found)["worker:3"] == {"device": "applied", "attention": "native"}
+    assert manifests.faults(found, 4) == []
+    assert manifests.refusals(found) == {}
+
+
+@pytest.mark.parametrize("state", ["drifted", "failed", "shadowed", "rolled back", "disabled"])
+def test_one_process_that_differs_is_a_fault(tmp_path: Path, state: str) -> None:
+    job(tmp_path, device="applied")
+    write(tmp_path, "worker", 3, device=state)
+    found = manifests.read(tmp_path)
+    assert f"feature device: {state} in worker:3" in manifests.faults(found, 4)
+    assert manifests.refusals(found) == {"device.one": "so"}
+
+
+@pytest.mark.parametrize("state", ["drifted", "disabled", "pending"])
+def test_a_feature_that_is_applied_nowhere_is_a_fault(tmp_path: Path, state: str) -> None:
+    assert "feature device: applied in no process" in manifests.faults(job(tmp_path, device=state), 4)
+
+
+def test_a_feature_that_the_job_does_not_use_may_wait_everywhere_but_not_drift(tmp_path: Path) -> None:
+    assert manifests.faults(job(tmp_path, device="applied", fleet="pending"), 4, ("fleet",)) == []
+    assert len(manifests.faults(job(tmp_path, device="applied", fleet="drifted"), 4, ("fleet",))) == 4
+
+
+def test_a_process_that_only_waits_is_no_fault(tmp_path: Path) -> None:
+    job(tmp_path, device="applied")
+    write(tmp_path, "worker", 3, device="pending")
+    assert manifests.faults(manifests.read(tmp_path), 4) == []
+
+
+def test_too_few_processes_are_a_fault(tmp_path: Path) -> None:
+    assert manifests.faults(manifests.read(tmp_path), 4) == ["expected manifests of 4 processes or more, found 0"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"features": {}}'])
+def test_file_that_is_no_manifest_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "odd.json").write_text(text)
+    with pytest.raises(RunFailed, match=r"odd\.json"):
+        manifests.read(tmp_path)

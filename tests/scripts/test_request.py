@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import environment, machine, pins, request
+from harness.errors import BadInput
+from harness.jobs import grpo
+from harness.jobs.base import Plan
+
+
+def checkout(folder: Path, version: str) -> Path:
+    (folder / "verl" / "version").mkdir(parents=True)
+    (folder / "verl" / "__init__.py").touch()
+    (folder / "verl" / "version" / "version").write_text(f"{version}\n")
+    return folder
+
+
+def test_defaults() -> None:
+    found = request.parse([], "quickstart.sh", smoke=False)
+    assert (found.pin.name, found.steps, found.npus, found.job) == ("v0.6.1", 40, 2, "grpo")
+    assert found.timeout is None
+    assert found.transformers == found.pin.transformers
+
+
+def test_settings_for_verl_are_passed_on() -> None:
+    assert request.parse(["--", "data.seed=1"], "quickstart.sh", smoke=False).overrides == ("data.seed=1",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "smoke", "words"),
+    [
+        (["--pin", "v9"], False, "expected one of v0.6.1"),
+        (["--pin", "796871d7"], False, "--verl PATH"),
+        (["--steps", "0"], False, "--steps: expected a whole number from 1"),
+        (["--steps", "many"], False, "'many'"),
+        (["--npus", "-1"], False, "--npus"),
+        (["--transformers", "new"], False, "--transformers"),
+        (["--verl", "."], False, "a folder with verl's source"),
+        (["--colour"], False, "--colour"),
+        (["--", "novalue"], False, "'novalue'"),
+        (["--job", "chess"], True, "expected one of grpo"),
+        ([], True, "--job"),
+        (["--job", "grpo", "--timeout", "soon"], True, "--timeout"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], smoke: bool, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=words) as caught:
+        request.parse(arguments, "quickstart.sh", smoke)
+    assert "\n" not in str(caught.value)
+
+
+def test_scripts_end_with_status_2_and_one_line(tmp_path: Path) -> None:
+    for name, arguments in (("quickstart", ["--pin", "v9"]), ("smoke", ["--job", "grpo", "--npus", "x"])):
+        answer = subprocess.run(
+            [sys.executable, str(pins.SCRIPTS / f"{name}.py"), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        assert answer.returncode == 2
+        assert answer.stdout == ""
+        assert answer.stderr.count("\n") == 1
+        assert answer.stderr.startswith(f"{name}.sh: ")
+
+
+def test_checkout_stands_for_a_pin_by_its_version(tmp_path: Path) -> None:
+    found = request.parse(["--verl", str(checkout(tmp_path, "0.5.0.dev"))], "quickstart.sh", smoke=False)
+    assert found.pin.name == "796871d7"
+    assert found.checkout is not None
+    assert found.checkout.revision is None
+
+
+def test_checkout_of_an_unknown_version_needs_a_pin(tmp_path: Path) -> None:
+    path = str(checkout(tmp_path, "3.0"))
+    with pytest.raises(BadInput, match="with --pin"):
+        request.parse(["--verl", path], "quickstart.sh", smoke=False)
+    assert request.parse(["--verl", path, "--pin", "v0.6.1"], "quickstart.sh", smoke=False).pin.name == "v0.6.1"
+
+
+@pytest.mark.parametrize(("value", "npus", "words"), [("two", 2, "'two'"), ("0", 2, "'0'"), ("1", 2, "2 ranks")])
+def test_virtual_npus_that_cannot_be(value: str, npus: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERL_NPU_VIRTUAL", value)
+    monkeypatch.setattr(machine, "_real_npus", lambda python: 0)
+    with pytest.raises(BadInput, match=words):
+        machine.look(npus)
+
+
+def test_no_compiler_is_told_before_anything_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VERL_NPU_VIRTUAL", raising=False)
+    monkeypatch.setattr(machine, "_real_npus", lambda python: 0)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(BadInput, match="C\\+\\+ compiler"):
+        machine.look(2)
+
+
+def test_real_npus_are_used_where_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VERL_NPU_VIRTUAL", raising=False)
+    monkeypatch.setattr(machine, "_real_npus", lambda python: 8)
+    assert machine.look(2) == machine.Machine(virtual=False, npus=8)
+    with pytest.raises(BadInput, match="--npus 8 or fewer"):
+        machine.look(9)
+    monkeypatch.setenv("VERL_NPU_VIRTUAL", "2")
+    with pytest.raises(BadInput, match="Unset it"):
+        machine.look(2)
+
+
+def test_environment_is_reused_only_when_whole_and_of_the_same_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERL_NPU_VENVS", str(tmp_path))
+    recipe = environment.Recipe(pins.find("v0.6.1"), None, "4.57.6", virtual=True)
+    assert not recipe.ready()
+    recipe.python.parent.mkdir(parents=True)
+    recipe.python.touch()
+    assert not recipe.ready()
+    (recipe.folder / environment.STAMP).write_text(recipe.stamp())
+    assert recipe.ready()
+    (recipe.folder / environment.STAMP).write_text("other inputs")
+    assert not recipe.ready()
+    other = environment.Recipe(pins.find("v0.6.1"), None, "4.53.3", virtual=True)
+    assert other.folder != recipe.folder
+    assert other.stamp() != recipe.stamp()
+    assert "transformers==4.53.3" in other.requirements()
+    assert "4.57.6" not in other.requirements()
+
+
+@pytest.mark.parametrize("pin", list(pins.PINS.values()), ids=lambda pin: pin.name)
+def test_pins_keep_numpy_1_and_no_torchvision(pin: pins.Pin) -> None:
+    listed = [line for line in pin.requirements.read_text().splitlines() if not line.startswith("#")]
+    assert all("==" in line for line in listed)
+    assert any(line.startswith("numpy==1.") for line in listed)
+    assert f"transformers=={pin.transformers}" in listed
+    assert not any(line.startswith(("torch==", "torchvision", "verl")) for line in listed)
+
+
+@pytest.mark.parametrize("virtual", [True, False])
+@pytest.mark.parametrize("pin", list(pins.PINS.values()), ids=lambda pin: pin.name)
+def test_the_device_is_left_to_verl_npu(pin: pins.Pin, virtual: bool, tmp_path: Path) -> None:
+    plan = Plan(
+        pin=pin,
+        run_dir=tmp_path,
+        model="m",
+        train=tmp_path,
+        test=tmp_path,
+        generated=True,
+        reward=None,
+        steps=3,
+        npus=2,
+        seed=0,
+        virtual=virtual,
+    )
+    settings = dict(part.split("=", 1) for part in grpo.arguments(plan)[2:])
+    assert "trainer.device" not in settings
+    assert settings["trainer.total_training_steps"] == "3"
+    assert settings["actor_rollout_ref.rollout.name"] == (pin.virtual_rollout if virtual else "vllm")
+    answers = int(settings["data.train_batch_size"]) * int(settings["actor_rollout_ref.rollout.n"])
+    assert answers == grpo.PROMPTS * grpo.ANSWERS

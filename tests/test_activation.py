@@ -1,0 +1,287 @@
+"""The ways in and the switches, each in a process of its own: activation is once for a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+FEATURES = {"device", "attention", "rollout", "fleet"}
+SHOW = "import json, verl_npu; print(json.dumps(verl_npu.status()))"
+
+
+@dataclass
+class Result:
+    out: str
+    err: str
+    code: int
+
+    @property
+    def status(self) -> dict:
+        return json.loads(self.out.splitlines()[-1])
+
+
+@dataclass
+class Interpreter:
+    """Runs programs with a folder of fake packages first on the path."""
+
+    site: Path
+
+    def package(self, name: str, source: str = "") -> None:
+        path = self.site / name / "__init__.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+
+    def run(self, program: str, **environment: str) -> Result:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "ASCEND_"))}
+        path = os.pathsep.join([str(self.site), *filter(None, [os.environ.get("PYTHONPATH")])])
+        result = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**inherited, "PYTHONPATH": path, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        return Result(result.stdout, result.stderr, result.returncode)
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> Interpreter:
+    made = Interpreter(tmp_path / "site")
+    made.site.mkdir()
+    return made
+
+
+@pytest.fixture
+def ascend(interpreter: Interpreter) -> Interpreter:
+    """A machine with Ascend software, as far as activation looks: an importable torch_npu; and some verl."""
+    interpreter.package("torch_npu")
+    interpreter.package("verl", "print('verl is imported')")
+    return interpreter
+
+
+def test_without_ascend_software_nothing_is_printed_and_nothing_is_patched(interpreter) -> None:
+    interpreter.package("verl")
+    result = interpreter.run(
+        f"import sys; finders = list(sys.meta_path); import verl_npu, verl; {SHOW}; print(sys.meta_path == finders)"
+    )
+    assert result.out.splitlines()[-1] == "True"
+    assert json.loads(result.out.splitlines()[0])["active"] is False
+    assert result.err == ""
+
+
+def test_ascend_software_switches_it_on(ascend) -> None:
+    assert ascend.run(f"import verl_npu; {SHOW}").status["active"] is True
+
+
+def test_software_decides_and_not_visible_devices(ascend) -> None:
+    assert ascend.run(f"import verl_npu; {SHOW}", ASCEND_RT_VISIBLE_DEVICES="").status["active"] is True
+
+
+@pytest.mark.parametrize(("switch", "active"), [("off", False), ("OFF", False), ("auto", True), ("on", True)])
+def test_the_switch_is_obeyed(ascend, switch: str, active: bool) -> None:
+    assert ascend.run(f"import verl_npu; {SHOW}", VERL_NPU=switch).status["active"] is active
+
+
+def test_on_does_not_need_ascend_software(interpreter) -> None:
+    assert interpreter.run(f"import verl_npu; {SHOW}", VERL_NPU="on").status["active"] is True
+
+
+def test_a_wrong_switch_is_one_line_and_leaves_it_off(ascend) -> None:
+    result = ascend.run(f"import verl_npu; {SHOW}", VERL_NPU="yes")
+    assert result.code == 0
+    assert result.status["active"] is False
+    (line,) = result.err.splitlines()
+    assert "VERL_NPU='yes'" in line
+    assert "on, off or auto" in line
+
+
+def test_importing_it_imports_nothing_that_costs_time(ascend) -> None:
+    heavy = (
+        "{'torch', 'torch_npu', 'verl', 'ray', 'transformers', 'vllm', 'megatron', 'typing', 'dataclasses', 'pathlib'}"
+    )
+    count = f"import sys; print(*sorted({heavy} & set(sys.modules)))"
+    assert ascend.run(f"import verl_npu; {count}").out == ascend.run(count).out
+
+
+def test_features_are_loaded_when_verl_is_imported_and_not_before(ascend) -> None:
+    result = ascend.run(
+        "import sys, verl_npu; print('verl_npu.features' in sys.modules); "
+        "import verl; print('verl_npu.features' in sys.modules)"
+    )
+    assert result.out.split() == ["False", "verl", "is", "imported", "True"]
+
+
+def test_verl_that_was_imported_first_is_patched_as_well(ascend) -> None:
+    result = ascend.run(f"import verl, verl_npu; {SHOW}")
+    assert set(result.status["features"]) == FEATURES
+
+
+def test_upstreams_own_line_in_its_init_works_while_verl_is_half_initialised(ascend) -> None:
+    ascend.package("verl", "import verl_npu")
+    result = ascend.run(f"import verl; {SHOW}")
+    assert result.code == 0, result.err
+    assert set(result.status["features"]) == FEATURES
+
+
+def test_the_driver_prints_one_line(ascend) -> None:
+    result = ascend.run("import verl_npu, verl, verl_npu; verl_npu.activate()")
+    summaries = [line for line in result.err.splitlines() if "attention" in line and "device" in line]
+    assert len(summaries) == 1, result.err
+
+
+def test_a_process_says_where_it_was_activated_from(ascend, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"\nimport verl_npu\n{SHOW}\n")
+    result = ascend.run(f"exec(compile(open({str(program)!r}).read(), {str(program)!r}, 'exec'))")
+    assert result.status["origin"] == f"{program}:2"
+
+
+def test_a_manifest_is_written_where_one_is_asked_for(ascend, tmp_path: Path) -> None:
+    folder = tmp_path / "manifests"
+    result = ascend.run("import os, verl_npu, verl; print(os.getpid())", VERL_NPU_MANIFEST_DIR=str(folder))
+    (path,) = folder.iterdir()
+    manifest = json.loads(path.read_text())
+    assert manifest["pid"] == int(result.out.split()[-1])
+    assert manifest["role"] == "driver"
+    assert set(manifest["features"]) == FEATURES
+
+
+def test_no_manifest_is_written_where_none_is_asked_for(ascend, tmp_path: Path) -> None:
+    before = {p for p in tmp_path.rglob("*") if "__pycache__" not in p.parts}
+    ascend.run("import verl_npu, verl", HOME=str(tmp_path))
+    assert {p for p in tmp_path.rglob("*") if "__pycache__" not in p.parts} == before
+
+
+def test_a_manifest_that_cannot_be_written_is_one_line_and_no_error(ascend, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = ascend.run("import verl_npu, verl", VERL_NPU_MANIFEST_DIR=str(tmp_path / "file"))
+    assert result.code == 0
+    assert len([line for line in result.err.splitlines() if "VERL_NPU_MANIFEST_DIR" in line]) == 1
+
+
+def test_strict_makes_an_upstream_that_is_no_pin_an_error_at_import(ascend) -> None:
+    result = ascend.run("import verl_npu, verl", VERL_NPU_STRICT="1")
+    assert result.code != 0
+    assert "DriftError" in result.err
+
+
+def test_an_error_inside_us_does_not_break_the_import(ascend) -> None:
+    ascend.package("broken_finder")
+    program = (
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'torch_npu': raise ZeroDivisionError('broken')\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "import verl_npu\n"
+        "print('alive')\n"
+    )
+    result = ascend.run(program)
+    assert result.out == "alive\n"
+    (line,) = result.err.splitlines()
+    assert "broken" in line
+
+
+@pytest.mark.parametrize("group", ["torch.backends", "verl.plugins", "vllm.general_plugins"])
+def test_the_entry_points_are_declared_and_load(group: str) -> None:
+    from importlib.metadata import entry_points
+
+    (entry,) = [e for e in entry_points(group=group) if e.name == "verl_npu"]
+    assert callable(entry.load())
+
+
+@pytest.mark.upstream
+def test_import_torch_activates_it(interpreter) -> None:
+    pytest.importorskip("torch")
+    result = interpreter.run(f"import torch; {SHOW}", VERL_NPU="on")
+    assert result.status["origin"] == "the entry point torch.backends"
+
+
+@pytest.mark.upstream
+def test_external_modules_activate_it_in_a_real_verl(interpreter) -> None:
+    pytest.importorskip("verl")
+    result = interpreter.run(
+        f"import verl; {SHOW}", VERL_NPU="on", TORCH_DEVICE_BACKEND_AUTOLOAD="0", VERL_USE_EXTERNAL_MODULES="verl_npu"
+    )
+    assert result.status["origin"] == "VERL_USE_EXTERNAL_MODULES"
+    assert result.status["upstreams"]["verl"]["exact"] is True
+
+
+@pytest.mark.upstream
+def test_a_real_verl_without_ascend_software_is_left_alone(interpreter) -> None:
+    pytest.importorskip("verl")
+    program = "import verl, json, sys; print([m for m in sys.modules if m.startswith('verl_npu.')])"
+    assert "verl_npu.features" not in interpreter.run(program).out
+
+
+@pytest.mark.parametrize("value", ["two", "-1", "1.5", "65"])
+def test_virtual_npus_that_are_no_number_are_one_line_and_leave_it_off(interpreter, value: str) -> None:
+    interpreter.package("verl")
+    result = interpreter.run(f"import verl_npu, verl; {SHOW}", VERL_NPU_VIRTUAL=value)
+    assert result.code == 0
+    assert result.status["active"] is False
+    (line,) = result.err.splitlines()
+    assert f"VERL_NPU_VIRTUAL={value!r}" in line
+    assert "1 to 64" in line
+
+
+def test_virtual_npus_beside_a_real_torch_npu_are_refused(ascend) -> None:
+    result = ascend.run(f"import verl_npu; {SHOW}", VERL_NPU_VIRTUAL="2")
+    assert result.status["active"] is False
+    (line,) = result.err.splitlines()
+    assert "real torch_npu" in line
+
+
+@pytest.mark.virtual
+def test_the_virtual_npus_stay_where_the_patches_are_off(interpreter) -> None:
+    pytest.importorskip("torch")
+    program = f"import torch; print(torch.npu.device_count()); {SHOW}"
+    result = interpreter.run(program, VERL_NPU_VIRTUAL="2", VERL_NPU="off")
+    assert result.out.splitlines()[0] == "2"
+    assert (result.status["active"], result.status["simulated"]) == (False, True)
+
+
+@pytest.mark.virtual
+def test_no_compiler_is_one_line_and_leaves_torch_whole(interpreter, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    result = interpreter.run(
+        f"import torch; print(torch.ones(1).item()); {SHOW}",
+        VERL_NPU_VIRTUAL="2",
+        VERL_NPU_CACHE=str(tmp_path / "cache"),
+        PATH=str(tmp_path),
+        CXX="",
+    )
+    assert result.out.splitlines()[0] == "1.0"
+    assert result.status["active"] is False
+    (line,) = result.err.splitlines()
+    assert "g++" in line
+
+
+def test_64_processes_at_once_leave_64_whole_manifests_and_no_other_file(ascend, tmp_path: Path) -> None:
+    folder = tmp_path / "manifests"
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "ASCEND_"))}
+    ascend.run("import verl_npu, verl")  # bytecode is the interpreter's own, and written once
+    before = {path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts}
+    environment = {**inherited, "PYTHONPATH": str(ascend.site), "VERL_NPU_MANIFEST_DIR": str(folder)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", "import verl_npu, verl"],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(64)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0] * 64
+    manifests = [json.loads(path.read_text()) for path in folder.iterdir()]
+    assert sorted(manifest["pid"] for manifest in manifests) == sorted(process.pid for process in processes)
+    assert all(set(manifest["features"]) == FEATURES for manifest in manifests)
+    after = {path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts and folder not in path.parents}
+    assert after - before == {folder}

@@ -1,0 +1,301 @@
+"""The device `npu`: tensors, memory, random numbers, streams, autocast."""
+
+from __future__ import annotations
+
+import io
+from types import ModuleType
+
+import pytest
+
+from .processes import Run
+
+pytestmark = pytest.mark.virtual
+
+
+def test_a_tensor_says_that_it_is_on_an_npu(npu: ModuleType) -> None:
+    x = npu.ones(3, device="npu:1")
+    assert (x.device.type, x.device.index, x.is_npu, x.is_cpu) == ("npu", 1, True, False)
+    assert x.npu(0).device == npu.device("npu", 0)
+
+
+def test_a_view_shares_memory_with_its_base(npu: ModuleType) -> None:
+    x = npu.zeros(2, 3, dtype=npu.complex64, device="npu")
+    npu.view_as_real(x)[..., 0].fill_(2)  # goes through the fallback
+    assert x.real.sum().item() == 12
+    assert npu.view_as_real(x).untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+def test_an_out_tensor_grows_and_its_storage_with_it(npu: ModuleType) -> None:
+    out = npu.empty(0, device="npu")
+    npu.add(npu.ones(4, device="npu"), 1, out=out)
+    assert out.tolist() == [2, 2, 2, 2]
+    assert out.untyped_storage().nbytes() == 16
+
+
+def test_a_training_step_equals_the_cpu_one(npu: ModuleType) -> None:
+    losses = []
+    for device in ("cpu", "npu"):
+        npu.manual_seed(0)
+        model = npu.nn.Sequential(npu.nn.Linear(4, 8), npu.nn.GELU(), npu.nn.Linear(8, 1)).to(device)
+        optimizer = npu.optim.AdamW(model.parameters(), lr=0.1)
+        for _ in range(3):
+            loss = model(npu.arange(8.0, device=device).view(2, 4)).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[0] == losses[1]
+
+
+def test_a_host_tensor_in_a_device_operation_is_an_error(npu: ModuleType) -> None:
+    with pytest.raises(RuntimeError, match="at least two devices, npu:0 and cpu"):
+        npu.ones(2, device="npu:0") + npu.ones(2)
+
+
+def test_tensors_of_two_npus_in_one_operation_are_an_error(npu: ModuleType) -> None:
+    with pytest.raises(RuntimeError, match="at least two devices, npu:0 and npu:1"):
+        npu.ones(2, device="npu:0") + npu.ones(2, device="npu:1")
+
+
+def test_a_host_scalar_and_host_indices_are_accepted(npu: ModuleType) -> None:
+    x = npu.arange(4.0, device="npu")
+    assert (x * npu.tensor(2.0)).tolist() == [0, 2, 4, 6]
+    assert x[npu.tensor([3, 0])].tolist() == [3, 0]
+
+
+def test_an_npu_that_does_not_exist_is_named(npu: ModuleType) -> None:
+    with pytest.raises(RuntimeError, match=r"invalid device ordinal 5: 2 NPUs are visible \(npu:0 to npu:1\)"):
+        npu.npu.set_device(5)
+    with pytest.raises(RuntimeError, match="invalid device ordinal 2"):
+        npu.ones(1, device="npu:2")
+
+
+def test_the_device_context_restores_the_current_npu(npu: ModuleType) -> None:
+    before = npu.npu.current_device()
+    with npu.npu.device(1):
+        assert npu.empty(1, device="npu").device.index == 1
+    assert npu.npu.current_device() == before
+
+
+def test_saved_tensors_load_onto_any_device(npu: ModuleType) -> None:
+    file = io.BytesIO()
+    npu.save({"w": npu.arange(3.0, device="npu:1")}, file)
+    for place in ("cpu", "npu:0"):
+        file.seek(0)
+        loaded = npu.load(file, map_location=place)["w"]
+        assert loaded.device == npu.device(place)
+        assert loaded.tolist() == [0, 1, 2]
+    file.seek(0)
+    assert npu.load(file)["w"].device == npu.device("npu:1")
+
+
+def test_pinned_memory_is_pinned(npu: ModuleType) -> None:
+    assert not npu.ones(3).is_pinned()
+    assert npu.ones(3).pin_memory().is_pinned()
+
+
+def test_memory_counts_live_blocks_of_one_npu(npu: ModuleType) -> None:
+    before = [npu.npu.memory_allocated(index) for index in range(2)]
+    x = npu.empty(1 << 20, dtype=npu.uint8, device="npu:1")
+    y = x + 1  # allocated by a CPU kernel
+    after = [npu.npu.memory_allocated(index) for index in range(2)]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [0, 2 << 20]
+    del x, y
+    assert npu.npu.memory_allocated(1) == before[1]
+
+
+def test_the_peak_stays_until_it_is_reset(npu: ModuleType) -> None:
+    npu.npu.reset_peak_memory_stats(1)
+    base = npu.npu.max_memory_allocated(1)
+    npu.empty(1 << 20, dtype=npu.uint8, device="npu:1")
+    assert npu.npu.max_memory_allocated(1) == base + (1 << 20)
+    npu.npu.reset_peak_memory_stats(1)
+    assert npu.npu.max_memory_allocated(1) == base
+
+
+def test_reserved_memory_stays_until_the_cache_is_emptied(npu: ModuleType) -> None:
+    npu.npu.empty_cache()
+    base = npu.npu.memory_reserved(1)
+    npu.empty(1 << 20, dtype=npu.uint8, device="npu:1")
+    assert npu.npu.memory_reserved(1) == base + (1 << 20)
+    free, total = npu.npu.mem_get_info(1)
+    assert total - free == npu.npu.memory_reserved(1)
+    npu.npu.empty_cache()
+    assert npu.npu.memory_reserved(1) == base
+
+
+def test_a_resize_to_nothing_frees_the_memory(npu: ModuleType) -> None:
+    x = npu.ones(1 << 20, dtype=npu.uint8, device="npu")
+    held = npu.npu.memory_allocated()
+    x.untyped_storage().resize_(0)
+    assert held - npu.npu.memory_allocated() == 1 << 20
+
+
+def test_a_view_takes_no_memory_and_keeps_what_it_shows(npu: ModuleType) -> None:
+    held = npu.npu.memory_allocated()
+    x = npu.ones(1 << 20, dtype=npu.uint8, device="npu")
+    view = x.view(2, -1)[1].t()
+    assert npu.npu.memory_allocated() - held == 1 << 20
+    del x
+    assert npu.npu.memory_allocated() - held == 1 << 20
+    del view
+    assert npu.npu.memory_allocated() == held
+
+
+def test_a_resized_tensor_is_charged_for_its_new_size(npu: ModuleType) -> None:
+    held = npu.npu.memory_allocated()
+    x = npu.empty(512, dtype=npu.uint8, device="npu")
+    x.resize_(2048)
+    assert npu.npu.memory_allocated() - held == 2048
+    npu.add(x, 1, out=x.resize_(0))
+    del x
+    assert npu.npu.memory_allocated() == held
+
+
+def test_blocks_are_rounded_up_as_torch_npu_rounds_them(npu: ModuleType) -> None:
+    held = npu.npu.memory_allocated()
+    x = npu.empty(513, dtype=npu.uint8, device="npu")
+    assert npu.npu.memory_allocated() - held == 1024
+    del x
+
+
+def test_freed_and_allocated_totals_differ_by_what_lives(npu: ModuleType) -> None:
+    kept = [npu.rand(100, device="npu") @ npu.rand(100, device="npu") for _ in range(3)]
+    stats = npu.npu.memory_stats()
+    totals = stats["allocated_bytes.all.allocated"] - stats["allocated_bytes.all.freed"]
+    assert totals == stats["allocated_bytes.all.current"]
+    del kept
+
+
+def test_more_memory_than_the_fraction_is_out_of_memory(npu: ModuleType) -> None:
+    npu.npu.set_per_process_memory_fraction(0.0001, 1)  # of 64 GiB
+    try:
+        with pytest.raises(
+            npu.OutOfMemoryError,
+            match=r"^NPU out of memory\. Tried to allocate 16\.00 MiB \(NPU 1; .*; 6\.55 MiB allowed; ",
+        ):
+            npu.empty(1 << 24, dtype=npu.uint8, device="npu:1")
+    finally:
+        npu.npu.set_per_process_memory_fraction(1.0, 1)
+
+
+def test_more_memory_than_there_is_is_out_of_memory_in_torch_npu_words(python: Run) -> None:
+    program = """
+        import torch
+        print(torch.npu.mem_get_info()[1], torch.npu.get_device_properties().total_memory)
+        kept = torch.empty(1 << 20, dtype=torch.uint8, device="npu")
+        try: torch.empty(1 << 30, dtype=torch.uint8, device="npu")
+        except RuntimeError as error: print(error)
+        torch.empty(1 << 20, dtype=torch.uint8, device="npu")
+        print(torch.npu.memory_stats()["num_ooms"])
+    """
+    result = python(program, VERL_NPU_VIRTUAL_MEMORY="0.5")
+    assert result.stdout.splitlines() == [
+        f"{1 << 29} {1 << 29}",
+        "NPU out of memory. Tried to allocate 1024.00 MiB (NPU 0; 512.00 MiB total capacity; 1024.00 KiB already "
+        "allocated; 1024.00 KiB current active; 511.00 MiB free; 1024.00 KiB reserved in total by PyTorch) If "
+        "reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation. "
+        "(virtual Ascend)",
+        "1",
+    ], result.stderr
+
+
+def test_each_npu_has_its_own_random_numbers(npu: ModuleType) -> None:
+    npu.manual_seed(7)
+    host = npu.get_rng_state()
+    first = npu.randn(4, device="npu:0")
+    assert npu.equal(npu.get_rng_state(), host), "the host's generator moved"
+    second = npu.randn(4, device="npu:0")
+    other = npu.randn(4, device="npu:1")
+    assert not npu.equal(first, second)
+    assert npu.equal(first.cpu(), other.cpu()), "both were seeded alike by torch.manual_seed"
+
+
+def test_a_restored_state_repeats_its_numbers(npu: ModuleType) -> None:
+    state = npu.npu.get_rng_state()
+    assert (state.dtype, state.numel()) == (npu.uint8, 16)
+    first = npu.nn.functional.dropout(npu.ones(64, device="npu"), 0.5)
+    npu.npu.set_rng_state(state)
+    assert npu.equal(first, npu.nn.functional.dropout(npu.ones(64, device="npu"), 0.5))
+
+
+def test_a_generator_of_its_own_draws_apart(npu: ModuleType) -> None:
+    own = npu.Generator("npu").manual_seed(3)
+    default = npu.npu.get_rng_state()
+    x = npu.rand(8, device="npu", generator=own)
+    assert npu.equal(npu.npu.get_rng_state(), default)
+    assert npu.equal(x, npu.rand(8, device="npu", generator=own.manual_seed(3)))
+    with pytest.raises(RuntimeError, match="generator"):
+        npu.rand(8, device="npu", generator=npu.Generator())
+
+
+def test_dropout_keeps_what_it_should(npu: ModuleType) -> None:
+    x = npu.ones(10000, device="npu", requires_grad=True)
+    y = npu.nn.functional.dropout(x, 0.25)
+    y.sum().backward()
+    assert sorted(set(y.tolist())) == pytest.approx([0, 4 / 3])
+    assert 0.2 < (y == 0).float().mean().item() < 0.3
+    assert npu.equal(x.grad, y.detach())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_autocast_lowers_products_and_keeps_softmax(npu: ModuleType, dtype: str) -> None:
+    x = npu.ones(2, 2, device="npu")
+    with npu.autocast("npu", dtype=getattr(npu, dtype)):
+        assert (x @ x).dtype == getattr(npu, dtype)
+        assert npu.softmax((x @ x), -1).dtype == npu.float32
+    assert (x @ x).dtype == npu.float32
+
+
+def test_a_stream_is_current_in_its_context_only(npu: ModuleType) -> None:
+    default = npu.npu.current_stream()
+    assert default == npu.npu.default_stream()
+    stream = npu.npu.Stream()
+    with npu.npu.stream(stream):
+        assert npu.npu.current_stream() == stream
+        npu.ones(1, device="npu").record_stream(stream)
+    assert npu.npu.current_stream() == default
+
+
+def test_events_measure_the_time_between_them(npu: ModuleType) -> None:
+    first, second = (npu.npu.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    npu.npu.current_stream().record_event(second)
+    assert 0 <= first.elapsed_time(second) < 1000
+    with pytest.raises(RuntimeError, match="enable_timing"):
+        first.elapsed_time(npu.npu.Event())
+
+
+def test_an_operator_without_a_cpu_kernel_is_named(npu: ModuleType) -> None:
+    with pytest.raises(NotImplementedError, match=r"aten::_cudnn_init_dropout_state.*virtual Ascend"):
+        npu._cudnn_init_dropout_state(0.1, True, 1, dtype=npu.uint8, device="npu")
+
+
+def test_a_convolution_and_its_gradient_are_the_cpus(npu: ModuleType) -> None:
+    results = []
+    for device in ("cpu", "npu"):
+        image = npu.linspace(-1, 1, 2 * 3 * 4 * 6 * 6).view(2, 3, 4, 6, 6).to(device).requires_grad_()
+        weight = npu.linspace(-1, 1, 5 * 3 * 2 * 3 * 3).view(5, 3, 2, 3, 3).to(device).requires_grad_()
+        bias = npu.ones(5, device=device, requires_grad=True)
+        out = npu.nn.functional.conv3d(image, weight, bias, stride=2)
+        out.square().sum().backward()
+        results.append([t.detach().cpu() for t in (out, image.grad, weight.grad, bias.grad)])
+    assert all(npu.equal(ours, expected) for expected, ours in zip(*results, strict=True))
+
+
+def test_a_convolution_of_two_devices_is_an_error(npu: ModuleType) -> None:
+    with pytest.raises(RuntimeError, match="at least two devices, npu:0 and cpu"):
+        npu.nn.functional.conv1d(npu.ones(1, 1, 4, device="npu"), npu.ones(1, 1, 2))
+
+
+def test_conjugate_and_negative_views_are_read_as_such(npu: ModuleType) -> None:
+    x = npu.tensor([1 + 2j, 3 - 4j], device="npu")
+    assert x.conj().cpu().tolist() == [1 - 2j, 3 + 4j]
+    assert x.conj().imag.cpu().tolist() == [-2, 4]
+    assert x.clone().conj_physical_().tolist() == [1 - 2j, 3 + 4j]
+
+
+def test_zeros_of_autograd_have_memory(npu: ModuleType) -> None:
+    x = npu.ones(3, device="npu", requires_grad=True)
+    (gradient,) = npu.autograd.grad(npu.sgn(x).sum(), x)
+    assert gradient.cpu().tolist() == [0, 0, 0]

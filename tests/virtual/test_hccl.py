@@ -1,0 +1,208 @@
+"""Collectives of two ranks, each against what it must give; and what happens when a rank dies."""
+
+# ruff: noqa: E501 - the lines of programs in strings
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .processes import results, start_ranks
+
+pytestmark = pytest.mark.virtual
+
+START = """
+import json, os, datetime, torch, torch.distributed as dist
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.npu.set_device(rank)
+def start(backend, seconds=60):
+    dist.init_process_group(backend, init_method=os.environ["INIT"], rank=rank, world_size=size,
+                            timeout=datetime.timedelta(seconds=seconds))
+def new(*values, dtype=torch.float32):
+    return torch.tensor(values, dtype=dtype, device="npu")
+"""
+
+COLLECTIVES = (
+    START
+    + """
+start("hccl")
+out = {}
+for name in ("SUM", "AVG", "MAX", "MIN", "PRODUCT"):
+    x = new(rank + 1.0, 4.0); dist.all_reduce(x, getattr(dist.ReduceOp, name)); out[name] = x.tolist()
+x = new(rank + 1.0, dtype=torch.bfloat16); dist.all_reduce(x); out["bfloat16"] = [x.item(), str(x.dtype)]
+x = new(rank * 3, dtype=torch.int64); dist.all_reduce(x); out["int64"] = x.tolist()
+w = dist.all_reduce(x := new(1.0), async_op=True); w.wait(); out["async"] = x.tolist()
+future = dist.all_reduce(x := new(2.0), async_op=True).get_future(); future.wait()
+out["future"] = [t.tolist() for t in future.value()]
+x = new(float(rank)); dist.broadcast(x, 1); out["broadcast"] = x.tolist()
+x = new(rank + 1.0); dist.reduce(x, 0); out["reduce"] = x.tolist() if rank == 0 else None
+parts = [new(0.0) for _ in range(size)]; dist.all_gather(parts, new(rank + 5.0)); out["all_gather"] = [p.item() for p in parts]
+parts = [new(0.0) for _ in range(size)]; dist.all_gather(parts, new(rank + 5.0).squeeze()); out["all_gather_scalar"] = [p.tolist() for p in parts]
+x = new(0.0, 0.0); dist.all_gather_into_tensor(x, new(rank + 5.0)); out["all_gather_into_tensor"] = x.tolist()
+parts = [new(0.0) for _ in range(size)] if rank == 0 else None
+dist.gather(new(rank + 5.0), parts, dst=0); out["gather"] = [p.item() for p in parts] if parts else None
+x = new(0.0); dist.scatter(x, [new(7.0), new(8.0)] if rank == 0 else None, src=0); out["scatter"] = x.tolist()
+inputs = [new(rank + 1.0), new(rank + 10.0)]
+x = new(0.0); dist.reduce_scatter(x, inputs); out["reduce_scatter"] = x.tolist(); out["untouched"] = [i.item() for i in inputs]
+x = new(0.0); dist.reduce_scatter_tensor(x, new(rank + 1.0, rank + 10.0)); out["reduce_scatter_tensor"] = x.tolist()
+x = new(0.0); dist.reduce_scatter_tensor(x, new(rank + 1.0, rank + 10.0), op=dist.ReduceOp.AVG)
+out["reduce_scatter_average"] = x.tolist()
+x = new(0.0, 0.0, 0.0, 0.0)[: 3 if rank else 2]
+dist.all_to_all_single(x, new(*[10.0 * rank + i for i in range(2 + (not rank))]),
+                       [1 + rank, 1] if not rank else [2, 1], [1, 2] if not rank else [1, 1])
+out["all_to_all_single"] = x.tolist()
+parts = [new(0.0), new(0.0)]; dist.all_to_all(parts, [new(rank * 10.0), new(rank * 10.0 + 1)])
+out["all_to_all"] = [p.item() for p in parts]
+x = new(41.0)
+dist.send(x + 1, 1) if rank == 0 else dist.recv(x, 0)
+out["recv"] = x.item() if rank else None
+x = new(0.0); ops = [dist.P2POp(dist.isend, new(rank + 1.0), 1 - rank), dist.P2POp(dist.irecv, x, 1 - rank)]
+for w in dist.batch_isend_irecv(ops): w.wait()
+out["batch"] = x.item()
+a, b = new(rank + 1.0), new(rank + 2.0)
+with dist._coalescing_manager(device=torch.device("npu", rank)): dist.all_reduce(a); dist.all_reduce(b)
+out["coalesced"] = [a.item(), b.item()]
+things = [None] * size; dist.all_gather_object(things, {"rank": rank}); out["objects"] = things
+dist.barrier()
+alone = [dist.new_group([0]), dist.new_group([1])][rank]
+x = new(rank + 1.0); dist.all_reduce(x, group=alone); out["subgroup"] = x.item()
+try: dist.all_reduce(new(1.0), op=dist._make_nccl_premul_sum(2.0))
+except Exception as error: out["premul"] = str(error).splitlines()[0]
+print(json.dumps(out)); dist.destroy_process_group()
+"""
+)
+
+EXPECTED: dict[str, list[Any]] = {
+    "SUM": [[3, 8]] * 2,
+    "AVG": [[1.5, 4]] * 2,
+    "MAX": [[2, 4]] * 2,
+    "MIN": [[1, 4]] * 2,
+    "PRODUCT": [[2, 16]] * 2,
+    "bfloat16": [[3, "torch.bfloat16"]] * 2,
+    "int64": [[3]] * 2,
+    "async": [[2]] * 2,
+    "future": [[[4]]] * 2,
+    "broadcast": [[1]] * 2,
+    "reduce": [[3], None],
+    "all_gather": [[5, 6]] * 2,
+    "all_gather_scalar": [[[5], [6]]] * 2,
+    "all_gather_into_tensor": [[5, 6]] * 2,
+    "gather": [[5, 6], None],
+    "scatter": [[7], [8]],
+    "reduce_scatter": [[3], [21]],
+    "untouched": [[1, 10], [2, 11]],
+    "reduce_scatter_tensor": [[3], [21]],
+    "reduce_scatter_average": [[1.5], [10.5]],
+    "all_to_all_single": [[0, 10], [1, 2, 11]],
+    "all_to_all": [[0, 10], [1, 11]],
+    "recv": [None, 42],
+    "batch": [2, 1],
+    "coalesced": [[3, 5]] * 2,
+    "objects": [[{"rank": 0}, {"rank": 1}]] * 2,
+    "subgroup": [1, 2],
+}
+
+
+@pytest.fixture(scope="module")
+def collectives(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return results(start_ranks(COLLECTIVES, tmp_path_factory.mktemp("collectives")))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_collective_gives_each_rank_its_value(collectives: list[dict[str, Any]], name: str) -> None:
+    assert [out[name] for out in collectives] == EXPECTED[name]
+
+
+def test_an_operation_that_gloo_lacks_is_named(collectives: list[dict[str, Any]]) -> None:
+    assert all("PREMUL_SUM is not supported" in out["premul"] for out in collectives)
+
+
+@pytest.mark.parametrize(
+    "operation", ["dist.all_reduce(new(1.0))", "dist.all_gather_into_tensor(new(0.0, 0.0), new(1.0))"]
+)
+def test_a_killed_rank_is_an_error_on_the_other_within_the_timeout(tmp_path: Path, operation: str) -> None:
+    code = (
+        START
+        + f"""
+import signal
+start("hccl", seconds=20)
+dist.all_reduce(new(1.0))
+print("ready", flush=True)
+if rank == 1: signal.pause()  # never joins: its parent kills it
+try: {operation}
+except Exception as error: print(json.dumps([type(error).__name__, str(error)]), flush=True); os._exit(0)
+"""
+    )
+    survivor, victim = start_ranks(code, tmp_path)
+    assert victim.stdout is not None
+    assert victim.stdout.readline() == "ready\n"
+    time.sleep(0.5)  # the survivor is in the collective by now; if not, the error must come all the same
+    victim.send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    (kind, message), *_ = results([survivor], timeout=30)
+    victim.communicate()
+    assert time.monotonic() - killed < 20
+    assert kind == "DistBackendError"
+    assert "rank 0 of 2" in message
+    assert operation[5:].split("(")[0] in message
+
+
+def test_a_rank_that_never_comes_is_an_error_after_the_timeout(tmp_path: Path) -> None:
+    code = (
+        START
+        + """
+import time
+start("hccl", seconds=3)
+dist.all_reduce(new(1.0))
+if rank == 1: time.sleep(8); print("null", flush=True); os._exit(0)
+began = time.monotonic()
+try: dist.broadcast(new(1.0), 1)
+except Exception as error: print(json.dumps([str(error), time.monotonic() - began]), flush=True); os._exit(0)
+"""
+    )
+    (message, seconds), _ = results(start_ranks(code, tmp_path), timeout=60)
+    assert "rank 0 of 2: broadcast from rank 1 failed" in message
+    assert seconds < 7
+
+
+FSDP = (
+    START
+    + """
+import sys
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, fully_shard
+device, kind = sys.argv[1] if len(sys.argv) > 1 else os.environ["DEVICE"], os.environ["KIND"]
+start("cpu:gloo,npu:hccl")
+mesh = init_device_mesh(device, (size,))
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1)).to(device)
+if kind == "fsdp1":
+    model = FullyShardedDataParallel(model, device_mesh=mesh, use_orig_params=True, device_id=torch.device("cpu") if device == "cpu" else rank)
+else:
+    for layer in (model[0], model[2]): fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+losses = []
+for step in range(3):
+    x = torch.linspace(-1, 1, 16, device=device).view(2, 8) * (rank + 1 + step)
+    loss = model(x).pow(2).mean(); loss.backward()
+    norm = model.clip_grad_norm_(1.0) if kind == "fsdp1" else torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
+    optimizer.step(); optimizer.zero_grad(); losses += [loss.item(), norm.item()]
+print(json.dumps(losses)); dist.destroy_process_group()
+"""
+)
+
+
+@pytest.mark.parametrize("kind", ["fsdp1", "fsdp2"])
+def test_sharded_training_equals_the_cpu_and_gloo(tmp_path: Path, kind: str) -> None:
+    losses = {}
+    for device in ("cpu", "npu"):
+        folder = tmp_path / device
+        folder.mkdir()
+        losses[device] = results(start_ranks(FSDP, folder, DEVICE=device, KIND=kind))
+    for ours, expected in zip(losses["npu"], losses["cpu"], strict=True):
+        assert ours == expected  # bit for bit

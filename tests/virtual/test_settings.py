@@ -1,0 +1,71 @@
+"""Reading the environment; no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verl_npu.virtual import device_count_configured, requested
+from verl_npu.virtual.errors import SettingError
+from verl_npu.virtual.settings import Settings
+
+
+@pytest.mark.parametrize("value", ["1", "2", "64", " 8 "])
+def test_a_number_asks_for_npus(value: str) -> None:
+    assert requested({"VERL_NPU_VIRTUAL": value})
+    assert Settings.read({"VERL_NPU_VIRTUAL": value}).devices == int(value)
+
+
+@pytest.mark.parametrize("environ", [{}, {"VERL_NPU_VIRTUAL": ""}, {"VERL_NPU_VIRTUAL": "0"}])
+def test_unset_empty_and_zero_ask_for_nothing(environ: dict[str, str]) -> None:
+    assert not requested(environ)
+
+
+@pytest.mark.parametrize("value", ["two", "-1", "65", "1.5", "²", "1,2"])
+def test_anything_else_is_refused_with_what_was_expected(value: str) -> None:
+    with pytest.raises(SettingError) as error:
+        Settings.read({"VERL_NPU_VIRTUAL": value})
+    assert str(error.value) == (
+        f"VERL_NPU_VIRTUAL={value!r}: expected a number of NPUs from 1 to 64; "
+        "set VERL_NPU_VIRTUAL=2 (0 or unset: none)"
+    )
+
+
+def test_the_configured_count_is_none_where_nothing_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VERL_NPU_VIRTUAL", raising=False)
+    assert device_count_configured() == 0
+
+
+@pytest.mark.parametrize(
+    ("environ", "cache"),
+    [
+        ({"VERL_NPU_CACHE": "/own"}, "/own/virtual"),
+        ({"XDG_CACHE_HOME": "/xdg"}, "/xdg/verl-npu/virtual"),
+        ({"VERL_NPU_CACHE": "/own", "XDG_CACHE_HOME": "/xdg"}, "/own/virtual"),
+    ],
+)
+def test_the_cache_follows_the_environment(environ: dict[str, str], cache: str) -> None:
+    assert Settings.read({"VERL_NPU_VIRTUAL": "1", **environ}).cache == Path(cache)
+
+
+@pytest.mark.parametrize(("value", "memory"), [("", 64), ("0.5", 0.5), (" 32 ", 32)])
+def test_the_memory_is_a_number_of_gib(value: str, memory: float) -> None:
+    assert Settings.read({"VERL_NPU_VIRTUAL": "1", "VERL_NPU_VIRTUAL_MEMORY": value}).memory == memory
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "much", "inf", "nan", "1GiB"])
+def test_another_memory_is_refused_with_what_was_expected(value: str) -> None:
+    with pytest.raises(SettingError) as error:
+        Settings.read({"VERL_NPU_VIRTUAL": "1", "VERL_NPU_VIRTUAL_MEMORY": value})
+    assert str(error.value) == (
+        f"VERL_NPU_VIRTUAL_MEMORY={value!r}: expected the GiB of an NPU, above 0; set VERL_NPU_VIRTUAL_MEMORY=64, "
+        "or unset it"
+    )
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    code = "import sys, verl_npu.virtual; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,93 @@
+"""`verl-npu drift`: what a newer upstream means for each patch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ..features import UPSTREAMS, load
+from ..registry.drift import Finding, Outcome, survey
+from ..registry.source import SourceTree
+from . import upstreams
+
+__all__ = ["drift"]
+
+_MEANING = {
+    Outcome.LANDED: "upstream does it itself now: retire the patch for this revision",
+    Outcome.DRIFTED: "the target changed: adapt the patch",
+    Outcome.GONE: "the target is not there any more: find out where it went",
+    Outcome.FITS: "still fits: lock the new revision",
+    Outcome.IDLE: "nothing to patch at this revision",
+}
+_TO_DO = (Outcome.DRIFTED, Outcome.GONE)
+
+
+@click.command()
+@click.option("--upstream", type=click.Choice([u.name for u in UPSTREAMS]), default="verl", show_default=True)
+@click.option("--source", required=True, help="A checkout or a wheel of the newer upstream.")
+@click.option("--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True)
+def drift(upstream: str, source: str, form: str) -> None:
+    """Say what landed upstream, what drifted, and what is gone. Status 1 where a patch has to be worked on."""
+    chosen = next(u for u in UPSTREAMS if u.name == upstream)
+    tree = upstreams.tree(upstreams.INSTALLED).with_packages(SourceTree.at(Path(source), chosen.packages))
+    findings = [
+        finding
+        for finding in survey(load(), UPSTREAMS, tree, upstreams.locks())
+        if finding.patch.target.package in chosen.packages
+    ]
+    click.echo({"text": _text, "json": _json, "markdown": _markdown}[form](findings, source))
+    sys.exit(int(any(finding.outcome in _TO_DO for finding in findings)))
+
+
+def _groups(findings: Sequence[Finding]) -> list[tuple[Outcome, list[Finding]]]:
+    groups = [(outcome, [f for f in findings if f.outcome is outcome]) for outcome in Outcome]
+    return [(outcome, group) for outcome, group in groups if group]
+
+
+def _text(findings: Sequence[Finding], source: str) -> str:
+    lines = [f"{source} against {', '.join(sorted({f.against for f in findings}))}"]
+    for outcome, group in _groups(findings):
+        lines += ["", f"{outcome}: {_MEANING[outcome]}"]
+        for finding in group:
+            lines += [f"  {finding.patch.id}  {finding.patch.target}", f"    {finding.reason}"]
+            if outcome in _TO_DO:
+                lines += [f"    {line}" for line in finding.diff.splitlines()]
+    return "\n".join(lines)
+
+
+def _json(findings: Sequence[Finding], source: str) -> str:
+    return json.dumps(
+        {
+            "source": source,
+            "patches": [
+                {
+                    "id": finding.patch.id,
+                    "target": str(finding.patch.target),
+                    "outcome": str(finding.outcome),
+                    "reason": finding.reason,
+                    "against": finding.against,
+                    "diff": finding.diff,
+                }
+                for finding in findings
+            ],
+        },
+        indent=2,
+    )
+
+
+def _markdown(findings: Sequence[Finding], source: str) -> str:
+    lines = [f"## Drift against {', '.join(sorted({f.against for f in findings}))}", ""]
+    lines += ["| patch | outcome | target | reason |", "|---|---|---|---|"]
+    lines += [
+        f"| `{f.patch.id}` | **{f.outcome}** | `{f.patch.target}` | {f.reason.replace('|', chr(92) + '|')} |"
+        for _, group in _groups(findings)
+        for f in group
+    ]
+    for finding in findings:
+        if finding.diff and finding.outcome in _TO_DO:
+            lines += ["", f"### {finding.patch.id}", "", "```diff", finding.diff.rstrip(), "```"]
+    return "\n".join(lines)

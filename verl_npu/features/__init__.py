@@ -1,0 +1,50 @@
+"""What we change upstream, one module or folder a feature."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..registry.engine import Registry
+from ..registry.patch import Feature, Upstream
+from ..registry.policy import Policy
+
+__all__ = ["UPSTREAMS", "load", "locks_folder", "registry"]
+
+# `recipe` lies beside `verl` in a checkout and is in no wheel.
+UPSTREAMS = (
+    Upstream("verl", ("verl", "recipe")),
+    Upstream("transformers", ("transformers",)),
+    Upstream("hydra", ("hydra",)),
+)
+
+
+def load() -> Sequence[Feature]:
+    """All features. Imports none of the upstreams."""
+    from .attention import attention
+    from .device import device
+    from .fleet import fleet
+    from .rollout import rollout
+
+    return (device, attention, rollout, fleet)
+
+
+def locks_folder() -> Path:
+    """Where the locks are: inside the package when it is installed, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    shipped = package / "patches"
+    return shipped if shipped.is_dir() else package.parent / "patches"
+
+
+def registry(report: Callable[[str], None], changed: Callable[[Registry], None]) -> Registry:
+    """The registry of verl-npu in this process, not active yet."""
+    return Registry(
+        trigger="verl",
+        upstreams=UPSTREAMS,
+        features=load,
+        locks=locks_folder(),
+        policy=Policy.from_environment("VERL_NPU", os.environ),
+        report=report,
+        changed=changed,
+    )

@@ -1,0 +1,104 @@
+"""Every process of a job decides alike, and the trainer sees that it did before it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import activation
+from ..registry.fleet import differences
+from ..registry.patch import Feature
+from ..registry.policy import Policy
+from ..registry.probe import Never
+
+__all__ = ["FleetError", "fleet", "publish", "published"]
+
+fleet = Feature("fleet", "the switches reach every process, and the processes are compared before training starts")
+
+# A worker on another host inherits nothing from the shell that started the job.
+_SWITCHES = (
+    "VERL_NPU",
+    "VERL_NPU_DISABLE",
+    "VERL_NPU_FORCE",
+    "VERL_NPU_MANIFEST_DIR",
+    "VERL_NPU_PLACEMENT_TIMEOUT",
+    "VERL_NPU_STRICT",
+    "VERL_NPU_VIRTUAL",
+)
+_DRIVER = "VERL_NPU_DRIVER_MANIFEST"
+_NAMESPACE = b"verl_npu"
+
+
+class FleetError(RuntimeError):
+    """The processes of a job differ in what is patched."""
+
+
+@fleet.wrap(
+    "verl.trainer.constants_ppo:get_ppo_ray_runtime_env",
+    why="Ray gives the driver's environment to workers on its own host only, and upstream's list has none of ours",
+    how="our switches, and what the driver did, join the environment variables that upstream hands to ray.init",
+    link="none: the variables are ours",
+    retired_by=Never("upstream cannot know our switches"),
+)
+def switches_reach_workers(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Add our switches to the runtime environment; what the user sets there himself wins."""
+    environment = original(*args, **kwargs)
+    ours = {name: os.environ[name] for name in _SWITCHES if name in os.environ}
+    ours[_DRIVER] = json.dumps(activation.manifest())
+    environment["env_vars"] = {**ours, **environment.get("env_vars", {})}
+    return environment
+
+
+@fleet.wrap(
+    "verl.trainer.ppo.ray_trainer:RayPPOTrainer.fit",
+    why="a fleet in which processes are patched differently trains, and trains wrongly",
+    how="before the first step the manifests of all processes are compared; strict refuses to start where they differ",
+    link="none: it is about our patches",
+    retired_by=Never("it is about our patches"),
+)
+def compared_before_training(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compare the processes, then train. Raises FleetError under strict where they differ."""
+    manifests = published()
+    found = differences(manifests)
+    if found:
+        text = f"{len(manifests)} processes differ in what is patched: " + " | ".join(found)
+        if Policy.from_environment("VERL_NPU", os.environ).strict:
+            raise FleetError(
+                f"{text}; install the same verl-npu and upstreams on every host and set the same variables "
+                "(override: VERL_NPU_STRICT=0)"
+            )
+        activation.report(text)
+    else:
+        activation.report(f"{len(manifests)} processes agree on what is patched")
+    return original(trainer, *args, **kwargs)
+
+
+def publish(manifest: Mapping[str, Any]) -> None:
+    """Give the manifest of this Ray worker to the others of its job, through Ray's own store."""
+    try:
+        from ray.experimental import internal_kv
+
+        if internal_kv._internal_kv_initialized():
+            key = f"{_job()}/{manifest['host']}-{manifest['pid']}".encode()
+            internal_kv._internal_kv_put(key, json.dumps(manifest).encode(), namespace=_NAMESPACE)
+    except (ImportError, AttributeError) as error:
+        # Ray promises no stable interface here; a worker must not die of it, and the comparison will miss it by name.
+        activation.report(f"this Ray keeps no manifests for us ({error}): use VERL_NPU_MANIFEST_DIR instead")
+
+
+def published() -> list[dict[str, Any]]:
+    """The manifests of this job's Ray workers, and of its driver where that handed its own down."""
+    from ray.experimental import internal_kv
+
+    keys = internal_kv._internal_kv_list(f"{_job()}/".encode(), namespace=_NAMESPACE)
+    values = [internal_kv._internal_kv_get(key, namespace=_NAMESPACE) for key in sorted(keys)]
+    workers = [json.loads(value) for value in values if value is not None]
+    return [*([json.loads(os.environ[_DRIVER])] if _DRIVER in os.environ else []), *workers]
+
+
+def _job() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_job_id())

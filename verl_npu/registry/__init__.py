@@ -1,0 +1,1 @@
+"""The patch registry. It knows nothing of verl or Ascend: it could patch any package."""

@@ -1,0 +1,77 @@
+"""The virtual Ascend: a device that answers to `npu`, computes on the CPU, and talks `hccl` over loopback.
+
+Opt-in by `VERL_NPU_VIRTUAL=<number of NPUs>`. Everything it computes is simulated: it shows whether a program runs on
+the `npu` device, not what a real NPU's numbers, HCCL or speed would be.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Typing and pathlib would cost every `import torch` more than all else that is here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "DEVICES",
+    "device_count_configured",
+    "expose",
+    "load",
+    "loaded",
+    "requested",
+]
+
+DEVICES = "VERL_NPU_VIRTUAL"
+
+
+def requested(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the environment asks for virtual NPUs: `VERL_NPU_VIRTUAL` is set, not empty and not "0"."""
+    value = (os.environ if environ is None else environ).get(DEVICES, "")
+    return value.strip() not in ("", "0")
+
+
+def device_count_configured() -> int:
+    """The number of NPUs that this machine pretends to have; 0 where none was asked for.
+
+    Raises:
+        SettingError: `VERL_NPU_VIRTUAL` is not a number of NPUs.
+    """
+    if not requested():
+        return 0
+    from .settings import Settings
+
+    return Settings.read().devices
+
+
+def expose() -> None:
+    """Make `torch_npu` and `acl` importable: our packages of these names go on `sys.path`. No torch import.
+
+    Raises:
+        RealAscendError: a real torch_npu is installed.
+        SettingError: `VERL_NPU_VIRTUAL` is not a number of NPUs.
+    """
+    from . import exposure
+    from .settings import Settings
+
+    Settings.read()
+
+    exposure.expose()
+
+
+def load() -> None:
+    """Bring everything up in this process, once: device, hccl, `torch.npu`, `torch_npu`, `acl`, `npu-smi`, CANN.
+
+    Raises:
+        VirtualError: one of its subclasses, with one line on what to do.
+    """
+    from . import loading
+
+    loading.load()
+
+
+def loaded() -> bool:
+    """Whether the virtual Ascend is up in this process."""
+    loading = sys.modules.get(f"{__name__}.loading")
+    return loading is not None and bool(loading.is_loaded())

@@ -1,0 +1,83 @@
+"""Stand-ins for what programs look at outside Python: the command `npu-smi`, and the CANN folder of $ASCEND_HOME_PATH.
+
+verl reads a `Software Version` from `npu-smi info -t board -i <n>`, and `version=` from
+`$ASCEND_HOME_PATH/<arch>-linux/ascend_toolkit_install.info`, to choose between device IPC and shared memory. The
+driver's version here is below 25.3.rc1, so that it chooses shared memory: a virtual NPU has no device IPC.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+
+DRIVER_VERSION = "25.2.0"
+CANN_VERSION = "8.3.RC1"
+SOC_NAME = "Ascend910B2"
+
+_NPU_SMI = """#!{python} -IS
+import os, sys
+count = os.environ.get("VERL_NPU_VIRTUAL", "")
+if not count.isdigit() or count == "0":
+    sys.exit("npu-smi (virtual Ascend): VERL_NPU_VIRTUAL is not set")
+words = sys.argv[1:]
+options = dict(zip(words[1::2], words[2::2]))
+print("SIMULATED by verl-npu (virtual Ascend)", file=sys.stderr)
+if words == ["info"]:
+    print("npu-smi {driver}    Version: {driver}")
+    for index in range(int(count)):
+        print(f"| {{index}}     {soc}   | OK   | 65536 MB |")
+elif words[:1] == ["info"] and options.get("-t") == "board":
+    index = options.get("-i", "0")
+    if not index.isdigit() or int(index) >= int(count):
+        sys.exit(f"npu-smi (virtual Ascend): no NPU {{index}}: VERL_NPU_VIRTUAL={{count}}")
+    print(f"\\tNPU ID                         : {{index}}")
+    print("\\tSoftware Version               : {driver}")
+    print("\\tFirmware Version               : {driver}")
+    print("\\tChip Name                      : {soc}")
+elif words == ["-v"]:
+    print("npu-smi version: {driver}")
+elif words == ["info", "-l"]:
+    print(f"\\tTotal Count                    : {{count}}")
+else:
+    known = "info, info -l, info -t board -i N, -v"
+    sys.exit(f"npu-smi (virtual Ascend): {{' '.join(words)!r}} is not implemented: only {{known}}")
+"""
+
+
+def install(cache: Path, environ: MutableMapping[str, str]) -> None:
+    """Put `npu-smi` on the PATH and set ASCEND_HOME_PATH, for this process and its children.
+
+    A real `npu-smi` or CANN folder that is there already is left alone.
+    """
+    folder = cache / "stand-ins" / f"cann-{CANN_VERSION}-driver-{DRIVER_VERSION}"
+    script = folder / "bin" / "npu-smi"
+    if shutil.which("npu-smi", path=environ.get("PATH")) is None:
+        _write(script, _NPU_SMI.format(python=sys.executable, driver=DRIVER_VERSION, soc=SOC_NAME), mode=0o755)
+        environ["PATH"] = os.pathsep.join(filter(None, (environ.get("PATH"), str(script.parent))))
+    if not environ.get("ASCEND_HOME_PATH"):
+        arch = f"{platform.machine()}-linux"
+        machine = platform.machine()
+        facts = {
+            "package_name": "Ascend-cann-toolkit",
+            "version": CANN_VERSION,
+            "arch": machine,
+            "os": "linux",
+            "path": folder / arch,
+        }
+        info = "".join(f"{name}={value}\n" for name, value in facts.items())
+        _write(folder / arch / "ascend_toolkit_install.info", info, mode=0o644)
+        environ["ASCEND_HOME_PATH"] = str(folder)
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    if path.is_file() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_text(text)
+    fresh.chmod(mode)
+    os.replace(fresh, path)  # atomic: many processes start at once

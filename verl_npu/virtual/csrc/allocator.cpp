@@ -1,0 +1,289 @@
+#include "allocator.h"
+
+#include "copies.h"
+#include "faults.h"
+#include "runtime.h"
+
+#include <c10/util/Exception.h>
+#if VERL_NPU_TORCH_AT_LEAST(2, 9)
+#include <c10/core/CachingDeviceAllocator.h>
+#endif
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <iomanip>
+#include <mutex>
+#include <sstream>
+#include <unordered_set>
+
+namespace verl_npu {
+namespace {
+
+constexpr size_t kAlignment = 512;  // torch_npu rounds every block up to this
+constexpr size_t kHeader = 64;      // keeps the data 64-byte aligned for the CPU's vector units
+
+struct Account {
+  std::mutex mutex;
+  MemoryStats stats;
+  double fraction = 1.0;
+};
+
+std::atomic<int64_t> g_total{kUsualMemory};
+
+Account& account(int device) {
+  static auto* accounts = new std::array<Account, kMaxDevices>();  // outlives every tensor
+  return accounts->at(device);
+}
+
+int64_t rounded(size_t nbytes) { return static_cast<int64_t>((nbytes + kAlignment - 1) / kAlignment * kAlignment); }
+
+// As torch_npu prints sizes.
+std::string format_size(int64_t bytes) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(2);
+  if (bytes <= 1024) {
+    out << bytes << " bytes";
+  } else if (bytes <= int64_t{1} << 20) {
+    out << static_cast<double>(bytes) / 1024 << " KiB";
+  } else if (bytes <= int64_t{1} << 30) {
+    out << static_cast<double>(bytes) / (int64_t{1} << 20) << " MiB";
+  } else {
+    out << static_cast<double>(bytes) / (int64_t{1} << 30) << " GiB";
+  }
+  return out.str();
+}
+
+// torch_npu's words; programs and people look for them. The account is locked.
+[[noreturn]] void out_of_memory(int device, int64_t size, Account& account, const char* note) {
+  auto& s = account.stats;
+  ++s.ooms;
+  const int64_t total = g_total;
+  std::string allowed;
+  if (account.fraction < 1) allowed = format_size(static_cast<int64_t>(account.fraction * static_cast<double>(total))) + " allowed; ";
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "NPU out of memory. Tried to allocate ", format_size(size), " (NPU ", device, "; ",
+                   format_size(total), " total capacity; ", format_size(s.allocated), " already allocated; ", format_size(s.allocated),
+                   " current active; ", format_size(total - s.allocated), " free; ", allowed, format_size(s.reserved),
+                   " reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid "
+                   "fragmentation. (virtual Ascend", note, ")");
+}
+
+void charge(int device, size_t nbytes) {
+  auto& a = account(device);
+  std::lock_guard<std::mutex> lock(a.mutex);
+  auto& s = a.stats;
+  const auto size = rounded(nbytes);
+  if (faults::allocation_fails(size)) out_of_memory(device, size, a, ", as VERL_NPU_VIRTUAL_FAULTS asks");
+  const int64_t total = g_total;
+  const auto allowed = a.fraction < 1 ? static_cast<int64_t>(a.fraction * static_cast<double>(total)) : total;
+  if (s.allocated + size > allowed) out_of_memory(device, size, a, "");
+  s.allocated += size;
+  s.allocated_total += size;
+  s.allocated_peak = std::max(s.allocated_peak, s.allocated);
+  s.reserved = std::max(s.reserved, s.allocated);
+  s.reserved_peak = std::max(s.reserved_peak, s.reserved);
+  ++s.active;
+  ++s.allocations;
+  s.active_peak = std::max(s.active_peak, s.active);
+}
+
+void discharge(int device, size_t nbytes) {
+  auto& a = account(device);
+  std::lock_guard<std::mutex> lock(a.mutex);
+  a.stats.allocated -= rounded(nbytes);
+  a.stats.freed_total += rounded(nbytes);
+  --a.stats.active;
+}
+
+struct Block {
+  size_t nbytes;
+  int device;
+};
+
+void free_block(void* data) {
+  if (data == nullptr) return;
+  char* raw = static_cast<char*>(data) - kHeader;
+  const Block block = *reinterpret_cast<Block*>(raw);
+  std::free(raw);
+  discharge(block.device, block.nbytes);
+}
+
+struct Adopted {
+  c10::Storage storage;
+  size_t nbytes;
+  int device;
+};
+
+void free_adopted(void* context) {
+  auto* adopted = static_cast<Adopted*>(context);
+  discharge(adopted->device, adopted->nbytes);
+  delete adopted;
+}
+
+#if VERL_NPU_TORCH_AT_LEAST(2, 9)
+using AllocatorBase = c10::DeviceAllocator;
+#else
+using AllocatorBase = c10::Allocator;
+#endif
+
+struct NpuAllocator final : AllocatorBase {
+#if VERL_NPU_TORCH_AT_LEAST(2, 3)
+  c10::DataPtr allocate(size_t nbytes) override { return allocate_on(current_device(), nbytes); }
+#else
+  c10::DataPtr allocate(size_t nbytes) const override { return allocate_on(current_device(), nbytes); }
+#endif
+  c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
+  void copy_data(void* dest, const void* src, std::size_t count) const override { std::memcpy(dest, src, count); }
+
+#if VERL_NPU_TORCH_AT_LEAST(2, 9)
+  bool initialized() override { return verl_npu::initialised(); }
+  void emptyCache(c10::MempoolId_t = {0, 0}) override { empty_cache(); }
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  void resetAccumulatedStats(c10::DeviceIndex device) override { reset_accumulated(device); }
+  void resetPeakStats(c10::DeviceIndex device) override { reset_peak(device); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
+    const auto s = memory_stats(device);
+    return {static_cast<size_t>(g_total - s.reserved), static_cast<size_t>(g_total)};
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    const auto s = memory_stats(device);
+    c10::CachingDeviceAllocator::DeviceStats out;
+    for (auto* bytes : {&out.allocated_bytes, &out.active_bytes, &out.requested_bytes}) {
+      auto& stat = bytes->at(0);
+      stat.current = s.allocated;
+      stat.peak = s.allocated_peak;
+      stat.allocated = s.allocated_total;
+      stat.freed = s.freed_total;
+    }
+    out.reserved_bytes.at(0).current = s.reserved;
+    out.reserved_bytes.at(0).peak = s.reserved_peak;
+    for (auto* count : {&out.allocation, &out.active}) {
+      count->at(0).current = s.active;
+      count->at(0).peak = s.active_peak;
+      count->at(0).allocated = s.allocations;
+      count->at(0).freed = s.allocations - s.active;
+    }
+    out.num_ooms = s.ooms;
+    return out;
+  }
+#endif
+};
+
+NpuAllocator g_allocator;
+REGISTER_ALLOCATOR(kNpu, &g_allocator);
+
+std::mutex g_pinned_mutex;
+std::unordered_set<const void*>& pinned_blocks() {
+  static auto* blocks = new std::unordered_set<const void*>();
+  return *blocks;
+}
+
+void free_pinned(void* data) {
+  if (data == nullptr) return;
+  {
+    std::lock_guard<std::mutex> lock(g_pinned_mutex);
+    pinned_blocks().erase(data);
+  }
+  std::free(data);
+}
+
+struct PinnedAllocator final : c10::Allocator {
+#if VERL_NPU_TORCH_AT_LEAST(2, 3)
+  c10::DataPtr allocate(size_t nbytes) override {
+#else
+  c10::DataPtr allocate(size_t nbytes) const override {
+#endif
+    void* data = nullptr;
+    if (nbytes > 0) {
+      TORCH_CHECK(posix_memalign(&data, kHeader, nbytes) == 0, "cannot allocate ", nbytes, " bytes of pinned host memory");
+      std::lock_guard<std::mutex> lock(g_pinned_mutex);
+      pinned_blocks().insert(data);
+    }
+    return {data, data, &free_pinned, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_pinned; }
+  void copy_data(void* dest, const void* src, std::size_t count) const override { std::memcpy(dest, src, count); }
+};
+
+}  // namespace
+
+c10::Allocator* npu_allocator() { return &g_allocator; }
+
+c10::DataPtr allocate_on(int device, size_t nbytes) {
+  initialise();
+  const c10::Device where(kNpu, static_cast<c10::DeviceIndex>(device));
+  if (nbytes == 0) return {nullptr, nullptr, &free_block, where};
+  charge(device, nbytes);
+  void* raw = nullptr;
+  if (posix_memalign(&raw, kHeader, nbytes + kHeader) != 0) {
+    discharge(device, nbytes);
+    auto& a = account(device);
+    std::lock_guard<std::mutex> lock(a.mutex);
+    out_of_memory(device, rounded(nbytes), a, ": the host, whose memory it uses, has no more");
+  }
+  *static_cast<Block*>(raw) = Block{nbytes, device};
+  void* data = static_cast<char*>(raw) + kHeader;
+  return {data, data, &free_block, where};
+}
+
+c10::DataPtr adopt(const c10::Storage& cpu_storage, int device) {
+  initialise();
+  const auto nbytes = cpu_storage.nbytes();
+  charge(device, nbytes);
+  void* data = const_cast<void*>(cpu_storage.data());
+  return {data, new Adopted{cpu_storage, nbytes, device}, &free_adopted,
+          c10::Device(kNpu, static_cast<c10::DeviceIndex>(device))};
+}
+
+MemoryStats memory_stats(int device) {
+  auto& a = account(device);
+  std::lock_guard<std::mutex> lock(a.mutex);
+  return a.stats;
+}
+
+void reset_peak(int device) {
+  auto& a = account(device);
+  std::lock_guard<std::mutex> lock(a.mutex);
+  a.stats.allocated_peak = a.stats.allocated;
+  a.stats.reserved_peak = a.stats.reserved;
+  a.stats.active_peak = a.stats.active;
+}
+
+void reset_accumulated(int device) {
+  auto& a = account(device);
+  std::lock_guard<std::mutex> lock(a.mutex);
+  a.stats.allocated_total = a.stats.freed_total = 0;
+  a.stats.allocations = a.stats.active;
+  a.stats.ooms = 0;
+}
+
+void set_total_memory(int64_t bytes) { g_total = bytes; }
+int64_t total_memory() { return g_total; }
+
+void set_memory_fraction(int device, double fraction) {
+  auto& a = account(device);
+  std::lock_guard<std::mutex> lock(a.mutex);
+  a.fraction = fraction;
+}
+
+void empty_cache() {
+  for (int device = 0; device < kMaxDevices; ++device) {
+    copies::synchronize_device(device);  // as torch_npu does before it gives memory back
+    auto& a = account(device);
+    std::lock_guard<std::mutex> lock(a.mutex);
+    a.stats.reserved = a.stats.allocated;
+  }
+}
+
+c10::Allocator* pinned_allocator() {
+  static auto* allocator = new PinnedAllocator();
+  return allocator;
+}
+
+bool is_pinned(const void* data) {
+  std::lock_guard<std::mutex> lock(g_pinned_mutex);
+  return pinned_blocks().count(data) > 0;
+}
+
+}  // namespace verl_npu

@@ -1,0 +1,198 @@
+// Every operator without a kernel of its own runs the CPU kernel on zero-copy aliases of its tensors.
+#include "alias.h"
+#include "allocator.h"
+#include "copies.h"
+#include "generator.h"
+#include "runtime.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+#include <torch/library.h>
+
+#include <string_view>
+#include <unordered_set>
+
+namespace verl_npu {
+namespace {
+
+// Operators that take host tensors beside device tensors on a real accelerator too.
+bool accepts_host_tensors(const c10::OperatorHandle& op) {
+  static const std::unordered_set<std::string_view> names = {
+      "aten::index",        "aten::index_put",   "aten::index_put_",     "aten::_index_put_impl_",
+      "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::_pack_padded_sequence", "aten::_ctc_loss",
+      "aten::_ctc_loss_backward"};
+  return names.count(op.schema().name()) > 0;
+}
+
+// Operators whose result has a shape that only the NPU knows: the host waits for it.
+bool waits(const c10::OperatorHandle& op) {
+  static const std::unordered_set<std::string_view> names = {
+      "aten::nonzero", "aten::masked_select", "aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
+      "aten::unique_dim_consecutive", "aten::repeat_interleave", "aten::equal", "aten::bincount"};
+  return names.count(op.schema().name()) > 0;
+}
+
+struct Pair {
+  at::Tensor npu;
+  at::Tensor cpu;
+  bool written;
+};
+
+// The tensors of one call, and the device on which it runs.
+class Call {
+ public:
+  explicit Call(const c10::OperatorHandle& op) : op_(op) {}
+
+  int device() const { return device_ < 0 ? current_device() : device_; }
+
+  at::Tensor take(const at::Tensor& tensor, bool written) {
+    if (!tensor.defined()) return tensor;
+    if (tensor.device().type() != kNpu) {
+      if (tensor.dim() > 0 && host_ == nullptr) host_ = tensor.unsafeGetTensorImpl();
+      return tensor;
+    }
+    use(tensor.device().index());
+    auto alias = cpu_alias(tensor);
+    pairs_.push_back({tensor, alias, written});
+    return alias;
+  }
+
+  void use(int index) {
+    TORCH_CHECK(device_ < 0 || device_ == index, "Expected all tensors to be on the same device, but found at least two devices, npu:",
+                device_, " and npu:", index, "! (", op_.schema().name(), ")");
+    device_ = index;
+  }
+
+  void check_devices() const {
+    TORCH_CHECK(host_ == nullptr || pairs_.empty() || accepts_host_tensors(op_),
+                "Expected all tensors to be on the same device, but found at least two devices, npu:", device(), " and cpu! (",
+                op_.schema().name(), ")");
+  }
+
+  // A kernel may have resized what it wrote to: show that in the NPU tensor, and in the storage that its views share.
+  void write_back() {
+    for (auto& [npu, cpu, written] : pairs_) {
+      if (!written) continue;
+      const auto& storage = npu.storage();
+      if (cpu.storage().data() != storage.data() || cpu.storage().nbytes() != storage.nbytes()) {
+        auto* impl = storage.unsafeGetStorageImpl();
+        impl->set_data_ptr_noswap(adopt(cpu.storage(), npu.device().index()));
+        impl->set_nbytes(cpu.storage().nbytes());
+      }
+      if (npu.sizes() != cpu.sizes() || npu.strides() != cpu.strides() || npu.storage_offset() != cpu.storage_offset())
+        npu.unsafeGetTensorImpl()->set_sizes_and_strides(cpu.sizes(), cpu.strides(), cpu.storage_offset());
+    }
+  }
+
+  at::Tensor give(const at::Tensor& result) const {
+    if (!result.defined() || result.device().type() != c10::kCPU) return result;
+    for (const auto& pair : pairs_)
+      if (pair.cpu.is_same(result)) return pair.npu;
+    for (const auto& pair : pairs_)
+      if (result.storage().is_alias_of(pair.cpu.storage())) return view_of(pair.npu, result);
+    return npu_alias(result, device());
+  }
+
+ private:
+  static at::Tensor view_of(const at::Tensor& base, const at::Tensor& like) {
+    auto out = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()), c10::DispatchKeySet(kNpuKey), like.dtype());
+    auto* impl = out.unsafeGetTensorImpl();
+    impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+    if (like.is_conj()) impl->_set_conj(true);
+    if (like.is_neg()) impl->_set_neg(true);
+    return out;
+  }
+
+  const c10::OperatorHandle& op_;
+  c10::SmallVector<Pair, 4> pairs_;
+  int device_ = -1;
+  const c10::TensorImpl* host_ = nullptr;
+};
+
+bool writes(const c10::AliasInfo* info) { return info != nullptr && info->isWrite(); }
+
+void to_cpu(Call& call, c10::IValue& value, bool written) {
+  if (value.isTensor()) {
+    value = call.take(value.toTensor(), written);
+  } else if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(call.take(tensor, written));
+    value = std::move(list);
+  } else if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const auto& element : value.toOptionalTensorList()) {
+      std::optional<at::Tensor> tensor = element;
+      if (tensor.has_value()) tensor = call.take(*tensor, written);
+      list.push_back(std::move(tensor));
+    }
+    value = std::move(list);
+  } else if (value.isDevice() && value.toDevice().type() == kNpu) {
+    call.use(resolve(value.toDevice()));
+    value = c10::Device(c10::kCPU);
+  }
+}
+
+void to_npu(const Call& call, c10::IValue& value) {
+  if (value.isTensor()) {
+    value = call.give(value.toTensor());
+  } else if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(call.give(tensor));
+    value = std::move(list);
+  }
+}
+
+bool takes_generator(const c10::Argument& argument) {
+  const auto& type = argument.type();
+  if (type->kind() == c10::TypeKind::GeneratorType) return true;
+  return type->kind() == c10::TypeKind::OptionalType &&
+         type->expectRef<c10::OptionalType>().getElementType()->kind() == c10::TypeKind::GeneratorType;
+}
+
+void cpu_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU), "operator ", schema.operator_name(),
+                              " is not implemented by the virtual Ascend: it has no CPU kernel to fall back on");
+  const auto& parameters = schema.arguments();
+  const auto count = parameters.size();
+  const auto first = stack->size() - count;
+  Call call(op);
+  for (size_t i = 0; i < count; ++i) {
+    auto& value = (*stack)[first + i];
+    if (!value.isNone()) to_cpu(call, value, writes(parameters[i].alias_info()));
+  }
+  call.check_devices();
+  if (copies::delayed() && waits(op)) copies::synchronize_current(call.device());
+  for (size_t i = 0; i < count; ++i) {
+    if (!takes_generator(parameters[i])) continue;
+    auto& value = (*stack)[first + i];
+    value = generator_for(value.isNone() ? std::nullopt : std::optional<at::Generator>(value.toGenerator()), call.device());
+  }
+  {
+    DeviceScope scope(call.device());
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  }
+  call.write_back();
+  const auto results = schema.returns().size();
+  for (size_t i = stack->size() - results; i < stack->size(); ++i) to_npu(call, (*stack)[i]);
+}
+
+}  // namespace
+}  // namespace verl_npu
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&verl_npu::cpu_fallback>());
+}
+
+// These have a composite form too, which would come first: it rounds otherwise, or knows no kernel of this device.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&verl_npu::cpu_fallback>());
+  m.impl("conj_physical_", torch::CppFunction::makeFromBoxedFunction<&verl_npu::cpu_fallback>());
+  m.impl("native_group_norm", torch::CppFunction::makeFromBoxedFunction<&verl_npu::cpu_fallback>());
+}
+
+#if !VERL_NPU_TORCH_AT_LEAST(2, 9)
+// Until torch 2.9 this key has no fallback, and operators without an autograd formula (c10d's) stop at it.
+TORCH_LIBRARY_IMPL(_, AutogradPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+#endif

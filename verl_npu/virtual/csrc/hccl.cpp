@@ -1,0 +1,380 @@
+#include "hccl.h"
+
+#include "alias.h"
+#include "copies.h"
+#include "faults.h"
+#include "runtime.h"
+
+#include <ATen/core/jit_type.h>
+#include <ATen/ops/cat.h>
+
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+namespace verl_npu {
+namespace {
+
+using Tensors = HcclBackend::Tensors;
+using TensorLists = HcclBackend::TensorLists;
+using WorkPtr = HcclBackend::WorkPtr;
+
+Tensors aliases(const Tensors& tensors) {
+  Tensors out;
+  out.reserve(tensors.size());
+  for (const auto& tensor : tensors) out.push_back(cpu_alias(tensor));
+  return out;
+}
+
+TensorLists aliases(const TensorLists& lists) {
+  TensorLists out;
+  out.reserve(lists.size());
+  for (const auto& list : lists) out.push_back(aliases(list));
+  return out;
+}
+
+// HCCL counts elements: a scalar is gathered into a vector of one, which upstream's trainers do and gloo refuses.
+Tensors counted(const Tensors& tensors) {
+  auto out = aliases(tensors);
+  for (auto& tensor : out) {
+    if (tensor.is_contiguous()) tensor = tensor.view({-1});
+  }
+  return out;
+}
+
+TensorLists counted(const TensorLists& lists) {
+  TensorLists out;
+  out.reserve(lists.size());
+  for (const auto& list : lists) out.push_back(counted(list));
+  return out;
+}
+
+// What a caller waits for. Gloo's own error says what broke; this adds whose operation it was.
+class HcclWork final : public c10d::Work {
+ public:
+  HcclWork(int rank, c10d::OpType type, std::vector<WorkPtr> inner, std::function<void()> finish, Tensors results, std::string where,
+           double slow)
+      : Work(rank, type), inner_(std::move(inner)), finish_(std::move(finish)), results_(std::move(results)), where_(std::move(where)) {
+    not_before_ = Time::now() + std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(slow));
+  }
+
+  bool isCompleted() override {
+    for (const auto& work : inner_)
+      if (!work->isCompleted()) return false;
+    return Time::now() >= not_before_;
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    std::lock_guard<std::mutex> lock(wait_mutex_);
+    if (waited_) return true;
+    try {
+      for (const auto& work : inner_) work->wait(timeout);
+      std::this_thread::sleep_until(not_before_);
+      if (finish_) finish_();
+    } catch (const std::exception& error) {
+      TORCH_CHECK_WITH(DistBackendError, false, where_, " failed: ", error.what());
+    }
+    waited_ = true;
+    return true;
+  }
+
+  void synchronize() override { wait(kNoTimeout); }
+  void abort() override {
+    for (const auto& work : inner_) work->abort();
+  }
+  int sourceRank() const override { return inner_.front()->sourceRank(); }
+  std::vector<at::Tensor> result() override { return results_; }
+  bool isSuccess() const override {
+    for (const auto& work : inner_)
+      if (!work->isSuccess()) return false;
+    return true;
+  }
+
+  // A future of a device holds stream events, not results in flight: it may be made when the work is done.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    std::vector<c10::Device> devices;
+    for (const auto& tensor : results_)
+      if (tensor.device().type() == kNpu && (devices.empty() || devices.back() != tensor.device())) devices.push_back(tensor.device());
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
+    try {
+      wait(kNoTimeout);
+      future->markCompleted(c10::IValue(results_));
+    } catch (...) {
+      future->setError(std::current_exception());
+    }
+    return future;
+  }
+
+ private:
+  using Time = std::chrono::steady_clock;
+
+  std::vector<WorkPtr> inner_;
+  Time::time_point not_before_;  // a slow link (faults.h)
+  std::function<void()> finish_;
+  Tensors results_;
+  std::string where_;
+  std::mutex wait_mutex_;
+  bool waited_ = false;
+};
+
+// Several operations that were issued together.
+class CoalescedWork final : public c10d::Work {
+ public:
+  CoalescedWork(int rank, std::vector<WorkPtr> works) : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+  bool isCompleted() override {
+    for (const auto& work : works_)
+      if (!work->isCompleted()) return false;
+    return true;
+  }
+  bool wait(std::chrono::milliseconds timeout) override {
+    for (const auto& work : works_) work->wait(timeout);
+    return true;
+  }
+  void synchronize() override { wait(kNoTimeout); }
+
+ private:
+  std::vector<WorkPtr> works_;
+};
+
+c10d::ReduceOp summing(const c10d::ReduceOp& op) {
+  return op == c10d::ReduceOp::AVG ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
+}
+
+// Gloo has no average: sum, then divide.
+std::function<void()> dividing(const c10d::ReduceOp& op, Tensors outputs, int size) {
+  if (op != c10d::ReduceOp::AVG) return nullptr;
+  return [outputs = std::move(outputs), size]() mutable {
+    for (auto& output : outputs) {
+      if (c10::isIntegralType(output.scalar_type(), true)) {
+        output.div_(size, "trunc");
+      } else {
+        output.div_(size);
+      }
+    }
+  };
+}
+
+void check_op(const c10d::ReduceOp& op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(op != c10d::ReduceOp::PREMUL_SUM, "hccl (virtual Ascend): reduce operation PREMUL_SUM is not supported");
+}
+
+}  // namespace
+
+std::string HcclBackend::where(const char* name, const std::string& detail) const {
+  return c10::str("hccl (virtual Ascend, gloo): rank ", getRank(), " of ", getSize(), ": ", name, detail);
+}
+
+WorkPtr HcclBackend::run(c10d::OpType type, const char* name, Tensors results, const Start& start, Finish finish,
+                         const std::string& detail) {
+  const double slow = faults::at_collective(name);
+  std::vector<WorkPtr> inner;
+  try {
+    inner = start();
+  } catch (const std::exception& error) {
+    TORCH_CHECK_WITH(DistBackendError, false, where(name, detail), " failed: ", error.what());
+  }
+  WorkPtr work = c10::make_intrusive<HcclWork>(getRank(), type, std::move(inner), std::move(finish), std::move(results), where(name, detail), slow);
+  if (coalescing_) coalesced_.push_back(work);
+  return work;
+}
+
+void HcclBackend::startCoalescing() {
+  coalescing_ = true;
+  coalesced_.clear();
+}
+
+WorkPtr HcclBackend::endCoalescing() {
+  coalescing_ = false;
+  return c10::make_intrusive<CoalescedWork>(getRank(), std::exchange(coalesced_, {}));
+}
+
+WorkPtr HcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  auto t = aliases(tensors);
+  return run(c10d::OpType::BROADCAST, "broadcast", tensors, [&] { return std::vector{gloo_->broadcast(t, options)}; }, nullptr,
+             c10::str(" from rank ", options.rootRank));
+}
+
+WorkPtr HcclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  check_op(options.reduceOp);
+  auto t = aliases(tensors);
+  auto o = options;
+  o.reduceOp = summing(options.reduceOp);
+  return run(c10d::OpType::ALLREDUCE, "all_reduce", tensors, [&] { return std::vector{gloo_->allreduce(t, o)}; },
+             dividing(options.reduceOp, t, getSize()));
+}
+
+WorkPtr HcclBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  check_op(options.reduceOp);
+  auto t = aliases(tensors);
+  c10d::AllreduceOptions o;
+  o.reduceOp = summing(options.reduceOp);
+  o.timeout = options.timeout;
+  return run(c10d::OpType::ALLREDUCE_COALESCED, "all_reduce_coalesced", tensors,
+             [&] {
+               std::vector<WorkPtr> works;
+               for (auto& tensor : t) {
+                 Tensors one{tensor};
+                 works.push_back(gloo_->allreduce(one, o));
+               }
+               return works;
+             },
+             dividing(options.reduceOp, t, getSize()));
+}
+
+WorkPtr HcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  check_op(options.reduceOp);
+  auto t = aliases(tensors);
+  auto o = options;
+  o.reduceOp = summing(options.reduceOp);
+  const bool root = getRank() == options.rootRank;
+  return run(c10d::OpType::REDUCE, "reduce", tensors, [&] { return std::vector{gloo_->reduce(t, o)}; },
+             root ? dividing(options.reduceOp, t, getSize()) : nullptr, c10::str(" to rank ", options.rootRank));
+}
+
+WorkPtr HcclBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  auto out = counted(outputs);
+  auto in = counted(inputs);
+  return run(c10d::OpType::ALLGATHER, "all_gather", outputs.empty() ? Tensors{} : outputs.front(),
+             [&] { return std::vector{gloo_->allgather(out, in, options)}; });
+}
+
+WorkPtr HcclBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
+  auto out = cpu_alias(output);
+  auto in = cpu_alias(input);
+  return run(c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor", {output},
+             [&] { return std::vector{gloo_->_allgather_base(out, in, options)}; });
+}
+
+WorkPtr HcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  auto out = aliases(outputs);
+  auto in = aliases(inputs);
+  return run(c10d::OpType::COALESCED, "all_gather_into_tensor_coalesced", outputs, [&] {
+    std::vector<WorkPtr> works;
+    for (size_t i = 0; i < out.size(); ++i) works.push_back(gloo_->_allgather_base(out[i], in[i], options));
+    return works;
+  });
+}
+
+WorkPtr HcclBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+  auto out = counted(outputs);
+  auto in = counted(inputs);
+  return run(c10d::OpType::GATHER, "gather", outputs.empty() ? Tensors{} : outputs.front(),
+             [&] { return std::vector{gloo_->gather(out, in, options)}; }, nullptr, c10::str(" to rank ", options.rootRank));
+}
+
+WorkPtr HcclBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
+  auto out = counted(outputs);
+  auto in = counted(inputs);
+  return run(c10d::OpType::SCATTER, "scatter", outputs, [&] { return std::vector{gloo_->scatter(out, in, options)}; }, nullptr,
+             c10::str(" from rank ", options.rootRank));
+}
+
+// Gloo's own reduce_scatter of lists came late and takes equal sizes only: reduce every part, keep one's own.
+WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
+  check_op(options.reduceOp);
+  TORCH_CHECK(outputs.size() == 1 && inputs.size() == 1 && static_cast<int>(inputs[0].size()) == getSize(),
+              where("reduce_scatter", ""), ": expected one output and one input per rank");
+  auto parts = std::make_shared<Tensors>();
+  for (const auto& part : inputs[0]) parts->push_back(cpu_alias(part).clone());  // the inputs must stay as they are
+  auto out = cpu_alias(outputs[0]);
+  c10d::AllreduceOptions o;
+  o.reduceOp = summing(options.reduceOp);
+  o.timeout = options.timeout;
+  return run(c10d::OpType::REDUCE_SCATTER, "reduce_scatter", outputs,
+             [&] {
+               std::vector<WorkPtr> works;
+               for (auto& part : *parts) {
+                 Tensors one{part};
+                 works.push_back(gloo_->allreduce(one, o));
+               }
+               return works;
+             },
+             [parts, out, op = options.reduceOp, rank = getRank(), size = getSize()]() mutable {
+               out.copy_(parts->at(rank));
+               if (auto divide = dividing(op, {out}, size)) divide();
+             });
+}
+
+WorkPtr HcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+  check_op(options.reduceOp);
+  auto out = cpu_alias(output);
+  auto in = cpu_alias(input);
+  auto o = options;
+  o.reduceOp = summing(options.reduceOp);
+  return run(c10d::OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", {output},
+             [&] { return std::vector{gloo_->_reduce_scatter_base(out, in, o)}; }, dividing(options.reduceOp, {out}, getSize()));
+}
+
+WorkPtr HcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  check_op(options.reduceOp);
+  auto out = aliases(outputs);
+  auto in = aliases(inputs);
+  auto o = options;
+  o.reduceOp = summing(options.reduceOp);
+  return run(c10d::OpType::COALESCED, "reduce_scatter_tensor_coalesced", outputs,
+             [&] {
+               std::vector<WorkPtr> works;
+               for (size_t i = 0; i < out.size(); ++i) works.push_back(gloo_->_reduce_scatter_base(out[i], in[i], o));
+               return works;
+             },
+             dividing(options.reduceOp, out, getSize()));
+}
+
+WorkPtr HcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                                   std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
+  auto out = cpu_alias(output);
+  auto in = cpu_alias(input);
+  return run(c10d::OpType::ALLTOALL_BASE, "all_to_all_single", {output},
+             [&] { return std::vector{gloo_->alltoall_base(out, in, output_splits, input_splits, options)}; });
+}
+
+// Gloo has no all_to_all of lists: flatten, exchange, spread out.
+WorkPtr HcclBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  std::vector<int64_t> output_splits, input_splits;
+  Tensors flat;
+  for (const auto& output : outputs) output_splits.push_back(output.numel());
+  for (const auto& input : inputs) {
+    input_splits.push_back(input.numel());
+    flat.push_back(cpu_alias(input).reshape({-1}));
+  }
+  auto in = at::cat(flat);
+  int64_t total = 0;
+  for (const auto extent : output_splits) total += extent;
+  auto out = in.new_empty({total});
+  return run(c10d::OpType::ALLTOALL, "all_to_all", outputs,
+             [&] { return std::vector{gloo_->alltoall_base(out, in, output_splits, input_splits, options)}; },
+             [out, in, targets = aliases(outputs)] {
+               int64_t at = 0;
+               for (const auto& target : targets) {
+                 target.copy_(out.narrow(0, at, target.numel()).view(target.sizes()));
+                 at += target.numel();
+               }
+             });
+}
+
+WorkPtr HcclBackend::send(Tensors& tensors, int to, int tag) {
+  auto t = aliases(tensors);
+  return run(c10d::OpType::SEND, "send", {}, [&] { return std::vector{gloo_->send(t, to, tag)}; }, nullptr, c10::str(" to rank ", to));
+}
+
+WorkPtr HcclBackend::recv(Tensors& tensors, int from, int tag) {
+  auto t = aliases(tensors);
+  return run(c10d::OpType::RECV, "recv", tensors, [&] { return std::vector{gloo_->recv(t, from, tag)}; }, nullptr,
+             c10::str(" from rank ", from));
+}
+
+WorkPtr HcclBackend::recvAnysource(Tensors& tensors, int tag) {
+  auto t = aliases(tensors);
+  return run(c10d::OpType::RECVANYSOURCE, "recv", tensors, [&] { return std::vector{gloo_->recvAnysource(t, tag)}; }, nullptr,
+             " from any rank");
+}
+
+WorkPtr HcclBackend::barrier(const c10d::BarrierOptions& options) {
+  c10d::BarrierOptions o;
+  o.timeout = options.timeout;
+  // As torch_npu's, a barrier holds the host until the NPU is done.
+  return run(c10d::OpType::BARRIER, "barrier", {}, [&] { return std::vector{gloo_->barrier(o)}; },
+             [device = current_device()] { copies::synchronize_device(device); });
+}
+
+}  // namespace verl_npu

@@ -1,0 +1,198 @@
+// The operators that must know where memory lies: factories, views, copies, resizing, and dropout.
+#include "alias.h"
+#include "allocator.h"
+#include "copies.h"
+#include "generator.h"
+#include "runtime.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/WrapDimMinimal.h>
+#include <torch/library.h>
+
+namespace verl_npu {
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+template <typename T>
+using optional = std::optional<T>;
+
+const c10::DispatchKeySet kNpuKeys(kNpuKey);
+
+int device_of(optional<c10::Device> device, optional<bool> pin_memory) {
+  TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
+  initialise();
+  return device.has_value() ? resolve(*device) : current_device();
+}
+
+Tensor empty(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout>, optional<c10::Device> device,
+             optional<bool> pin_memory, optional<at::MemoryFormat> format) {
+  DeviceScope scope(device_of(device, pin_memory));
+  return at::detail::empty_generic(size, npu_allocator(), kNpuKeys, c10::dtype_or_default(dtype), format);
+}
+
+Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<at::ScalarType> dtype, optional<at::Layout>,
+                     optional<c10::Device> device, optional<bool> pin_memory) {
+  DeviceScope scope(device_of(device, pin_memory));
+  return at::detail::empty_strided_generic(size, stride, npu_allocator(), kNpuKeys, c10::dtype_or_default(dtype));
+}
+
+// Autograd's zeros without memory: here they have some, like any other tensor.
+Tensor zeros(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout> layout, optional<c10::Device> device,
+             optional<bool> pin_memory) {
+  auto out = empty(size, dtype, layout, device, pin_memory, std::nullopt);
+  return out.zero_();
+}
+
+Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) {
+  const bool from_host = source.device().type() == c10::kCPU;
+  const bool to_host = target.device().type() == c10::kCPU;
+  if (copies::delayed() && from_host != to_host && target.numel() > 0) {
+    if (non_blocking) {
+      copies::delay(source, target);
+      return target;
+    }
+    copies::synchronize_current((from_host ? target : source).device().index());
+  }
+  cpu_alias(target).copy_(cpu_alias(source), non_blocking);
+  return target;
+}
+
+// One by one, so that each is a copy as above. The CPU kernel would see memory of the host only.
+void foreach_copy(at::TensorList self, at::TensorList sources, bool non_blocking) {
+  TORCH_CHECK(self.size() == sources.size(), "Tensor lists must have the same number of tensors, got ", self.size(), " and ",
+              sources.size());
+  for (size_t i = 0; i < self.size(); ++i) self[i].copy_(sources[i], non_blocking);
+}
+
+Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
+  if (target.sizes() != source.sizes()) target.resize_(source.sizes());
+  return copy_from(source, target, false);
+}
+
+at::Scalar local_scalar(const Tensor& self) {
+  copies::synchronize_current(self.device().index());
+  return at::_local_scalar_dense(cpu_alias(self));
+}
+
+void grow_storage(const Tensor& self, int64_t elements) {
+  const auto needed = static_cast<size_t>((elements + self.storage_offset()) * self.dtype().itemsize());
+  const auto& storage = self.storage();
+  if (elements == 0 || storage.nbytes() >= needed) return;
+  auto fresh = allocate_on(self.device().index(), needed);
+  if (storage.nbytes() > 0) std::memcpy(fresh.get(), storage.data(), storage.nbytes());
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(fresh));
+  storage.unsafeGetStorageImpl()->set_nbytes(needed);
+}
+
+const Tensor& resize(const Tensor& self, IntArrayRef size, optional<at::MemoryFormat> format) {
+  int64_t elements = 1;
+  for (const auto extent : size) {
+    TORCH_CHECK(extent >= 0, "Trying to create tensor with negative dimension ", extent, ": ", size);
+    elements *= extent;
+  }
+  if (size == self.sizes() && !format.has_value()) return self;
+  grow_storage(self, elements);
+  auto* impl = self.unsafeGetTensorImpl();
+  impl->set_sizes_contiguous(size);
+  if (format.has_value() && *format != at::MemoryFormat::Preserve) impl->empty_tensor_restride(*format);
+  return self;
+}
+
+Tensor& set_storage_offset(Tensor& self, at::Storage source, int64_t offset, IntArrayRef size, IntArrayRef stride) {
+  TORCH_CHECK(source.device() == self.device(), "Attempted to set the storage of a tensor on device \"", self.device(),
+              "\" to a storage on different device \"", source.device(), "\"");
+  auto* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(std::move(source));
+  if (stride.data() == nullptr || stride.size() != size.size()) {
+    impl->set_storage_offset(offset);
+    impl->set_sizes_contiguous(size);
+  } else {
+    impl->set_sizes_and_strides(size, stride, offset);
+  }
+  if (impl->numel() > 0) grow_storage(self, at::detail::computeStorageNbytes(size, self.strides(), 1));
+  return self;
+}
+
+Tensor& set_storage(Tensor& self, at::Storage source) {
+  const auto elements = static_cast<int64_t>(source.nbytes() / self.dtype().itemsize());
+  return set_storage_offset(self, std::move(source), 0, {elements}, {});
+}
+
+Tensor& set_tensor(Tensor& self, const Tensor& source) {
+  return set_storage_offset(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+}
+
+Tensor& set_nothing(Tensor& self) {
+  at::Storage storage(c10::Storage::use_byte_size_t(), 0, allocate_on(self.device().index(), 0), npu_allocator(), true);
+  return set_storage_offset(self, std::move(storage), 0, {0}, {});
+}
+
+Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride, optional<int64_t> offset) {
+  return at::native::as_strided_tensorimpl(self, size, stride, offset);
+}
+Tensor view(const Tensor& self, IntArrayRef size) { return at::native::view(self, size); }
+Tensor unfold(const Tensor& self, int64_t dim, int64_t size, int64_t step) { return at::native::unfold(self, dim, size, step); }
+Tensor reshape_alias(const Tensor& self, IntArrayRef size, IntArrayRef stride) {
+  return at::native::_reshape_alias(self, size, stride);
+}
+
+void record_stream(Tensor&, c10::Stream) {}  // nothing is in flight: memory may be reused at once
+
+// The CPU kernel has no generator argument and would draw from the host's.
+std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, optional<bool> train) {
+  if (!train.value_or(true) || input.numel() == 0) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+  auto mask = at::empty_like(input, input.options().dtype(at::kBool));
+  mask.bernoulli_(1 - p);
+  const double scale = p == 1 ? 0.0 : 1.0 / (1.0 - p);
+  return {input.mul(mask).mul_(scale), mask};
+}
+
+// Lets `.data = ` and `Module.to` move a parameter between host and NPU in place: both are plain dense tensors.
+bool compatible_shallow_copy(const Tensor& self, const Tensor& from) {
+  const auto dense = [](const Tensor& tensor) {
+    return tensor.layout() == at::kStrided && !tensor.is_nested() && tensor.key_set().has_backend(tensor.device().is_cpu() ? c10::BackendComponent::CPUBit : c10::BackendComponent::PrivateUse1Bit);
+  };
+  return self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set()) || (dense(self) && dense(from));
+}
+
+}  // namespace
+}  // namespace verl_npu
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", &verl_npu::empty);
+  m.impl("empty_strided", &verl_npu::empty_strided);
+  m.impl("_efficientzerotensor", &verl_npu::zeros);
+  m.impl("_copy_from", &verl_npu::copy_from);
+  m.impl("_foreach_copy_", &verl_npu::foreach_copy);
+  m.impl("_copy_from_and_resize", &verl_npu::copy_from_and_resize);
+  m.impl("_local_scalar_dense", &verl_npu::local_scalar);
+  m.impl("resize_", &verl_npu::resize);
+  m.impl("set_.source_Storage", &verl_npu::set_storage);
+  m.impl("set_.source_Storage_storage_offset", &verl_npu::set_storage_offset);
+  m.impl("set_.source_Tensor", &verl_npu::set_tensor);
+  m.impl("set_", &verl_npu::set_nothing);
+  m.impl("as_strided", &verl_npu::as_strided);
+  m.impl("view", &verl_npu::view);
+  m.impl("unfold", &verl_npu::unfold);
+  m.impl("_reshape_alias", &verl_npu::reshape_alias);
+  m.impl("record_stream", &verl_npu::record_stream);
+  m.impl("native_dropout", &verl_npu::native_dropout);
+  m.impl("_has_compatible_shallow_copy_type", &verl_npu::compatible_shallow_copy);
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("_has_compatible_shallow_copy_type", &verl_npu::compatible_shallow_copy);
+}
+
+// The copy kernel itself conjugates and negates. These keys' own way to do so is a copy, and would never end.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }

@@ -1,0 +1,42 @@
+"""Makes `torch_npu` and `acl` importable: real packages with a spec, found on `sys.path` like installed ones."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from pathlib import Path
+
+from verl_npu.virtual import DEVICES
+from verl_npu.virtual.errors import RealAscendError
+
+SITE = Path(__file__).parent / "site"
+
+
+def expose() -> None:
+    """Put `site/` on `sys.path`, once.
+
+    Raises:
+        RealAscendError: a torch_npu that is not ours is installed, or imported already.
+    """
+    folder = str(SITE)
+    found = _foreign_torch_npu(folder)
+    if found is not None:
+        raise RealAscendError(
+            f"{DEVICES} asks for virtual NPUs, but a real torch_npu is installed ({found}): unset {DEVICES}, "
+            "or use an environment without torch_npu"
+        )
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def _foreign_torch_npu(ours: str) -> str | None:
+    module = sys.modules.get("torch_npu")
+    if module is not None:
+        origin = getattr(module, "__file__", None)
+        return None if origin is not None and origin.startswith(ours) else str(origin or "imported from nowhere")
+    # PathFinder and not find_spec: the latter would import nothing either, but also asks other finders on
+    # sys.meta_path.
+    spec = importlib.machinery.PathFinder.find_spec("torch_npu", [entry for entry in sys.path if entry != ours])
+    if spec is None:
+        return None
+    return spec.origin or str(next(iter(spec.submodule_search_locations or []), "torch_npu"))

@@ -1,0 +1,26 @@
+"""torch_npu of the virtual Ascend (SIMULATED): the same names on a device that computes on the CPU.
+
+Closed: an operator that is known and not written here raises NotImplementedError with its name when it is called; any
+other name does not exist.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from verl_npu import virtual
+
+# `import torch` has done this, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0. What follows needs the device.
+virtual.load()
+
+from torch_npu import _C, npu, profiler, utils  # noqa: E402
+from torch_npu._operators import *  # noqa: E402, F403
+from torch_npu._operators import IMPLEMENTED, MISSING  # noqa: E402
+from verl_npu.virtual.settings import Settings  # noqa: E402
+
+__version__ = Settings.read().torch_npu_version
+
+# Dtypes that the device's Tensor methods leave alone, as in torch_npu.
+unsupported_dtype = [torch.quint8, torch.quint4x2, torch.quint2x4, torch.qint32, torch.qint8]
+
+__all__ = ["_C", "__version__", "npu", "profiler", "unsupported_dtype", "utils", *IMPLEMENTED, *MISSING]

@@ -1,0 +1,27 @@
+"""Names that torch_npu has and the virtual Ascend does not: they exist, and say so when they are used."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from verl_npu.virtual import DEVICES
+
+
+class Unimplemented:
+    """Stands for one name; calling it raises."""
+
+    __slots__ = ("__name__",)
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __call__(self, *_args: Any, **_options: Any) -> NoReturn:
+        raise NotImplementedError(f"{self.__name__} is not implemented by the virtual Ascend ({DEVICES} is set)")
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__}: not implemented by the virtual Ascend>"
+
+
+def not_implemented(name: str) -> Unimplemented:
+    """A callable that raises NotImplementedError with `name`."""
+    return Unimplemented(name)

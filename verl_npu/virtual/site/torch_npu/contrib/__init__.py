@@ -1,0 +1,1 @@
+"""torch_npu.contrib: nothing of it is implemented by the virtual Ascend."""

@@ -1,0 +1,47 @@
+"""Marks for the Ascend profiler. There is no profiler here: marks are accepted, and go nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class mstx:
+    """`torch_npu.npu.mstx.mstx`: the same functions, as static methods."""
+
+    @staticmethod
+    def mark(message: str, stream: Any = None, domain: str = "default") -> None:
+        """Mark a point; nothing is recorded."""
+
+    @staticmethod
+    def range_start(message: str, stream: Any = None, domain: str = "default") -> int:
+        """Open a range; 0, which torch_npu returns where no profiler runs."""
+        return 0
+
+    @staticmethod
+    def range_end(range_id: int, domain: str = "default") -> None:
+        """Close a range; nothing is recorded."""
+
+    @staticmethod
+    def mstx_range(message: str, stream: Any = None, domain: str = "default") -> _Range:
+        """A range, as decorator or context manager; nothing is recorded."""
+        return _Range()
+
+
+class _Range:
+    def __enter__(self) -> _Range:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        return None
+
+    def __call__(self, function: F) -> F:
+        return function
+
+
+mark = mstx.mark
+range_start = mstx.range_start
+range_end = mstx.range_end
+mstx_range = mstx.mstx_range

@@ -1,0 +1,131 @@
+"""Streams and events. Every operation has finished when its call returns: a stream has an identity, and a queue of
+delayed copies only (VERL_NPU_VIRTUAL_COPIES); an event is the time of its recording, and what was queued by then."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from torch_npu.npu.device import _get_device_index, current_device, exchange_device
+from verl_npu.virtual.loading import extension
+
+_C = extension()
+_DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1.value)
+
+
+class Stream(torch.Stream):  # type: ignore[misc]
+    """A stream of one NPU; a new one by default."""
+
+    def __new__(cls, device: Any = None, priority: int = 0, **identity: Any) -> Stream:
+        if identity:
+            existing: Stream = super().__new__(cls, priority=priority, **identity)
+            return existing
+        fresh: Stream = super().__new__(cls, device=torch.device("npu", _get_device_index(device)), priority=priority)
+        return fresh
+
+    @property
+    def npu_stream(self) -> int:
+        """The stream's handle; 0 is the default stream."""
+        return int(self.stream_id)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record an event, a new one by default."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def __repr__(self) -> str:
+        return f"<torch.npu.Stream device={self.device} npu_stream={self.npu_stream:#x}>"
+
+
+class Event(torch.Event):  # type: ignore[misc]
+    """A point in time on an NPU."""
+
+    # torch.Event takes no subclass of itself as the other end of elapsed_time, so the time is kept here.
+    _timed: bool
+    _recorded_at: int | None
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
+        if interprocess:
+            raise NotImplementedError(
+                "torch_npu.npu.Event(interprocess=True) is not implemented by the virtual Ascend"
+            )
+        event: Event = super().__new__(
+            cls, device=torch.device("npu", current_device()), enable_timing=enable_timing, blocking=blocking
+        )
+        event._timed = enable_timing
+        event._recorded_at = None
+        return event
+
+    def record(self, stream: torch.Stream | None = None) -> None:
+        """Record now."""
+        super().record(current_stream() if stream is None else stream)
+        self._recorded_at = time.perf_counter_ns()
+
+    def wait(self, stream: torch.Stream | None = None) -> None:
+        """Let a stream wait for this event, the current one by default."""
+        super().wait(current_stream() if stream is None else stream)
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds from this event to another.
+
+        Raises:
+            RuntimeError: one was not recorded, or was made without enable_timing.
+        """
+        if not (self._timed and end_event._timed):
+            raise RuntimeError("Both events must be created with argument 'enable_timing=True'")
+        if self._recorded_at is None or end_event._recorded_at is None:
+            raise RuntimeError("Both events must be recorded before calculating elapsed time")
+        return (end_event._recorded_at - self._recorded_at) / 1e6
+
+
+class StreamContext:
+    """Context manager: a stream and its NPU are current; None changes nothing."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+        self._previous: list[tuple[int, int, int]] = []
+
+    def __enter__(self) -> StreamContext:
+        if self.stream is not None:
+            index = self.stream.device.index
+            self._previous.append((exchange_device(index), index, _C.current_stream_id(index)))
+            _C.set_stream_id(index, self.stream.stream_id)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.stream is not None:
+            device, index, stream_id = self._previous.pop()
+            _C.set_stream_id(index, stream_id)
+            exchange_device(device)
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """`with torch.npu.stream(s): ...`"""
+    return StreamContext(stream)
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The current stream of an NPU."""
+    index = _get_device_index(device)
+    return _existing(_C.current_stream_id(index), index)
+
+
+def default_stream(device: Any = None) -> Stream:
+    """The stream that an NPU starts with."""
+    return _existing(0, _get_device_index(device))
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Make a stream current on its NPU; None changes nothing."""
+    if stream is not None:
+        _C.set_stream_id(stream.device.index, stream.stream_id)
+
+
+def _existing(stream_id: int, index: int) -> Stream:
+    return Stream(stream_id=stream_id, device_index=index, device_type=_DEVICE_TYPE)
