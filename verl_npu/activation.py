@@ -26,6 +26,7 @@ __all__ = ["activate", "autoload", "deactivate", "manifest", "report", "status"]
 
 _TRIGGER = "verl"
 _ROLLOUTS = "verl.workers.rollout.base"
+_REPLICAS = "verl.workers.rollout.replica"
 _SWITCHES = ("", "auto", "on", "off")
 
 # The functions of others that call the ways in, and what the user knows them as.
@@ -91,6 +92,7 @@ def _bring_up_virtual() -> None:
 
         virtual.expose()
         hooks.add_hook(_ROLLOUTS, _offer_rollout)
+        hooks.add_hook(_REPLICAS, _offer_replica)
         _virtual = True
     # Before torch is there its own entry point will bring us back.
     if hasattr(sys.modules.get("torch"), "__version__"):
@@ -176,9 +178,16 @@ def _torch_npu_works() -> bool:
 
 def _offer_rollout(module: ModuleType) -> None:
     """Enter the rollout engine of the virtual Ascend into upstream's registry: there only, never on real NPUs."""
-    from .virtual.rollout import register
+    from .virtual.rollout import register_rollout
 
-    register(module)
+    register_rollout(module)
+
+
+def _offer_replica(module: ModuleType) -> None:
+    """The same for the server of the revisions that have one."""
+    from .virtual.rollout import register_replica
+
+    register_replica(module)
 
 
 def _summarise(registry: Registry) -> None:

@@ -26,8 +26,12 @@ class Pin:
     """The Hydra path of what goes to ray.init."""
     sft: str
     """The module of the trainer for supervised fine-tuning."""
-    virtual_rollout: str | None
-    """The rollout engine for virtual NPUs; on real ones it is vllm. None: the pin has none that runs on them."""
+    virtual_rollout: str
+    """The rollout engine for virtual NPUs; on real ones it is vllm."""
+    small: tuple[str, ...] = ()
+    """What a small machine without Inductor needs: verl starts eight actors of a gigabyte each for agent loops."""
+    reward: str = "custom_reward_function"
+    """The Hydra path of the user's own reward function."""
 
     @property
     def requirements(self) -> Path:
@@ -65,7 +69,8 @@ PINS = {
             transformers="4.57.6",
             ray_init="ray_kwargs.ray_init",
             sft="verl.trainer.fsdp_sft_trainer",
-            virtual_rollout=None,
+            virtual_rollout="virtual",
+            small=("actor_rollout_ref.rollout.agent.num_workers=1",),
         ),
         Pin(
             name="v0.7.1",
@@ -75,7 +80,14 @@ PINS = {
             transformers="4.57.6",
             ray_init="ray_kwargs.ray_init",
             sft="verl.trainer.sft_trainer",
-            virtual_rollout=None,
+            virtual_rollout="virtual",
+            small=(
+                "actor_rollout_ref.rollout.agent.num_workers=1",
+                "reward.num_workers=1",
+                "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
+                "actor_rollout_ref.ref.fsdp_config.use_torch_compile=False",
+            ),
+            reward="reward.custom_reward_function",
         ),
         Pin(
             name="v0.9.1",
@@ -85,7 +97,14 @@ PINS = {
             transformers="5.10.4",
             ray_init="ray_kwargs.ray_init",
             sft="verl.trainer.sft_trainer",
-            virtual_rollout=None,
+            virtual_rollout="virtual",
+            small=(
+                "actor_rollout_ref.rollout.agent.num_workers=1",
+                "reward.num_workers=1",
+                "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
+                "actor_rollout_ref.ref.fsdp_config.use_torch_compile=False",
+            ),
+            reward="reward.custom_reward_function",
         ),
     )
 }

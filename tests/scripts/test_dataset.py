@@ -14,7 +14,7 @@ from harness.errors import BadInput  # noqa: E402
 def test_sums_are_in_the_layout_of_gsm8k_and_right(tmp_path: Path) -> None:
     train, test = dataset.generate(tmp_path, seed=3, train=20, test=5)
     rows = pd.read_parquet(train)
-    assert list(rows.columns) == ["data_source", "prompt", "ability", "reward_model", "extra_info"]
+    assert list(rows.columns) == ["data_source", "prompt", "ability", "reward_model", "extra_info", "messages"]
     assert len(rows) == 20
     assert len(pd.read_parquet(test)) == 5
     for row in rows.itertuples():

@@ -11,9 +11,9 @@ from .. import activation
 from ..registry.fleet import differences
 from ..registry.patch import Feature
 from ..registry.policy import Policy
-from ..registry.probe import Never
+from ..registry.probe import Defines, Never
 
-__all__ = ["FleetError", "fleet", "publish", "published"]
+__all__ = ["FleetError", "compare", "fleet", "publish", "published"]
 
 fleet = Feature("fleet", "the switches reach every process, and the processes are compared before training starts")
 
@@ -51,28 +51,53 @@ def switches_reach_workers(original: Callable[..., Any], *args: Any, **kwargs: A
     return environment
 
 
+_DIFFERS = "a fleet in which processes are patched differently trains, and trains wrongly"
+_COMPARED = (
+    "before the first step the manifests of all processes are compared; strict refuses to start where they differ"
+)
+
+
 @fleet.wrap(
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer.fit",
-    why="a fleet in which processes are patched differently trains, and trains wrongly",
-    how="before the first step the manifests of all processes are compared; strict refuses to start where they differ",
+    why=_DIFFERS,
+    how=_COMPARED,
     link="none: it is about our patches",
     retired_by=Never("it is about our patches"),
 )
 def compared_before_training(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
     """Compare the processes, then train. Raises FleetError under strict where they differ."""
+    compare()
+    return original(trainer, *args, **kwargs)
+
+
+@fleet.wrap(
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer.fit",
+    why=_DIFFERS,
+    how=_COMPARED,
+    link="none: it is about our patches",
+    retired_by=Never("it is about our patches"),
+    requires=Defines("verl.trainer.ppo.v1.trainer_base:PPOTrainer.fit"),
+)
+def compared_before_v1_trains(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compare the processes, then train. Raises FleetError under strict where they differ."""
+    compare()
+    return original(trainer, *args, **kwargs)
+
+
+def compare() -> None:
+    """Report whether the processes of this job agree. Raises FleetError under strict where they do not."""
     manifests = published()
     found = differences(manifests)
-    if found:
-        text = f"{len(manifests)} processes differ in what is patched: " + " | ".join(found)
-        if Policy.from_environment("VERL_NPU", os.environ).strict:
-            raise FleetError(
-                f"{text}; install the same verl-npu and upstreams on every host and set the same variables "
-                "(override: VERL_NPU_STRICT=0)"
-            )
-        activation.report(text)
-    else:
+    if not found:
         activation.report(f"{len(manifests)} processes agree on what is patched")
-    return original(trainer, *args, **kwargs)
+        return
+    text = f"{len(manifests)} processes differ in what is patched: " + " | ".join(found)
+    if Policy.from_environment("VERL_NPU", os.environ).strict:
+        raise FleetError(
+            f"{text}; install the same verl-npu and upstreams on every host and set the same variables "
+            "(override: VERL_NPU_STRICT=0)"
+        )
+    activation.report(text)
 
 
 def publish(manifest: Mapping[str, Any]) -> None:

@@ -59,8 +59,9 @@ def arguments(plan: Plan) -> list[str]:
             "actor_rollout_ref.rollout.enforce_eager": True,
         }
     if plan.reward is not None:
-        settings |= {"custom_reward_function.path": plan.reward, "custom_reward_function.name": "grade"}
-    return ["-m", "verl.trainer.main_ppo", *(f"{key}={value}" for key, value in settings.items())]
+        settings |= {f"{pin.reward}.path": plan.reward, f"{pin.reward}.name": "grade"}
+    small = pin.small if plan.virtual else ()
+    return ["-m", "verl.trainer.main_ppo", *(f"{key}={value}" for key, value in settings.items()), *small]
 
 
 def trained_model(plan: Plan) -> Path:
@@ -70,7 +71,7 @@ def trained_model(plan: Plan) -> Path:
 
 JOB = Job(
     name="grpo",
-    pins=("v0.6.1", "796871d7"),
+    pins=("v0.6.1", "796871d7", "ccd7d934", "v0.7.1", "v0.9.1"),
     arguments=arguments,
     metric="critic/score/mean",
     trained_model=trained_model,

@@ -1,0 +1,59 @@
+"""A rollout engine for virtual NPUs: transformers' `generate` behind verl's own rollout contracts.
+
+No vLLM that these revisions take runs on a CPU beside the torch that the virtual NPUs are tested with. Never used on
+real NPUs: `register` refuses there.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from verl_npu.virtual import loading
+from verl_npu.virtual.errors import TorchError
+
+__all__ = ["NAME", "register_replica", "register_rollout"]
+
+NAME = "virtual"
+
+
+def register_rollout(base: ModuleType) -> None:
+    """Enter the engine into the registry of `verl.workers.rollout.base`, synchronous where the revision has that mode.
+
+    A verl without that registry has a working engine of its own and gets none. Raises RuntimeError on real NPUs.
+    """
+    _only_virtual()
+    registry: dict[tuple[str, str], str] | None = getattr(base, "_ROLLOUT_REGISTRY", None)
+    if registry is None:
+        return
+    if "sync" in {mode for _, mode in registry}:
+        registry[(NAME, "sync")] = f"{__name__}.sync.VirtualRollout"
+    else:
+        registry[(NAME, "async")] = f"{__name__}.server.VirtualServerAdapter"
+
+
+def register_replica(replica: ModuleType) -> None:
+    """Enter the server into the registry of `verl.workers.rollout.replica`, if any.
+
+    Raises RuntimeError on real NPUs.
+    """
+    _only_virtual()
+    registry = getattr(replica, "RolloutReplicaRegistry", None)
+    if registry is None:
+        return
+
+    def load() -> type:
+        from .server import VirtualReplica
+
+        return VirtualReplica
+
+    registry.register(NAME, load)
+
+
+def _only_virtual() -> None:
+    try:
+        loading.extension()
+    except TorchError as error:
+        raise RuntimeError(
+            "verl-npu: the virtual rollout engine works on virtual NPUs only, and none is loaded. "
+            "Use actor_rollout_ref.rollout.name=vllm on real NPUs, or set VERL_NPU_VIRTUAL=<number>"
+        ) from error

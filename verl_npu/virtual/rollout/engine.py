@@ -1,0 +1,134 @@
+"""A model that generates: transformers' `generate` on one virtual NPU, with weights that only a trainer gives it."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+__all__ = ["Answers", "Engine", "check_layout"]
+
+PARALLEL = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a batch of prompts was answered."""
+
+    responses: torch.Tensor
+    """(batch, new tokens), filled up with the pad token after each row's end."""
+    log_probs: torch.Tensor | None
+    """(batch, new tokens), fp32, of the chosen tokens at the sampling temperature."""
+
+
+def check_layout(config: Any, model_config: Any) -> None:
+    """Raise ValueError for a parallel layout or a model that this engine cannot serve."""
+    for key in PARALLEL:
+        size = config.get(key, 1)
+        if size != 1:
+            raise ValueError(
+                f"verl-npu: the virtual rollout engine holds a whole model per rank: rollout.{key} must be 1, "
+                f"found {size}. Set actor_rollout_ref.rollout.{key}=1"
+            )
+    if getattr(model_config, "lora_rank", 0):
+        raise ValueError(
+            "verl-npu: the virtual rollout engine takes whole weights only: model.lora_rank must be 0, "
+            f"found {model_config.lora_rank}. Set actor_rollout_ref.model.lora_rank=0"
+        )
+
+
+class Engine:
+    """A model of its own, whose weights come only through `update`."""
+
+    def __init__(self, hf_config: Any, dtype: str, pad_token_id: int, announce: bool) -> None:
+        # Which attention the trainer uses is the trainer's business: a copy, so that its config stays as it is.
+        config = copy.deepcopy(hf_config)
+        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+        self.device = torch.device("npu", torch.npu.current_device())
+        self._model = model.to(self.device).eval().requires_grad_(False)
+        # generate() would mix the checkpoint's sampling defaults into ours.
+        self._model.generation_config = GenerationConfig()
+        self._pad_token_id = pad_token_id
+        self._has_weights = False
+        self._arrived: set[int] = set()
+        if announce:
+            print("verl-npu: SIMULATED: virtual rollout engine (transformers' generate on the CPU)", file=sys.stderr)
+
+    def release(self) -> None:
+        """Give up the weights, as an engine that sleeps does: the next generation needs a new hand-over."""
+        self._has_weights = False
+
+    def update(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Copy a whole set of weights; raises ValueError when they do not fit the model."""
+        self.take(weights)
+        self.complete()
+
+    def take(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Copy a part of the weights; until `complete` nothing is generated with them."""
+        self._has_weights = False
+        own: dict[str, torch.Tensor] = self._model.state_dict()
+        for name, value in weights:
+            if name not in own:
+                raise ValueError(f"verl-npu: virtual rollout: the model has no weight {name}, which arrived")
+            if own[name].shape != value.shape:
+                raise ValueError(
+                    f"verl-npu: virtual rollout: weight {name}: expected the shape {tuple(own[name].shape)}, "
+                    f"found {tuple(value.shape)}"
+                )
+            own[name].copy_(value.detach())
+            self._arrived.add(own[name].data_ptr())
+
+    def complete(self) -> None:
+        """End a hand-over; raises ValueError when a weight never arrived."""
+        # By storage: tied weights have two names and arrive under one.
+        own = self._model.state_dict()
+        missing = sorted(name for name, value in own.items() if value.data_ptr() not in self._arrived)
+        self._arrived.clear()
+        if missing:
+            raise ValueError(f"verl-npu: virtual rollout: {len(missing)} weights never arrived, first {missing[0]}")
+        self._has_weights = True
+
+    def generate(
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        length: int,
+        eos: int | list[int] | None,
+        sampling: dict[str, Any],
+        with_log_probs: bool,
+    ) -> Answers:
+        """Answer prompts (batch, prompt tokens), padded on the left, with at most `length` tokens each.
+
+        Raises RuntimeError when no weights were handed over since the last release.
+        """
+        if not self._has_weights:
+            raise RuntimeError("verl-npu: virtual rollout: asked to generate before update_weights gave it weights")
+        config = GenerationConfig(
+            max_new_tokens=length,
+            eos_token_id=eos,
+            pad_token_id=self._pad_token_id,
+            return_dict_in_generate=True,
+            output_logits=with_log_probs,
+            **sampling,
+        )
+        with torch.no_grad():
+            result = self._model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+        responses = result.sequences[:, ids.shape[1] :]
+        log_probs = None
+        if with_log_probs:
+            logits = torch.stack(result.logits, dim=1).float() / sampling.get("temperature", 1.0)
+            log_probs = logits.log_softmax(dim=-1).gather(-1, responses[..., None]).squeeze(-1)
+        return Answers(responses, log_probs)
+
+
+def sampling(do_sample: bool, temperature: float, top_p: float, top_k: int) -> dict[str, Any]:
+    """Return vLLM's sampling parameters as transformers has them."""
+    if not do_sample or temperature == 0:
+        return {"do_sample": False}
+    # vLLM's -1 is transformers' 0: no limit.
+    return {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": max(0, top_k)}
