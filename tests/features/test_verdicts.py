@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,17 +136,77 @@ def test_without_verl_npu_they_do_not(verl: Verl, tmp_path: Path) -> None:
     assert "invalid device ordinal 3" in table["worker 0"]["raises"]
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @contextmanager
-def cluster(verl: Path, folder: Path, **changes: str) -> Iterator[str]:
-    """A Ray cluster that outlives its jobs; gives the address for `ray job submit`."""
-    ports = {"gcs": 26379, "dashboard": 28265}
+def cluster(verl: Path, **changes: str) -> Iterator[tuple[str, str]]:
+    """A Ray cluster that outlives its jobs; gives the addresses for drivers and for `ray job submit`."""
+    port, dashboard = free_port(), free_port()
     ray = Path(sys.executable).with_name("ray")
-    command = [str(ray), "start", "--head", "--block", "--num-cpus=16", "--disable-usage-stats"]
-    command += [f"--port={ports['gcs']}", f"--dashboard-port={ports['dashboard']}", f"--temp-dir={folder}"]
-    with (folder / "head.log").open("w") as log:
-        head = subprocess.Popen(command, env=environment(verl, **changes), stdout=log, stderr=log)
-    try:
-        yield f"http://127.0.0.1:{ports['dashboard']}"
-    finally:
-        head.terminate()
-        head.wait(timeout=60)
+    # `ray start` imports no torch, so it finds no virtual NPUs by itself.
+    npus = json.dumps({"NPU": int(changes["VERL_NPU_VIRTUAL"])})
+    command = [str(ray), "start", "--head", "--block", "--num-cpus=24", "--disable-usage-stats", f"--resources={npus}"]
+    # Every port, so that a cluster of somebody else on this machine is not in the way.
+    command += [f"--port={port}", f"--dashboard-port={dashboard}", f"--ray-client-server-port={free_port()}"]
+    command += [f"--dashboard-agent-listen-port={free_port()}", f"--dashboard-agent-grpc-port={free_port()}"]
+    # Ray puts sockets there, whose paths may have no more than 107 characters.
+    with tempfile.TemporaryDirectory(prefix="vn-") as folder:
+        environ = environment(verl, **changes)
+        head = subprocess.Popen([*command, f"--temp-dir={folder}"], env=environ, stdout=subprocess.DEVNULL)
+        try:
+            wait_for(dashboard, head)
+            yield f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}"
+        finally:
+            head.terminate()
+            head.wait(timeout=60)
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    ends = time.monotonic() + 200
+    while time.monotonic() < ends and process.poll() is None:
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/api/version", timeout=5):
+            return
+        time.sleep(1)
+    pytest.fail(f"the cluster is not up, its status is {process.poll()}")
+
+
+def submit(dashboard: str, environ: dict[str, str], cwd: Path) -> str:
+    """What a job printed that was handed in to a cluster."""
+    command = [str(Path(sys.executable).with_name("ray")), "job", "submit", f"--address={dashboard}"]
+    ends = time.monotonic() + 200
+    while True:
+        result = subprocess.run(
+            [*command, "--", sys.executable, str(PROGRAM)],
+            env=environ,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+        # The agent that takes jobs comes up some time after the cluster.
+        if "No available agent" not in result.stderr or time.monotonic() > ends:
+            break
+        time.sleep(2)
+    assert result.returncode == 0, (result.stdout + result.stderr)[-3000:]
+    return result.stdout
+
+
+def test_jobs_of_one_cluster_have_npus_of_their_own(verl: Verl, tmp_path: Path) -> None:
+    # One by itself, one handed in: its driver runs where Ray decides, and sees no NPU.
+    source = verl("v0.6.1")
+    with cluster(source, VERL_NPU_VIRTUAL="4", **{NOSET: "1"}) as (address, dashboard):
+        own = start(source, tmp_path, VERL_NPU_VIRTUAL="4", RAY_ADDRESS=address, HOLD_SECONDS="20", **{NOSET: "1"})
+        handed_in = submit(dashboard, environment(source, VERL_NPU_VIRTUAL="4"), tmp_path)
+        tables = [outcome(own, source), answer(handed_in, source)]
+    for job, table in tables:
+        assert job["setting"] == "npu"
+        assert list(table) == ["driver", *BLIND, *WORKERS], table["worker 0"]
+        assert {row["device"] for row in table.values()} == {"npu"}
+        assert {row["backend"] for row in table.values()} == {"hccl"}
+    used = [table[name]["computes on"] for _, table in tables for name in WORKERS]
+    assert sorted(used) == ["npu:0", "npu:1", "npu:2", "npu:3"]

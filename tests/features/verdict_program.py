@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from typing import Any
 
 import hydra
@@ -105,6 +106,8 @@ def main(config: Any) -> None:
     job = {"verl": verl.__file__, "setting": config.trainer.device, "asked": ray.get(runner.asked.remote())}
     print(json.dumps({"job": job, "table": table}))
     sys.stdout.flush()
+    # Other jobs of the cluster must not get this one's NPUs when it ends early.
+    time.sleep(float(os.environ.get("HOLD_SECONDS", "0")))
     # Not ray.shutdown(): it would wait for the workers that are never placed.
     os._exit(0)
 

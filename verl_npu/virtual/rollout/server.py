@@ -164,10 +164,7 @@ class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no t
     async def launch_servers(self) -> None:
         """Start the server beside its worker. Raises ValueError for a mode without one."""
         if self.rollout_mode is not RolloutMode.HYBRID:
-            raise ValueError(
-                "verl-npu: the virtual rollout engine shares its NPU with a trainer's worker (hybrid mode), "
-                f"found {self.rollout_mode}. Use a vLLM for the CPU for rollouts that stand alone"
-            )
+            raise self._alone()
         (worker,) = self.workers
         node, npu = await worker.__ray_call__.remote(_place)
         # At ccd7d934 the server tells its workers when to hand over weights; later the trainer does.
@@ -185,6 +182,16 @@ class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no t
         self._server_handle = server
         self._server_address = _name(self.replica_rank)
         await server.clear_kv_cache.remote()  # it is up, or its error is raised here
+
+    def get_ray_class_with_init_args(self) -> Any:
+        """Workers for a server that has none. Raises ValueError: this one shares those of a trainer."""
+        raise self._alone()
+
+    def _alone(self) -> ValueError:
+        return ValueError(
+            "verl-npu: the virtual rollout engine shares its NPU with a trainer's worker (hybrid mode), "
+            f"found {self.rollout_mode}. Use a vLLM for the CPU for rollouts that stand alone"
+        )
 
     async def abort_all_requests(self, *args: Any, **kwargs: Any) -> None:
         """Requests are answered whole: there is none to abort between two batches."""
