@@ -3,7 +3,6 @@ bit for bit."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,8 +32,9 @@ WIDTH = 12  # a multiple of every size
 
 def blocks(count):
     torch.manual_seed(0)
-    nn = torch.nn
-    return [nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH)) for _ in range(count)]
+    nn, wide = torch.nn, 2 * WIDTH
+    layers = lambda: (nn.LayerNorm(WIDTH), nn.Linear(WIDTH, wide), nn.GELU(), nn.Linear(wide, WIDTH))
+    return [nn.Sequential(*layers()) for _ in range(count)]
 
 def whole(tensor):
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu()
@@ -65,7 +65,8 @@ def rows(batch):
 def fsdp1(device, mesh):
     model = torch.nn.Sequential(*blocks(2)).to(device)
     where = torch.device("cpu") if device == "cpu" else rank
-    return train(FullyShardedDataParallel(model, device_mesh=mesh, use_orig_params=True, device_id=where), device, rows)
+    model = FullyShardedDataParallel(model, device_mesh=mesh, use_orig_params=True, device_id=where)
+    return train(model, device, rows)
 
 def fsdp2(device, mesh):
     model = torch.nn.Sequential(*blocks(2)).to(device)
