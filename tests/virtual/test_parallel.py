@@ -96,7 +96,9 @@ def pipeline(device, mesh):
         seen += [digit for loss in losses for digit in digits(loss)]
     return seen + [digit for parameter in module.parameters() for digit in digits(parameter)]
 
-out = {}
+average = torch.zeros(1)
+dist.reduce_scatter_tensor(average, torch.ones(size), op=dist.ReduceOp.AVG)  # gloo of torch 2.8 sums
+out = {"gloo_averages": average.item() == 1}
 for kind in os.environ["KINDS"].split(","):
     out[kind] = {}
     for device in ("cpu", "npu"):
@@ -118,6 +120,8 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_equals_the_cpu_and_gloo(trained: list[dict[str, Any]], kind: str) -> None:
+    if kind == "fsdp2" and not all(rank["gloo_averages"] for rank in trained):
+        pytest.skip("this torch's gloo sums where FSDP2 asks for the average: there is nothing to compare with")
     for rank in trained:
         assert len(rank[kind]["cpu"]) > 100
         assert rank[kind]["npu"] == rank[kind]["cpu"]
