@@ -55,7 +55,7 @@ def _load(settings: Settings) -> None:
     import torch
 
     _check_torch(torch)
-    cann.install(settings.cache, os.environ)
+    cann.install(settings.cache, os.environ, settings.cann_version, settings.driver_version)
     compiled = build.load(build.library(torch.__version__, settings.cache))
     compiled.configure(settings.devices)
     compiled.set_total_memory(int(settings.memory * (1 << 30)))

@@ -26,13 +26,6 @@ Tensors aliases(const Tensors& tensors) {
   return out;
 }
 
-TensorLists aliases(const TensorLists& lists) {
-  TensorLists out;
-  out.reserve(lists.size());
-  for (const auto& list : lists) out.push_back(aliases(list));
-  return out;
-}
-
 // HCCL counts elements: a scalar is gathered into a vector of one, which upstream's trainers do and gloo refuses.
 Tensors counted(const Tensors& tensors) {
   auto out = aliases(tensors);
