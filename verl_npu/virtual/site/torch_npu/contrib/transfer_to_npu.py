@@ -28,22 +28,27 @@ import torch_npu
 
 __all__: list[str] = []
 
-_FACTORIES = (
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_FACTORIES = _names(
     "_cudnn_init_dropout_state _empty_affine_quantized _empty_per_channel_affine_quantized _pin_memory "
     "_sparse_coo_tensor_unsafe _sparse_csr_tensor_unsafe arange as_tensor bartlett_window blackman_window empty "
-    "empty_like empty_quantized empty_strided eye from_file frombuffer full full_like get_device_module hamming_window "
-    "hann_window kaiser_window linspace load logspace normal ones ones_like rand rand_like randint randint_like randn "
+    "empty_like empty_quantized empty_strided eye from_file frombuffer full full_like get_device_module "
+    "hamming_window hann_window kaiser_window linspace load logspace normal ones ones_like rand rand_like randint randint_like randn "
     "randn_like randperm range scalar_tensor set_default_device sparse_compressed_tensor sparse_coo_tensor "
     "sparse_csr_tensor tensor tril_indices triu_indices zeros zeros_like"
-).split()
-_TENSOR = "new_empty new_empty_strided new_full new_ones new_tensor new_zeros pin_memory to".split()
+)
+_TENSOR = _names("new_empty new_empty_strided new_full new_ones new_tensor new_zeros pin_memory to")
 _MODULE = ("to", "to_empty")
-_CUDA = (
+_CUDA = _names(
     "caching_allocator_alloc can_device_access_peer current_stream default_stream get_device_capability "
     "get_device_name get_device_properties max_memory_allocated max_memory_reserved mem_get_info memory_allocated "
     "memory_reserved memory_stats memory_summary reset_max_memory_allocated reset_max_memory_cached "
     "reset_peak_memory_stats set_device set_per_process_memory_fraction synchronize utilization"
-).split()
+)
 _KEYWORDS = ("device", "device_type", "map_location", "device_id")
 
 # What asks for CUDA and must go on to see none, by the library's name.
@@ -221,7 +226,8 @@ def _blind() -> None:
         setattr(owner, attribute, _without_cuda(function))
 
 
-torch.utils._device._device_constructors()  # `with torch.device(...)` knows the functions by identity: before they change
+# `with torch.device(...)` knows the functions by identity: it must see them before they change.
+torch.utils._device._device_constructors()
 _turn_cuda()
 _turn_torch()
 _turn_distributed()
