@@ -37,9 +37,9 @@ _FACTORIES = _names(
     "_cudnn_init_dropout_state _empty_affine_quantized _empty_per_channel_affine_quantized _pin_memory "
     "_sparse_coo_tensor_unsafe _sparse_csr_tensor_unsafe arange as_tensor bartlett_window blackman_window empty "
     "empty_like empty_quantized empty_strided eye from_file frombuffer full full_like get_device_module "
-    "hamming_window hann_window kaiser_window linspace load logspace normal ones ones_like rand rand_like randint randint_like randn "
-    "randn_like randperm range scalar_tensor set_default_device sparse_compressed_tensor sparse_coo_tensor "
-    "sparse_csr_tensor tensor tril_indices triu_indices zeros zeros_like"
+    "hamming_window hann_window kaiser_window linspace load logspace normal ones ones_like rand rand_like "
+    "randint randint_like randn randn_like randperm range scalar_tensor set_default_device sparse_compressed_tensor "
+    "sparse_coo_tensor sparse_csr_tensor tensor tril_indices triu_indices zeros zeros_like"
 )
 _TENSOR = _names("new_empty new_empty_strided new_full new_ones new_tensor new_zeros pin_memory to")
 _MODULE = ("to", "to_empty")

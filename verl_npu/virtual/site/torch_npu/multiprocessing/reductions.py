@@ -41,7 +41,7 @@ def _receive(manager: bytes, name: bytes, size: int, device: int) -> torch.Untyp
     if reference is not None:
         pointer = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
         if pointer is not None:
-            return pointer  # type: ignore[no-any-return]
+            return pointer
     host = torch.UntypedStorage._new_shared_filename_cpu(manager, name, size)
     ours = extension().npu_alias(torch.empty(0, dtype=torch.uint8).set_(host), device)
     storage: torch.UntypedStorage = ours.untyped_storage()
