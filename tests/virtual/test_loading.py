@@ -149,3 +149,16 @@ def test_the_versions_are_those_that_are_set(python: Run) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["2.9.0.post2", "2.9.0.post2", "9.0.0", True, True]
+
+
+@pytest.mark.parametrize("device", ["npu", "cpu"])
+def test_a_program_may_end_right_after_its_first_backward(python: Run, device: str) -> None:
+    # The interval keeps Python's lock with the main thread: every one of autograd's threads still waits for it.
+    program = f"""
+        import sys, torch
+        sys.setswitchinterval(1000)
+        torch.ones(1, requires_grad=True, device={device!r}).sum().backward()
+    """
+    for _ in range(3):
+        done = python(program, VERL_NPU_VIRTUAL="8")
+        assert (done.returncode, done.stderr) == (0, "")

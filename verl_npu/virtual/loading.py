@@ -9,7 +9,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from verl_npu.virtual import DEVICES, build, cann, exposure, faults, hccl
+from verl_npu.virtual import DEVICES, build, cann, exposure, faults, hccl, shutdown
 from verl_npu.virtual.errors import TorchError
 from verl_npu.virtual.settings import Copies, Settings
 
@@ -73,6 +73,7 @@ def _load(settings: Settings) -> None:
         )
         hccl.register(torch)
         importlib.import_module("torch_npu")
+        shutdown.install()
     except BaseException:
         _state["extension"] = None
         raise
