@@ -19,7 +19,9 @@ PROGRAM = """
 import datetime, json, os
 import torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel
+try: from torch.distributed.fsdp import fully_shard
+except ImportError: from torch.distributed._composable.fsdp import fully_shard  # torch 2.5
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module

@@ -97,7 +97,8 @@ def test_workers_load_batches_into_pinned_memory(python: Run) -> None:
     program = """
         import json, torch
         data = torch.utils.data.TensorDataset(torch.arange(20.0))
-        loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=2, pin_memory=True)
+        where = {} if hasattr(torch, "accelerator") else {"pin_memory_device": "npu"}  # torch before 2.6 asks for CUDA
+        loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=2, pin_memory=True, **where)
         print(json.dumps([[batch.is_pinned(), batch.to("npu", non_blocking=True).sum().item()] for (batch,) in loader]))
     """
     done = python(program)

@@ -57,7 +57,8 @@ def test_a_version_has_the_schemas_of_the_newest_that_is_not_newer(version: str,
 PROGRAM = """
 import json, torch, torch_npu
 q = torch.ones(1, 1, 4, 8, device="npu")
-out = {"permute": hasattr(torch_npu, "npu_moe_token_permute"), "same": torch_npu.npu_rms_norm is torch.ops.npu.npu_rms_norm}
+out = {"permute": hasattr(torch_npu, "npu_moe_token_permute"),
+       "same": torch_npu.npu_rms_norm is torch.ops.npu.npu_rms_norm}
 for name, call in {
     "softmax_layout": lambda: torch_npu.npu_fusion_attention(q, q, q, 1, "BNSD", softmax_layout=""),
     "sink": lambda: torch_npu.npu_fusion_attention(q, q, q, 1, "BNSD", sink=torch.zeros(1, device="npu")),

@@ -1,5 +1,6 @@
 """Moving tokens to their experts and back: op-plugin,
-docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_token_permute.md, torch_npu-npu_moe_token_unpermute.md and the same with _with_routing_map."""
+docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_token_permute.md,
+torch_npu-npu_moe_token_unpermute.md and the same with _with_routing_map."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def npu_moe_init_routing_v2(
 
     Returns:
         (rows [M,H]; row_idx int32 [T*K]: with row_idx_type 0 where a copy went, -1 for none, with 1 which copy comes
-        when; tokens of each expert int64, as ends (expert_tokens_num_type 0), counts (1) or (expert, count) pairs (2), empty
-        without the flag; the rows' scale [M], empty without).
+        when; tokens of each expert int64, as ends (expert_tokens_num_type 0), counts (1) or (expert, count) pairs (2),
+        empty without the flag; the rows' scale [M], empty without).
 
     Raises:
         RuntimeError: shapes or a range that do not fit, and in backward.

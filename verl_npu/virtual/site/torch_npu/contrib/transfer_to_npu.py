@@ -12,6 +12,7 @@ import functools
 import importlib
 import warnings
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -149,14 +150,16 @@ class _Event(torch.Event):  # type: ignore[misc]  # torch carries no types here
 
 def _overlay(target: Any, source: Any) -> None:
     for name in dir(source):
-        if not name.startswith("__"):
-            setattr(target, name, getattr(source, name))
+        value, old = getattr(source, name), getattr(target, name, None)
+        if isinstance(value, ModuleType) and isinstance(old, ModuleType):
+            if old.__name__.startswith(target.__name__):  # its own part, which others import by its name
+                _overlay(old, value)
+        elif not name.startswith("__"):
+            setattr(target, name, value)
 
 
 def _turn_cuda() -> None:
     npu = torch_npu.npu
-    for name in ("amp", "random"):
-        _overlay(getattr(torch.cuda, name), getattr(npu, name))
     _overlay(torch.cuda, npu)
     _turn(torch.cuda, _CUDA)
     torch.cuda.device.__init__ = _turning(torch.cuda.device.__init__)
