@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_npu.virtual import build, shipping
+from verl_npu.virtual import build, hccl_abi, shipping
 from verl_npu.virtual.errors import BuildError
 
 COMPILER = """#!{python}
@@ -112,10 +112,11 @@ def test_a_device_that_is_shipped_is_the_one_that_is_loaded(tmp_path: Path, monk
     cached = tmp_path / "cache" / build.key("0.0") / f"{build.NAME}.so"
     cached.parent.mkdir(parents=True)
     cached.write_text("compiled")
-    shipped = shipping.ship("0.0", tmp_path / "cache")
+    shipped, hccl = shipping.ship("0.0", tmp_path / "cache")
     assert shipped.read_text() == "compiled"
     assert build.library("0.0", tmp_path / "elsewhere") == shipped
     assert list(shipped.parent.iterdir()) == [shipped]
+    assert hccl_abi.library(tmp_path / "elsewhere") == hccl
 
 
 def test_the_key_changes_with_the_sources_and_with_torch(tmp_path: Path) -> None:

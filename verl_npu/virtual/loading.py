@@ -9,7 +9,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from verl_npu.virtual import DEVICES, build, cann, exposure, faults, hccl, shutdown
+from verl_npu.virtual import DEVICES, build, cann, exposure, faults, hccl, hccl_abi, shutdown
 from verl_npu.virtual.errors import TorchError
 from verl_npu.virtual.settings import Copies, Settings
 
@@ -57,6 +57,7 @@ def _load(settings: Settings) -> None:
     _check_torch(torch)
     cann.install(settings.cache, os.environ, settings.cann_version, settings.driver_version)
     compiled = build.load(build.library(torch.__version__, settings.cache))
+    os.environ.setdefault(hccl_abi.VARIABLE, str(hccl_abi.library(settings.cache)))
     compiled.configure(settings.devices)
     compiled.set_total_memory(int(settings.memory * (1 << 30)))
     compiled.set_delayed_copies(settings.copies is Copies.DELAYED)

@@ -11,23 +11,26 @@ import shutil
 import sys
 from pathlib import Path
 
-from verl_npu.virtual import build
+from verl_npu.virtual import build, hccl_abi
 from verl_npu.virtual.errors import VirtualError
 from verl_npu.virtual.settings import Settings
 
 
-def ship(torch_version: str, cache: Path) -> Path:
-    """Where the package now has the device for this torch; compiles it where the cache has none.
+def ship(torch_version: str, cache: Path) -> list[Path]:
+    """Where the package now has the device for this torch, and libhccl.so; compiles them where the cache has none.
 
     Raises:
         BuildError: it cannot be compiled.
     """
-    shipped = build.PREBUILT / build.key(torch_version) / f"{build.NAME}.so"
+    return [_copy(build.library(torch_version, cache)), _copy(hccl_abi.library(cache))]
+
+
+def _copy(library: Path) -> Path:
+    shipped = build.PREBUILT / library.parent.name / library.name
     if not shipped.is_file():
-        compiled = build.library(torch_version, cache)
         shipped.parent.mkdir(parents=True, exist_ok=True)
         fresh = shipped.with_name(f"{shipped.name}.{os.getpid()}")
-        shutil.copyfile(compiled, fresh)
+        shutil.copyfile(library, fresh)
         os.replace(fresh, shipped)  # atomic: nobody sees half a library
     return shipped
 
@@ -37,7 +40,8 @@ def main() -> None:
     import torch
 
     try:
-        print(ship(torch.__version__, Settings.read({**os.environ, "VERL_NPU_VIRTUAL": "1"}).cache))
+        for path in ship(torch.__version__, Settings.read({**os.environ, "VERL_NPU_VIRTUAL": "1"}).cache):
+            print(path)
     except VirtualError as error:
         sys.exit(f"verl-npu: {error}")
 
