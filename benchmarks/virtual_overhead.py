@@ -6,6 +6,8 @@ memory. Prints one line of JSON. The two devices take turns, so that a busy mach
 of the turns' ratios.
 """
 
+# ruff: noqa: E501 - the lines of programs in strings
+
 from __future__ import annotations
 
 import json
