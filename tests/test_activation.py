@@ -285,3 +285,8 @@ def test_64_processes_at_once_leave_64_whole_manifests_and_no_other_file(ascend,
     assert all(set(manifest["features"]) == FEATURES for manifest in manifests)
     after = {path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts and folder not in path.parents}
     assert after - before == {folder}
+
+
+def test_virtual_npus_that_nobody_asks_for_are_not_even_imported(interpreter) -> None:
+    result = interpreter.run("import sys, verl_npu; print('verl_npu.virtual' in sys.modules)")
+    assert result.out == "False\n"

@@ -12,8 +12,6 @@ from __future__ import annotations
 import os
 import sys
 
-from . import virtual
-
 # typing alone would double what this module costs.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,8 +83,10 @@ def deactivate() -> None:
 def _bring_up_virtual() -> None:
     # Apart from the switch: with VERL_NPU=off the virtual NPUs stay, which is how one sees what upstream does alone.
     global _virtual
-    if not virtual.requested():
+    if not _virtual_requested():
         return
+    from . import virtual
+
     if not _virtual:
         from .registry import hooks
 
@@ -99,6 +99,16 @@ def _bring_up_virtual() -> None:
         virtual.load()
 
 
+def _virtual_requested() -> bool:
+    # The rule of `virtual.requested`, which whoever asks for nothing does not wait for.
+    return os.environ.get("VERL_NPU_VIRTUAL", "").strip() not in ("", "0")
+
+
+def _simulated() -> bool:
+    virtual = sys.modules.get(f"{__package__}.virtual")
+    return virtual is not None and bool(virtual.loaded())
+
+
 def status() -> dict[str, Any]:
     """What verl-npu does in this process: the content of its manifest."""
     from . import __version__
@@ -107,7 +117,7 @@ def status() -> dict[str, Any]:
         "version": __version__,
         "active": _active,
         "origin": _origin,
-        "simulated": virtual.loaded(),
+        "simulated": _simulated(),
         "role": _role(),
         **(_registry.report() if _registry is not None else {"upstreams": {}, "features": {}, "tainted": []}),
     }
@@ -135,7 +145,7 @@ def _wanted() -> bool:
         return False
     # Software decides, never visible devices: Ray hides all NPUs from actors that asked for none, and those must
     # decide as the workers do.
-    return switch == "on" or virtual.requested() or _has_torch_npu()
+    return switch == "on" or _virtual_requested() or _has_torch_npu()
 
 
 def _has_torch_npu() -> bool:
@@ -196,7 +206,7 @@ def _summarise(registry: Registry) -> None:
     upstream = ", ".join(f"{name} {revision}" for name, revision in registry.revisions.items())
     states = registry.states()
     features = ", ".join(f"{name} {state}" for name, state in states.items()) or "no features"
-    mark = "SIMULATED: virtual NPUs; " if virtual.loaded() else ""
+    mark = "SIMULATED: virtual NPUs; " if _simulated() else ""
     taint = f"; TAINTED: {', '.join(registry.tainted)} applied by force" if registry.tainted else ""
     report(f"{__version__}: {mark}{upstream}; {features}{taint}")
 

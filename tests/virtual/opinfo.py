@@ -13,8 +13,6 @@ import contextlib
 import dataclasses
 import json
 import sys
-import types
-import unittest
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -62,11 +60,6 @@ DRAWING_WORDS = ("dropout", "fractional_max_pool", "multi_head_attention_forward
 
 def operators() -> list[Any]:
     """PyTorch's operators with samples, in its order."""
-    # torch.testing's modules import this package for their own test case class, which nothing here uses.
-    if "expecttest" not in sys.modules:
-        stand_in = types.ModuleType("expecttest")
-        stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
-        sys.modules["expecttest"] = stand_in
     from torch.testing._internal.common_methods_invocations import op_db
 
     return list(op_db)

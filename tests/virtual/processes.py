@@ -58,5 +58,7 @@ def results(processes: list[subprocess.Popen[str]], timeout: float = 120) -> lis
             out.append(json.loads(stdout.strip().splitlines()[-1]))
     finally:
         for process in processes:
-            process.kill()
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
     return out

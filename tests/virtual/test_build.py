@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_npu.virtual import build
+from verl_npu.virtual import build, hccl_abi, shipping
 from verl_npu.virtual.errors import BuildError
 
 COMPILER = """#!{python}
@@ -105,6 +105,18 @@ def test_a_shipped_library_of_the_same_key_is_preferred(tmp_path: Path, monkeypa
     shipped.touch()
     monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
     assert build.library("0.0", tmp_path / "cache") == shipped
+
+
+def test_a_device_that_is_shipped_is_the_one_that_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
+    cached = tmp_path / "cache" / build.key("0.0") / f"{build.NAME}.so"
+    cached.parent.mkdir(parents=True)
+    cached.write_text("compiled")
+    shipped, hccl = shipping.ship("0.0", tmp_path / "cache")
+    assert shipped.read_text() == "compiled"
+    assert build.library("0.0", tmp_path / "elsewhere") == shipped
+    assert list(shipped.parent.iterdir()) == [shipped]
+    assert hccl_abi.library(tmp_path / "elsewhere") == hccl
 
 
 def test_the_key_changes_with_the_sources_and_with_torch(tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ except Exception as error: print(json.dumps([type(error).__name__, str(error)]),
     )
     survivor, victim = start_ranks(code, tmp_path)
     assert victim.stdout is not None
-    assert victim.stdout.readline() == "ready\n"
+    while victim.stdout.readline() != "ready\n":  # gloo of some torch versions prints first
+        assert victim.poll() is None
     time.sleep(0.5)  # the survivor is in the collective by now; if not, the error must come all the same
     victim.send_signal(signal.SIGKILL)
     killed = time.monotonic()
@@ -169,40 +170,24 @@ except Exception as error: print(json.dumps([str(error), time.monotonic() - bega
     assert seconds < 7
 
 
-FSDP = (
-    START
-    + """
+def test_a_collective_that_ends_while_the_interpreter_does_takes_nothing_down(tmp_path: Path) -> None:
+    # Gloo's thread drops the tensor last, whose storage Python knows: to free it takes the lock that rank 0 never
+    # gives back before it ends. torch's own gloo aborts here with "terminate called without an active exception".
+    code = (
+        START
+        + """
 import sys
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, fully_shard
-device, kind = sys.argv[1] if len(sys.argv) > 1 else os.environ["DEVICE"], os.environ["KIND"]
 start("cpu:gloo,npu:hccl")
-mesh = init_device_mesh(device, (size,))
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1)).to(device)
-if kind == "fsdp1":
-    model = FullyShardedDataParallel(model, device_mesh=mesh, use_orig_params=True, device_id=torch.device("cpu") if device == "cpu" else rank)
-else:
-    for layer in (model[0], model[2]): fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-losses = []
-for step in range(3):
-    x = torch.linspace(-1, 1, 16, device=device).view(2, 8) * (rank + 1 + step)
-    loss = model(x).pow(2).mean(); loss.backward()
-    norm = model.clip_grad_norm_(1.0) if kind == "fsdp1" else torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
-    optimizer.step(); optimizer.zero_grad(); losses += [loss.item(), norm.item()]
-print(json.dumps(losses)); dist.destroy_process_group()
+dist.all_reduce(new(1.0))
+x = new(1.0); x.untyped_storage().note = x.note = "known to Python"
+sys.setswitchinterval(1000)
+if rank == 1:
+    import time; time.sleep(1)
+work = dist.all_reduce(x, async_op=True)
+if rank == 1: work.wait()
+print("null", flush=True)
+del work, x
+if rank == 0: sum(range(10**8))
 """
-)
-
-
-@pytest.mark.parametrize("kind", ["fsdp1", "fsdp2"])
-def test_sharded_training_equals_the_cpu_and_gloo(tmp_path: Path, kind: str) -> None:
-    losses = {}
-    for device in ("cpu", "npu"):
-        folder = tmp_path / device
-        folder.mkdir()
-        losses[device] = results(start_ranks(FSDP, folder, DEVICE=device, KIND=kind))
-    for ours, expected in zip(losses["npu"], losses["cpu"], strict=True):
-        assert ours == expected  # bit for bit
+    )
+    assert results(start_ranks(code, tmp_path)) == [None, None]

@@ -130,3 +130,35 @@ def _site() -> str:
     from verl_npu.virtual.exposure import SITE
 
     return str(SITE)
+
+
+def test_the_versions_are_those_that_are_set(python: Run) -> None:
+    done = python(
+        """
+        import json, os, pathlib, subprocess, torch, torch_npu
+        from torch_npu.utils import collect_env
+        info = next(pathlib.Path(os.environ["ASCEND_HOME_PATH"]).glob("*-linux/ascend_toolkit_install.info")).read_text()
+        board = subprocess.run(["npu-smi", "info", "-t", "board", "-i", "0"], capture_output=True, text=True).stdout
+        print(json.dumps([torch_npu.__version__, torch_npu.version.__version__, collect_env.get_cann_version(),
+                          "version=9.0.0\\n" in info, ": 25.5.0\\n" in board]))
+        """,
+        VERL_NPU_VIRTUAL_TORCH_NPU_VERSION="2.9.0.post2",
+        VERL_NPU_VIRTUAL_CANN_VERSION="9.0.0",
+        VERL_NPU_VIRTUAL_DRIVER_VERSION="25.5.0",
+        ASCEND_HOME_PATH=None,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["2.9.0.post2", "2.9.0.post2", "9.0.0", True, True]
+
+
+@pytest.mark.parametrize("device", ["npu", "cpu"])
+def test_a_program_may_end_right_after_its_first_backward(python: Run, device: str) -> None:
+    # The interval keeps Python's lock with the main thread: every one of autograd's threads still waits for it.
+    program = f"""
+        import sys, torch
+        sys.setswitchinterval(1000)
+        torch.ones(1, requires_grad=True, device={device!r}).sum().backward()
+    """
+    for _ in range(3):
+        done = python(program, VERL_NPU_VIRTUAL="8")
+        assert (done.returncode, done.stderr) == (0, "")

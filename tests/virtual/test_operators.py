@@ -122,6 +122,100 @@ def test_a_causal_mode_without_a_mask_attends_to_the_future() -> None:
     assert not torch.allclose(masked, full)
 
 
+@pytest.mark.parametrize("mode", [5, 6])
+def test_a_prefix_is_seen_by_every_row_of_its_sequence(mode: int) -> None:
+    q, k, v = (draw(2, 2, 4, 8, seed=seed, requires_grad=True) for seed in range(3))
+    rule = [[[j <= i or j < prefix for j in range(4)] for i in range(4)] for prefix in (3, 0)]
+    keep = torch.tensor(rule).unsqueeze(1)
+    mask = ~keep if mode == 5 else torch.ones(3072, 2048, dtype=torch.bool)
+    out = ops.npu_fusion_attention(q, k, v, 2, "BNSD", atten_mask=mask, sparse_mode=mode, prefix=[3, 0], scale=0.5)[0]
+    reference = expected(q, k, v, keep, 0.5)
+    torch.testing.assert_close(out, reference)
+    for mine, other in zip(*(torch.autograd.grad(t.square().sum(), (q, k, v)) for t in (out, reference)), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize(("mode", "rules"), [(7, (3, 3, 4)), (8, (4, 2, 2))])
+def test_a_packed_batch_that_was_cut_has_a_band_at_the_cut(mode: int, rules: tuple[int, ...]) -> None:
+    q, ends, window = draw(9, 2, 4), [2, 5, 9], {"pre_tockens": 1, "next_tockens": 0}
+    lengths = {"actual_seq_qlen": ends, "actual_seq_kvlen": ends}
+    whole = ops.npu_fusion_attention(q, q, q, 2, "TND", atten_mask=TEMPLATE, sparse_mode=mode, **lengths, **window)[0]
+    for start, end, rule in zip([0, *ends], ends, rules, strict=False):
+        part = q[start:end].transpose(0, 1)[None]
+        alone = ops.npu_fusion_attention(part, part, part, 2, "BNSD", atten_mask=TEMPLATE, sparse_mode=rule, **window)[
+            0
+        ]
+        torch.testing.assert_close(whole[start:end], alone[0].transpose(0, 1))
+
+
+def test_pse_is_added_to_the_products_and_has_a_gradient() -> None:
+    q, pse = draw(2, 2, 3, 4), draw(1, 2, 3, 3, seed=4, requires_grad=True)
+    out = ops.npu_fusion_attention(q, q, q, 2, "BNSD", pse=pse, scale=0.5)[0]
+    reference = functional.scaled_dot_product_attention(q, q, q, attn_mask=0.5 * pse, scale=0.5)
+    torch.testing.assert_close(out, reference)
+    mine, other = (torch.autograd.grad(t.square().sum(), pse)[0] for t in (out, reference))
+    torch.testing.assert_close(mine, other)
+
+
+def test_a_sink_is_a_score_without_a_value() -> None:
+    q, sink = draw(1, 2, 3, 4), draw(2, seed=7, requires_grad=True)
+    out, top, total, *_ = ops.npu_fusion_attention(q, q, q, 2, "BNSD", sink=sink)
+    scores = torch.cat([q @ q.transpose(-1, -2), sink.view(1, 2, 1, 1).expand(1, 2, 3, 1)], -1)
+    reference = scores.softmax(-1)[..., :3] @ q
+    torch.testing.assert_close(out, reference)
+    torch.testing.assert_close((top + total.log())[..., 0], scores.logsumexp(-1).detach())
+    mine, other = (torch.autograd.grad(t.square().sum(), sink)[0] for t in (out, reference))
+    torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("layout", ["BSH", "BSND", "BNSD", "TND"])
+def test_inference_attention_equals_the_training_one(layout: str) -> None:
+    q, k = draw(2, 4, 3, 8), draw(2, 2, 3, 8, seed=1)
+    lengths = {"actual_seq_qlen": [3, 6], "actual_seq_kvlen": [3, 6]} if layout == "TND" else {}
+    same = {"actual_seq_lengths": [3, 6], "actual_seq_lengths_kv": [3, 6]} if layout == "TND" else {}
+    call = [to_layout(t, layout) for t in (q, k, k)]
+    masked: dict[str, Any] = {"atten_mask": TEMPLATE, "sparse_mode": 3, "scale": 0.3}
+    trained, top, total, *_ = ops.npu_fusion_attention(*call, 4, layout, **masked, **lengths)
+    heads: dict[str, Any] = {"num_heads": 4, "num_key_value_heads": 2, "input_layout": layout}
+    out, lse = ops.npu_fused_infer_attention_score(*call, **heads, **masked, **same, softmax_lse_flag=True)
+    torch.testing.assert_close(out, trained)
+    torch.testing.assert_close(lse, (top + total.log())[..., :1])
+    assert ops.npu_fused_infer_attention_score(*call, **heads, **same)[1].numel() == 0
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_inference_reads_its_keys_from_a_cache_of_blocks(flat: bool) -> None:
+    q, k = draw(2, 2, 1, 4), draw(2, 2, 5, 4, seed=1)
+    table = torch.tensor([[3, 0, 1], [2, 5, 4]], dtype=torch.int32)
+    blocks = torch.full((6, 2, 2, 4), math.nan)  # [blocks,N,size,D]
+    for row, keys in zip(table, k, strict=True):
+        for position in range(5):
+            blocks[row[position // 2], :, position % 2] = keys[:, position]
+    cache = blocks.transpose(1, 2).flatten(2) if flat else blocks
+    out, _ = ops.npu_fused_infer_attention_score(
+        q,
+        cache,
+        cache,
+        num_heads=2,
+        input_layout="BNSD",
+        block_table=table,
+        block_size=2,
+        actual_seq_lengths_kv=[5, 3],
+    )
+    for number, length in enumerate([5, 3]):
+        one, keys = q[number : number + 1], k[number : number + 1, :, :length]
+        reference = functional.scaled_dot_product_attention(one, keys, keys, scale=1.0)
+        torch.testing.assert_close(out[number : number + 1], reference)
+
+
+def test_inference_has_no_gradient_and_names_what_is_not_written() -> None:
+    q = draw(1, 2, 8, requires_grad=True)
+    with pytest.raises(RuntimeError, match="derivative for npu::npu_fused_infer_attention_score is not implemented"):
+        ops.npu_fused_infer_attention_score(q, q, q)[0].sum().backward()
+    with pytest.raises(NotImplementedError, match="antiquant_scale is not implemented"):
+        ops.npu_fused_infer_attention_score(q, q, q, antiquant_scale=torch.ones(1))
+
+
 def test_tokens_after_the_last_sequence_are_zero() -> None:
     q = draw(5, 2, 4)
     out = ops.npu_fusion_attention(q, q, q, 2, "TND", actual_seq_qlen=[3, 0], actual_seq_kvlen=[3, 0])[0]
@@ -134,10 +228,14 @@ def test_tokens_after_the_last_sequence_are_zero() -> None:
     [
         ({"input_layout": "BDSN"}, RuntimeError, "input_layout should be BSH/SBH/BSND/BNSD/TND, but got 'BDSN'"),
         ({"sparse_mode": 9}, RuntimeError, r"range of \[0,6\], but got 9"),
-        ({"sparse_mode": 5}, NotImplementedError, "sparse_mode 5 is not implemented"),
+        ({"softmax_layout": "TND"}, NotImplementedError, "softmax_layout is not implemented"),
+        ({"dropout_mask": torch.ones(1)}, NotImplementedError, "dropout_mask is not implemented"),
+        ({"sparse_mode": 5, "atten_mask": torch.ones(3, 3).bool()}, RuntimeError, "takes a prefix for each"),
+        ({"sparse_mode": 6, "atten_mask": TEMPLATE, "prefix": [1]}, RuntimeError, "atten_mask of 3072x2048"),
+        ({"sink": torch.ones(3)}, RuntimeError, r"sink must be float32 \[2\]"),
         ({"keep_prob": 0.0}, RuntimeError, r"keep_prob must be in range of \(0, 1\]"),
         ({"head_num": 4}, RuntimeError, "head_num is 4, but query has 2 heads"),
-        ({"pse": torch.ones(1)}, NotImplementedError, "pse is not implemented"),
+        ({"pse": torch.ones(1)}, RuntimeError, r"pse must be \[B\|1,2,Sq\|1,Skv\]"),
         ({"atten_mask": torch.ones(3, 3)}, RuntimeError, "atten_mask must be bool or uint8"),
         ({"atten_mask": torch.ones(3, 3).bool(), "sparse_mode": 2}, RuntimeError, "takes an atten_mask of 2048x2048"),
         ({"key": torch.ones(1, 2, 3, 4).half()}, RuntimeError, "must have one dtype"),
@@ -308,3 +406,118 @@ def test_a_format_cast_keeps_values_and_refuses_unknown_formats() -> None:
     assert torch.equal(ops.npu_format_cast(x, 29), x)
     with pytest.raises(RuntimeError, match="but got 7"):
         ops.npu_format_cast(x, 7)
+
+
+def test_softmax_gating_keeps_the_greatest_and_skips_the_finished() -> None:
+    x = draw(4, 6)
+    weights, experts, rows = ops.npu_moe_gating_top_k_softmax(x, torch.tensor([False, True, False, False]), 2)
+    best = x.softmax(-1).topk(2)
+    torch.testing.assert_close(weights, best.values)
+    assert experts[1].tolist() == [6, 6]
+    assert torch.equal(experts[[0, 2, 3]].long(), best.indices[[0, 2, 3]])
+    assert rows.tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+def test_gating_by_groups_steers_by_the_bias_and_weighs_without_it() -> None:
+    x = torch.tensor([[0.0, 1.0, 2.0, 3.0, 0.5, 0.6, 2.5, 0.1]])
+    bias = torch.tensor([0.0, 0, 0, 0, 9, 9, 0, 0])
+    weights, experts, scores = ops.npu_moe_gating_top_k(
+        x,
+        2,
+        bias=bias,
+        k_group=1,
+        group_count=4,
+        group_select_mode=1,
+        norm_type=1,
+        routed_scaling_factor=2.5,
+        out_flag=True,
+    )
+    assert sorted(experts[0].tolist()) == [4, 5]
+    sigmoid = x.sigmoid()[0, experts[0].long()]
+    torch.testing.assert_close(weights[0], 2.5 * sigmoid / sigmoid.sum())
+    torch.testing.assert_close(scores, x.sigmoid())
+    best = ops.npu_moe_gating_top_k(x, 1, k_group=2, group_count=4)[1]
+    assert best.tolist() == [[3]]
+    with pytest.raises(RuntimeError, match="k_group=5 is out of range for 8 experts"):
+        ops.npu_moe_gating_top_k(x, 1, k_group=5, group_count=4)
+
+
+def test_a_routing_map_copies_tokens_and_takes_them_back() -> None:
+    tokens, probs = draw(3, 4, requires_grad=True), draw(3, 4, seed=1, requires_grad=True)
+    routing = torch.tensor([[1, 0, 1, 0], [0, 1, 1, 0], [1, 0, 0, 1]], dtype=torch.bool)
+    rows, taken, places = ops.npu_moe_token_permute_with_routing_map(tokens, routing, probs=probs)
+    order = [(e, t) for e in range(4) for t in range(3) if routing[t, e]]
+    assert torch.equal(rows, tokens[[t for _, t in order]])
+    assert torch.equal(taken, torch.stack([probs[t, e] for e, t in order]))
+    back = ops.npu_moe_token_unpermute_with_routing_map(rows, places, [3, 4], probs=probs, routing_map=routing)
+    expectation = tokens * (probs * routing).sum(1, keepdim=True)
+    torch.testing.assert_close(back, expectation)
+    for mine, other in zip(
+        *(torch.autograd.grad(t.square().sum(), (tokens, probs)) for t in (back, expectation)), strict=True
+    ):
+        torch.testing.assert_close(mine, other)
+
+
+def test_a_routing_map_with_a_capacity_fills_each_expert() -> None:
+    tokens, probs = draw(3, 4), torch.rand(3, 2, generator=torch.Generator().manual_seed(0))
+    routing = torch.tensor([[1, 0], [1, 1], [1, 0]], dtype=torch.bool)
+    rows, taken, places = ops.npu_moe_token_permute_with_routing_map(
+        tokens, routing, probs=probs, num_out_tokens=4, drop_and_pad=True
+    )
+    assert places.tolist() == [0, 1, 1, 0]  # the second expert has one token, and takes the first as well
+    assert torch.equal(rows, tokens[places.long()])
+    assert torch.equal(taken, torch.stack([probs[0, 0], probs[1, 0], probs[1, 1], probs[0, 1]]))
+    back = ops.npu_moe_token_unpermute_with_routing_map(rows, places, [3, 4], probs=probs, drop_and_pad=True)
+    torch.testing.assert_close(back[0], tokens[0] * (probs[0, 0] + probs[0, 1]))
+    assert back[2].tolist() == [0, 0, 0, 0]
+
+
+def test_init_routing_sorts_and_finalize_routing_takes_back() -> None:
+    x, experts = draw(3, 4), torch.tensor([[2, 0], [1, 2], [0, 1]], dtype=torch.int32)
+    rows, places, counts, scales = ops.npu_moe_init_routing_v2(
+        x, experts, expert_num=3, expert_tokens_num_flag=True, expert_tokens_num_type=1, scale=torch.arange(3.0)
+    )
+    assert counts.tolist() == [2, 2, 2]
+    assert torch.equal(rows, x[[0, 2, 1, 2, 0, 1]])
+    assert scales.tolist() == [0, 2, 1, 2, 0, 1]
+    assert places.tolist() == [4, 0, 2, 5, 1, 3]
+    weights = draw(3, 2, seed=1)
+    back = ops.npu_moe_finalize_routing(rows, x, None, None, weights, places, None, drop_pad_mode=2)
+    torch.testing.assert_close(back, x + x * weights.sum(1, keepdim=True))
+    by_column = places.view(3, 2).t().reshape(-1)
+    torch.testing.assert_close(ops.npu_moe_finalize_routing(rows, x, None, None, weights, by_column, None), back)
+    some, places, counts, _ = ops.npu_moe_init_routing_v2(
+        x, experts, expert_num=3, active_expert_range=[1, 2], expert_tokens_num_flag=True
+    )
+    assert torch.equal(some, x[[1, 2]])
+    assert (places.tolist(), counts.tolist()) == ([-1, -1, 0, -1, -1, 1], [2])
+    assert ops.npu_moe_compute_expert_tokens(torch.tensor([0, 0, 2, 2, 2]), 3).tolist() == [2, 2, 5]
+
+
+def test_grouped_matmul_add_adds_each_groups_product() -> None:
+    total, x, w = torch.ones(2, 3, 4), draw(5, 3), draw(5, 4, seed=1)
+    out = ops.npu_grouped_matmul_add_(total, x, w, torch.tensor([2, 5]))
+    assert out is total
+    torch.testing.assert_close(total, 1 + torch.stack([x[:2].t() @ w[:2], x[2:].t() @ w[2:]]))
+    with pytest.raises(RuntimeError, match="must grow up to 5"):
+        ops.npu_grouped_matmul_add_(total, x, w, torch.tensor([2, 4]))
+
+
+def test_apply_rotary_turns_query_and_key_alike() -> None:
+    q, k, angles = draw(2, 3, 4, 8), draw(2, 3, 1, 8, seed=1), draw(1, 3, 1, 8, seed=2)
+    turned, turned_key = ops.npu_apply_rotary_pos_emb(q, k, angles.cos(), angles.sin())
+    torch.testing.assert_close(turned, ops.npu_rotary_mul(q, angles.cos(), angles.sin()))
+    torch.testing.assert_close(turned_key, ops.npu_rotary_mul(k, angles.cos(), angles.sin()))
+    with pytest.raises(RuntimeError, match="layout should be"):
+        ops.npu_apply_rotary_pos_emb(q, k, angles, angles, "NBSD")
+
+
+def test_silu_and_dtype_casts_are_torchs_with_gradients() -> None:
+    x = draw(3, 4, requires_grad=True)
+    torch.testing.assert_close(ops.npu_silu(x), functional.silu(x))
+    for dtype in (torch.bfloat16, 15):
+        cast = ops.npu_dtype_cast(x, dtype)
+        assert cast.dtype is torch.bfloat16
+        assert torch.equal(torch.autograd.grad(cast.sum(), x)[0], torch.ones(3, 4))
+    with pytest.raises(NotImplementedError, match="dtype 285"):
+        ops.npu_dtype_cast(x, 285)

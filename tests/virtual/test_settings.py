@@ -69,3 +69,9 @@ def test_another_memory_is_refused_with_what_was_expected(value: str) -> None:
 def test_importing_the_package_imports_no_torch() -> None:
     code = "import sys, verl_npu.virtual; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["VERL_NPU_VIRTUAL_CANN_VERSION", "VERL_NPU_VIRTUAL_TORCH_NPU_VERSION"])
+def test_a_version_with_other_characters_is_refused(name: str) -> None:
+    with pytest.raises(SettingError, match=f"{name}='../8': expected a version like"):
+        Settings.read({"VERL_NPU_VIRTUAL": "1", name: "../8"})

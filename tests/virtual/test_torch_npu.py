@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -33,16 +35,27 @@ def test_no_module_invents_attributes(torch_npu: ModuleType) -> None:
         assert "__getattr__" not in vars(module)
 
 
-def test_the_profiler_says_that_it_records_nothing(torch_npu: ModuleType) -> None:
-    assert torch_npu.profiler.supported_activities() == set()
-    torch_npu.profiler._ExperimentalConfig(profiler_level=torch_npu.profiler.ProfilerLevel.Level1)
-    with pytest.raises(NotImplementedError, match=r"torch_npu\.profiler\.profile"):
-        torch_npu.profiler.profile()
-
-
-def test_transfer_to_npu_is_not_implemented(torch_npu: ModuleType) -> None:
-    with pytest.raises(NotImplementedError, match=r"torch_npu\.contrib\.transfer_to_npu"):
-        importlib.import_module("torch_npu.contrib.transfer_to_npu")
+def test_a_profiler_follows_its_schedule_and_leaves_an_empty_trace(
+    torch_npu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profiler = torch_npu.profiler
+    with profiler.profile(
+        activities=[profiler.ProfilerActivity.NPU],
+        schedule=profiler.schedule(wait=1, warmup=1, active=1, repeat=2),
+        on_trace_ready=profiler.tensorboard_trace_handler(str(tmp_path), worker_name="rank0"),
+        experimental_config=profiler._ExperimentalConfig(profiler_level=profiler.ProfilerLevel.Level1),
+    ) as run:
+        for _ in range(10):
+            run.step()
+    run.add_metadata_json("world", "2")
+    traces = sorted(tmp_path.glob("rank0_*_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json"))
+    run.export_chrome_trace(str(tmp_path / "own.json"))
+    assert len(traces) == 2
+    for trace in traces:
+        (event,) = json.loads(trace.read_text())
+        assert (event["ph"], "nothing was recorded" in event["args"]["name"]) == ("M", True)
+    assert json.loads((tmp_path / "own.json").read_text())[0]["args"]["world"] == 2
+    assert capsys.readouterr().err.count("nothing was recorded") == 3
 
 
 def test_marks_leave_a_function_as_it_is(torch_npu: ModuleType) -> None:

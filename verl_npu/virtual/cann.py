@@ -2,7 +2,8 @@
 
 verl reads a `Software Version` from `npu-smi info -t board -i <n>`, and `version=` from
 `$ASCEND_HOME_PATH/<arch>-linux/ascend_toolkit_install.info`, to choose between device IPC and shared memory. The
-driver's version here is below 25.3.rc1, so that it chooses shared memory: a virtual NPU has no device IPC.
+driver's usual version here is below 25.3.rc1, so that it chooses shared memory; `VERL_NPU_VIRTUAL_DRIVER_VERSION`
+and `VERL_NPU_VIRTUAL_CANN_VERSION` set others.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 
-DRIVER_VERSION = "25.2.0"
-CANN_VERSION = "8.3.RC1"
 SOC_NAME = "Ascend910B2"
 
 _NPU_SMI = """#!{python} -IS
@@ -48,22 +47,22 @@ else:
 """
 
 
-def install(cache: Path, environ: MutableMapping[str, str]) -> None:
+def install(cache: Path, environ: MutableMapping[str, str], cann_version: str, driver_version: str) -> None:
     """Put `npu-smi` on the PATH and set ASCEND_HOME_PATH, for this process and its children.
 
     A real `npu-smi` or CANN folder that is there already is left alone.
     """
-    folder = cache / "stand-ins" / f"cann-{CANN_VERSION}-driver-{DRIVER_VERSION}"
+    folder = cache / "stand-ins" / f"cann-{cann_version}-driver-{driver_version}"
     script = folder / "bin" / "npu-smi"
     if shutil.which("npu-smi", path=environ.get("PATH")) is None:
-        _write(script, _NPU_SMI.format(python=sys.executable, driver=DRIVER_VERSION, soc=SOC_NAME), mode=0o755)
+        _write(script, _NPU_SMI.format(python=sys.executable, driver=driver_version, soc=SOC_NAME), mode=0o755)
         environ["PATH"] = os.pathsep.join(filter(None, (environ.get("PATH"), str(script.parent))))
     if not environ.get("ASCEND_HOME_PATH"):
         arch = f"{platform.machine()}-linux"
         machine = platform.machine()
         facts = {
             "package_name": "Ascend-cann-toolkit",
-            "version": CANN_VERSION,
+            "version": cann_version,
             "arch": machine,
             "os": "linux",
             "path": folder / arch,

@@ -16,6 +16,7 @@ def register(torch: ModuleType) -> None:
     if not distributed.is_available():
         return
     distributed.Backend.register_backend(NAME, _create, devices=["npu"])
+    distributed.is_hccl_available = lambda: True  # as torch_npu names it
 
 
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:

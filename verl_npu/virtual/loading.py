@@ -9,7 +9,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from verl_npu.virtual import DEVICES, build, cann, exposure, faults, hccl
+from verl_npu.virtual import DEVICES, build, cann, exposure, faults, hccl, hccl_abi, shutdown
 from verl_npu.virtual.errors import TorchError
 from verl_npu.virtual.settings import Copies, Settings
 
@@ -55,8 +55,9 @@ def _load(settings: Settings) -> None:
     import torch
 
     _check_torch(torch)
-    cann.install(settings.cache, os.environ)
+    cann.install(settings.cache, os.environ, settings.cann_version, settings.driver_version)
     compiled = build.load(build.library(torch.__version__, settings.cache))
+    os.environ.setdefault(hccl_abi.VARIABLE, str(hccl_abi.library(settings.cache)))
     compiled.configure(settings.devices)
     compiled.set_total_memory(int(settings.memory * (1 << 30)))
     compiled.set_delayed_copies(settings.copies is Copies.DELAYED)
@@ -73,6 +74,7 @@ def _load(settings: Settings) -> None:
         )
         hccl.register(torch)
         importlib.import_module("torch_npu")
+        shutdown.install()
     except BaseException:
         _state["extension"] = None
         raise

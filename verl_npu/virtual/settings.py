@@ -14,11 +14,16 @@ from verl_npu.virtual.errors import SettingError
 from verl_npu.virtual.faults import FAULTS, Fault, parse
 
 CACHE = "VERL_NPU_CACHE"
+CANN_VERSION = "VERL_NPU_VIRTUAL_CANN_VERSION"
 COPIES = "VERL_NPU_VIRTUAL_COPIES"
+DRIVER_VERSION = "VERL_NPU_VIRTUAL_DRIVER_VERSION"
 MEMORY = "VERL_NPU_VIRTUAL_MEMORY"
 TORCH_NPU_VERSION = "VERL_NPU_VIRTUAL_TORCH_NPU_VERSION"
 
 MAX_DEVICES = 64  # kMaxDevices in csrc/runtime.h
+USUAL_CANN = "8.3.RC1"
+USUAL_DRIVER = "25.2.0"
+USUAL_TORCH_NPU = "2.7.1"
 USUAL_MEMORY = 64.0  # GiB; kUsualMemory in csrc/allocator.h
 
 
@@ -36,6 +41,8 @@ class Settings:
     devices: int
     cache: Path
     torch_npu_version: str
+    cann_version: str = USUAL_CANN
+    driver_version: str = USUAL_DRIVER
     memory: float = USUAL_MEMORY
     copies: Copies = Copies.IMMEDIATE
     faults: tuple[Fault, ...] = ()
@@ -51,7 +58,9 @@ class Settings:
         return cls(
             devices=_devices(env.get(DEVICES, "")),
             cache=_cache(env),
-            torch_npu_version=env.get(TORCH_NPU_VERSION) or "2.7.1",
+            torch_npu_version=_version(env, TORCH_NPU_VERSION, USUAL_TORCH_NPU),
+            cann_version=_version(env, CANN_VERSION, USUAL_CANN),
+            driver_version=_version(env, DRIVER_VERSION, USUAL_DRIVER),
             memory=_memory(env.get(MEMORY, "")),
             copies=_copies(env.get(COPIES, "")),
             faults=parse(env.get(FAULTS, "")),
@@ -66,6 +75,14 @@ def _devices(value: str) -> int:
             "unset: none)"
         )
     return int(text)
+
+
+def _version(env: Mapping[str, str], name: str, usual: str) -> str:
+    text = env.get(name, "").strip()
+    # They become parts of file names and of text that programs parse.
+    if not all(character.isascii() and (character.isalnum() or character in ".+-_") for character in text):
+        raise SettingError(f"{name}={text!r}: expected a version like {usual}; set {name}={usual}, or unset it")
+    return text or usual
 
 
 def _memory(value: str) -> float:

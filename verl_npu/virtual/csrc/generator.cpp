@@ -5,6 +5,9 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Utils.h>
 #include <ATen/ops/empty.h>
+#if !VERL_NPU_TORCH_AT_LEAST(2, 6)
+#include <ATen/core/GeneratorForPrivateuseone.h>
+#endif
 
 #include <cstring>
 #include <mutex>
@@ -83,5 +86,13 @@ at::Generator generator_for(const std::optional<at::Generator>& given, int devic
               generator.device().type(), "'");
   return static_cast<NpuGenerator*>(generator.unsafeGetGeneratorImpl())->next();
 }
+
+#if !VERL_NPU_TORCH_AT_LEAST(2, 6)
+// torch.Generator("npu"): later torches ask the hooks.
+at::Generator make_generator(c10::DeviceIndex index) {
+  return at::make_generator<NpuGenerator>(index < 0 ? current_device() : index);
+}
+REGISTER_GENERATOR_PRIVATEUSE1(make_generator)
+#endif
 
 }  // namespace verl_npu

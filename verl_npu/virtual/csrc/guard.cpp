@@ -9,6 +9,13 @@
 namespace verl_npu {
 namespace {
 
+// Older torches promise that these do not throw; there a stream of an NPU that does not exist ends the process.
+#if VERL_NPU_TORCH_AT_LEAST(2, 8)
+#define VERL_NPU_NOEXCEPT
+#else
+#define VERL_NPU_NOEXCEPT noexcept
+#endif
+
 using Time = std::chrono::steady_clock;
 
 struct Event {
@@ -32,17 +39,17 @@ struct NpuGuard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device_count()); }
 
-  c10::Stream getStream(c10::Device device) const override { return current_stream(resolve(device)); }
+  c10::Stream getStream(c10::Device device) const VERL_NPU_NOEXCEPT override { return current_stream(resolve(device)); }
   c10::Stream getDefaultStream(c10::Device device) const override { return default_stream(resolve(device)); }
   c10::Stream getNewStream(c10::Device device, int) const override { return new_stream(resolve(device)); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return new_stream(resolve(device)); }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
+  c10::Stream exchangeStream(c10::Stream stream) const VERL_NPU_NOEXCEPT override { return exchange_stream(stream); }
   bool queryStream(const c10::Stream& stream) const override {
     synchronizeStream(stream);
     return true;
   }
   void synchronizeStream(const c10::Stream& stream) const override { copies::synchronize_stream(stream.device_index(), stream.id()); }
-  void synchronizeDevice(const c10::DeviceIndex device) const override { copies::synchronize_device(device); }
+  void synchronizeDevice(const c10::DeviceIndex device) const { copies::synchronize_device(device); }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 
   // Work is done by the time it is recorded, delayed copies apart.

@@ -22,14 +22,7 @@ using WorkPtr = HcclBackend::WorkPtr;
 Tensors aliases(const Tensors& tensors) {
   Tensors out;
   out.reserve(tensors.size());
-  for (const auto& tensor : tensors) out.push_back(cpu_alias(tensor));
-  return out;
-}
-
-TensorLists aliases(const TensorLists& lists) {
-  TensorLists out;
-  out.reserve(lists.size());
-  for (const auto& list : lists) out.push_back(aliases(list));
+  for (const auto& tensor : tensors) out.push_back(lent_alias(tensor));
   return out;
 }
 
@@ -75,6 +68,7 @@ class HcclWork final : public c10d::Work {
       TORCH_CHECK_WITH(DistBackendError, false, where_, " failed: ", error.what());
     }
     waited_ = true;
+    free_dropped();
     return true;
   }
 
@@ -166,6 +160,7 @@ std::string HcclBackend::where(const char* name, const std::string& detail) cons
 
 WorkPtr HcclBackend::run(c10d::OpType type, const char* name, Tensors results, const Start& start, Finish finish,
                          const std::string& detail) {
+  free_dropped();
   const double slow = faults::at_collective(name);
   std::vector<WorkPtr> inner;
   try {
@@ -239,8 +234,8 @@ WorkPtr HcclBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d
 }
 
 WorkPtr HcclBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
-  auto out = cpu_alias(output);
-  auto in = cpu_alias(input);
+  auto out = lent_alias(output);
+  auto in = lent_alias(input);
   return run(c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor", {output},
              [&] { return std::vector{gloo_->_allgather_base(out, in, options)}; });
 }
@@ -276,7 +271,7 @@ WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const
               where("reduce_scatter", ""), ": expected one output and one input per rank");
   auto parts = std::make_shared<Tensors>();
   for (const auto& part : inputs[0]) parts->push_back(cpu_alias(part).clone());  // the inputs must stay as they are
-  auto out = cpu_alias(outputs[0]);
+  auto out = lent_alias(outputs[0]);
   c10d::AllreduceOptions o;
   o.reduceOp = summing(options.reduceOp);
   o.timeout = options.timeout;
@@ -297,8 +292,8 @@ WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const
 
 WorkPtr HcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
   check_op(options.reduceOp);
-  auto out = cpu_alias(output);
-  auto in = cpu_alias(input);
+  auto out = lent_alias(output);
+  auto in = lent_alias(input);
   auto o = options;
   o.reduceOp = summing(options.reduceOp);
   return run(c10d::OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", {output},
@@ -322,8 +317,8 @@ WorkPtr HcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
 
 WorkPtr HcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                                    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
-  auto out = cpu_alias(output);
-  auto in = cpu_alias(input);
+  auto out = lent_alias(output);
+  auto in = lent_alias(input);
   return run(c10d::OpType::ALLTOALL_BASE, "all_to_all_single", {output},
              [&] { return std::vector{gloo_->alltoall_base(out, in, output_splits, input_splits, options)}; });
 }

@@ -18,7 +18,7 @@ class HcclBackend final : public c10d::Backend {
   HcclBackend(int rank, int size, c10::intrusive_ptr<c10d::Backend> gloo) : Backend(rank, size), gloo_(std::move(gloo)) {}
 
   const std::string getBackendName() const override { return "hccl"; }
-  bool supportsCoalescing() const override { return true; }
+  bool supportsCoalescing() const { return true; }  // overrides, from torch 2.6 on
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 #if __has_include(<torch/headeronly/version.h>)

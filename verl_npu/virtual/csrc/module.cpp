@@ -43,6 +43,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_total_memory", &set_total_memory);
   m.def("total_memory", &total_memory);
   m.def("memory_stats", [](int device) {
+    free_dropped();
     const auto s = memory_stats(device);
     py::dict out;
     out["allocated_bytes.all.current"] = s.allocated;
@@ -66,6 +67,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("default_generator", [](int device) { return default_generator(device); });
   m.def("cpu_alias", &cpu_alias, "A CPU tensor over the memory of an NPU tensor.");
   m.def("npu_alias", &npu_alias, "An NPU tensor over the memory of a CPU tensor.");
+
+  m.def("move_storage", &move_storage, "Moves an NPU tensor's storage into the memory of a CPU tensor's.");
 
   py::class_<HcclBackend, c10d::Backend, c10::intrusive_ptr<HcclBackend>>(m, "HcclBackend")
       .def(py::init<int, int, c10::intrusive_ptr<c10d::Backend>>());

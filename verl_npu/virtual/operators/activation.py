@@ -20,6 +20,11 @@ def npu_swiglu(input: Tensor, dim: int = -1) -> Tensor:
     return (functional.silu(gate) * up).to(input.dtype)
 
 
+def npu_silu(input: Tensor) -> Tensor:
+    """`x * sigmoid(x)` of any shape; differentiable."""
+    return functional.silu(input)
+
+
 def npu_gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """GELU of any shape, "none" (erf) or "tanh"; differentiable.
 

@@ -1,4 +1,5 @@
-"""npu_grouped_matmul: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_grouped_matmul.md."""
+"""Matrix products of groups: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_grouped_matmul.md and
+torch_npu-npu_grouped_matmul_add_.md."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from verl_npu.virtual.operators.gradient import without_formula
+from verl_npu.virtual.operators.layout import dtype_of
 
 
 def npu_grouped_matmul(
@@ -31,7 +33,11 @@ def npu_grouped_matmul(
     group_list_type: int = 0,
     act_type: int = 0,
     tuning_config: Sequence[int] | None = None,
-    output_dtype: torch.dtype | None = None,
+    output_dtype: int | torch.dtype | None = None,
+    x_dtype: int | None = None,
+    weight_dtype: int | None = None,
+    scale_dtype: int | None = None,
+    per_token_scale_dtype: int | None = None,
 ) -> list[Tensor]:
     """Matrix products of groups; no gradient (callers wrap it in an autograd.Function).
 
@@ -54,6 +60,10 @@ def npu_grouped_matmul(
         activation_quant_offset=activation_quant_offset,
         act_type=act_type or None,
         tuning_config=tuning_config,
+        x_dtype=x_dtype,
+        weight_dtype=weight_dtype,
+        scale_dtype=scale_dtype,
+        per_token_scale_dtype=per_token_scale_dtype,
         group_list_type=group_list_type if group_list_type == 2 else None,
     )
     if split_item not in (0, 1, 2, 3):
@@ -71,9 +81,44 @@ def npu_grouped_matmul(
             results = _rows(x[0], weight, bias, bounds) if kind == 0 else _columns(x[0], weight[0], bounds)
         if kind != 2 and split_item in (2, 3):
             results = [torch.cat(results)]
-        return tuple(result if output_dtype is None else result.to(output_dtype) for result in results)
+        if output_dtype is None:
+            return tuple(results)
+        return tuple(result.to(dtype_of("npu_grouped_matmul", output_dtype)) for result in results)
 
     return list(without_formula("npu_grouped_matmul", (*x, *weight, *(bias or ())), compute))
+
+
+def npu_grouped_matmul_add_(
+    input: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    group_list: Tensor,
+    *,
+    transpose_x: bool = True,
+    transpose_weight: bool = False,
+    group_type: int = 2,
+    group_list_type: int = 0,
+) -> Tensor:
+    """`input[e] += x[rows of e]^T @ weight[rows of e]` in place: how gradients of experts add up; no gradient.
+
+    Shapes: input float32 [E,K,N] or [E*K,N], x [M,K], weight [M,N], group_list int64 [E] (ends or, with
+    group_list_type 1, counts).
+
+    Raises:
+        RuntimeError: groups that do not cover x.
+        NotImplementedError: another transposition or group_type.
+    """
+    if not transpose_x or transpose_weight or group_type != 2:
+        raise NotImplementedError(
+            "npu_grouped_matmul_add_: only transpose_x=True, transpose_weight=False, group_type=2 are implemented by "
+            "the virtual Ascend"
+        )
+    ends = _ends(group_list, group_list_type, x.shape[0])
+    with torch.no_grad():
+        sums = input.view(len(ends), x.shape[1], weight.shape[1])
+        for total, (start, end) in zip(sums, pairwise([0, *ends]), strict=True):
+            total.add_((x[start:end].float().t() @ weight[start:end].float()).to(total.dtype))
+    return input
 
 
 def _refuse(**arguments: Any) -> None:

@@ -1,5 +1,6 @@
-"""Moving tokens to their experts and back: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_token_permute.md
-and torch_npu-npu_moe_token_unpermute.md."""
+"""Moving tokens to their experts and back: op-plugin,
+docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_token_permute.md,
+torch_npu-npu_moe_token_unpermute.md and the same with _with_routing_map."""
 
 from __future__ import annotations
 
@@ -68,6 +69,94 @@ def npu_moe_token_unpermute(
     rows = rows.masked_fill(~alive.unsqueeze(-1), 0).view(-1, copies, permuted_tokens.shape[-1])
     if probs is not None:
         rows = rows * probs.unsqueeze(-1)
+    return rows.sum(dim=1).to(permuted_tokens.dtype)
+
+
+def npu_moe_token_permute_with_routing_map(
+    tokens: Tensor,
+    routing_map: Tensor,
+    *,
+    probs: Tensor | None = None,
+    num_out_tokens: int | None = None,
+    drop_and_pad: bool = False,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Copies of the tokens, expert by expert, in the tokens' order; differentiable in tokens and probs.
+
+    Shapes: tokens [T,H], routing_map [T,E] (bool or int8), probs [T,E]. With `drop_and_pad` each expert gets
+    `num_out_tokens / E` rows: its own first, then others.
+
+    Returns:
+        (permuted [M,H], the probs of its rows [M] or None, sorted_indices int32 [M]: the rows in the tokens' order,
+        with drop_and_pad the tokens of the rows).
+
+    Raises:
+        RuntimeError: wrong shapes or dtypes, or drop_and_pad without a fitting num_out_tokens.
+    """
+    name = "npu_moe_token_permute_with_routing_map"
+    if tokens.dim() != 2 or routing_map.dim() != 2 or routing_map.shape[0] != tokens.shape[0]:
+        raise RuntimeError(
+            f"{name}: expected tokens [T,H] and routing_map [T,E], but got {tuple(tokens.shape)} and "
+            f"{tuple(routing_map.shape)}"
+        )
+    if routing_map.dtype not in (torch.bool, torch.int8):
+        raise RuntimeError(f"{name}: routing_map must be bool or int8, but is {routing_map.dtype}")
+    if probs is not None and probs.shape != routing_map.shape:
+        raise RuntimeError(f"{name}: probs must be {tuple(routing_map.shape)}, but are {tuple(probs.shape)}")
+    count, experts = routing_map.shape
+    by_expert = routing_map.bool().t()
+    if drop_and_pad:
+        if not num_out_tokens or num_out_tokens % experts or num_out_tokens // experts > count:
+            raise RuntimeError(
+                f"{name}: drop_and_pad takes a num_out_tokens that is at most {count} for each of {experts} experts, "
+                f"but got {num_out_tokens}"
+            )
+        first = by_expert.to(torch.int8).sort(dim=-1, descending=True, stable=True)[1][:, : num_out_tokens // experts]
+        rows = first.reshape(-1)
+        expert = torch.arange(experts, device=tokens.device).repeat_interleave(first.shape[1])
+        places = rows
+    else:
+        expert, rows = by_expert.nonzero(as_tuple=True)
+        places = torch.argsort(rows, stable=True)
+    taken = None if probs is None else probs[rows, expert]
+    return tokens.index_select(0, rows), taken, places.to(torch.int32)
+
+
+def npu_moe_token_unpermute_with_routing_map(
+    permuted_tokens: Tensor,
+    sorted_indices: Tensor,
+    restore_shape: list[int],
+    *,
+    probs: Tensor | None = None,
+    routing_map: Tensor | None = None,
+    drop_and_pad: bool = False,
+) -> Tensor:
+    """Add up what `npu_moe_token_permute_with_routing_map` copied, weighted by probs; differentiable.
+
+    Shapes: permuted_tokens [M,H], sorted_indices [M], probs and routing_map [T,E], restore_shape (T,H) -> [T,H].
+    Without drop_and_pad, every token must have as many experts as the others.
+
+    Raises:
+        RuntimeError: shapes that do not go together, probs without the routing map.
+    """
+    name = "npu_moe_token_unpermute_with_routing_map"
+    count = int(restore_shape[0])
+    places = sorted_indices.long()
+    if drop_and_pad:
+        rows = permuted_tokens
+        if probs is not None:
+            expert = torch.arange(probs.shape[1], device=places.device).repeat_interleave(
+                len(places) // probs.shape[1]
+            )
+            rows = rows * probs[places, expert].unsqueeze(-1)
+        zeros = torch.zeros(tuple(restore_shape), dtype=rows.dtype, device=rows.device)
+        return zeros.index_add(0, places, rows).to(permuted_tokens.dtype)
+    if permuted_tokens.shape[0] % count:
+        raise RuntimeError(f"{name}: {permuted_tokens.shape[0]} rows are not the same number for {count} tokens")
+    rows = permuted_tokens.index_select(0, places).view(count, -1, permuted_tokens.shape[-1])
+    if probs is not None:
+        if routing_map is None:
+            raise RuntimeError(f"{name}: probs need the routing_map")
+        rows = rows * probs[routing_map.bool()].view(count, -1, 1)
     return rows.sum(dim=1).to(permuted_tokens.dtype)
 
 

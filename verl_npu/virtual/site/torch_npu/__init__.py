@@ -13,14 +13,15 @@ from verl_npu import virtual
 # `import torch` has done this, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0. What follows needs the device.
 virtual.load()
 
-from torch_npu import _C, npu, profiler, utils  # noqa: E402
+from torch_npu import _C, multiprocessing, npu, profiler, utils, version  # noqa: E402
 from torch_npu._operators import *  # noqa: E402, F403
 from torch_npu._operators import IMPLEMENTED, MISSING  # noqa: E402
-from verl_npu.virtual.settings import Settings  # noqa: E402
+from torch_npu.version import __version__  # noqa: E402
 
-__version__ = Settings.read().torch_npu_version
+multiprocessing.reductions.install()
 
 # Dtypes that the device's Tensor methods leave alone, as in torch_npu.
 unsupported_dtype = [torch.quint8, torch.quint4x2, torch.quint2x4, torch.qint32, torch.qint8]
 
-__all__ = ["_C", "__version__", "npu", "profiler", "unsupported_dtype", "utils", *IMPLEMENTED, *MISSING]
+__all__ = ["_C", "__version__", "multiprocessing", "npu", "profiler", "unsupported_dtype", "utils", "version"]
+__all__ += [*IMPLEMENTED, *MISSING]

@@ -1,13 +1,12 @@
-"""The operators `torch_npu.npu_*`: ours, and the names of those that are not written."""
+"""The operators `torch_npu.npu_*`: ours, as far as the pretended version has them, and the names of those that are not
+written."""
 
 from __future__ import annotations
 
 from torch_npu._unimplemented import not_implemented
-from verl_npu.virtual import failing, operators
+from verl_npu.virtual import failing, operators, schemas
 from verl_npu.virtual.loading import extension
 from verl_npu.virtual.settings import Settings
-
-IMPLEMENTED = tuple(operators.__all__)
 
 # Public operators of torch_npu that verl, transformers, MindSpeed or vllm-ascend name (facts of op-plugin's operator
 # list).
@@ -18,7 +17,6 @@ MISSING = (
     "npu_all_gather_base_mm",
     "npu_alltoallv_gmm",
     "npu_anti_quant",
-    "npu_apply_rotary_pos_emb",
     "npu_attention_update",
     "npu_bmmV2",
     "npu_clear_float_status",
@@ -26,10 +24,8 @@ MISSING = (
     "npu_deep_norm",
     "npu_dequant_swiglu_quant",
     "npu_dropout_with_add_softmax",
-    "npu_dtype_cast",
     "npu_dynamic_quant",
     "npu_ffn",
-    "npu_fused_infer_attention_score",
     "npu_fused_infer_attention_score_v2",
     "npu_fusion_attention_v2",
     "npu_fusion_attention_v3",
@@ -38,7 +34,6 @@ MISSING = (
     "npu_get_float_status",
     "npu_gmm_alltoallv",
     "npu_group_norm_silu",
-    "npu_grouped_matmul_add_",
     "npu_grouped_matmul_finalize_routing",
     "npu_grouped_matmul_swiglu_quant",
     "npu_incre_flash_attention",
@@ -48,19 +43,12 @@ MISSING = (
     "npu_linear",
     "npu_mm_all_reduce_base",
     "npu_mm_reduce_scatter_base",
-    "npu_moe_compute_expert_tokens",
     "npu_moe_distribute_combine",
     "npu_moe_distribute_combine_v2",
     "npu_moe_distribute_dispatch",
     "npu_moe_distribute_dispatch_v2",
-    "npu_moe_finalize_routing",
-    "npu_moe_gating_top_k",
-    "npu_moe_gating_top_k_softmax",
     "npu_moe_init_routing",
-    "npu_moe_init_routing_v2",
     "npu_moe_re_routing",
-    "npu_moe_token_permute_with_routing_map",
-    "npu_moe_token_unpermute_with_routing_map",
     "npu_mrope",
     "npu_multi_head_attention",
     "npu_prefetch",
@@ -73,7 +61,6 @@ MISSING = (
     "npu_scaled_masked_softmax",
     "npu_scatter_nd_update_",
     "npu_scatter_pa_kv_cache",
-    "npu_silu",
     "npu_swiglu_quant",
     "npu_top_k_top_p",
     "npu_trans_quant_param",
@@ -89,9 +76,15 @@ MISSING = (
     "get_npu_format",
 )
 
-globals().update(
-    failing.wrap({name: getattr(operators, name) for name in IMPLEMENTED}, Settings.read().faults, extension().rank)
+_settings = Settings.read()
+_written = failing.wrap(
+    {name: getattr(operators, name) for name in operators.__all__}, _settings.faults, extension().rank
 )
+# As in torch_npu, `torch_npu.npu_x` is `torch.ops.npu.npu_x`: torch itself checks the arguments against the schema.
+_registered = schemas.register(_written, _settings.torch_npu_version)
+IMPLEMENTED = tuple(_registered)
+
+globals().update(_registered)
 globals().update({name: not_implemented(f"torch_npu.{name}") for name in MISSING})
 
 __all__ = ["IMPLEMENTED", "MISSING"]

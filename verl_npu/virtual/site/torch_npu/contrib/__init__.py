@@ -1,1 +1,1 @@
-"""torch_npu.contrib: nothing of it is implemented by the virtual Ascend."""
+"""torch_npu.contrib, as far as the virtual Ascend has it: transfer_to_npu."""

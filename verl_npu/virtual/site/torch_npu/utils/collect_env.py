@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import torch
 
-from verl_npu.virtual.cann import CANN_VERSION, DRIVER_VERSION
+from verl_npu.virtual.settings import Settings
 
 
 def get_cann_version() -> str:
     """The CANN version that is pretended."""
-    return CANN_VERSION
+    return Settings.read().cann_version
 
 
 def get_pretty_env_info() -> str:
     """A short text for reports."""
+    settings = Settings.read()
     lines = (
         f"torch {torch.__version__}",
-        f"CANN {CANN_VERSION} (virtual Ascend, SIMULATED)",
-        f"driver {DRIVER_VERSION} (virtual Ascend, SIMULATED)",
+        f"CANN {settings.cann_version} (virtual Ascend, SIMULATED)",
+        f"driver {settings.driver_version} (virtual Ascend, SIMULATED)",
     )
     return "\n".join(lines)
 

@@ -1,0 +1,62 @@
+"""Records what the operators that the virtual Ascend offers look like in real torch_npu: reads the schemas out of the
+wheels' libtorch_npu.so, where they are plain text, and writes verl_npu/virtual/operators/schemas.json.
+
+    pip download --no-deps torch_npu==2.7.1 ...; python scripts/record_schemas.py torch_npu-*.whl
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import zipfile
+from pathlib import Path
+
+from packaging.version import Version
+
+from verl_npu.virtual import operators
+
+TARGET = Path(operators.__file__).parent / "schemas.json"
+LIBRARY = "torch_npu/lib/libtorch_npu.so"
+SCHEMA = re.compile(rb"(?<=\0)(npu_\w+)(?:\.(\w+))?(\([\x20-\x7e]*\) -> [\x20-\x7e]+)(?=\0)")
+
+# The overloads that ours serve, where that is not the one without a name.
+OVERLOADS = {
+    "npu_apply_adam_w": ("out",),
+    "npu_format_cast_": ("acl_format",),
+    "npu_grouped_matmul": ("", "List"),
+}
+
+
+def schemas(wheel: Path) -> dict[str, list[str]]:
+    """Of one wheel, by operator; an operator that it lacks is not there."""
+    with zipfile.ZipFile(wheel) as archive:
+        library = archive.read(LIBRARY)
+    found: dict[str, dict[str, str]] = {}
+    for name, overload, rest in SCHEMA.findall(library):
+        dotted = b"." + overload if overload else b""
+        found.setdefault(name.decode(), {})[overload.decode()] = (name + dotted + rest).decode()
+    offered = {name: OVERLOADS.get(name, ("",)) for name in operators.__all__}
+    kept = {name: [found[name][o] for o in wanted if o in found.get(name, {})] for name, wanted in offered.items()}
+    return {name: texts for name, texts in kept.items() if texts}
+
+
+def main(wheels: list[str]) -> None:
+    """Write the file: per operator, the schemas from each version on in which they change."""
+    by_version = {}
+    for wheel in map(Path, wheels):
+        by_version[Version(wheel.name.split("-")[1])] = schemas(wheel)
+    recorded: dict[str, dict[str, list[str]]] = {name: {} for name in sorted(operators.__all__)}
+    for name, changes in recorded.items():
+        last: list[str] = []
+        for version in sorted(by_version):
+            now = by_version[version].get(name, [])
+            if now != last:
+                changes[str(version)] = last = now
+    versions = [str(version) for version in sorted(by_version)]
+    TARGET.write_text(json.dumps({"versions": versions, "operators": recorded}, indent=1) + "\n")
+    print(f"{TARGET}: {len(recorded)} operators in torch_npu {', '.join(versions)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

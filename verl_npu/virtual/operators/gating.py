@@ -1,0 +1,103 @@
+"""Which experts a token goes to: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_gating_top_k_softmax.md
+and torch_npu-npu_moe_gating_top_k.md."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from verl_npu.virtual.operators.gradient import without_formula
+
+
+def npu_moe_gating_top_k_softmax(
+    x: Tensor, finished: Tensor | None = None, k: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The k greatest of softmax(x), formed in float32 and not normalised again; no gradient.
+
+    Shapes: x [..,E], finished bool [..]: rows that go to no expert get the index E.
+
+    Returns:
+        (weights [..,k] of x's dtype, experts int32 [..,k], row_idx int32 [..,k]: column by column).
+
+    Raises:
+        RuntimeError: k out of range, `finished` of another shape, and in backward.
+    """
+    if not 0 < k <= x.shape[-1]:
+        raise RuntimeError(f"npu_moe_gating_top_k_softmax: k must be 1 to {x.shape[-1]}, but is {k}")
+    if finished is not None and finished.shape != x.shape[:-1]:
+        raise RuntimeError(
+            f"npu_moe_gating_top_k_softmax: finished must be {tuple(x.shape[:-1])}, but is {tuple(finished.shape)}"
+        )
+
+    def compute() -> tuple[Tensor, ...]:
+        scores = torch.softmax(x.float(), dim=-1)
+        experts = _greatest(scores, k)
+        weights = scores.gather(-1, experts)
+        if finished is not None:
+            experts = experts.masked_fill(finished.unsqueeze(-1), x.shape[-1])
+        rows = torch.arange(weights.numel(), device=x.device, dtype=torch.int32).view(k, -1).t()
+        return weights.to(x.dtype), experts.to(torch.int32), rows.reshape(weights.shape)
+
+    weights, experts, rows = without_formula("npu_moe_gating_top_k_softmax", (x,), compute)
+    return weights, experts, rows
+
+
+def npu_moe_gating_top_k(
+    x: Tensor,
+    k: int,
+    *,
+    bias: Tensor | None = None,
+    k_group: int = 1,
+    group_count: int = 1,
+    group_select_mode: int = 0,
+    renorm: int = 0,
+    norm_type: int = 0,
+    out_flag: bool = False,
+    routed_scaling_factor: float = 1.0,
+    eps: float = 1e-20,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The k greatest of softmax(x) (norm_type 0) or sigmoid(x) (1), from the k_group best of group_count groups of
+    experts; no gradient.
+
+    Shapes: x [T,E], bias [E]: it steers the choice only. A group is as good as its best expert (group_select_mode 0)
+    or its two best together (1). Weights of sigmoids are divided by their sum; all are scaled.
+
+    Returns:
+        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], empty without out_flag).
+
+    Raises:
+        RuntimeError: an argument out of range, and in backward.
+    """
+    experts = x.shape[-1]
+    for name, value, good in (
+        ("k", k, 0 < k <= experts),
+        ("group_count", group_count, group_count > 0 and experts % max(group_count, 1) == 0),
+        ("k_group", k_group, 0 < k_group <= group_count and k <= k_group * experts // max(group_count, 1)),
+        ("group_select_mode", group_select_mode, group_select_mode in (0, 1)),
+        ("renorm", renorm, renorm == 0),
+        ("norm_type", norm_type, norm_type in (0, 1)),
+    ):
+        if not good:
+            raise RuntimeError(f"npu_moe_gating_top_k: {name}={value} is out of range for {experts} experts")
+
+    def compute() -> tuple[Tensor, ...]:
+        scores = torch.sigmoid(x.float()) if norm_type else torch.softmax(x.float(), dim=-1)
+        wanted = scores if bias is None else scores + bias.float()
+        if group_count > 1:
+            groups = wanted.unflatten(-1, (group_count, -1))
+            best = groups.amax(-1) if group_select_mode == 0 else groups.topk(2, dim=-1)[0].sum(-1)
+            dropped = torch.ones_like(best, dtype=torch.bool).scatter(-1, _greatest(best, k_group), False)
+            wanted = groups.masked_fill(dropped.unsqueeze(-1), float("-inf")).flatten(-2)
+        chosen = _greatest(wanted, k)
+        weights = scores.gather(-1, chosen)
+        if norm_type:
+            weights = weights / (weights.sum(-1, keepdim=True) + eps)
+        weights = (weights * routed_scaling_factor).to(x.dtype)
+        return weights, chosen.to(torch.int32), scores if out_flag else scores.new_empty(0)
+
+    weights, chosen, scores = without_formula("npu_moe_gating_top_k", (x, bias), compute)
+    return weights, chosen, scores
+
+
+def _greatest(scores: Tensor, k: int) -> Tensor:
+    return torch.argsort(scores, dim=-1, descending=True, stable=True)[..., :k]

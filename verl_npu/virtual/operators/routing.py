@@ -1,0 +1,140 @@
+"""Rows to experts and back, for inference: op-plugin,
+docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_init_routing_v2.md and torch_npu-npu_moe_finalize_routing.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from verl_npu.virtual.operators.gradient import without_formula
+
+
+def npu_moe_init_routing_v2(
+    x: Tensor,
+    expert_idx: Tensor,
+    *,
+    scale: Tensor | None = None,
+    offset: Tensor | None = None,
+    active_num: int = -1,
+    expert_capacity: int = -1,
+    expert_num: int = -1,
+    drop_pad_mode: int = 0,
+    expert_tokens_num_type: int = 0,
+    expert_tokens_num_flag: bool = False,
+    quant_mode: int = -1,
+    active_expert_range: Sequence[int] = (),
+    row_idx_type: int = 0,
+    x_dtype: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Copies of the rows sorted by expert, without those of experts outside the range; no gradient.
+
+    Shapes: x [T,H], expert_idx int32 [T,K], scale [T]; active_expert_range [first, end), all experts unless given.
+
+    Returns:
+        (rows [M,H]; row_idx int32 [T*K]: with row_idx_type 0 where a copy went, -1 for none, with 1 which copy comes
+        when; tokens of each expert int64, as ends (expert_tokens_num_type 0), counts (1) or (expert, count) pairs (2),
+        empty without the flag; the rows' scale [M], empty without).
+
+    Raises:
+        RuntimeError: shapes or a range that do not fit, and in backward.
+        NotImplementedError: quantisation, and drop_pad_mode 1.
+    """
+    name = "npu_moe_init_routing_v2"
+    if quant_mode != -1 or offset is not None or x_dtype is not None:
+        raise NotImplementedError(
+            f"{name}: quantisation (quant_mode={quant_mode}) is not implemented by the virtual Ascend"
+        )
+    if drop_pad_mode:
+        raise NotImplementedError(f"{name}: drop_pad_mode {drop_pad_mode} is not implemented by the virtual Ascend")
+    if x.dim() != 2 or expert_idx.dim() != 2 or expert_idx.shape[0] != x.shape[0]:
+        raise RuntimeError(
+            f"{name}: expected x [T,H] and expert_idx [T,K], but got {tuple(x.shape)} and {tuple(expert_idx.shape)}"
+        )
+    first, end = active_expert_range if active_expert_range else (0, expert_num)
+    if not 0 <= first < end:
+        raise RuntimeError(
+            f"{name}: active_expert_range must be [first, end) with first < end, but is [{first}, {end})"
+        )
+
+    def compute() -> tuple[Tensor, ...]:
+        copies = expert_idx.shape[1]
+        experts = expert_idx.reshape(-1).long()
+        inside = (experts >= first) & (experts < end)
+        order = torch.argsort(experts.masked_fill(~inside, torch.iinfo(torch.int64).max), stable=True)
+        kept = int(inside.sum())
+        taken = order[: min(active_num, kept) if active_num > 0 else kept] // copies
+        if row_idx_type == 1:
+            places = order
+        else:
+            places = torch.full_like(order, -1)
+            places[order[:kept]] = torch.arange(kept, device=x.device)
+        counts = torch.bincount(experts[inside] - first, minlength=end - first)
+        if expert_tokens_num_type == 0:
+            counts = counts.cumsum(0)
+        elif expert_tokens_num_type == 2:
+            busy = counts.nonzero().squeeze(1)
+            counts = torch.nn.functional.pad(
+                torch.stack((busy + first, counts[busy]), 1), (0, 0, 0, end - first - len(busy))
+            )
+        none = x.new_empty(0, dtype=torch.float32)
+        return (
+            x[taken],
+            places.to(torch.int32),
+            counts if expert_tokens_num_flag else counts.new_empty(0),
+            none if scale is None else scale[taken],
+        )
+
+    rows, places, counts, scales = without_formula(name, (x,), compute)
+    return rows, places, counts, scales
+
+
+def npu_moe_finalize_routing(
+    expanded_permuted_rows: Tensor,
+    skip1: Tensor | None,
+    skip2: Tensor | None,
+    bias: Tensor | None,
+    scales: Tensor | None,
+    expanded_src_to_dst_row: Tensor,
+    export_for_source_row: Tensor | None,
+    drop_pad_mode: int | None = 0,
+) -> Tensor:
+    """`skip1 + skip2 + sum_k scales[i,k] * (rows[place[i,k]] + bias[expert[i,k]])`; no gradient.
+
+    Shapes: rows [T*K,H] (drop_pad_mode 0, 2) or [E,C,H] (1, 3; -1 stands for a row of zeros), skips [T,H], bias [E,H],
+    scales [T,K], places int32 [T*K]: column by column (0, 1) or row by row (2, 3), experts int32 [T,K].
+
+    Raises:
+        RuntimeError: an unknown mode, skip2 without skip1, bias without experts, and in backward.
+    """
+    name = "npu_moe_finalize_routing"
+    mode = drop_pad_mode or 0
+    if mode not in (0, 1, 2, 3):
+        raise RuntimeError(f"{name}: drop_pad_mode must be 0 to 3, but is {mode}")
+    if (skip2 is not None and skip1 is None) or (bias is not None and export_for_source_row is None):
+        raise RuntimeError(f"{name}: skip2 needs skip1, and bias needs export_for_source_row")
+
+    def compute() -> tuple[Tensor, ...]:
+        rows = expanded_permuted_rows.reshape(-1, expanded_permuted_rows.shape[-1])
+        copies = 1 if scales is None else scales.shape[1]
+        places = expanded_src_to_dst_row.long()
+        places = places.view(copies, -1).t() if mode in (0, 1) else places.view(-1, copies)
+        found = rows[places.clamp_min(0)].masked_fill((places < 0).unsqueeze(-1), 0)
+        if bias is not None and export_for_source_row is not None:
+            found = found + bias[export_for_source_row.long()]
+        if scales is not None:
+            found = found * scales.unsqueeze(-1)
+        out = found.sum(1)
+        for skip in (skip1, skip2):
+            out = out if skip is None else out + skip
+        return (out.to(rows.dtype),)
+
+    (out,) = without_formula(name, (expanded_permuted_rows, scales), compute)
+    return out
+
+
+def npu_moe_compute_expert_tokens(sorted_expert_for_source_row: Tensor, num_expert: int) -> Tensor:
+    """Where each expert's rows end, int32 [num_expert], from the experts of the sorted rows."""
+    experts = torch.arange(num_expert, device=sorted_expert_for_source_row.device)
+    return torch.searchsorted(sorted_expert_for_source_row.long(), experts, right=True).to(torch.int32)

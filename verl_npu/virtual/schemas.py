@@ -1,0 +1,77 @@
+"""The operators under `torch.ops.npu`, with the schemas of the torch_npu that is pretended.
+
+`operators/schemas.json` holds the real ones (made by scripts/record_schemas.py from the wheels). An operator or a
+parameter that a version does not have does not exist when that version is pretended.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+__all__ = ["of_version", "register", "versions"]
+
+Operator = Callable[..., Any]
+
+_RECORDED = Path(__file__).parent / "operators" / "schemas.json"
+_libraries: list[Any] = []  # a library that is dropped takes its operators along
+
+
+@functools.cache
+def _recorded() -> dict[str, Any]:
+    return json.loads(_RECORDED.read_text())  # type: ignore[no-any-return]
+
+
+def versions() -> list[str]:
+    """The versions of torch_npu whose schemas are recorded, oldest first."""
+    return list(_recorded()["versions"])
+
+
+def of_version(version: str) -> dict[str, list[str]]:
+    """The schemas of each operator in a version: those of the newest recorded version that is not newer, or else of
+    the oldest one."""
+    wanted = max(Version(Version(version).base_version), Version(versions()[0]))
+    found = {}
+    for name, changes in _recorded()["operators"].items():
+        past = [texts for since, texts in changes.items() if Version(since) <= wanted]
+        if past and past[-1]:
+            found[name] = past[-1]
+    return found
+
+
+def register(functions: Mapping[str, Operator], version: str) -> dict[str, Any]:
+    """Define the operators of `version` under `torch.ops.npu`, once per process.
+
+    They are compositions of other operators: what those are differentiable in, these are too.
+
+    Returns:
+        The operators as `torch.ops.npu` has them, by name.
+    """
+    import torch
+
+    library = torch.library.Library("npu", "DEF")
+    _libraries.append(library)
+    offered = of_version(version)
+    for name, texts in offered.items():
+        for text in texts:
+            library.define(text)
+            schema = torch._C.parse_schema(f"npu::{text}")
+            library.impl(text.partition("(")[0], _by_name(functions[name], schema), "CompositeImplicitAutograd")
+    return {name: getattr(torch.ops.npu, name) for name in offered}
+
+
+def _by_name(function: Operator, schema: Any) -> Operator:
+    # torch leaves out arguments that have the schema's defaults, which are not those of ours in every version.
+    names = [argument.name for argument in schema.arguments]
+    defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        return function(**{**defaults, **dict(zip(names, args, strict=False)), **options})
+
+    return call

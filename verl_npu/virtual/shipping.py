@@ -1,0 +1,50 @@
+"""`python -m verl_npu.virtual.shipping`: put the compiled device for the installed torch inside this package.
+
+A wheel built from this tree then carries it (`python -m build --wheel`), and machines with the same torch, Python and
+architecture need no compiler; all others compile as before.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from verl_npu.virtual import build, hccl_abi
+from verl_npu.virtual.errors import VirtualError
+from verl_npu.virtual.settings import Settings
+
+
+def ship(torch_version: str, cache: Path) -> list[Path]:
+    """Where the package now has the device for this torch, and libhccl.so; compiles them where the cache has none.
+
+    Raises:
+        BuildError: it cannot be compiled.
+    """
+    return [_copy(build.library(torch_version, cache)), _copy(hccl_abi.library(cache))]
+
+
+def _copy(library: Path) -> Path:
+    shipped = build.PREBUILT / library.parent.name / library.name
+    if not shipped.is_file():
+        shipped.parent.mkdir(parents=True, exist_ok=True)
+        fresh = shipped.with_name(f"{shipped.name}.{os.getpid()}")
+        shutil.copyfile(library, fresh)
+        os.replace(fresh, shipped)  # atomic: nobody sees half a library
+    return shipped
+
+
+def main() -> None:
+    """Ship for the torch of this environment, and print where."""
+    import torch
+
+    try:
+        for path in ship(torch.__version__, Settings.read({**os.environ, "VERL_NPU_VIRTUAL": "1"}).cache):
+            print(path)
+    except VirtualError as error:
+        sys.exit(f"verl-npu: {error}")
+
+
+if __name__ == "__main__":
+    main()

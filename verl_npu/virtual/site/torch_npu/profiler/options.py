@@ -1,0 +1,93 @@
+"""What a profiler is asked to record: torch_npu 2.7.1's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class ProfilerActivity(Enum):
+    """Whose work to record."""
+
+    CPU = "CPU"
+    NPU = "NPU"
+
+
+class ProfilerLevel(Enum):
+    """How much to record."""
+
+    Level_none = "Level_none"
+    Level0 = "Level0"
+    Level1 = "Level1"
+    Level2 = "Level2"
+
+
+class AiCMetrics(Enum):
+    """Which counters of the AI core to record."""
+
+    AiCoreNone = "ACL_AICORE_NONE"
+    PipeUtilization = "ACL_AICORE_PIPE_UTILIZATION"
+    ArithmeticUtilization = "ACL_AICORE_ARITHMETIC_UTILIZATION"
+    Memory = "ACL_AICORE_MEMORY_BANDWIDTH"
+    MemoryL0 = "ACL_AICORE_L0B_AND_WIDTH"
+    ResourceConflictRatio = "ACL_AICORE_RESOURCE_CONFLICT_RATIO"
+    MemoryUB = "ACL_AICORE_MEMORY_UB"
+    L2Cache = "ACL_AICORE_L2_CACHE"
+    MemoryAccess = "ACL_AICORE_MEMORY_ACCESS"
+
+
+class ExportType(Enum):
+    """How to write the result."""
+
+    Text = "text"
+    Db = "db"
+
+
+class HostSystem(Enum):
+    """Which counters of the host to record."""
+
+    CPU = "cpu"
+    MEM = "mem"
+    DISK = "disk"
+    NETWORK = "network"
+    OSRT = "osrt"
+
+
+@dataclass(frozen=True, slots=True)
+class _ExperimentalConfig:
+    profiler_level: ProfilerLevel = ProfilerLevel.Level0
+    aic_metrics: AiCMetrics = AiCMetrics.AiCoreNone
+    l2_cache: bool = False
+    msprof_tx: bool = False
+    mstx: bool = False
+    data_simplification: bool = True
+    record_op_args: bool = False
+    op_attr: bool = False
+    gc_detect_threshold: float | None = None
+    export_type: Any = None
+    host_sys: Any = ()
+    mstx_domain_include: Any = ()
+    mstx_domain_exclude: Any = ()
+    sys_io: bool = False
+    sys_interconnection: bool = False
+
+
+def supported_activities() -> set[ProfilerActivity]:
+    """What a profiler accepts; nothing of it is recorded."""
+    return set(ProfilerActivity)
+
+
+def supported_profiler_level() -> set[ProfilerLevel]:
+    """What a profiler accepts."""
+    return set(ProfilerLevel)
+
+
+def supported_ai_core_metrics() -> set[AiCMetrics]:
+    """What a profiler accepts."""
+    return set(AiCMetrics)
+
+
+def supported_export_type() -> set[ExportType]:
+    """What a profiler accepts."""
+    return set(ExportType)
