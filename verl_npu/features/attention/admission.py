@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from ...registry.probe import Defines, Mentions, Never
+from ...registry.probe import AllOf, Defines, Mentions, Never
 from .declared import UTILS, attention
 
 __all__ = ["NoFlashAttentionError"]
 
 _MODEL = "transformers.modeling_utils:PreTrainedModel"
 _FLASH = "flash_attention_2"
+_CAN_DISPATCH = f"{_MODEL}._flash_attn_2_can_dispatch"
 # What the first transformers whose check is right says where it admits an NPU.
-_ADMITS = Mentions(f"{_MODEL}._flash_attn_2_can_dispatch", "Detect using FlashAttention2 on Ascend NPU.")
+_ADMITS = Mentions(_CAN_DISPATCH, "Detect using FlashAttention2 on Ascend NPU.")
 
 
 class NoFlashAttentionError(ImportError):
@@ -47,12 +49,12 @@ def admitted(
 
 
 @attention.wrap(
-    f"{_MODEL}._flash_attn_2_can_dispatch",
+    _CAN_DISPATCH,
     why="transformers 4.54 to 4.55.2 ask for the version of flash_attn on NPUs as well, where there is none",
     how="on NPUs a model that supports flash attention gets it, as from 4.55.3 on",
     link="https://github.com/huggingface/transformers/pull/40151",
     retired_by=_ADMITS,
-    requires=Defines(f"{_MODEL}._flash_attn_2_can_dispatch"),
+    requires=Defines(_CAN_DISPATCH),
 )
 def dispatched(original: Callable[..., bool], model: Any, is_init_check: bool = False) -> bool:
     """Whether a model can use flash attention; raises where it cannot.
@@ -61,8 +63,8 @@ def dispatched(original: Callable[..., bool], model: Any, is_init_check: bool = 
     """
     if not (model._supports_flash_attn or getattr(model, "_supports_flash_attn_2", False)) or not _on_npu():
         return original(model, is_init_check)
-    utils = sys.modules[UTILS]
-    if not hasattr(utils, "_lazy_imports"):
+    imports = inspect.unwrap(sys.modules[UTILS]._lazy_imports)
+    if "npu_flash_attn_func" not in imports.__code__.co_names:
         raise NoFlashAttentionError(
             f"attn_implementation={_FLASH}: expected a transformers with a way to the NPU's flash attention, found "
             "4.54, which has none; install transformers 4.53.3 or 4.55.4, or set attn_implementation to sdpa"
@@ -76,7 +78,7 @@ def dispatched(original: Callable[..., bool], model: Any, is_init_check: bool = 
     how="on NPUs the function is asked for whatever there is, which is the NPU's flash attention",
     link="https://github.com/huggingface/transformers/pull/40151",
     retired_by=_ADMITS,
-    requires=Defines(f"{_MODEL}._flash_attn_2_can_dispatch"),
+    requires=AllOf(Mentions(f"{UTILS}:_lazy_imports", "npu_flash_attn_func"), Defines(_CAN_DISPATCH)),
 )
 def imported(original: Callable[..., Any], implementation: Any, *args: Any, **kwargs: Any) -> Any:
     """Import the functions of an implementation of flash attention."""
