@@ -1,7 +1,7 @@
 """What attention and experts cost around their arithmetic, before and after our patches: counts, and one ratio.
 
-`python benchmarks/attention.py`, with verl and transformers installed; virtual NPUs serve, for what is counted does not
-depend on the device: how often a forward waits for the device, and how many bytes of expert weights it copies. The
+`python benchmarks/attention.py`, with verl and transformers installed; virtual NPUs serve, for what is counted does
+not depend on the device: how often a forward waits for the device, and how many copies it makes of each expert. The
 padding helpers are timed against flash_attn's algorithm on the CPU of this machine, in turns. One line of JSON.
 """
 
@@ -19,7 +19,16 @@ from typing import Any
 
 LAYERS = 4
 # What hands numbers of a device to the host, or must know them to know a shape.
-WAITS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "_unique2", "bincount", "unique_dim")
+WAITS = (
+    "_local_scalar_dense",
+    "nonzero",
+    "equal",
+    "is_nonzero",
+    "masked_select",
+    "_unique2",
+    "bincount",
+    "unique_dim",
+)
 OPERATORS = (
     "npu_fusion_attention",
     "npu_grouped_matmul",
@@ -126,7 +135,7 @@ def _single_thread() -> Iterator[None]:
 
 
 def _padding() -> dict[str, float]:
-    """Seconds of ours over those of flash_attn's algorithm, best of many in turns: unpad and pad, forward and backward."""
+    """Seconds of ours over those of flash_attn's algorithm, the best of many: unpad and pad, with their backward."""
     import torch
     from torch import Tensor
 

@@ -57,7 +57,8 @@ def compute(case: Any, device: str, dtype: torch.dtype) -> dict[str, Any]:
     return result
 
 
-def _counted(calls: Counter[str]) -> None:
+def counted(calls: Counter[str]) -> None:
+    """Count the calls of torch_npu's operators from now on, by their names."""
     import torch_npu
 
     def count(name: str) -> None:
@@ -79,7 +80,7 @@ def main() -> None:
     calls: Counter[str] = Counter()
     states: dict[str, str] = {}
     if side == "npu":
-        _counted(calls)  # before transformers takes its copies
+        counted(calls)  # before transformers takes its copies
         import verl  # noqa: F401  # what verl-npu waits for
 
         import verl_npu

@@ -1,4 +1,4 @@
-"""One rank of Ulysses sequence parallelism: `python -m tests.parity.ulysses npu FILE` with RANK and the rest set.
+"""One rank of Ulysses sequence parallelism: `python -m tests.parity.ulysses npu FILE` with RANK, WORLD_SIZE, INIT.
 
 With `cpu` it is the reference: one process, the whole sequence, nothing of verl-npu.
 """
@@ -32,7 +32,9 @@ def weights(model: str) -> torch.Tensor:
 
 def _result(model: Any, logits: torch.Tensor, factors: torch.Tensor) -> dict[str, torch.Tensor]:
     (logits * factors.to(logits.device)).sum().backward()
-    gradients = {f"grad {n}": p.grad if p.grad is not None else torch.zeros_like(p) for n, p in model.named_parameters()}
+    gradients = {
+        f"grad {n}": p.grad if p.grad is not None else torch.zeros_like(p) for n, p in model.named_parameters()
+    }
     return {"logits": logits.detach(), **gradients}
 
 
@@ -49,7 +51,8 @@ def rank(model: str) -> dict[str, torch.Tensor]:
     ids, positions, padding = ulysses_pad_and_slice_inputs(
         inputs["input_ids"].npu(), inputs["position_ids"].npu(), sp_size=world
     )
-    assert padding == 0
+    if padding:
+        raise ValueError(f"expected a length that {world} ranks share evenly, found {padding} tokens too few")
     logits = made(input_ids=ids, position_ids=positions, attention_mask=None, use_cache=False).logits
     here, length = torch.distributed.get_rank(), ids.shape[1]
     result = _result(made, logits, weights(model)[:, here * length : (here + 1) * length])
@@ -74,7 +77,8 @@ def main() -> None:
     from verl.utils.ulysses import set_ulysses_sequence_parallel_group
 
     torch.npu.set_device(int(os.environ["RANK"]))
-    torch.distributed.init_process_group("hccl")
+    here, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.distributed.init_process_group("hccl", init_method=os.environ["INIT"], rank=here, world_size=size)
     set_ulysses_sequence_parallel_group(torch.distributed.group.WORLD)
     results = {model: rank(model) for model in MODELS}
     if torch.distributed.get_rank() == 0:
