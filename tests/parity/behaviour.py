@@ -131,18 +131,34 @@ def other_architectures() -> dict[str, Any]:
     return {"calls": dict(CALLS)}
 
 
-def missing_operator() -> dict[str, Any]:
+def missing_operators() -> dict[str, Any]:
+    """A block of experts without torch_npu's grouped product, and without its operators that permute."""
     block = qwen3_moe.Qwen3MoeSparseMoeBlock(cases.configuration(MIXED))
     x = torch.randn(2, 5, 96)
-    expected = block(x)[0]
-    kept = torch_npu.npu_moe_token_permute
-    del torch_npu.npu_moe_token_permute
-    try:
-        CALLS.clear()
-        found = copy.deepcopy(block).npu()(x.npu())[0].cpu()
-    finally:
-        torch_npu.npu_moe_token_permute = kept
-    return {"away": distance(found, expected), "calls": dict(CALLS)}
+    results = []
+    for device, missing in (
+        ("cpu", ()),
+        ("npu", ("npu_grouped_matmul",)),
+        ("npu", ("npu_moe_token_permute", "npu_moe_token_unpermute")),
+    ):
+        taken = {name: vars(torch_npu).pop(name) for name in missing}
+        try:
+            CALLS.clear()
+            made, given = copy.deepcopy(block).to(device), x.clone().to(device).requires_grad_()
+            out = made(given)[0]
+            out.square().sum().backward()
+            weights = [made.gate.weight.grad, made.experts[0].up_proj.weight.grad]
+            results.append(
+                ([t.detach().cpu() for t in (out, given.grad, *filter(torch.is_tensor, weights))], dict(CALLS))
+            )
+        finally:
+            vars(torch_npu).update(taken)
+    (expected, _), *others = results
+    names = ("product", "permutation")
+    return {
+        name: {"away": max(map(distance, found, expected)), "calls": calls}
+        for name, (found, calls) in zip(names, others, strict=True)
+    }
 
 
 def dtypes_of_norms() -> dict[str, Any]:
@@ -273,7 +289,7 @@ OBSERVATIONS = (
     hooks_on_experts,
     sharded,
     other_architectures,
-    missing_operator,
+    missing_operators,
     dtypes_of_norms,
     units_of_bfloat16,
     autocast,

@@ -55,9 +55,16 @@ def test_other_architectures_stay_untouched(seen) -> None:
 
 
 def test_what_needs_a_missing_operator_goes_upstreams_way(seen) -> None:
-    found = seen["missing_operator"]
+    found = seen["missing_operators"]["product"]
     assert found["away"] < FLOAT32
     assert set(found["calls"]) == {"npu_swiglu"}
+
+
+def test_tokens_are_permuted_by_plain_torch_where_the_operators_are_missing(seen) -> None:
+    found = seen["missing_operators"]["permutation"]
+    assert found["away"] < FLOAT32
+    # Three forward, and six backward.
+    assert found["calls"] == {"npu_grouped_matmul": 9, "npu_swiglu": 1}
 
 
 def test_a_norm_gives_upstreams_dtype_for_every_pair(seen) -> None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["dense_experts", "expert_block", "fused_experts", "vision_experts"]
 
-_OPERATORS = ("npu_moe_token_permute", "npu_grouped_matmul", "npu_swiglu", "npu_moe_token_unpermute")
+_OPERATORS = ("npu_grouped_matmul", "npu_swiglu")
+_PLAIN = "tokens are sorted by plain torch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +148,40 @@ def _routed(tokens: Tensor, selected: Tensor, routing: Tensor, weights: _Weights
     chosen = selected.reshape(-1)
     counts = torch.zeros(weights.experts, dtype=torch.int64, device=tokens.device)
     ends = counts.scatter_add_(0, chosen, torch.ones_like(chosen)).cumsum(0)
-    permuted, places = torch_npu.npu_moe_token_permute(tokens.to(dtype), selected.to(torch.int32))
+    permuted, places = _permuted(tokens.to(dtype), selected)
     parts = [
         grouped_linear(permuted, ends, [w.to(dtype) for w in part], transposed=weights.transposed)
         for part in weights.up
     ]
     hidden = torch_npu.npu_swiglu(parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1), dim=-1)
     out = grouped_linear(hidden, ends, [w.to(dtype) for w in weights.down], transposed=weights.transposed)
-    mixed: Tensor = torch_npu.npu_moe_token_unpermute(out.to(tokens.dtype), places, probs=routing)
-    return mixed
+    return _mixed(out.to(tokens.dtype), places, routing)
+
+
+def _permuted(tokens: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
+    """tokens [tokens, width] -> (copies in the order of their experts [tokens * chosen, width], where each went)."""
+    import torch
+    import torch_npu
+
+    # torch_npu has the operator from 2.7.1 on.
+    if operator("npu_moe_token_permute", tokens, _PLAIN) is not None:
+        made: tuple[Tensor, Tensor] = torch_npu.npu_moe_token_permute(tokens, selected.to(torch.int32))
+        return made
+    # NPUs sort floats much faster than integers, and the numbers of experts are exact in them.
+    order = torch.argsort(selected.reshape(-1).float(), stable=True)
+    rows = torch.arange(order.numel(), device=order.device)
+    return tokens.index_select(0, order // selected.shape[1]), torch.empty_like(order).scatter_(0, order, rows)
+
+
+def _mixed(rows: Tensor, places: Tensor, routing: Tensor) -> Tensor:
+    """rows [tokens * chosen, width] back in place, weighted by routing [tokens, chosen] and added: [tokens, width]."""
+    import torch_npu
+
+    if operator("npu_moe_token_unpermute", rows, _PLAIN) is not None:
+        made: Tensor = torch_npu.npu_moe_token_unpermute(rows, places, probs=routing)
+        return made
+    copies = rows.index_select(0, places.long()).unflatten(0, tuple(routing.shape))
+    return (copies * routing.unsqueeze(-1)).sum(dim=1)
 
 
 def _declare() -> None:

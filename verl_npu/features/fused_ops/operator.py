@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 __all__ = ["is_plain", "operator", "promoted"]
 
 
-def operator(name: str, tensor: Tensor) -> Callable[..., Any] | None:
+def operator(
+    name: str, tensor: Tensor, otherwise: str = "what uses it stays as it is upstream"
+) -> Callable[..., Any] | None:
     """torch_npu's operator `name` for a tensor on an NPU; None elsewhere, and where this build does not have it.
 
-    Says so once where the build does not have it.
+    Says so once where the build does not have it, and what happens `otherwise`.
     """
     if tensor.device.type != "npu" or tensor.numel() == 0:
         return None
@@ -25,7 +27,7 @@ def operator(name: str, tensor: Tensor) -> Callable[..., Any] | None:
     found: Callable[..., Any] | None = getattr(torch_npu, name, None)
     if found is None:
         version = getattr(torch_npu, "__version__", "of unknown version")
-        activation.report(f"torch_npu {version} has no {name}: what uses it stays as it is upstream")
+        activation.report(f"torch_npu {version} has no {name}: {otherwise}")
     return found
 
 
