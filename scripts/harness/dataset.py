@@ -19,6 +19,7 @@ def _row(source: str, question: str, answer: str, truth: str, split: str, index:
     return {
         "data_source": source,
         "prompt": [{"role": "user", "content": question}],
+        "messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": truth},
         "extra_info": {"split": split, "index": index, "answer": answer, "question": question},

@@ -24,8 +24,10 @@ class Pin:
     transformers: str
     ray_init: str
     """The Hydra path of what goes to ray.init."""
-    virtual_rollout: str
-    """The rollout engine for virtual NPUs; on real ones it is vllm."""
+    sft: str
+    """The module of the trainer for supervised fine-tuning."""
+    virtual_rollout: str | None
+    """The rollout engine for virtual NPUs; on real ones it is vllm. None: the pin has none that runs on them."""
 
     @property
     def requirements(self) -> Path:
@@ -42,6 +44,7 @@ PINS = {
             on_pypi=True,
             transformers="4.57.6",
             ray_init="ray_kwargs.ray_init",
+            sft="verl.trainer.fsdp_sft_trainer",
             virtual_rollout="virtual",
         ),
         Pin(
@@ -51,7 +54,38 @@ PINS = {
             on_pypi=False,
             transformers="4.53.3",
             ray_init="ray_init",
+            sft="verl.trainer.fsdp_sft_trainer",
             virtual_rollout="hf",
+        ),
+        Pin(
+            name="ccd7d934",
+            commit="ccd7d934f91be98bb3732c78bd1870fa39c399ad",
+            version="0.7.0.dev",
+            on_pypi=False,
+            transformers="4.57.6",
+            ray_init="ray_kwargs.ray_init",
+            sft="verl.trainer.fsdp_sft_trainer",
+            virtual_rollout=None,
+        ),
+        Pin(
+            name="v0.7.1",
+            commit="bec9ef74",
+            version="0.7.1",
+            on_pypi=True,
+            transformers="4.57.6",
+            ray_init="ray_kwargs.ray_init",
+            sft="verl.trainer.sft_trainer",
+            virtual_rollout=None,
+        ),
+        Pin(
+            name="v0.9.1",
+            commit="",
+            version="0.9.1",
+            on_pypi=True,
+            transformers="5.10.4",
+            ray_init="ray_kwargs.ray_init",
+            sft="verl.trainer.sft_trainer",
+            virtual_rollout=None,
         ),
     )
 }

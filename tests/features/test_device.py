@@ -2,18 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from verl_npu.features.device import (
-    DeviceContradictionError,
-    PlacementError,
-    ascend_unless_cpu,
-    composed_device,
-    cuda_is_not_here,
-    npu_unless_cpu,
-    npus_are_asked_for,
-    placed_or_refused,
-    resolve_device,
-    software_decides,
-)
+from verl_npu.features.device import DeviceContradictionError, PlacementError
+from verl_npu.features.device.ordinal import ordinal
+from verl_npu.features.device.placement import npus_are_asked_for, placed_or_refused
+from verl_npu.features.device.setting import ascend_unless_cpu, composed_device, npu_unless_cpu, resolve_device
+from verl_npu.features.device.verdict import cuda_is_not_here, software_decides
 
 omegaconf = pytest.importorskip("omegaconf")
 
@@ -187,3 +180,16 @@ def test_an_explicit_cpu_is_not_overridden(automatic) -> None:
     composed = config("cuda")
     automatic(lambda config: config.trainer.update(device="npu"), composed)
     assert composed.trainer.device == "npu"
+
+
+@pytest.mark.parametrize(
+    ("assigned", "visible", "index"),
+    [("3", None, 3), ("3", "1,3", 1), ("1", "1,3", 0), ("0", "0", 0), ("2", "3, 2", 1)],
+)
+def test_an_npu_has_the_index_of_its_place_among_the_visible_ones(assigned: str, visible: str, index: int) -> None:
+    assert ordinal(assigned, visible) == index
+
+
+def test_an_npu_that_the_worker_cannot_see_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match=r"gave this worker NPU 2.*'1,3'.*before `ray start`"):
+        ordinal("2", "1,3")

@@ -1,4 +1,4 @@
-"""What each kind of process of a real Ray cluster with virtual NPUs believes, with verl-npu and without."""
+"""What each kind of process of a real Ray job on virtual NPUs believes, at each pin, with verl-npu and without."""
 
 from __future__ import annotations
 
@@ -6,85 +6,143 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
-# One program for all: the driver, an actor that asks for CPUs only (as TaskRunner, agent loops and servers do), and
-# one that asks for an NPU (as workers do).
-PROGRAM = """
-import json, ray
+PROGRAM = Path(__file__).with_name("verdict_program.py")
+PINS = ("796871d7", "v0.6.1", "ccd7d934", "v0.7.1", "v0.9.1")
+BLIND = ("TaskRunner", "AgentLoopWorker", "vLLMHttpServer")
+WORKERS = ("worker 0", "worker 1")
+NOSET = "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"
 
-def look():
-    import os
-    from verl.utils import device
-    import verl.utils.distributed as copy
-    import verl.single_controller.base.worker as other
-
-    def of(name):
-        try:
-            return getattr(device, name)()
-        except RuntimeError as error:
-            return f"raises {error}"
-
-    return {
-        "device": of("get_device_name"),
-        "backend": of("get_nccl_backend"),
-        "keyword": of("get_visible_devices_keyword"),
-        "npu": [device.is_npu_available, copy.is_npu_available, other.is_npu_available],
-        "cuda": device.is_cuda_available,
-        "visible": os.environ.get("ASCEND_RT_VISIBLE_DEVICES"),
-    }
-
-driver = look()
-ray.init(num_cpus=4, resources={"NPU": 2}, include_dashboard=False, log_to_driver=False)
-Actor = ray.remote(type("Actor", (), {"look": lambda self: look()}))
-blind = [Actor.options(name=name, num_cpus=1).remote() for name in ("TaskRunner", "AgentLoopWorker", "vLLMHttpServer")]
-workers = [Actor.options(num_cpus=0, resources={"NPU": 1}).remote() for _ in range(2)]
-names = ("TaskRunner", "AgentLoopWorker", "vLLMHttpServer", "worker", "worker 2")
-table = dict(zip(names, ray.get([actor.look.remote() for actor in [*blind, *workers]])))
-print(json.dumps({"driver": driver, **table}))
-ray.shutdown()
-"""
+# What upstream does by itself at a pin in a process that Ray hides the NPUs from, and what its pools then ask for.
+UPSTREAM = {
+    "796871d7": ("cpu", "raises", ["CPU", "GPU"]),
+    "v0.6.1": ("cpu", "nccl", ["CPU", "GPU"]),
+    "ccd7d934": ("cpu", "nccl", ["CPU", "GPU"]),
+    "v0.7.1": ("cpu", "nccl", ["CPU", "GPU"]),
+    "v0.9.1": ("npu", "hccl", ["CPU", "NPU"]),
+}
 
 
-def table(**environment: str) -> dict[str, dict[str, object]]:
-    pytest.importorskip("verl")
+def environment(verl: Path, **changes: str) -> dict[str, str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_NPU", "ASCEND_", "RAY_"))}
     # The device that the tests before this one have compiled is used again.
     inherited |= {k: v for k, v in os.environ.items() if k == "VERL_NPU_CACHE"}
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**inherited, "VERL_NPU_VIRTUAL": "2", "RAY_USAGE_STATS_ENABLED": "0", **environment},
-        capture_output=True,
+    path = os.pathsep.join([str(verl), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**inherited, "VERL_NPU_VIRTUAL": "2", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": path, **changes}
+
+
+def start(verl: Path, cwd: Path, **changes: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM)],
+        env=environment(verl, **changes),
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=300,
-        check=False,
     )
-    assert result.returncode == 0, result.stderr[-3000:]
-    found = json.loads(result.stdout.splitlines()[-1])
-    for process, row in found.items():
+
+
+def answer(output: str, verl: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The job and the table of its processes; the table goes to the test's output."""
+    (line,) = [line for line in output.splitlines() if line.startswith('{"job"')]
+    found = json.loads(line)
+    assert Path(found["job"]["verl"]).is_relative_to(verl)
+    print(found["job"])
+    for process, row in found["table"].items():
         print(f"{process:16} {row}")
-    return found
+    return found["job"], found["table"]
 
 
-BLIND = ("TaskRunner", "AgentLoopWorker", "vLLMHttpServer")
+def outcome(process: subprocess.Popen[str], verl: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    try:
+        output, errors = process.communicate(timeout=400)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors[-3000:]
+    return answer(output, verl)
 
 
-def test_with_verl_npu_every_process_comes_to_the_same_verdict() -> None:
-    found = table()
-    for process, row in found.items():
-        assert (row["device"], row["backend"], row["npu"], row["cuda"]) == ("npu", "hccl", [True] * 3, False), process
+Verl = Callable[[str], Path]
+
+
+@pytest.fixture
+def verl(importable: Verl) -> Verl:
+    pytest.importorskip("ray")
+    return importable
+
+
+@pytest.mark.parametrize("pin", PINS)
+def test_with_verl_npu_every_process_comes_to_the_same_verdict(pin: str, verl: Verl, tmp_path: Path) -> None:
+    job, table = outcome(start(verl(pin), tmp_path), verl(pin))
+    assert job["setting"] == "npu"
+    assert job["asked"] == [["CPU", "NPU"]]
+    assert list(table) == ["driver", *BLIND, *WORKERS]
+    for process, row in table.items():
+        assert (row["device"], row["backend"], row["npu"], row["cuda"]) == ("npu", "hccl", [True], False), process
+        assert row["resource"] in ("NPU", None)  # None: the pin has no such question
         assert row["keyword"] == "ASCEND_RT_VISIBLE_DEVICES"
-    assert sorted(found[name]["visible"] for name in ("worker", "worker 2")) == ["0", "1"]
+    assert [table[name]["visible"] for name in BLIND] == [""] * 3
+    assert sorted(table[name]["visible"] for name in WORKERS) == ["0", "1"]
+    assert {table[name]["computes on"] for name in WORKERS} == {"npu:0"}
 
 
-def test_without_it_the_known_fault_is_there() -> None:
-    found = table(VERL_NPU="off")
-    # Ray hides the NPUs from them, so they decide for nccl: the reason for the patch.
+@pytest.mark.parametrize("pin", PINS)
+def test_without_it_the_known_faults_are_there(pin: str, verl: Verl, tmp_path: Path) -> None:
+    job, table = outcome(start(verl(pin), tmp_path, VERL_NPU="off", PLACEMENT_SECONDS="10"), verl(pin))
+    device, backend, asked = UPSTREAM[pin]
+    assert job["setting"] == "cuda"
     for process in BLIND:
-        row = found[process]
-        assert (row["visible"], row["device"], row["backend"], row["npu"]) == ("", "cpu", "nccl", [False] * 3)
-    for process in ("driver", "worker", "worker 2"):
-        assert (found[process]["device"], found[process]["backend"]) == ("npu", "hccl")
+        row = table[process]
+        # Ray hides the NPUs from them: the reason for the patch of the constant.
+        assert (row["visible"], row["device"], row["npu"]) == ("", device, [False]), process
+        assert row["backend"].startswith(backend), process
+    assert (table["driver"]["device"], table["driver"]["backend"]) == ("npu", "hccl")
+    assert job["asked"] == [asked]
+    if "GPU" in asked:
+        # There is none: upstream waits for ever.
+        assert table["worker 0"] == {"waits": True}
+
+
+def test_workers_find_their_own_npu_in_a_list_with_gaps(verl: Verl, tmp_path: Path) -> None:
+    changes = {"VERL_NPU_VIRTUAL": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3"}
+    _, table = outcome(start(verl("v0.6.1"), tmp_path, **changes), verl("v0.6.1"))
+    assert sorted(table[name]["visible"] for name in WORKERS) == ["1", "3"]
+    assert {table[name]["computes on"] for name in WORKERS} == {"npu:0"}
+
+
+def test_workers_find_their_own_npu_where_ray_hides_none(verl: Verl, tmp_path: Path) -> None:
+    changes = {"VERL_NPU_VIRTUAL": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3", NOSET: "1"}
+    _, table = outcome(start(verl("v0.6.1"), tmp_path, **changes), verl("v0.6.1"))
+    assert [table[name]["visible"] for name in WORKERS] == ["1,3"] * 2
+    assert sorted(table[name]["computes on"] for name in WORKERS) == ["npu:0", "npu:1"]
+
+
+def test_without_verl_npu_they_do_not(verl: Verl, tmp_path: Path) -> None:
+    # v0.9.1: the pin whose pools ask for NPUs by themselves, so that its workers are made at all.
+    changes = {"VERL_NPU_VIRTUAL": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3", NOSET: "1", "VERL_NPU": "off"}
+    _, table = outcome(start(verl("v0.9.1"), tmp_path, **changes), verl("v0.9.1"))
+    assert "invalid device ordinal 3" in table["worker 0"]["raises"]
+
+
+@contextmanager
+def cluster(verl: Path, folder: Path, **changes: str) -> Iterator[str]:
+    """A Ray cluster that outlives its jobs; gives the address for `ray job submit`."""
+    ports = {"gcs": 26379, "dashboard": 28265}
+    ray = Path(sys.executable).with_name("ray")
+    command = [str(ray), "start", "--head", "--block", "--num-cpus=16", "--disable-usage-stats"]
+    command += [f"--port={ports['gcs']}", f"--dashboard-port={ports['dashboard']}", f"--temp-dir={folder}"]
+    with (folder / "head.log").open("w") as log:
+        head = subprocess.Popen(command, env=environment(verl, **changes), stdout=log, stderr=log)
+    try:
+        yield f"http://127.0.0.1:{ports['dashboard']}"
+    finally:
+        head.terminate()
+        head.wait(timeout=60)

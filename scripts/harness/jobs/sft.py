@@ -1,4 +1,4 @@
-"""Supervised fine-tuning through verl's FSDP trainer, started by torchrun: a process for each NPU, and no Ray."""
+"""Supervised fine-tuning through verl's FSDP trainers, started by torchrun: a process for each NPU, and no Ray."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from harness.jobs.base import Job, Plan
 
 BATCH = 32
+# Up to v0.6.1 and a little after, a trainer of its own; then one over verl's engines, with other settings.
+FSDP_TRAINER = "verl.trainer.fsdp_sft_trainer"
 
 
 def arguments(plan: Plan) -> list[str]:
@@ -14,15 +16,10 @@ def arguments(plan: Plan) -> list[str]:
     settings: dict[str, object] = {
         "data.train_files": plan.train,
         "data.val_files": plan.test,
-        "data.prompt_key": "extra_info",
-        "data.response_key": "extra_info",
-        "data.prompt_dict_keys": "[question]",
-        "data.response_dict_keys": "[answer]",
         "data.train_batch_size": BATCH,
         "data.micro_batch_size_per_gpu": BATCH // plan.npus if plan.generated else 1,
         "data.max_length": 96 if plan.generated else 1024,
         "data.truncation": "right",
-        "model.partial_pretrain": plan.model,
         "optim.lr": 5e-3 if plan.generated else 1e-5,
         "trainer.default_local_dir": plan.run_dir / "checkpoints",
         "trainer.logger": "console",
@@ -32,10 +29,32 @@ def arguments(plan: Plan) -> list[str]:
         "trainer.save_freq": plan.steps,
         "trainer.test_freq": -1,
         "trainer.resume_mode": "disable",
+    }
+    settings |= _fsdp_trainer(plan) if plan.pin.sft == FSDP_TRAINER else _engine_trainer(plan)
+    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={plan.npus}"]
+    return [*start, "-m", plan.pin.sft, *(f"{key}={value}" for key, value in settings.items())]
+
+
+def _fsdp_trainer(plan: Plan) -> dict[str, object]:
+    return {
+        "data.prompt_key": "extra_info",
+        "data.response_key": "extra_info",
+        "data.prompt_dict_keys": "[question]",
+        "data.response_dict_keys": "[answer]",
+        "model.partial_pretrain": plan.model,
         "trainer.checkpoint.save_contents": "[model,hf_model]",
     }
-    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={plan.npus}"]
-    return [*start, "-m", "verl.trainer.fsdp_sft_trainer", *(f"{key}={value}" for key, value in settings.items())]
+
+
+def _engine_trainer(plan: Plan) -> dict[str, object]:
+    return {
+        "data.use_dynamic_bsz": False,
+        "data.num_workers": 0,
+        "model.path": plan.model,
+        # Inductor has no NPU backend without triton-ascend.
+        "engine.use_torch_compile": False,
+        "checkpoint.save_contents": "[model,hf_model]",
+    }
 
 
 def trained_model(plan: Plan) -> Path:
@@ -45,7 +64,7 @@ def trained_model(plan: Plan) -> Path:
 
 JOB = Job(
     name="sft",
-    pins=("v0.6.1",),
+    pins=("v0.6.1", "796871d7", "ccd7d934", "v0.7.1", "v0.9.1"),
     arguments=arguments,
     metric="train/loss",
     trained_model=trained_model,
