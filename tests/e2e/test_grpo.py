@@ -32,6 +32,7 @@ def test_the_real_job_trains_and_all_processes_agree(pin: str, smoke: Smoke, tmp
     assert found == {
         "device": {"applied"},
         "attention": {"applied"},
+        "fused_ops": {"applied"},
         "rollout": {"native"},
         # The workers never import the trainer, which is what this one patches.
         "fleet": {"applied", "pending"},

@@ -62,8 +62,8 @@ class Plugin:
     reported: list[str] = field(default_factory=list)
     registries: list[Registry] = field(default_factory=list)
 
-    def feature(self, name: str) -> Feature:
-        made = Feature(name, f"the feature {name}")
+    def feature(self, name: str, **options: str) -> Feature:
+        made = Feature(name, f"the feature {name}", **options)
         self.features.append(made)
         return made
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from verl_npu.registry.engine import Registry
 from verl_npu.registry.errors import ConflictError, DeclarationError, DriftError, LockError
 from verl_npu.registry.probe import Defines, Mentions, Never
 from verl_npu.registry.state import State
@@ -363,6 +364,52 @@ def test_a_later_overwrite_is_shadowed_and_survives_the_rollback(plugin, package
     assert registry.states() == {"math": State.SHADOWED}
     registry.deactivate()
     assert ops.double is theirs
+
+
+@pytest.fixture
+def overwriting(plugin, package, why) -> Registry:
+    """Upstream's own patches, imported after ours: one of the targets, and one thing that is not ours."""
+    package.write("up.ops", OPS)
+    package.write("up.user", "from up.ops import double\n")
+    package.write("up.own", "import up.ops\n\ndef theirs(x):\n    return 'theirs'\n\nup.ops.double = theirs\n")
+    feature = plugin.feature("math", after="up.own")
+
+    @feature.wrap("up.ops:double", retired_by=NEVER, **why)
+    def double(original, x):
+        return original(x) + 1000
+
+    package.load("up.user")
+    registry = plugin.start()
+    package.load("up.own")
+    return registry
+
+
+def test_what_a_named_module_overwrites_is_put_in_force_again(overwriting, package) -> None:
+    assert package.load("up.ops").double(5) == 1010
+    status = overwriting.status()["math.double"]
+    assert (status.state, status.reason.endswith("over what up.own put there")) == (State.APPLIED, True)
+
+
+def test_a_rollback_leaves_what_the_named_module_put_there(overwriting, package) -> None:
+    overwriting.deactivate()
+    assert package.load("up.ops").double is package.load("up.own").theirs
+    assert package.load("up.user").double(5) == 10
+
+
+def test_what_others_overwrite_is_shadowed_beside_a_named_module(plugin, package, why) -> None:
+    package.write("up.ops", OPS)
+    package.write("up.own", "")
+    feature = plugin.feature("math", after="up.own")
+
+    @feature.wrap("up.ops:double", retired_by=NEVER, **why)
+    def double(original, x):
+        return original(x) + 1000
+
+    registry = plugin.start()
+    ops = package.load("up.ops")
+    ops.double = lambda x: "somebody's"
+    package.load("up.own")
+    assert registry.status()["math.double"].state is State.SHADOWED
 
 
 def test_an_object_that_somebody_replaced_before_is_refused(plugin, package, math) -> None:

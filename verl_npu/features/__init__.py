@@ -25,9 +25,10 @@ def load() -> Sequence[Feature]:
     from .attention import attention
     from .device import device
     from .fleet import fleet
+    from .fused_ops import fused_ops
     from .rollout import rollout
 
-    return (device, attention, rollout, fleet)
+    return (device, attention, fused_ops, rollout, fleet)
 
 
 def locks_folder() -> Path:

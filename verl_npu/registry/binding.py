@@ -7,7 +7,7 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +16,17 @@ from .patch import Action, Patch
 from .source import Kind, SourceTree
 from .target import Target
 
-__all__ = ["MISSING", "Binding", "Slot", "build", "check_live", "check_names", "find_slot", "namespace"]
+__all__ = [
+    "MISSING",
+    "Binding",
+    "Slot",
+    "build",
+    "check_live",
+    "check_names",
+    "comes_from",
+    "find_slot",
+    "namespace",
+]
 
 
 class _Missing:
@@ -62,6 +72,8 @@ class Binding:
     before: Any
     after: Any
     copies: list[Slot] = field(default_factory=list)
+    beneath: Binding | None = None
+    """The binding that was there before somebody overwrote the target and we overwrote them."""
 
     def in_force(self) -> bool:
         """Whether the target is still ours, by identity."""
@@ -69,8 +81,13 @@ class Binding:
 
     def restore(self) -> list[str]:
         """Put back the target and all copies; what somebody else has overwritten since is left and named."""
+        left = self._put_back((*self.copies, self.slot))
+        # Its target is ours no more, but the copies that it rebound still are.
+        return left if self.beneath is None else left + self.beneath._put_back(self.beneath.copies)
+
+    def _put_back(self, slots: Sequence[Slot]) -> list[str]:
         left = []
-        for slot in (*self.copies, self.slot):
+        for slot in slots:
             if slot.read() is self.after:
                 slot.write(self.before)
             else:
@@ -121,6 +138,12 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
     definition = tree.definition(patch.target)
     if definition is None or definition.kind not in (Kind.IMPORTED, Kind.ASSIGNED):
         raise _unexpected(patch, f"the function defined in {module.__file__}", f"one from {code.co_filename}")
+
+
+def comes_from(value: Any, module: types.ModuleType) -> bool:
+    """Whether a function, method or class was defined in `module`."""
+    inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+    return getattr(inner, "__module__", None) == module.__name__
 
 
 def _unexpected(patch: Patch, expected: str, found: str) -> ApplyError:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from . import hooks
-from .binding import Binding, build, check_live, find_slot
+from .binding import Binding, build, check_live, comes_from, find_slot
 from .errors import DriftError, RegistryError
 from .lock import Lock, read_locks
 from .patch import Feature, Patch, Upstream, conflicts, owners
@@ -87,6 +87,7 @@ class Registry:
         self._statuses: dict[str, Status] = {}
         self._bindings: dict[str, Binding] = {}
         self._hooked: list[str] = []
+        self._watched: list[str] = []
 
     @property
     def active(self) -> bool:
@@ -121,7 +122,10 @@ class Registry:
             hooks.remove_hook(self._trigger, self._before_trigger)
             for module in self._hooked:
                 hooks.remove_hook(module, self._apply_module)
+            for module in self._watched:
+                hooks.remove_hook(module, self._apply_again)
             self._hooked.clear()
+            self._watched.clear()
             for patch_id in list(self._bindings):
                 self._take_back(patch_id, "deactivated")
             for patch_id, status in self._statuses.items():
@@ -178,6 +182,9 @@ class Registry:
             self._hooked += to_hook
         for name in to_hook:
             hooks.add_hook(name, self._apply_module)
+        for name in {feature.after for feature in self.features if feature.after} - set(self._watched):
+            self._watched.append(name)
+            hooks.add_hook(name, self._apply_again)
 
     def _verify(self) -> None:
         self.features = self._load_features()
@@ -261,6 +268,21 @@ class Registry:
             self._fail(feature, patch, error)
             if self.policy.strict:
                 raise
+
+    def _apply_again(self, module: ModuleType) -> None:
+        """`module` is one that overwrites what some features patch: where it did, ours is put in its place."""
+        with self._lock:
+            for patch in (patch for feature in self.features if feature.after == module.__name__ for patch in feature):
+                beneath = self._bindings.get(patch.id)
+                if beneath is None or beneath.in_force() or not comes_from(beneath.slot.read(), module):
+                    continue
+                binding = Binding(patch, beneath.slot, beneath.slot.read(), beneath.after, beneath=beneath)
+                binding.slot.write(binding.after)
+                self._bindings[patch.id] = binding
+                self._statuses[patch.id] = Status(
+                    State.APPLIED, f"{self._statuses[patch.id].reason}; over what {module.__name__} put there"
+                )
+            self._changed(self)
 
     def _prepare(self, patch: Patch, module: ModuleType) -> Binding:
         slot = find_slot(module, patch.target)

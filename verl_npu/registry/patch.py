@@ -89,11 +89,13 @@ class Feature:
         def resolve_device(original, config): ...
     """
 
-    __slots__ = ("_patches", "name", "summary")
+    __slots__ = ("_patches", "after", "name", "summary")
 
-    def __init__(self, name: str, summary: str) -> None:
+    def __init__(self, name: str, summary: str, *, after: str = "") -> None:
+        """`after` is a module of upstream that overwrites the same targets: what it put there we overwrite in turn."""
         self.name = name
         self.summary = summary
+        self.after = after
         self._patches: dict[str, Patch] = {}
 
     def __iter__(self) -> Iterator[Patch]:

@@ -9,7 +9,7 @@ from typing import Protocol
 from .source import SourceTree
 from .target import Target
 
-__all__ = ["AllOf", "AnyOf", "Defines", "Mentions", "Never", "Not", "Probe"]
+__all__ = ["AllOf", "AnyOf", "Defines", "Mentions", "Never", "Not", "Passes", "Probe"]
 
 
 class Probe(Protocol):
@@ -63,6 +63,31 @@ class Mentions:
 
     def __str__(self) -> str:
         return f"{self.target} mentions {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """A call in the definition of `target` passes the constant `value` as `keyword`."""
+
+    target: str
+    keyword: str
+    value: str
+
+    def holds(self, tree: SourceTree) -> bool:
+        return any(
+            isinstance(node, ast.keyword)
+            and node.arg == self.keyword
+            and isinstance(node.value, ast.Constant)
+            and node.value.value == self.value
+            for statement in tree.nodes(Target.parse(self.target))
+            for node in ast.walk(statement)
+        )
+
+    def modules(self) -> frozenset[str]:
+        return frozenset({Target.parse(self.target).module})
+
+    def __str__(self) -> str:
+        return f"{self.target} passes {self.keyword}={self.value!r}"
 
 
 @dataclass(frozen=True, slots=True)

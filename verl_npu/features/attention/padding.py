@@ -1,41 +1,20 @@
-"""Flash attention through transformers' NPU path: the padding helpers that upstream expects there.
-
-`flash_attn` does not exist on Ascend and is never faked: a dummy in `sys.modules` breaks the checks of transformers
-and vLLM. What upstream's NPU branches import from transformers is put where they look for it.
-"""
+"""The padding helpers of `flash_attn.bert_padding`, in plain torch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..registry.patch import Feature
-from ..registry.probe import AnyOf, Mentions
-
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["attention"]
-
-attention = Feature("attention", "flash attention and its padding helpers, through transformers' NPU path")
-
-_NPU_MODULE = "transformers.integrations.npu_flash_attention"
-_WHY = (
-    "transformers removed the helper from its NPU module in 4.55.2, and upstream's NPU branches import it from there"
-)
-_HOW = "the same function in plain torch, added to that module"
-_LINK = "https://github.com/volcengine/verl/issues/3561"
-# At 796871d7 the workers import all four; at v0.6.1 one module still imports two of them.
-_WORKERS_IMPORT = Mentions("verl.workers.actor.dp_actor", _NPU_MODULE)
-_ANYTHING_IMPORTS = AnyOf(_WORKERS_IMPORT, Mentions("verl.workers.roles.utils.padding", _NPU_MODULE))
+__all__ = ["index_first_axis", "kept_indices", "pad_input", "rearrange", "unpad_input"]
 
 
-@attention.add(f"{_NPU_MODULE}:index_first_axis", why=_WHY, how=_HOW, link=_LINK, requires=_WORKERS_IMPORT)
 def index_first_axis(x: Tensor, indices: Tensor) -> Tensor:
     """Select rows: x [tokens, ...], indices [selected] -> [selected, ...]. Differentiable in `x`."""
     return x.index_select(0, indices.reshape(-1))
 
 
-@attention.add(f"{_NPU_MODULE}:unpad_input", why=_WHY, how=_HOW, link=_LINK, requires=_ANYTHING_IMPORTS)
 def unpad_input(
     hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
@@ -43,20 +22,35 @@ def unpad_input(
 
     hidden_states [batch, seqlen, ...], attention_mask and unused_mask [batch, seqlen], 1 = kept ->
     (tokens [total, ...], indices [total] into batch*seqlen, cu_seqlens int32 [batch + 1], max_seqlen, seqlens used
-    int32 [batch]). As flash_attn.bert_padding.unpad_input of flash-attn 2.7.
+    int32 [batch]). As flash_attn.bert_padding.unpad_input of flash-attn 2.7. Waits for the device once: how many
+    tokens are kept decides a shape.
     """
     import torch
 
     all_masks = attention_mask if unused_mask is None else attention_mask + unused_mask
     seqlens = all_masks.sum(dim=-1, dtype=torch.int32)
-    used_seqlens = attention_mask.sum(dim=-1, dtype=torch.int32)
-    indices = torch.nonzero(all_masks.flatten(), as_tuple=False).flatten()
+    used_seqlens = seqlens if unused_mask is None else attention_mask.sum(dim=-1, dtype=torch.int32)
+    lengths = seqlens.tolist()
+    indices = kept_indices(all_masks, sum(lengths))
     cu_seqlens = torch.nn.functional.pad(torch.cumsum(seqlens, dim=0, dtype=torch.int32), (1, 0))
     tokens = hidden_states.flatten(0, 1).index_select(0, indices)
-    return tokens, indices, cu_seqlens, int(seqlens.max().item()), used_seqlens
+    return tokens, indices, cu_seqlens, max(lengths, default=0), used_seqlens
 
 
-@attention.add(f"{_NPU_MODULE}:pad_input", why=_WHY, how=_HOW, link=_LINK, requires=_ANYTHING_IMPORTS)
+def kept_indices(mask: Tensor, total: int) -> Tensor:
+    """Where `mask` [batch, seqlen] keeps its `total` tokens: int64 [total] into batch*seqlen, in order.
+
+    As nonzero, which would wait for the device to learn `total`.
+    """
+    import torch
+
+    kept = mask.flatten().bool()
+    places = torch.arange(kept.numel(), device=mask.device)
+    # The dropped ones all go to a slot after the last, which is cut off.
+    slots = torch.where(kept, torch.cumsum(kept, dim=0) - 1, total)
+    return places.new_zeros(total + 1).scatter_(0, slots, places)[:total]
+
+
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
     """Put tokens back into a padded batch: [total, ...], indices [total] -> [batch, seqlen, ...], zero elsewhere.
 
@@ -67,7 +61,6 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
     return padded.unflatten(0, (batch, seqlen))
 
 
-@attention.add(f"{_NPU_MODULE}:rearrange", why=_WHY, how=_HOW, link=_LINK, requires=_WORKERS_IMPORT)
 def rearrange(tensor: Tensor, pattern: str, **axes: int) -> Tensor:
     """`einops.rearrange` for the patterns that upstream uses; raises NotImplementedError for any other."""
     words = " ".join(pattern.split())

@@ -1,0 +1,80 @@
+"""Where transformers asks for a package that does not exist on NPUs."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from verl_npu.features.attention import admission
+
+
+@pytest.fixture
+def on_npu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "_on_npu", lambda: True)
+
+
+@pytest.fixture
+def off_npu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "_on_npu", lambda: False)
+
+
+def utilities(monkeypatch: pytest.MonkeyPatch, lazy_imports: Any) -> None:
+    module = ModuleType(admission.UTILS)
+    module._lazy_imports = lazy_imports  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, admission.UTILS, module)
+
+
+def refuses(*_: Any) -> Any:
+    raise RuntimeError("upstream's check")
+
+
+def test_a_dummy_is_not_looked_at(on_npu) -> None:
+    config = SimpleNamespace(_attn_implementation=None)
+    assert admission.admitted(refuses, SimpleNamespace(_supports_flash_attn_2=True), config) is config
+    assert config._attn_implementation == "flash_attention_2"
+
+
+def test_a_check_alone_changes_nothing(on_npu) -> None:
+    config = SimpleNamespace(_attn_implementation=None)
+    admission.admitted(refuses, SimpleNamespace(_supports_flash_attn_2=True), config, hard_check_only=True)
+    assert config._attn_implementation is None
+
+
+def test_a_model_without_flash_attention_gets_upstreams_error(on_npu) -> None:
+    with pytest.raises(RuntimeError, match="upstream's check"):
+        admission.admitted(refuses, SimpleNamespace(_supports_flash_attn_2=False), None)
+    with pytest.raises(RuntimeError, match="upstream's check"):
+        admission.dispatched(refuses, SimpleNamespace(_supports_flash_attn=False))
+
+
+def test_without_an_npu_upstream_decides(off_npu) -> None:
+    with pytest.raises(RuntimeError, match="upstream's check"):
+        admission.admitted(refuses, SimpleNamespace(_supports_flash_attn_2=True), None)
+    with pytest.raises(RuntimeError, match="upstream's check"):
+        admission.dispatched(refuses, SimpleNamespace(_supports_flash_attn=True))
+    assert admission.imported(lambda name: name, "flash_attention_2") == "flash_attention_2"
+    with pytest.raises(RuntimeError, match="upstream's check"):
+        admission.not_exchanged(refuses, None, "flash_attention_2")
+
+
+def test_a_version_with_a_way_to_the_npu_is_admitted(on_npu, monkeypatch) -> None:
+    def lazy_imports() -> None:
+        from transformers.integrations.npu_flash_attention import npu_flash_attn_func  # noqa: F401
+
+    utilities(monkeypatch, lazy_imports)
+    assert admission.dispatched(refuses, SimpleNamespace(_supports_flash_attn=True)) is True
+    assert admission.imported(lambda name: name, "flash_attention_2") is None
+    assert admission.imported(lambda name: name, "flash_attention_3") == "flash_attention_3"
+
+
+def test_a_version_without_one_is_an_error_that_says_what_to_install(on_npu, monkeypatch) -> None:
+    utilities(monkeypatch, lambda: None)
+    with pytest.raises(admission.NoFlashAttentionError, match=r"4\.53\.3 or 4\.55\.4.*sdpa"):
+        admission.dispatched(refuses, SimpleNamespace(_supports_flash_attn=True))
+
+
+def test_another_implementation_is_upstreams_to_decide(on_npu) -> None:
+    assert admission.not_exchanged(lambda model, name, early: name, None, "sdpa") == "sdpa"

@@ -1,0 +1,102 @@
+"""Lengths are computed once for each tensor, and never for what it held before."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from verl_npu.features.attention.lengths import Once, packing, unpadding  # noqa: E402
+
+
+@pytest.fixture
+def once() -> Once:
+    made = Once(lambda tensor: computed.append(tensor.tolist()) or tensor.sum().item())
+    computed: list[Any] = []
+    made_by[id(made)] = computed
+    return made
+
+
+made_by: dict[int, list[Any]] = {}
+
+
+def count(once: Once) -> int:
+    return len(made_by[id(once)])
+
+
+def test_the_same_tensor_is_computed_once(once) -> None:
+    tensor = torch.tensor([1, 2])
+    assert [once(tensor) for _ in range(5)] == [3] * 5
+    assert count(once) == 1
+
+
+def test_a_detached_alias_is_the_same(once) -> None:
+    tensor = torch.tensor([1.0, 2.0], requires_grad=True)
+    once(tensor)
+    once(tensor.detach())
+    assert count(once) == 1
+
+
+def test_a_tensor_that_changed_is_another(once) -> None:
+    tensor = torch.tensor([1, 2])
+    once(tensor)
+    tensor[0] = 5
+    assert once(tensor) == 7
+
+
+def test_a_part_of_a_tensor_is_another(once) -> None:
+    tensor = torch.tensor([1, 2, 3])
+    assert (once(tensor), once(tensor[:2])) == (6, 3)
+
+
+def test_memory_that_is_used_again_is_another(once) -> None:
+    memory = torch.zeros(2)
+    first = torch.from_numpy(memory.numpy())
+    once(first)
+    del first
+    gc.collect()
+    memory.numpy()[:] = 4  # past torch: no version counts it
+    assert once(torch.from_numpy(memory.numpy())) == 8
+
+
+def test_inference_tensors_are_computed_every_time(once) -> None:
+    with torch.inference_mode():
+        tensor = torch.tensor([1, 2])
+    once(tensor)
+    once(tensor)
+    assert count(once) == 2
+
+
+def test_only_so_many_are_kept(once) -> None:
+    tensors = [torch.tensor([n]) for n in range(40)]
+    for tensor in tensors:
+        once(tensor)
+    assert len(once._results) == 16
+
+
+def test_packed_positions_say_where_sequences_begin() -> None:
+    found = packing(torch.tensor([[0, 1, 2, 0, 0, 1]]))
+    assert (found.cu_seqlens.tolist(), found.longest) == ([0, 3, 4, 6], 3)
+    assert (found.increasing, found.consecutive) == (False, False)
+    assert found.cu_seqlens.dtype == torch.int32
+
+
+@pytest.mark.parametrize(
+    ("positions", "increasing", "consecutive"), [([0, 1, 2], True, True), ([0, 0, 1], True, False)]
+)
+def test_positions_of_one_sequence(positions: list[int], increasing: bool, consecutive: bool) -> None:
+    found = packing(torch.tensor([positions]))
+    assert (found.increasing, found.consecutive) == (increasing, consecutive)
+
+
+def test_a_mask_says_what_is_kept() -> None:
+    indices, cu_seqlens, longest = unpadding(torch.tensor([[0, 1, 1], [1, 0, 0]]))
+    assert (indices.tolist(), cu_seqlens.tolist(), longest) == ([1, 2, 3], [0, 2, 3], 2)
+
+
+def test_a_mask_that_keeps_nothing_gives_nothing() -> None:
+    indices, cu_seqlens, longest = unpadding(torch.zeros(2, 3, dtype=torch.long))
+    assert (indices.tolist(), cu_seqlens.tolist(), longest) == ([], [0, 0, 0], 0)

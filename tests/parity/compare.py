@@ -1,0 +1,46 @@
+"""The two sides of a comparison against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+FLOAT32 = 1e-5
+# One unit in the last place of bfloat16, relative to the largest number of a tensor.
+BFLOAT16_UNIT = 2.0**-7
+BFLOAT16_UNITS = 2
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference, relative to the largest number expected."""
+    largest = expected.abs().max().item()
+    return (found - expected).abs().max().item() / max(largest, 1e-12)
+
+
+def distances(found: dict[str, Any], expected: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """The distance of every value of a case, by its name. Raises KeyError where one side lacks a value."""
+    if found.keys() != expected.keys():
+        raise KeyError(f"only on one side: {sorted(found.keys() ^ expected.keys())}")
+    for name, value in expected.items():
+        yield name, distance(found[name], value)
+
+
+def failures(found: dict[str, Any], expected: dict[str, Any], dtype: str) -> list[str]:
+    """What of one case is too far from the reference, `expected`, as it is in the files that the sides wrote.
+
+    float32: 1e-5 relative, everything. bfloat16, against float32 on the same weights: logits and weights after the
+    step within two units in the last place, gradients too or, where unpatched bfloat16 is not either, not half as far
+    again as that.
+    """
+    limits = dict.fromkeys(expected["values"], FLOAT32)
+    if dtype == "bfloat16":
+        units = BFLOAT16_UNITS * BFLOAT16_UNIT
+        unfused = max(d for name, d in distances(expected["unfused"], expected["values"]) if name.startswith("grad"))
+        limits = {n: max(units, 1.5 * unfused) if n.startswith("grad") else units for n in expected["values"]}
+    return [
+        f"{name} is {away:.2e} away, limit {limits[name]:.2e}"
+        for name, away in distances(found["values"], expected["values"])
+        if not away <= limits[name]
+    ]

@@ -1,0 +1,107 @@
+"""One side of a comparison, in a process of its own: `python -m tests.parity.side cpu|npu FILE [CASE ...]`.
+
+The cpu side knows nothing of verl-npu. The npu side is patched, on a virtual NPU.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import Counter
+from typing import Any
+
+import torch
+
+# A step of AdamW divides by the gradient's size, so that what is next to nothing moves as far as what is large: this
+# epsilon keeps rounding noise from being what is compared.
+STEP, EPSILON = 1e-3, 1e-1
+_OPERATORS = (
+    "npu_fusion_attention",
+    "npu_rms_norm",
+    "npu_swiglu",
+    "npu_rotary_mul",
+    "npu_grouped_matmul",
+    "npu_moe_token_permute",
+    "npu_moe_token_unpermute",
+)
+
+
+def compute(case: Any, device: str, dtype: torch.dtype) -> dict[str, Any]:
+    """Logits, all gradients, and all weights after one step of AdamW, computed in `dtype` and given in float32.
+
+    Weights and inputs are those of the case's dtype in every case.
+    """
+    from . import cases
+
+    on_npu = device == "npu"
+    model = cases.model(case, "flash_attention_2" if on_npu else "eager")
+    given = getattr(torch, case.dtype)
+    model.to(given).to(dtype).to(device)
+    inputs, kept = cases.batch(case, packed_by_mask=not on_npu)
+    known = inspect.signature(type(model).forward).parameters
+    inputs = {name: value for name, value in inputs.items() if name in known}
+    inputs = {name: (v.to(given).to(dtype) if v.is_floating_point() else v).to(device) for name, v in inputs.items()}
+    logits = model(**inputs, use_cache=False).logits
+    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(17))
+    weights = (weights * kept.unsqueeze(-1)).to(given).float()
+    (logits.float() * weights.to(device)).sum().backward()
+    result: dict[str, Any] = {"logits": (logits.detach().float().cpu() * kept.unsqueeze(-1))}
+    for name, parameter in model.named_parameters():
+        # An expert that no token chose has no gradient in one version and zeros in another.
+        gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        result[f"grad {name}"] = gradient.detach().float().cpu()
+        parameter.grad = gradient
+    torch.optim.AdamW(model.parameters(), lr=STEP, eps=EPSILON).step()
+    for name, parameter in model.named_parameters():
+        result[f"step {name}"] = parameter.detach().float().cpu()
+    return result
+
+
+def counted(calls: Counter[str]) -> None:
+    """Count the calls of torch_npu's operators from now on, by their names."""
+    import torch_npu
+
+    def count(name: str) -> None:
+        original = getattr(torch_npu, name)
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            calls[name] += 1
+            return original(*args, **kwargs)
+
+        setattr(torch_npu, name, counting)
+
+    for name in _OPERATORS:
+        count(name)
+
+
+def main() -> None:
+    """Compute every case, and save the results."""
+    side, path, *names = sys.argv[1:]
+    calls: Counter[str] = Counter()
+    states: dict[str, str] = {}
+    if side == "npu":
+        counted(calls)  # before transformers takes its copies
+        import verl  # noqa: F401  # what verl-npu waits for
+
+        import verl_npu
+
+    from . import cases
+
+    torch.set_num_threads(1)
+    results = {}
+    for case in cases.cases():
+        if not names or case.name in names:
+            calls.clear()
+            given = getattr(torch, case.dtype)
+            dtypes = {"values": given if side == "npu" else torch.float32, "unfused": given}
+            if side == "npu" or given is torch.float32:
+                del dtypes["unfused"]
+            results[case.name] = {key: compute(case, side, dtype) for key, dtype in dtypes.items()}
+            results[case.name]["calls"] = dict(calls)
+    if side == "npu":
+        states = {name: feature["state"] for name, feature in verl_npu.status()["features"].items()}
+    torch.save({"results": results, "states": states}, path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Patched models on a virtual NPU against the unpatched ones on the CPU: outputs, all gradients, one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("verl")
+
+from .compare import failures  # noqa: E402
+from .processes import side  # noqa: E402
+
+pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
+
+ATTENTION = {"npu_fusion_attention", "npu_rms_norm", "npu_rotary_mul", "npu_swiglu"}
+EXPERTS = {"npu_moe_token_permute", "npu_grouped_matmul", "npu_moe_token_unpermute"}
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("parity")
+    for name in ("cpu", "npu"):
+        side(name, folder / name)
+    return {name: torch.load(folder / name) for name in ("cpu", "npu")}
+
+
+def test_both_features_are_applied(sides) -> None:
+    states = sides["npu"]["states"]
+    assert (states["attention"], states["fused_ops"]) == ("applied", "applied")
+
+
+@pytest.mark.parametrize("model", ["qwen2", "qwen3", "qwen3_moe", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"])
+def test_a_patched_model_computes_what_the_unpatched_one_does(model: str, sides) -> None:
+    expected, found = sides["cpu"]["results"], sides["npu"]["results"]
+    names = [name for name in expected if name.partition("-")[0] == model]
+    assert len(names) == 6
+    wrong = {name: failures(found[name], expected[name], name.rpartition("-")[2]) for name in names}
+    assert not {name: lines for name, lines in wrong.items() if lines}
+    # Equal because it was computed by the operators, and not because nothing was patched.
+    assert all(set(found[name]["calls"]) >= ATTENTION | (EXPERTS if "moe" in model else set()) - {"npu_swiglu"}
+               for name in names)  # fmt: skip
+
+
+def test_the_comparison_sees_a_difference(sides) -> None:
+    name = "qwen2-left-64-float32"
+    expected = sides["cpu"]["results"][name]
+    off = {key: value * (1 + 3e-5) for key, value in expected["values"].items()}
+    assert len(failures({"values": off}, expected, "float32")) == len(off)

@@ -1,0 +1,33 @@
+"""Two ranks that share a packed sequence against one process that has all of it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("verl")
+
+from .compare import FLOAT32, distances  # noqa: E402
+from .processes import side  # noqa: E402
+
+pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
+
+
+def test_ulysses_computes_what_one_process_does(tmp_path: Path) -> None:
+    def rank(number: int) -> None:
+        group = {"RANK": str(number), "WORLD_SIZE": "2", "INIT": f"file://{tmp_path}/meet"}
+        side("npu", tmp_path / "npu", module="ulysses", **group)
+
+    with ThreadPoolExecutor() as threads:
+        ranks = [threads.submit(rank, number) for number in range(2)]
+        side("cpu", tmp_path / "cpu", module="ulysses")
+        for waited in ranks:
+            waited.result()
+    expected, found = (torch.load(tmp_path / name) for name in ("cpu", "npu"))
+    assert set(expected) == {"qwen2", "qwen3", "qwen3_moe"}
+    for model in expected:
+        assert {name: away for name, away in distances(found[model], expected[model]) if away > FLOAT32} == {}

@@ -1,0 +1,61 @@
+"""A grouped matrix product with its backward, on weights as they lie: no copy is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["LONGEST", "grouped_linear"]
+
+# So many tensors at most in a list: op-plugin, torch_npu-npu_grouped_matmul.md.
+LONGEST = 128
+
+
+def grouped_linear(x: Tensor, ends: Tensor, weights: Sequence[Tensor], *, transposed: bool) -> Tensor:
+    """Rows of x in groups, each times its own matrix; differentiable in x and the weights.
+
+    x [rows, inputs], ends int64 [groups] (where each group ends), weights: one [groups, inputs, outputs], or `groups`
+    of [inputs, outputs]; `transposed` if they are [.., outputs, inputs], as those of a Linear -> [rows, outputs]. A
+    group may be empty; the gradient of its weight is zero then.
+    """
+    result: Tensor = _function().apply(x, ends, transposed, *weights)
+    return result
+
+
+@lru_cache(maxsize=1)
+def _function() -> Any:
+    import torch
+    import torch_npu
+
+    def product(x: Tensor, weights: Sequence[Tensor], ends: Tensor) -> Tensor:
+        # group_list_type and newer keywords are left out: the oldest torch_npu takes the ends of the groups only.
+        made: Tensor = torch_npu.npu_grouped_matmul([x], list(weights), group_list=ends, split_item=2, group_type=0)[0]
+        return made
+
+    class GroupedLinear(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, ends: Tensor, transposed: bool, *weights: Tensor) -> Tensor:
+            ctx.save_for_backward(x, ends, *weights)
+            ctx.transposed = transposed
+            return product(x, [w.transpose(-1, -2) for w in weights] if transposed else weights, ends)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+            x, ends, *weights = ctx.saved_tensors
+            gradient = gradient.contiguous()
+            for_x, for_weights = None, [None] * len(weights)
+            if ctx.needs_input_grad[0]:
+                for_x = product(gradient, weights if ctx.transposed else [w.transpose(-1, -2) for w in weights], ends)
+            if any(ctx.needs_input_grad[3:]):
+                left, right = (gradient, x) if ctx.transposed else (x, gradient)
+                (stacked,) = torch_npu.npu_grouped_matmul(
+                    [left.transpose(0, 1)], [right], group_list=ends, split_item=3, group_type=2
+                )
+                for_weights = [stacked] if len(weights) == 1 and weights[0].dim() == 3 else list(stacked.unbind(0))
+            return for_x, None, None, *for_weights
+
+    return GroupedLinear
