@@ -1,0 +1,1 @@
+"""Weights go from trainer to rollout over HCCL, checked on every rank."""

@@ -1,0 +1,124 @@
+"""Buckets: tensors of any dtype and layout, packed as bytes into a few large messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .metadata import Metadata, Spec
+
+__all__ = ["Bucket", "Slots", "plan", "views"]
+
+# What torch_npu's allocator aligns to: every tensor starts where one of its own would.
+ALIGNMENT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One message: which tensors are in it, and at which byte each begins."""
+
+    specs: tuple[Spec, ...]
+    offsets: tuple[int, ...]
+    nbytes: int
+    direct: bool
+    """A single tensor that is sent from, and received into, memory of its own: no copy."""
+
+
+def plan(metadata: Metadata, tied: Mapping[str, str], limit: int) -> tuple[Bucket, ...]:
+    """Divide what has bytes, in order, into buckets of at most `limit` bytes; tied tensors travel under one name.
+
+    A tensor that would fill half a bucket or more goes by itself and is not copied.
+    """
+    buckets: list[Bucket] = []
+    specs: list[Spec] = []
+    offsets: list[int] = []
+    end = 0
+
+    def close() -> None:
+        nonlocal end
+        if specs:
+            buckets.append(Bucket(tuple(specs), tuple(offsets), end, direct=False))
+            specs.clear()
+            offsets.clear()
+        end = 0
+
+    for spec in metadata:
+        if spec.name in tied or spec.nbytes == 0:
+            continue
+        if 2 * spec.nbytes >= limit:
+            # The order of what is drawn from the source is the order in which it is sent.
+            close()
+            buckets.append(Bucket((spec,), (0,), spec.nbytes, direct=True))
+            continue
+        start = -(-end // ALIGNMENT) * ALIGNMENT
+        if start + spec.nbytes > limit:
+            close()
+            start = 0
+        specs.append(spec)
+        offsets.append(start)
+        end = start + spec.nbytes
+    close()
+    return tuple(buckets)
+
+
+def views(bucket: Bucket, buffer: Any) -> list[Any]:
+    """The tensors of a bucket as views into `buffer` (uint8, at least the bucket's bytes)."""
+    import torch
+
+    out = []
+    for spec, offset in zip(bucket.specs, bucket.offsets, strict=True):
+        out.append(buffer[offset : offset + spec.nbytes].view(getattr(torch, spec.dtype)).view(spec.shape))
+    return out
+
+
+class Slots:
+    """Two buffers in turn, and for each bucket its views into one of them.
+
+    They are kept from sync to sync: with thousands of tensors, making the views costs more than moving the bytes.
+    """
+
+    __slots__ = ("_buffers", "_buckets", "_device", "_views")
+
+    def __init__(self, buckets: Sequence[Bucket], device: Any) -> None:
+        import torch
+
+        size = max((bucket.nbytes for bucket in buckets if not bucket.direct), default=0)
+        self._buckets = buckets
+        self._device = device
+        # Zeros: the gaps between tensors are sent too, and a checksum must not depend on what was there before.
+        self._buffers = [torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2)]
+        self._views: dict[int, list[Any]] = {}
+
+    def buffer(self, index: int) -> Any:
+        """The memory of bucket `index`, of exactly its bytes: a shared buffer, or for a direct one memory of its own."""
+        import torch
+
+        bucket = self._buckets[index]
+        if bucket.direct:
+            return torch.empty(bucket.nbytes, dtype=torch.uint8, device=self._device)
+        return self._buffers[index % 2][: bucket.nbytes]
+
+    def views(self, index: int, buffer: Any) -> list[Any]:
+        """The tensors of bucket `index` in `buffer`."""
+        bucket = self._buckets[index]
+        if bucket.direct:
+            return views(bucket, buffer)
+        if index not in self._views:
+            self._views[index] = views(bucket, buffer)
+        return self._views[index]
+
+
+def find_tied(tensors: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """Which names are other names of one piece of memory: `{name: the name it travels under}`."""
+    seen: dict[tuple[Any, ...], str] = {}
+    tied: dict[str, str] = {}
+    for name, tensor in tensors:
+        local = getattr(tensor, "_local_tensor", tensor)
+        if local.numel() == 0:
+            continue
+        key = (local.data_ptr(), local.dtype, tensor.shape, local.stride(), local.device)
+        first = seen.setdefault(key, name)
+        if first != name:
+            tied[name] = first
+    return tied

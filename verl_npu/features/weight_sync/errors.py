@@ -1,0 +1,25 @@
+"""What goes wrong in a weight sync; each message names the rank or the parameter."""
+
+from __future__ import annotations
+
+__all__ = ["EngineError", "GroupError", "MetadataError", "TransferError", "WeightSyncError"]
+
+
+class WeightSyncError(RuntimeError):
+    """A weight sync did not happen; the rollout engine must not be used with what it holds."""
+
+
+class GroupError(WeightSyncError):
+    """The ranks of a group did not come together, or one of them is gone."""
+
+
+class MetadataError(WeightSyncError):
+    """The ranks do not agree on names, shapes or dtypes. Nothing was loaded."""
+
+
+class TransferError(WeightSyncError):
+    """The weights did not arrive on every rank. What an engine holds of them is not used."""
+
+
+class EngineError(WeightSyncError):
+    """The rollout engine cannot take the weights, or does not hold what it was given."""

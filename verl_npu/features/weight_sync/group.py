@@ -1,0 +1,330 @@
+"""A weight-sync group: ranks in several processes, a store for what they tell one another, HCCL for the weights."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from .errors import GroupError
+
+__all__ = ["Group", "Meeting", "find", "join", "open_meeting"]
+
+BACKEND = "hccl"
+# After a failure of its own, a rank does not wait the whole timeout to hear what the others saw.
+GRACE = 10.0
+
+_groups: dict[str, Group] = {}
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the ranks of a group meet: the address of the store that rank 0's process serves."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+# Stores that this process serves, until the group that meets there takes them over.
+_served: dict[Meeting, Any] = {}
+
+
+def open_meeting(host: str, port: int, timeout: float) -> Meeting:
+    """Serve a store in this process, which will be rank 0; the store itself binds the port, and 0 is a free one.
+
+    `host` is an address of this machine that the other ranks reach; IPv6 with or without brackets. Raises GroupError
+    where the port is taken.
+    """
+    from torch.distributed import TCPStore
+
+    host = host.strip("[]")
+    try:
+        store = TCPStore(host, port, None, True, timedelta(seconds=timeout), wait_for_workers=False)
+    except RuntimeError as error:
+        raise GroupError(
+            f"weight sync: {Meeting(host, port)} cannot be served: {_first_line(error)}. "
+            "Use another port, or leave VERL_NPU_WEIGHT_SYNC_PORT out to get a free one"
+        ) from error
+    meeting = Meeting(host, store.port)
+    _served[meeting] = store
+    return meeting
+
+
+def find(name: str) -> Group:
+    """Return this process's group of that name; raises GroupError where it was not made or is closed."""
+    if name not in _groups:
+        raise GroupError(
+            f"weight sync: this process is in no group {name!r}: the trainer makes it before the first sync; "
+            f"found {', '.join(_groups) or 'none'}"
+        )
+    return _groups[name]
+
+
+def join(
+    name: str, meeting: Meeting, rank: int, size: int, *, movers: Sequence[int], timeout: float, device: Any = None
+) -> Group:
+    """Come to the meeting as `rank` of `size`, and return the group once all ranks are there.
+
+    `movers` are the ranks that weights are moved between, rank 0 among them: they get an HCCL communicator of their own
+    beside the default group, on `device`. The others take part in the checks alone. Raises GroupError where a group of
+    that name is there already, or a rank does not come within `timeout` seconds; it names the rank.
+    """
+    if name in _groups:
+        raise GroupError(f"weight sync: this process is in the group {name!r} already: close it first")
+    group = Group(name, meeting, rank, size, tuple(movers), timeout, device)
+    _groups[name] = group
+    return group
+
+
+class Group:
+    """The ranks that sync weights; made by `join`, of which it is the result."""
+
+    def __init__(
+        self, name: str, meeting: Meeting, rank: int, size: int, movers: tuple[int, ...], timeout: float, device: Any
+    ) -> None:
+        if not 0 <= rank < size or 0 not in movers or not set(movers) <= set(range(size)):
+            raise GroupError(
+                f"weight sync group {name!r}: expected a rank below the size and movers among them with rank 0, "
+                f"found rank {rank} of {size}, movers {list(movers)}"
+            )
+        self.name = name
+        self.rank = rank
+        self.size = size
+        self.movers = movers
+        self.timeout = timeout
+        self.device = device
+        self.broken: str | None = None
+        """Why the group cannot be used any more."""
+        self.syncs = 0
+        """How many syncs were begun."""
+        self.layout: Any = None
+        """What syncs keep from one to the next."""
+        self._communicator: Any = None
+        self._store = self._connect(meeting)
+        self._hosts: list[str] = [f"rank {other}" for other in range(size)]
+        try:
+            self._hosts = [word.decode() for word in self.exchange("join", self._whereabouts())]
+            if self.moves:
+                self._communicator = self._make_communicator()
+                self._prove()
+            self.exchange("ready", b"")
+        except BaseException:
+            self._release()
+            raise
+
+    @property
+    def moves(self) -> bool:
+        """Whether this rank sends or receives weights."""
+        return self.rank in self.movers
+
+    def describe(self, rank: int) -> str:
+        """Name a rank as a person would look for it."""
+        return self._hosts[rank]
+
+    def exchange(self, topic: str, word: bytes, limit: float | None = None) -> list[bytes]:
+        """Tell all ranks `word` and return what each told, by rank.
+
+        Raises GroupError that names the ranks which said nothing within `limit` seconds (the group's timeout).
+        """
+        limit = self.timeout if limit is None else limit
+        keys = [f"{topic}/{rank}" for rank in range(self.size)]
+        try:
+            self._store.set(keys[self.rank], word)
+        except RuntimeError as error:
+            raise self._store_is_gone(topic, error) from error
+        try:
+            self._store.wait(keys, timedelta(seconds=limit))
+            return [bytes(found) for found in self._store.multi_get(keys)]
+        except RuntimeError as error:
+            silent = self._silent(keys, topic)
+            if not silent:
+                raise self._store_is_gone(topic, error) from error
+            names = ", ".join(self.describe(rank) for rank in silent)
+            raise GroupError(
+                f"weight sync group {self.name!r}: {names} did not answer {topic!r} within {limit:g} s: "
+                "that process has ended, hangs, or came late"
+            ) from error
+
+    def tell(self, key: str, word: bytes) -> None:
+        """Leave `word` in the store."""
+        try:
+            self._store.set(key, word)
+        except RuntimeError as error:
+            raise self._store_is_gone(key, error) from error
+
+    def ask(self, key: str, limit: float | None = None) -> bytes:
+        """Return what a rank leaves, or has left, under `key`."""
+        try:
+            self._store.wait([key], timedelta(seconds=self.timeout if limit is None else limit))
+            return bytes(self._store.get(key))
+        except RuntimeError as error:
+            raise GroupError(f"weight sync group {self.name!r}: nobody told {key!r}: {_first_line(error)}") from error
+
+    def forget(self, keys: Sequence[str]) -> None:
+        """Take this rank's own words back from the store."""
+        for key in keys:
+            self._store.delete_key(f"{key}/{self.rank}")
+
+    def broadcast(self, tensor: Any) -> Any:
+        """Start a broadcast from rank 0 to the movers; the work that is returned has `wait(timedelta)`."""
+        from torch.distributed import BroadcastOptions
+
+        options = BroadcastOptions()
+        options.rootRank = 0
+        options.timeout = timedelta(seconds=self.timeout)
+        return self._communicator.broadcast([tensor], options)
+
+    def wait_for_device(self, deadline: float) -> None:
+        """Wait until this NPU has done all that was asked of it; raises GroupError after `deadline` (monotonic).
+
+        A collective whose peer is gone never ends on an NPU, and a plain synchronize would hang with it.
+        """
+        import torch
+
+        event = torch.npu.Event()
+        event.record()
+        pause = 1e-5
+        while not event.query():
+            if time.monotonic() > deadline:
+                raise GroupError(
+                    f"weight sync group {self.name!r}: the NPU of {self.describe(self.rank)} did not finish within "
+                    f"{self.timeout:g} s: a rank of the broadcast is gone or hangs"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
+
+    def break_off(self, reason: str) -> None:
+        """Refuse all further use, and drop the communicator so that ranks which wait for this one see it."""
+        self.broken = self.broken or reason
+        communicator, self._communicator = self._communicator, None
+        if communicator is not None:
+            # On an NPU this may wait for the very operation that is stuck.
+            threading.Thread(target=_destroy, args=(communicator,), daemon=True).start()
+
+    def check_usable(self) -> None:
+        """Raise GroupError where the group broke."""
+        if self.broken is not None:
+            raise GroupError(f"weight sync group {self.name!r} broke and cannot be used: {self.broken}")
+
+    def close(self) -> None:
+        """Leave together: all ranks say so, then the communicator goes, and rank 0's store last of all.
+
+        Raises GroupError where a rank did not come to leave; this process is out of the group all the same.
+        """
+        try:
+            if self.broken is None:
+                self.exchange("close", b"")
+        finally:
+            communicator, self._communicator = self._communicator, None
+            if communicator is not None:
+                _destroy(communicator)
+            try:
+                if self.broken is None:
+                    self._leave()
+            finally:
+                self._release()
+                if _groups.get(self.name) is self:
+                    del _groups[self.name]
+
+    def _leave(self) -> None:
+        # The store must outlive every rank's last word to it.
+        self._store.set(f"left/{self.rank}", b"")
+        if self.rank == 0:
+            self._store.wait([f"left/{rank}" for rank in range(self.size)], timedelta(seconds=self.timeout))
+
+    def _release(self) -> None:
+        self.broken = self.broken or "it is closed"
+        self._store = None
+
+    def _connect(self, meeting: Meeting) -> Any:
+        from torch.distributed import PrefixStore, TCPStore
+
+        if self.rank == 0:
+            if meeting not in _served:
+                raise GroupError(f"weight sync group {self.name!r}: rank 0 must join where it opened {meeting}")
+            return PrefixStore(self.name, _served.pop(meeting))
+        limit = timedelta(seconds=self.timeout)
+        try:
+            return PrefixStore(self.name, TCPStore(meeting.host, meeting.port, None, False, limit))
+        except RuntimeError as error:
+            raise GroupError(
+                f"weight sync group {self.name!r}: rank {self.rank} found no store at {meeting}: rank 0 has ended or "
+                f"given up, or this rank came late: {_first_line(error)}"
+            ) from error
+
+    def _whereabouts(self) -> bytes:
+        return f"rank {self.rank} ({socket.gethostname()} pid {os.getpid()})".encode()
+
+    def _make_communicator(self) -> Any:
+        """Make a process group over the movers beside the default one, with or without there being one.
+
+        torch has no public function for ranks that are not all of the default group; this internal one serves
+        `init_process_group` and `new_group` themselves, and is what RL frameworks call for it.
+        """
+        from torch.distributed import Backend, PrefixStore
+        from torch.distributed import distributed_c10d as c10d
+
+        name = f"verl_npu/weight_sync/{self.name}/{next(_numbers)}"
+        helper = c10d._new_process_group_helper
+        # torch 2.6 renamed it.
+        option = "backend_options" if "backend_options" in inspect.signature(helper).parameters else "pg_options"
+        arguments: dict[str, Any] = {option: None}
+        made, _ = helper(
+            len(self.movers),
+            self.movers.index(self.rank),
+            [],
+            Backend(BACKEND),
+            PrefixStore("hccl", self._store),
+            group_name=name,
+            timeout=timedelta(seconds=self.timeout),
+            **arguments,
+        )
+        c10d._world.pg_group_ranks[made] = {rank: rank for rank in range(len(self.movers))}
+        return made
+
+    def _prove(self) -> None:
+        """Move one number: a communicator that is disabled or not connected must show now, not as stale weights."""
+        import torch
+
+        told = 20_000 + self.size
+        number = torch.full((1,), told if self.rank == 0 else 0, dtype=torch.int32, device=self.device)
+        self.broadcast(number).wait(timedelta(seconds=self.timeout))
+        self.wait_for_device(time.monotonic() + self.timeout)
+        if int(number.item()) != told:
+            raise GroupError(
+                f"weight sync group {self.name!r}: {BACKEND} of {self.describe(self.rank)} said that it broadcast and "
+                "did not: see HCCL's own log"
+            )
+
+    def _silent(self, keys: Sequence[str], topic: str) -> list[int]:
+        try:
+            return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+        except RuntimeError as error:
+            raise self._store_is_gone(topic, error) from error
+
+    def _store_is_gone(self, topic: str, error: Exception) -> GroupError:
+        return GroupError(
+            f"weight sync group {self.name!r}: {self.describe(0)}, which keeps the group's store, is gone "
+            f"(at {topic!r}: {_first_line(error)})"
+        )
+
+
+def _destroy(communicator: Any) -> None:
+    import torch.distributed
+
+    torch.distributed.destroy_process_group(communicator)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

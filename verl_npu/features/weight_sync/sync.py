@@ -1,0 +1,385 @@
+"""One sync of weights over a group: agree on what comes, move it bucket by bucket, and agree that it came.
+
+    rank                      1. exchange "metadata"    2. buckets            3. exchange "done"
+    0, the source (`send`)       digest, ties, sizes       broadcasts           its verdict
+    other trainers (`follow`)    digest                    draw their shards    their verdict
+    rollouts (`receive`)         digest                    receive and load     their verdict
+
+Whatever goes wrong on one rank is in its word of step 1 or 3, so every rank raises an error that says it; and a rank
+that says nothing is named. An engine stays closed from its first load until all verdicts are good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+from .bucket import Bucket, Slots, plan
+from .errors import GroupError, MetadataError, TransferError
+from .group import GRACE, Group
+from .metadata import Metadata, refusal
+from .settings import Check, Settings
+
+__all__ = ["Engine", "Outcome", "follow", "preparing", "receive", "send"]
+
+Weights = Sequence[tuple[str, Any]]
+
+
+class Engine(Protocol):
+    """What takes the weights on a rollout rank."""
+
+    def load(self, weights: Weights) -> None:
+        """Take these tensors over: they are views that change after the return. Closed from now on."""
+        ...
+
+    def open(self) -> None:
+        """All weights are there: the engine may be used."""
+        ...
+
+    def compare(self, sent: Mapping[str, Any]) -> None:
+        """Raise EngineError where the engine does not hold the tensors in `sent`, bit for bit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a sync did on this rank."""
+
+    number: int
+    tensors: int
+    nbytes: int
+    seconds: float
+    digest: str | None = None
+    """SHA-256 over all names and bytes, where the check asks for it."""
+
+
+@dataclass(slots=True)
+class _Layout:
+    """What stays the same from sync to sync."""
+
+    metadata: Metadata
+    tied: dict[str, str]
+    bucket_bytes: int
+    check: Check
+    buckets: tuple[Bucket, ...]
+    slots: Slots
+    aliases: dict[str, list[str]] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def preparing(group: Group) -> Iterator[None]:
+    """Whatever is raised inside, before this rank takes part in a sync, is told to all ranks and raised on."""
+    group.check_usable()
+    try:
+        yield
+    except Exception as error:
+        number = group.syncs = group.syncs + 1
+        with contextlib.suppress(GroupError):
+            group.exchange(f"{number}/metadata", _word(error=f"{type(error).__name__}: {error}"), GRACE)
+        raise
+
+
+def send(
+    group: Group,
+    metadata: Metadata,
+    tensors: Iterable[tuple[str, Any]],
+    settings: Settings,
+    tied: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Send, as rank 0. `tensors` are drawn in the order of `metadata`, to the end even after a failure: other ranks
+    may draw their shards of them together with this one.
+
+    Raises MetadataError where ranks disagree, TransferError where the weights did not arrive everywhere.
+    """
+    tied, drawn = dict(tied or {}), iter(tensors)
+    told = _word(metadata.digest, tied=tied, bucket=settings.bucket_bytes, check=settings.check.value)
+
+    def move(layout: _Layout) -> str | None:
+        return _send_buckets(group, layout, _checked(metadata, drawn, layout.tied))
+
+    return _run(group, metadata, told, move, lambda: _exhaust(drawn))
+
+
+def follow(group: Group, metadata: Metadata, tensors: Iterable[tuple[str, Any]]) -> Outcome:
+    """Take part as a trainer that sends nothing: draw the tensors together with rank 0, and check them."""
+    drawn = iter(tensors)
+
+    def move(layout: _Layout) -> str | None:
+        _exhaust(_checked(metadata, drawn, {}))
+        return None
+
+    return _run(group, metadata, _word(metadata.digest), move, lambda: _exhaust(drawn))
+
+
+def receive(group: Group, metadata: Metadata | None, engine: Engine) -> Outcome:
+    """Receive into `engine`; `metadata` is what this rank expects, None is whatever comes.
+
+    Raises as `send`; the engine is open again only after a sync that came whole to every rank.
+    """
+
+    def move(layout: _Layout) -> str | None:
+        return _receive_buckets(group, layout, engine)
+
+    return _run(group, metadata, _word(metadata.digest if metadata else None), move, None, engine.open)
+
+
+def _run(
+    group: Group,
+    metadata: Metadata | None,
+    word: bytes,
+    move: Callable[[_Layout], str | None],
+    drain: Callable[[], None] | None,
+    commit: Callable[[], None] | None = None,
+) -> Outcome:
+    group.check_usable()
+    began = time.perf_counter()
+    number = group.syncs = group.syncs + 1
+    try:
+        agreed, told = _agree(group, number, metadata, word)
+    except GroupError as error:
+        group.break_off(str(error))
+        raise
+    failure: Exception | None = None
+    digest = None
+    try:
+        layout = _layout(group, agreed, told)
+        digest = move(layout)
+        if group.moves:
+            group.wait_for_device(time.monotonic() + group.timeout)
+    except Exception as error:
+        failure = error
+    _conclude(group, number, failure, drain)
+    if commit is not None:
+        commit()
+    if number > 2:
+        group.forget([f"{number - 2}/metadata", f"{number - 2}/done"])
+    moved = sum(bucket.nbytes for bucket in layout.buckets)
+    return Outcome(number, len(agreed), moved, time.perf_counter() - began, digest)
+
+
+def _agree(group: Group, number: int, metadata: Metadata | None, word: bytes) -> tuple[Metadata, dict[str, Any]]:
+    """Step 1. Return the metadata that all share, and the source's word."""
+    words = [json.loads(text) for text in group.exchange(f"{number}/metadata", word)]
+    for rank, told in enumerate(words):
+        if "error" in told:
+            raise MetadataError(
+                f"weight sync {number} of group {group.name!r}: {group.describe(rank)} could not begin: {told['error']}. "
+                "Nothing was loaded"
+            )
+    digests = {rank: told["digest"] for rank, told in enumerate(words) if told["digest"] is not None}
+    source = digests[0]
+    known = group.layout.metadata if group.layout is not None else None
+    if metadata is not None and metadata.digest != (source if group.rank else known and known.digest):
+        # The list itself travels once for each content: from the source when it is new, from others where it differs.
+        group.tell(f"list/{metadata.digest}", metadata.as_json().encode())
+    if len(set(digests.values())) > 1:
+        lists = {digest: Metadata.from_json(group.ask(f"list/{digest}").decode()) for digest in digests.values()}
+        problem = refusal({rank: lists[digest] for rank, digest in digests.items()}, group.describe)
+        raise MetadataError(f"weight sync {number} of group {group.name!r}: {problem}")
+    if metadata is None:
+        same = known is not None and known.digest == source
+        metadata = known if same else Metadata.from_json(group.ask(f"list/{source}").decode())
+    return metadata, words[0]
+
+
+def _layout(group: Group, metadata: Metadata, told: Mapping[str, Any]) -> _Layout:
+    tied, limit, check = dict(told["tied"]), int(told["bucket"]), Check(told["check"])
+    known = group.layout
+    if known is not None and known.metadata.digest == metadata.digest:
+        if (known.tied, known.bucket_bytes, known.check) == (tied, limit, check):
+            return known  # type: ignore[no-any-return]
+    buckets = plan(metadata, tied, limit)
+    slots = Slots(buckets if group.moves else (), group.device)
+    layout = _Layout(metadata, tied, limit, check, buckets, slots)
+    for name, first in tied.items():
+        layout.aliases.setdefault(first, []).append(name)
+    group.layout = layout
+    return layout
+
+
+def _conclude(group: Group, number: int, failure: Exception | None, drain: Callable[[], None] | None) -> None:
+    """Step 3. Return only where every rank has said that all went well."""
+    verdict = b""
+    if failure is not None:
+        # Before the others are asked: they may hang in a broadcast that this rank has left, and what a frame of the
+        # failed broadcast still holds would keep its connections open.
+        traceback.clear_frames(failure.__traceback__)
+        group.break_off(str(failure))
+        verdict = f"{type(failure).__name__}: {failure}".encode()
+        with contextlib.suppress(GroupError):
+            group.tell(f"{number}/done/{group.rank}", verdict)
+        if drain is not None:
+            with contextlib.suppress(Exception):
+                drain()
+    try:
+        words = group.exchange(f"{number}/done", verdict, GRACE if failure is not None else None)
+        bad = [f"{group.describe(rank)}: {text.decode()}" for rank, text in enumerate(words) if text]
+    except GroupError as error:
+        bad = [f"{group.describe(group.rank)}: {failure}"] if failure is not None else []
+        bad.append(str(error))
+    if bad:
+        text = f"weight sync {number} of group {group.name!r} failed: {' | '.join(bad)}"
+        group.break_off(text)
+        raise TransferError(f"{text}. What an engine has of this sync is not used") from failure
+
+
+def _send_buckets(group: Group, layout: _Layout, drawn: Iterator[tuple[str, Any]]) -> str | None:
+    import torch
+
+    total = hashlib.sha256() if layout.check is Check.ENGINE else None
+    limit = timedelta(seconds=group.timeout)
+    running: list[tuple[Any, Any]] = []
+    for index, bucket in enumerate(layout.buckets):
+        tensors = [next(drawn)[1] for _ in bucket.specs]
+        if len(running) == 2:
+            running.pop(0)[0].wait(limit)
+        if bucket.direct:
+            buffer = _bytes(tensors[0].to(group.device))
+        else:
+            buffer = layout.slots.buffer(index)
+            with torch.no_grad():
+                torch._foreach_copy_(layout.slots.views(index, buffer), tensors)
+        works = [group.broadcast(buffer)]
+        if layout.check is not Check.NONE:
+            works.append(group.broadcast(_checksum(buffer)))
+        if total is not None:
+            _digest(total, bucket.specs, tensors)
+        running.append((_Works(works), buffer))
+    # Names without bytes of their own are checked as well.
+    _exhaust(drawn)
+    for works, _ in running:
+        works.wait(limit)
+    if total is not None:
+        group.tell(f"sha/{group.syncs}", total.hexdigest().encode())
+    return total.hexdigest() if total is not None else None
+
+
+def _receive_buckets(group: Group, layout: _Layout, engine: Engine) -> str | None:
+    import torch
+
+    total = hashlib.sha256() if layout.check is Check.ENGINE else None
+    limit = timedelta(seconds=group.timeout)
+    kept: dict[str, Any] = {}
+    empty = _without_bytes(group, layout)
+    if empty:
+        engine.load(empty)
+    posted: list[tuple[Any, Any, Any]] = []
+
+    def post(index: int) -> None:
+        if index < len(layout.buckets):
+            buffer = layout.slots.buffer(index)
+            works = [group.broadcast(buffer)]
+            checksum = None
+            if layout.check is not Check.NONE:
+                checksum = torch.zeros(2, dtype=torch.int64, device=group.device)
+                works.append(group.broadcast(checksum))
+            posted.append((_Works(works), buffer, checksum))
+
+    post(0)
+    post(1)
+    for index, bucket in enumerate(layout.buckets):
+        works, buffer, checksum = posted.pop(0)
+        works.wait(limit)
+        if checksum is not None and not torch.equal(checksum.cpu(), _checksum(buffer).cpu()):
+            names = f"{bucket.specs[0].name} to {bucket.specs[-1].name}"
+            raise TransferError(f"the checksum of bucket {index} ({names}) is not the source's: its bytes changed")
+        tensors = layout.slots.views(index, buffer)
+        weights = [(spec.name, tensor) for spec, tensor in zip(bucket.specs, tensors, strict=True)]
+        for name, tensor in tuple(weights) if layout.aliases else ():
+            weights += [(alias, tensor) for alias in layout.aliases.get(name, ())]
+        engine.load(weights)
+        if total is not None:
+            _digest(total, bucket.specs, tensors)
+            kept.update((name, tensor.to("cpu", copy=True)) for name, tensor in weights)
+        # On an NPU the next broadcast into this buffer waits in the stream for the copies out of it.
+        post(index + 2)
+    if total is not None:
+        source = group.ask(f"sha/{group.syncs}").decode()
+        if total.hexdigest() != source:
+            raise TransferError(f"SHA-256 of what arrived is {total.hexdigest()}, of what was sent {source}")
+        engine.compare(kept)
+    return total.hexdigest() if total is not None else None
+
+
+class _Works:
+    """A bucket's broadcasts, and its checksum's where there is one."""
+
+    __slots__ = ("_works",)
+
+    def __init__(self, works: list[Any]) -> None:
+        self._works = works
+
+    def wait(self, limit: timedelta) -> None:
+        for work in self._works:
+            work.wait(limit)
+
+
+def _without_bytes(group: Group, layout: _Layout) -> list[tuple[str, Any]]:
+    import torch
+
+    return [
+        (spec.name, torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=group.device))
+        for spec in layout.metadata
+        if spec.nbytes == 0
+    ]
+
+
+def _checked(
+    metadata: Metadata, tensors: Iterable[tuple[str, Any]], tied: Mapping[str, str]
+) -> Iterator[tuple[str, Any]]:
+    """Draw the tensors, and hold each against what was announced; those without bytes of their own are left out."""
+    import torch
+
+    drawn = iter(tensors)
+    for spec in metadata:
+        found = next(drawn, None)
+        if found is None:
+            raise MetadataError(f"{spec.name}: announced as {spec}, and the trainer has no such parameter now")
+        name, tensor = found
+        if name != spec.name or tensor.shape != spec.shape or tensor.dtype != getattr(torch, spec.dtype):
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise MetadataError(f"{spec.name}: announced as {spec}, the trainer gave {name} {dtype}{list(tensor.shape)}")
+        if spec.nbytes and name not in tied:
+            yield name, tensor
+    extra = next(drawn, None)
+    if extra is not None:
+        raise MetadataError(f"{extra[0]}: the trainer gave it, and it was not announced")
+
+
+def _bytes(tensor: Any) -> Any:
+    import torch
+
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _checksum(buffer: Any) -> Any:
+    """Two sums over all bytes; the second changes where blocks of them trade places."""
+    import torch
+
+    words = buffer[: buffer.numel() // 8 * 8].view(torch.int64)
+    rest = buffer[words.numel() * 8 :].to(torch.int64).sum()
+    rows = words[: words.numel() // 512 * 512].view(-1, 512).sum(1)
+    places = 2 * torch.arange(rows.numel(), dtype=torch.int64, device=buffer.device) + 1
+    return torch.stack((words.sum() + rest, (rows * places).sum() + rest))
+
+
+def _digest(total: Any, specs: Sequence[Any], tensors: Sequence[Any]) -> None:
+    for spec, tensor in zip(specs, tensors, strict=True):
+        total.update(spec.name.encode() + b"\0")
+        total.update(_bytes(tensor).cpu().numpy().tobytes())
+
+
+def _exhaust(tensors: Iterable[tuple[str, Any]]) -> None:
+    for _ in tensors:
+        pass
+
+
+def _word(digest: str | None = None, **more: Any) -> bytes:
+    return json.dumps({"digest": digest, **more}).encode()
