@@ -26,8 +26,9 @@ def load() -> Sequence[Feature]:
     from .device import device
     from .fleet import fleet
     from .rollout import rollout
+    from .weight_sync import weight_sync
 
-    return (device, attention, rollout, fleet)
+    return (device, attention, rollout, weight_sync, fleet)
 
 
 def locks_folder() -> Path:

@@ -78,7 +78,7 @@ class Slots:
     They are kept from sync to sync: with thousands of tensors, making the views costs more than moving the bytes.
     """
 
-    __slots__ = ("_buffers", "_buckets", "_device", "_views")
+    __slots__ = ("_buckets", "_buffers", "_device", "_views")
 
     def __init__(self, buckets: Sequence[Bucket], device: Any) -> None:
         import torch

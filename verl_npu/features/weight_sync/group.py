@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import os
 import socket
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 
 from .errors import GroupError
 
-__all__ = ["Group", "Meeting", "find", "join", "open_meeting"]
+__all__ = ["Group", "Meeting", "find", "join", "open_meeting", "refuse_second"]
 
 BACKEND = "hccl"
 # After a failure of its own, a rank does not wait the whole timeout to hear what the others saw.
@@ -72,36 +73,57 @@ def find(name: str) -> Group:
 
 
 def join(
-    name: str, meeting: Meeting, rank: int, size: int, *, movers: Sequence[int], timeout: float, device: Any = None
+    name: str,
+    meeting: Meeting,
+    rank: int,
+    size: int,
+    *,
+    timeout: float,
+    device: Any = None,
+    moves: bool = True,
+    label: str = "",
 ) -> Group:
     """Come to the meeting as `rank` of `size`, and return the group once all ranks are there.
 
-    `movers` are the ranks that weights are moved between, rank 0 among them: they get an HCCL communicator of their own
-    beside the default group, on `device`. The others take part in the checks alone. Raises GroupError where a group of
-    that name is there already, or a rank does not come within `timeout` seconds; it names the rank.
+    Ranks that move weights, rank 0 among them, get an HCCL communicator of their own beside the default group, on
+    `device`; the others take part in the checks alone. `label` tells a person who the rank is. Raises GroupError where
+    a group of that name is there already, or a rank does not come within `timeout` seconds; it names the rank.
     """
-    if name in _groups:
-        raise GroupError(f"weight sync: this process is in the group {name!r} already: close it first")
-    group = Group(name, meeting, rank, size, tuple(movers), timeout, device)
+    refuse_second(name)
+    group = Group(name, meeting, rank, size, timeout, device, moves or rank == 0, label)
     _groups[name] = group
     return group
+
+
+def refuse_second(name: str) -> None:
+    """Raise GroupError where this process is in a group of that name."""
+    if name in _groups:
+        raise GroupError(
+            f"weight sync: {_groups[name].describe(_groups[name].rank)} is in a group {name!r} already: close it first"
+        )
 
 
 class Group:
     """The ranks that sync weights; made by `join`, of which it is the result."""
 
     def __init__(
-        self, name: str, meeting: Meeting, rank: int, size: int, movers: tuple[int, ...], timeout: float, device: Any
+        self,
+        name: str,
+        meeting: Meeting,
+        rank: int,
+        size: int,
+        timeout: float,
+        device: Any,
+        moves: bool,
+        label: str,
     ) -> None:
-        if not 0 <= rank < size or 0 not in movers or not set(movers) <= set(range(size)):
-            raise GroupError(
-                f"weight sync group {name!r}: expected a rank below the size and movers among them with rank 0, "
-                f"found rank {rank} of {size}, movers {list(movers)}"
-            )
+        if not 0 <= rank < size:
+            raise GroupError(f"weight sync group {name!r}: expected a rank below {size}, found {rank}")
         self.name = name
         self.rank = rank
         self.size = size
-        self.movers = movers
+        self.movers: tuple[int, ...] = ()
+        """The ranks that weights are moved between."""
         self.timeout = timeout
         self.device = device
         self.broken: str | None = None
@@ -114,7 +136,9 @@ class Group:
         self._store = self._connect(meeting)
         self._hosts: list[str] = [f"rank {other}" for other in range(size)]
         try:
-            self._hosts = [word.decode() for word in self.exchange("join", self._whereabouts())]
+            words = [json.loads(word) for word in self.exchange("join", _introduction(rank, label, moves))]
+            self._hosts = [word["name"] for word in words]
+            self.movers = tuple(other for other, word in enumerate(words) if word["moves"])
             if self.moves:
                 self._communicator = self._make_communicator()
                 self._prove()
@@ -263,9 +287,6 @@ class Group:
                 f"given up, or this rank came late: {_first_line(error)}"
             ) from error
 
-    def _whereabouts(self) -> bytes:
-        return f"rank {self.rank} ({socket.gethostname()} pid {os.getpid()})".encode()
-
     def _make_communicator(self) -> Any:
         """Make a process group over the movers beside the default one, with or without there being one.
 
@@ -318,6 +339,11 @@ class Group:
             f"weight sync group {self.name!r}: {self.describe(0)}, which keeps the group's store, is gone "
             f"(at {topic!r}: {_first_line(error)})"
         )
+
+
+def _introduction(rank: int, label: str, moves: bool) -> bytes:
+    name = f"rank {rank} ({f'{label} ' if label else ''}{socket.gethostname()} pid {os.getpid()})"
+    return json.dumps({"name": name, "moves": moves}).encode()
 
 
 def _destroy(communicator: Any) -> None:

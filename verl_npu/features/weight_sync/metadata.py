@@ -81,7 +81,9 @@ class Metadata:
                 found.append(f"{name}: {mine} has {left[name]}, {others} has {right[name]}")
         if not found and self.digest != other.digest:
             place = next(i for i, (a, b) in enumerate(zip(self.specs, other.specs, strict=True)) if a != b)
-            found.append(f"parameter {place} is {self.specs[place].name} on {mine}, {other.specs[place].name} on {others}")
+            found.append(
+                f"parameter {place} is {self.specs[place].name} on {mine}, {other.specs[place].name} on {others}"
+            )
         return found
 
 

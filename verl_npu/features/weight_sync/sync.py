@@ -345,7 +345,9 @@ def _checked(
         name, tensor = found
         if name != spec.name or tensor.shape != spec.shape or tensor.dtype != getattr(torch, spec.dtype):
             dtype = str(tensor.dtype).removeprefix("torch.")
-            raise MetadataError(f"{spec.name}: announced as {spec}, the trainer gave {name} {dtype}{list(tensor.shape)}")
+            raise MetadataError(
+                f"{spec.name}: announced as {spec}, the trainer gave {name} {dtype}{list(tensor.shape)}"
+            )
         if spec.nbytes and name not in tied:
             yield name, tensor
     extra = next(drawn, None)
