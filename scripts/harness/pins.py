@@ -53,6 +53,15 @@ PINS = {
             ray_init="ray_init",
             virtual_rollout="hf",
         ),
+        Pin(
+            name="ccd7d934",
+            commit="ccd7d934f91be98bb3732c78bd1870fa39c399ad",
+            version="0.7.0.dev",
+            on_pypi=False,
+            transformers="4.57.6",
+            ray_init="ray_kwargs.ray_init",
+            virtual_rollout="vllm",
+        ),
     )
 }
 DEFAULT = "v0.6.1"

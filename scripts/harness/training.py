@@ -95,11 +95,12 @@ def _plan(request: Request, machine: Machine, run_dir: Path) -> jobs.Plan:
         npus=request.npus,
         seed=request.seed,
         virtual=machine.virtual,
+        checkout=None if request.checkout is None else request.checkout.path,
     )
 
 
 def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Path) -> dict[str, str]:
-    environment = dict(os.environ)
+    environment = dict(jobs.JOBS[request.job].environment) | dict(os.environ)
     # A cluster that somebody else runs on this machine is not ours to join.
     environment.pop("RAY_ADDRESS", None)
     environment |= {
