@@ -187,6 +187,17 @@ def _keep_logs(ray_dir: Path, kept: Path) -> None:
         shutil.copy(path, kept)
 
 
+def missing_evidence(outcome: Outcome) -> list[str]:
+    """Return a line where the log lacks what the job must say once for each step; print how often it said it."""
+    pattern = jobs.JOBS[outcome.request.job].evidence
+    if not pattern:
+        return []
+    found = {int(number) for number in re.findall(pattern, outcome.log.read_text(errors="replace"))}
+    steps = outcome.request.steps
+    print(f"weight syncs after which the engine held the trainer's parameters bit for bit: {len(found)}")
+    return [] if len(found) >= steps else [f"expected {steps} lines like {pattern!r} in the log, found {len(found)}"]
+
+
 def write(path: Path, content: dict[str, Any]) -> None:
     """Write a result file in whole."""
     path.parent.mkdir(parents=True, exist_ok=True)

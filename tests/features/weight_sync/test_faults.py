@@ -150,7 +150,7 @@ except WeightSyncError as error:
 def test_a_rank_that_is_killed_is_named_on_the_others(
     moment: str, victim: int, run_ranks: Run, tmp_path: Path
 ) -> None:
-    limit = 8
+    limit = 5
     ended = run_ranks(KILLED, tmp_path, size=3, VICTIM=str(victim), MOMENT=moment, LIMIT=str(limit))
     assert ended[victim].status == -9
     for rank, result in enumerate(ended):
@@ -181,7 +181,7 @@ except WeightSyncError as error:
     ended = run_ranks(program, tmp_path, size=3, LIMIT="2")
     assert all("rank 2 did not answer 'join' within 2 s" in rank.facts["error"] for rank in ended[:2]), ended
     assert "error" in ended[2].facts, ended[2]
-    assert "rank 0" in ended[2].facts["error"]
+    assert "came late" in ended[2].facts["error"] or "given up" in ended[2].facts["error"]
 
 
 def test_a_port_in_use_is_named(run_ranks: Run, tmp_path: Path) -> None:

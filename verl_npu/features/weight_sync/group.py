@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import json
@@ -20,7 +21,8 @@ __all__ = ["Group", "Meeting", "find", "join", "open_meeting", "refuse_second"]
 
 BACKEND = "hccl"
 # After a failure of its own, a rank does not wait the whole timeout to hear what the others saw.
-GRACE = 10.0
+_GRACE = 10.0
+_SILENT = b"\0silent"
 
 _groups: dict[str, Group] = {}
 _numbers = itertools.count()
@@ -136,6 +138,7 @@ class Group:
         self._store = self._connect(meeting)
         self._hosts: list[str] = [f"rank {other}" for other in range(size)]
         try:
+            self._refuse_late()
             words = [json.loads(word) for word in self.exchange("join", _introduction(rank, label, moves))]
             self._hosts = [word["name"] for word in words]
             self.movers = tuple(other for other, word in enumerate(words) if word["moves"])
@@ -152,6 +155,11 @@ class Group:
         """Whether this rank sends or receives weights."""
         return self.rank in self.movers
 
+    @property
+    def grace(self) -> float:
+        """Seconds to wait for the others where it is known already that something went wrong."""
+        return min(_GRACE, self.timeout)
+
     def describe(self, rank: int) -> str:
         """Name a rank as a person would look for it."""
         return self._hosts[rank]
@@ -167,18 +175,26 @@ class Group:
             self._store.set(keys[self.rank], word)
         except RuntimeError as error:
             raise self._store_is_gone(topic, error) from error
+        cause = None
         try:
             self._store.wait(keys, timedelta(seconds=limit))
-            return [bytes(found) for found in self._store.multi_get(keys)]
         except RuntimeError as error:
-            silent = self._silent(keys, topic)
-            if not silent:
-                raise self._store_is_gone(topic, error) from error
-            names = ", ".join(self.describe(rank) for rank in silent)
-            raise GroupError(
-                f"weight sync group {self.name!r}: {names} did not answer {topic!r} within {limit:g} s: "
-                "that process has ended, hangs, or came late"
-            ) from error
+            cause = error
+        try:
+            if cause is not None:
+                self._mark_silent(keys)
+            words = [bytes(found) for found in self._store.multi_get(keys)]
+        except RuntimeError as error:
+            raise self._store_is_gone(topic, error) from error
+        silent = [rank for rank, word in enumerate(words) if word == _SILENT]
+        if not silent:
+            return words
+        self._let_others_read(silent)
+        names = ", ".join(self.describe(rank) for rank in silent)
+        raise GroupError(
+            f"weight sync group {self.name!r}: {names} did not answer {topic!r} within {limit:g} s: "
+            "that process has ended, hangs, or came late"
+        ) from cause
 
     def tell(self, key: str, word: bytes) -> None:
         """Leave `word` in the store."""
@@ -287,6 +303,17 @@ class Group:
                 f"given up, or this rank came late: {_first_line(error)}"
             ) from error
 
+    def _refuse_late(self) -> None:
+        try:
+            late = self._store.check([f"join/{self.rank}"])
+        except RuntimeError as error:
+            raise self._store_is_gone("join", error) from error
+        if late:
+            raise GroupError(
+                f"weight sync group {self.name!r}: rank {self.rank} came when the others had given up on it, or is there "
+                "twice: they waited for their timeout (VERL_NPU_WEIGHT_SYNC_TIMEOUT)"
+            )
+
     def _make_communicator(self) -> Any:
         """Make a process group over the movers beside the default one, with or without there being one.
 
@@ -328,11 +355,20 @@ class Group:
                 "did not: see HCCL's own log"
             )
 
-    def _silent(self, keys: Sequence[str], topic: str) -> list[int]:
-        try:
-            return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
-        except RuntimeError as error:
-            raise self._store_is_gone(topic, error) from error
+    def _mark_silent(self, keys: Sequence[str]) -> None:
+        """Answer for the ranks that have not, so that all others end their waiting with this one."""
+        for key in keys:
+            if not self._store.check([key]):
+                self._store.set(key, _SILENT)
+
+    def _let_others_read(self, silent: Sequence[int]) -> None:
+        # Rank 0 may end with this very error, and its store with it.
+        with contextlib.suppress(RuntimeError):
+            if self.rank:
+                self._store.set(f"heard/{self.rank}", b"")
+            else:
+                heard = [f"heard/{rank}" for rank in range(1, self.size) if rank not in silent]
+                self._store.wait(heard, timedelta(seconds=self.grace))
 
     def _store_is_gone(self, topic: str, error: Exception) -> GroupError:
         return GroupError(

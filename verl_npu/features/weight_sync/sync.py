@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from .bucket import Bucket, Slots, plan
 from .errors import GroupError, MetadataError, TransferError
-from .group import GRACE, Group
+from .group import Group
 from .metadata import Metadata, refusal
 from .settings import Check, Settings
 
@@ -82,7 +82,7 @@ def preparing(group: Group) -> Iterator[None]:
     except Exception as error:
         number = group.syncs = group.syncs + 1
         with contextlib.suppress(GroupError):
-            group.exchange(f"{number}/metadata", _word(error=f"{type(error).__name__}: {error}"), GRACE)
+            group.exchange(f"{number}/metadata", _word(error=f"{type(error).__name__}: {error}"), group.grace)
         raise
 
 
@@ -219,7 +219,7 @@ def _conclude(group: Group, number: int, failure: Exception | None, drain: Calla
             with contextlib.suppress(Exception):
                 drain()
     try:
-        words = group.exchange(f"{number}/done", verdict, GRACE if failure is not None else None)
+        words = group.exchange(f"{number}/done", verdict, group.grace if failure is not None else None)
         bad = [f"{group.describe(rank)}: {text.decode()}" for rank, text in enumerate(words) if text]
     except GroupError as error:
         bad = [f"{group.describe(group.rank)}: {failure}"] if failure is not None else []
