@@ -56,8 +56,9 @@ def switches_reach_workers(original: Callable[..., Any], *args: Any, **kwargs: A
         found = environment.get("env_vars", {}).get(name, os.environ.get(name, needed))
         if found != needed:
             raise FleetError(
-                f"{name}={found}: a rollout engine that gets new weights needs {name}={needed}: copied into the layout "
-                f"FRACTAL_NZ they are garbled without an error. Set it to {needed} (override: VERL_NPU_DISABLE=fleet)"
+                f"{name}={found}: a rollout engine that gets new weights needs {name}={needed}: copied into the "
+                f"layout FRACTAL_NZ they are garbled without an error. Set it to {needed} "
+                "(override: VERL_NPU_DISABLE=fleet)"
             )
     ours = dict(_REQUIRED) | {name: os.environ[name] for name in _SWITCHES if name in os.environ}
     ours[_DRIVER] = json.dumps(activation.manifest())

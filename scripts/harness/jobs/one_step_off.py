@@ -53,7 +53,8 @@ def settings(plan: Plan) -> dict[str, object]:
         "trainer.test_freq": -1,
         "trainer.resume_mode": "disable",
         "trainer.default_local_dir": plan.run_dir / "checkpoints",
-        f"{plan.pin.ray_init}.num_cpus": 24,
+        # The recipes' own actors ask for ten CPUs each.
+        f"{plan.pin.ray_init}.num_cpus": 64,
         # The recipes look for verl's configuration below the folder that they are started in.
         "hydra.searchpath": f"[file://{plan.checkout}/verl/trainer/config]",
     }
@@ -83,7 +84,10 @@ JOB = Job(
     metric="critic/score/mean",
     trained_model=grpo.trained_model,
     idle=("rollout",),
-    environment={"VERL_NPU_WEIGHT_SYNC_CHECK": "engine"},
+    environment={
+        "VERL_NPU_WEIGHT_SYNC_CHECK": "engine",
+        # A CPU engine takes 4 GiB for its cache otherwise, whatever the model.
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    },
     evidence=r"weight sync (\d+) of actor_rollout: rank 1 .*the engine holds them bit for bit",
 )
-

@@ -146,7 +146,7 @@ def _fork(job: dict[str, Any], rank: int) -> int:
     os.environ.update(job["changes"], RANK=str(rank), WORLD_SIZE=str(job["size"]), FOLDER=job["folder"])
     status = 1
     try:
-        exec(compile(START + job["program"], f"rank{rank}", "exec"), {"__name__": "__main__"})  # noqa: S102
+        exec(compile(START + job["program"], f"rank{rank}", "exec"), {"__name__": "__main__"})
         status = 0
     except BaseException:
         import traceback

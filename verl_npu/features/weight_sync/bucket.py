@@ -23,52 +23,58 @@ class Bucket:
     nbytes: int
     direct: bool
     """A single tensor that is sent from, and received into, memory of its own: no copy."""
+    drawn: tuple[Spec, ...]
+    """What the source draws for it: its own specs in order, and what stands before them without bytes of its own."""
+
+    @property
+    def names(self) -> list[str]:
+        return [spec.name for spec in self.specs]
 
 
 def plan(metadata: Metadata, tied: Mapping[str, str], limit: int) -> tuple[Bucket, ...]:
-    """Divide what has bytes, in order, into buckets of at most `limit` bytes; tied tensors travel under one name.
+    """Divide what has bytes of its own, in order, into buckets of at most `limit` bytes.
 
-    A tensor that would fill half a bucket or more goes by itself and is not copied.
+    Tied tensors travel under one name. A tensor that would fill half a bucket or more goes by itself, not copied.
     """
     buckets: list[Bucket] = []
     specs: list[Spec] = []
     offsets: list[int] = []
+    drawn: list[Spec] = []
     end = 0
 
-    def close() -> None:
+    def close(direct: bool = False) -> None:
         nonlocal end
         if specs:
-            buckets.append(Bucket(tuple(specs), tuple(offsets), end, direct=False))
-            specs.clear()
-            offsets.clear()
+            buckets.append(Bucket(tuple(specs), tuple(offsets), end, direct, tuple(drawn)))
+            for filled in (specs, offsets, drawn):
+                filled.clear()
         end = 0
 
     for spec in metadata:
-        if spec.name in tied or spec.nbytes == 0:
-            continue
-        if 2 * spec.nbytes >= limit:
-            # The order of what is drawn from the source is the order in which it is sent.
-            close()
-            buckets.append(Bucket((spec,), (0,), spec.nbytes, direct=True))
-            continue
+        large = 2 * spec.nbytes >= limit
         start = -(-end // ALIGNMENT) * ALIGNMENT
-        if start + spec.nbytes > limit:
+        if spec.name in tied or spec.nbytes == 0:
+            drawn.append(spec)
+            continue
+        # The order in which the source's tensors are drawn is the order in which they are sent.
+        if large or start + spec.nbytes > limit:
             close()
             start = 0
         specs.append(spec)
         offsets.append(start)
+        drawn.append(spec)
         end = start + spec.nbytes
+        if large:
+            close(direct=True)
     close()
     return tuple(buckets)
 
 
 def views(bucket: Bucket, buffer: Any) -> list[Any]:
     """The tensors of a bucket as views into `buffer` (uint8, at least the bucket's bytes)."""
-    import torch
-
     out = []
     for spec, offset in zip(bucket.specs, bucket.offsets, strict=True):
-        out.append(buffer[offset : offset + spec.nbytes].view(getattr(torch, spec.dtype)).view(spec.shape))
+        out.append(buffer[offset : offset + spec.nbytes].view(spec.torch_dtype).view(spec.shape))
     return out
 
 
@@ -91,7 +97,7 @@ class Slots:
         self._views: dict[int, list[Any]] = {}
 
     def buffer(self, index: int) -> Any:
-        """The memory of bucket `index`, of exactly its bytes: a shared buffer, or for a direct one memory of its own."""
+        """The memory of bucket `index`, of exactly its bytes: a shared buffer, or its own for a direct one."""
         import torch
 
         bucket = self._buckets[index]

@@ -134,6 +134,8 @@ class Group:
         """How many syncs were begun."""
         self.layout: Any = None
         """What syncs keep from one to the next."""
+        self.announced: Any = None
+        """What this rank announced last, and its metadata."""
         self._communicator: Any = None
         self._store = self._connect(meeting)
         self._hosts: list[str] = [f"rank {other}" for other in range(size)]
@@ -310,8 +312,8 @@ class Group:
             raise self._store_is_gone("join", error) from error
         if late:
             raise GroupError(
-                f"weight sync group {self.name!r}: rank {self.rank} came when the others had given up on it, or is there "
-                "twice: they waited for their timeout (VERL_NPU_WEIGHT_SYNC_TIMEOUT)"
+                f"weight sync group {self.name!r}: rank {self.rank} came when the others had given up on it, or is "
+                "there twice: they waited for their timeout (VERL_NPU_WEIGHT_SYNC_TIMEOUT)"
             )
 
     def _make_communicator(self) -> Any:

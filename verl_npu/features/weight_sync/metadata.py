@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .errors import MetadataError
@@ -26,11 +26,16 @@ class Spec:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    itemsize: int
+    torch_dtype: Any = field(init=False, repr=False, compare=False)
+    nbytes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * self.itemsize
+    def __post_init__(self) -> None:
+        import torch
+
+        found = getattr(torch, self.dtype)
+        # Looked up once: syncs compare with it for every tensor.
+        object.__setattr__(self, "torch_dtype", found)
+        object.__setattr__(self, "nbytes", math.prod(self.shape) * found.itemsize)
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
@@ -53,16 +58,16 @@ class Metadata:
     def of(cls, entries: Iterable[tuple[str, Iterable[int], torch.dtype]]) -> Metadata:
         """Make it from `(name, shape, dtype)`, the form in which verl's trainers keep it."""
         return cls(
-            Spec(name, tuple(int(extent) for extent in shape), str(dtype).removeprefix("torch."), dtype.itemsize)
+            Spec(name, tuple(int(extent) for extent in shape), str(dtype).removeprefix("torch."))
             for name, shape, dtype in entries
         )
 
     @classmethod
     def from_json(cls, text: str) -> Metadata:
-        return cls(Spec(name, tuple(shape), dtype, itemsize) for name, shape, dtype, itemsize in json.loads(text))
+        return cls(Spec(name, tuple(shape), dtype) for name, shape, dtype in json.loads(text))
 
     def as_json(self) -> str:
-        return json.dumps([(s.name, s.shape, s.dtype, s.itemsize) for s in self.specs], separators=(",", ":"))
+        return json.dumps([(s.name, s.shape, s.dtype) for s in self.specs], separators=(",", ":"))
 
     def __len__(self) -> int:
         return len(self.specs)

@@ -46,8 +46,8 @@ class Release(str):
 
 @weight_sync.set(
     "verl.third_party.vllm:package_version",
-    why="0.11.0+empty, what an install for NPUs without CUDA kernels calls itself, is taken for newer than 0.11.0: the "
-    "server imports modules that are not there",
+    why="0.11.0+empty, what an install for NPUs without CUDA kernels calls itself, is taken for newer than 0.11.0: "
+    "the server imports modules that are not there",
     how="vllm.__version__, which upstream's server reads next, becomes the release alone and compares as a version",
     link="https://github.com/volcengine/verl/pull/4411",
     retired_by=Not(Mentions(_SERVER, "vllm.utils")),

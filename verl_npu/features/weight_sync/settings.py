@@ -28,7 +28,7 @@ class Check(str, Enum):
 class Settings:
     """How weights are moved. The source's bucket size and check hold for all ranks of a group."""
 
-    bucket_bytes: int = 64 << 20
+    bucket_bytes: int = 16 << 20
     """Bytes of one bucket; each rank that moves weights keeps two."""
     check: Check = Check.NONE
     timeout: float = 600.0

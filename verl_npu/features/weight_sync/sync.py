@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import time
 import traceback
@@ -24,7 +25,7 @@ from typing import Any, Protocol
 from .bucket import Bucket, Slots, plan
 from .errors import GroupError, MetadataError, TransferError
 from .group import Group
-from .metadata import Metadata, refusal
+from .metadata import Metadata, Spec, refusal
 from .settings import Check, Settings
 
 __all__ = ["Engine", "Outcome", "follow", "preparing", "receive", "send"]
@@ -102,7 +103,7 @@ def send(
     told = _word(metadata.digest, tied=tied, bucket=settings.bucket_bytes, check=settings.check.value)
 
     def move(layout: _Layout) -> str | None:
-        return _send_buckets(group, layout, _checked(metadata, drawn, layout.tied))
+        return _send_buckets(group, layout, drawn)
 
     return _run(group, metadata, told, move, lambda: _exhaust(drawn))
 
@@ -112,7 +113,8 @@ def follow(group: Group, metadata: Metadata, tensors: Iterable[tuple[str, Any]])
     drawn = iter(tensors)
 
     def move(layout: _Layout) -> str | None:
-        _exhaust(_checked(metadata, drawn, {}))
+        _draw(drawn, metadata.specs)
+        _draw_no_more(drawn)
         return None
 
     return _run(group, metadata, _word(metadata.digest), move, lambda: _exhaust(drawn))
@@ -170,12 +172,12 @@ def _agree(group: Group, number: int, metadata: Metadata | None, word: bytes) ->
     for rank, told in enumerate(words):
         if "error" in told:
             raise MetadataError(
-                f"weight sync {number} of group {group.name!r}: {group.describe(rank)} could not begin: {told['error']}. "
-                "Nothing was loaded"
+                f"weight sync {number} of group {group.name!r}: {group.describe(rank)} could not begin: "
+                f"{told['error']}. Nothing was loaded"
             )
     digests = {rank: told["digest"] for rank, told in enumerate(words) if told["digest"] is not None}
     source = digests[0]
-    known = group.layout.metadata if group.layout is not None else None
+    known: Metadata | None = group.layout.metadata if group.layout is not None else None
     if metadata is not None and metadata.digest != (source if group.rank else known and known.digest):
         # The list itself travels once for each content: from the source when it is new, from others where it differs.
         group.tell(f"list/{metadata.digest}", metadata.as_json().encode())
@@ -184,17 +186,18 @@ def _agree(group: Group, number: int, metadata: Metadata | None, word: bytes) ->
         problem = refusal({rank: lists[digest] for rank, digest in digests.items()}, group.describe)
         raise MetadataError(f"weight sync {number} of group {group.name!r}: {problem}")
     if metadata is None:
-        same = known is not None and known.digest == source
-        metadata = known if same else Metadata.from_json(group.ask(f"list/{source}").decode())
+        if known is not None and known.digest == source:
+            return known, words[0]
+        metadata = Metadata.from_json(group.ask(f"list/{source}").decode())
     return metadata, words[0]
 
 
 def _layout(group: Group, metadata: Metadata, told: Mapping[str, Any]) -> _Layout:
     tied, limit, check = dict(told["tied"]), int(told["bucket"]), Check(told["check"])
     known = group.layout
-    if known is not None and known.metadata.digest == metadata.digest:
-        if (known.tied, known.bucket_bytes, known.check) == (tied, limit, check):
-            return known  # type: ignore[no-any-return]
+    same = known is not None and known.metadata.digest == metadata.digest
+    if same and (known.tied, known.bucket_bytes, known.check) == (tied, limit, check):
+        return known  # type: ignore[no-any-return]
     buckets = plan(metadata, tied, limit)
     slots = Slots(buckets if group.moves else (), group.device)
     layout = _Layout(metadata, tied, limit, check, buckets, slots)
@@ -237,7 +240,10 @@ def _send_buckets(group: Group, layout: _Layout, drawn: Iterator[tuple[str, Any]
     limit = timedelta(seconds=group.timeout)
     running: list[tuple[Any, Any]] = []
     for index, bucket in enumerate(layout.buckets):
-        tensors = [next(drawn)[1] for _ in bucket.specs]
+        tensors = _draw(drawn, bucket.drawn)
+        if len(bucket.drawn) != len(bucket.specs):
+            own = {spec.name for spec in bucket.specs}
+            tensors = [t for spec, t in zip(bucket.drawn, tensors, strict=True) if spec.name in own]
         if len(running) == 2:
             running.pop(0)[0].wait(limit)
         if bucket.direct:
@@ -252,8 +258,9 @@ def _send_buckets(group: Group, layout: _Layout, drawn: Iterator[tuple[str, Any]
         if total is not None:
             _digest(total, bucket.specs, tensors)
         running.append((_Works(works), buffer))
-    # Names without bytes of their own are checked as well.
-    _exhaust(drawn)
+    counted = sum(len(bucket.drawn) for bucket in layout.buckets)
+    _draw(drawn, layout.metadata.specs[counted:])
+    _draw_no_more(drawn)
     for works, _ in running:
         works.wait(limit)
     if total is not None:
@@ -291,7 +298,7 @@ def _receive_buckets(group: Group, layout: _Layout, engine: Engine) -> str | Non
             names = f"{bucket.specs[0].name} to {bucket.specs[-1].name}"
             raise TransferError(f"the checksum of bucket {index} ({names}) is not the source's: its bytes changed")
         tensors = layout.slots.views(index, buffer)
-        weights = [(spec.name, tensor) for spec, tensor in zip(bucket.specs, tensors, strict=True)]
+        weights = list(zip(bucket.names, tensors, strict=True))
         for name, tensor in tuple(weights) if layout.aliases else ():
             weights += [(alias, tensor) for alias in layout.aliases.get(name, ())]
         engine.load(weights)
@@ -325,31 +332,28 @@ def _without_bytes(group: Group, layout: _Layout) -> list[tuple[str, Any]]:
     import torch
 
     return [
-        (spec.name, torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=group.device))
+        (spec.name, torch.empty(spec.shape, dtype=spec.torch_dtype, device=group.device))
         for spec in layout.metadata
         if spec.nbytes == 0
     ]
 
 
-def _checked(
-    metadata: Metadata, tensors: Iterable[tuple[str, Any]], tied: Mapping[str, str]
-) -> Iterator[tuple[str, Any]]:
-    """Draw the tensors, and hold each against what was announced; those without bytes of their own are left out."""
-    import torch
-
-    drawn = iter(tensors)
-    for spec in metadata:
-        found = next(drawn, None)
-        if found is None:
-            raise MetadataError(f"{spec.name}: announced as {spec}, and the trainer has no such parameter now")
-        name, tensor = found
-        if name != spec.name or tensor.shape != spec.shape or tensor.dtype != getattr(torch, spec.dtype):
+def _draw(drawn: Iterator[tuple[str, Any]], specs: Sequence[Spec]) -> list[Any]:
+    """Draw as many tensors as there are specs, and hold each against what was announced."""
+    pairs = list(itertools.islice(drawn, len(specs)))
+    for spec, (name, tensor) in zip(specs, pairs, strict=False):
+        if name != spec.name or tensor.shape != spec.shape or tensor.dtype != spec.torch_dtype:
             dtype = str(tensor.dtype).removeprefix("torch.")
             raise MetadataError(
                 f"{spec.name}: announced as {spec}, the trainer gave {name} {dtype}{list(tensor.shape)}"
             )
-        if spec.nbytes and name not in tied:
-            yield name, tensor
+    if len(pairs) < len(specs):
+        spec = specs[len(pairs)]
+        raise MetadataError(f"{spec.name}: announced as {spec}, and the trainer has no such parameter now")
+    return [tensor for _, tensor in pairs]
+
+
+def _draw_no_more(drawn: Iterator[tuple[str, Any]]) -> None:
     extra = next(drawn, None)
     if extra is not None:
         raise MetadataError(f"{extra[0]}: the trainer gave it, and it was not announced")
