@@ -50,6 +50,6 @@ JOB = Job(
     metric="train/loss",
     trained_model=trained_model,
     # No Ray, no rollout.
-    idle=("fleet", "rollout"),
+    idle=("fleet", "rollout", "weight_sync"),
     processes=lambda npus: npus,
 )

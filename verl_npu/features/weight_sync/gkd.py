@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...registry.probe import Mentions, Not
+from ...registry.probe import AllOf, Defines, Mentions, Not
 from .collective import in_place_of_ray
 from .feature import GROUP, weight_sync
 from .workers import sync_megatron
@@ -40,7 +40,7 @@ def distill_workers(original: Callable[..., None], trainer: Any) -> None:
     why=_WHY,
     how=_HOW,
     link=_LINK,
-    retired_by=Not(Mentions(_ACTOR, "collective")),
+    retired_by=AllOf(Defines(_ACTOR), Not(Mentions(_ACTOR, "collective"))),
     requires=Mentions(_ACTOR, "collective"),
 )
 def distill_actor(worker: Any) -> None:
@@ -53,7 +53,7 @@ def distill_actor(worker: Any) -> None:
     why=_WHY,
     how=_HOW,
     link=_LINK,
-    retired_by=Not(Mentions(_ROLLOUT, "collective")),
+    retired_by=AllOf(Defines(_ROLLOUT), Not(Mentions(_ROLLOUT, "collective"))),
     requires=Mentions(_ROLLOUT, "collective"),
 )
 def distill_rollout(worker: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...registry.probe import Mentions, Not
+from ...registry.probe import AllOf, Defines, Mentions, Not
 from .collective import create_collective_group, in_place_of_ray
 from .errors import GroupError
 from .feature import GROUP, weight_sync
@@ -47,7 +47,9 @@ def one_step_group(trainer: Any) -> None:
     why=_GROUP_WHY,
     how=_GROUP_HOW,
     link="https://github.com/ray-project/ray/issues/55477",
-    retired_by=Not(Mentions(f"{_TRAINER}.init_workers", "create_collective_group")),
+    retired_by=AllOf(
+        Defines(f"{_TRAINER}.init_workers"), Not(Mentions(f"{_TRAINER}.init_workers", "create_collective_group"))
+    ),
     requires=Mentions(f"{_TRAINER}.init_workers", "create_collective_group"),
 )
 def one_step_workers(original: Callable[..., None], trainer: Any) -> None:
@@ -89,7 +91,10 @@ def one_step_megatron(worker: Any) -> None:
     why=_SYNC_WHY,
     how=_SYNC_HOW,
     link=_LINK,
-    retired_by=Not(Mentions(f"{_FSDP}:ActorRolloutRefWorker.sync_rollout_weights", "collective")),
+    retired_by=AllOf(
+        Defines(f"{_FSDP}:ActorRolloutRefWorker.sync_rollout_weights"),
+        Not(Mentions(f"{_FSDP}:ActorRolloutRefWorker.sync_rollout_weights", "collective")),
+    ),
     requires=Mentions(f"{_FSDP}:ActorRolloutRefWorker.sync_rollout_weights", "collective"),
 )
 def early_one_step_fsdp(worker: Any) -> None:
@@ -102,7 +107,10 @@ def early_one_step_fsdp(worker: Any) -> None:
     why=_SYNC_WHY,
     how=_SYNC_HOW,
     link=_LINK,
-    retired_by=Not(Mentions(f"{_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights", "collective")),
+    retired_by=AllOf(
+        Defines(f"{_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights"),
+        Not(Mentions(f"{_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights", "collective")),
+    ),
     requires=Mentions(f"{_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights", "collective"),
 )
 def early_one_step_megatron(worker: Any) -> None:
