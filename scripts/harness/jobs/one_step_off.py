@@ -5,7 +5,6 @@ from __future__ import annotations
 from harness.jobs import grpo
 from harness.jobs.base import Job, Plan
 
-EARLY = "796871d7"
 PROMPTS = 8
 ANSWERS = 4
 
@@ -62,12 +61,6 @@ def settings(plan: Plan) -> dict[str, object]:
     if plan.virtual:
         # A CPU engine has no sleep mode.
         chosen["+actor_rollout_ref.rollout.engine_kwargs.vllm.enable_sleep_mode"] = False
-    if plan.pin.name == EARLY:
-        # An engine inside its worker, and no setting for the trainer's dtype.
-        chosen["actor_rollout_ref.rollout.mode"] = "sync"
-        chosen["actor_rollout_ref.rollout.free_cache_engine"] = False
-        del chosen["actor_rollout_ref.actor.fsdp_config.model_dtype"]
-        del chosen["actor_rollout_ref.rollout.agent.num_workers"]
     if plan.reward is not None:
         chosen |= {"custom_reward_function.path": plan.reward, "custom_reward_function.name": "grade"}
     return chosen
@@ -86,7 +79,7 @@ def arguments(plan: Plan) -> list[str]:
 
 JOB = Job(
     name="one_step_off",
-    pins=("ccd7d934", EARLY),
+    pins=("ccd7d934",),
     arguments=arguments,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,
