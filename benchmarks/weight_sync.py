@@ -44,6 +44,7 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int)
     import torch_npu  # noqa: F401
 
     from verl_npu.features.weight_sync import group as groups
+    from verl_npu.features.weight_sync.meeting import Meeting, open_meeting
     from verl_npu.features.weight_sync.metadata import Metadata
     from verl_npu.features.weight_sync.settings import Check, Settings
     from verl_npu.features.weight_sync.sync import receive, send
@@ -52,13 +53,13 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int)
     device = torch.device("npu", rank)
     meeting_file = folder / "meeting"
     if rank == 0:
-        meeting = groups.open_meeting("127.0.0.1", 0, 600)
+        meeting = open_meeting("127.0.0.1", 0, 600)
         (folder / "new").write_text(json.dumps([meeting.host, meeting.port]))
         (folder / "new").rename(meeting_file)
     else:
         while not meeting_file.exists():
             time.sleep(0.01)
-        meeting = groups.Meeting(*json.loads(meeting_file.read_text()))
+        meeting = Meeting(*json.loads(meeting_file.read_text()))
     group = groups.join("benchmark", meeting, rank, 2, timeout=600, device=device)
 
     elements = megabytes * (1 << 20) // 2 // count

@@ -23,7 +23,8 @@ import json, os, signal, sys, time
 import torch, torch_npu
 from verl_npu.features.weight_sync.bucket import find_tied
 from verl_npu.features.weight_sync.errors import WeightSyncError
-from verl_npu.features.weight_sync.group import Meeting, find, join, open_meeting
+from verl_npu.features.weight_sync.group import find, join
+from verl_npu.features.weight_sync.meeting import Meeting, open_meeting
 from verl_npu.features.weight_sync.metadata import Metadata
 from verl_npu.features.weight_sync.settings import Check, Settings
 from verl_npu.features.weight_sync.sync import follow, preparing, receive, send

@@ -11,6 +11,7 @@ from typing import Any
 
 from . import group
 from .errors import GroupError
+from .meeting import Meeting, open_meeting
 from .settings import Settings
 
 __all__ = ["create_collective_group", "in_place_of_ray"]
@@ -65,14 +66,14 @@ def in_place_of_ray() -> Iterator[None]:
         collective.create_collective_group = before
 
 
-def _open(worker: Any, name: str, settings: Settings) -> group.Meeting:
+def _open(worker: Any, name: str, settings: Settings) -> Meeting:
     import ray
 
     group.refuse_second(name)
-    return group.open_meeting(ray.util.get_node_ip_address(), settings.port, settings.timeout)
+    return open_meeting(ray.util.get_node_ip_address(), settings.port, settings.timeout)
 
 
-def _join(worker: Any, name: str, meeting: group.Meeting, rank: int, size: int, settings: Settings) -> None:
+def _join(worker: Any, name: str, meeting: Meeting, rank: int, size: int, settings: Settings) -> None:
     import torch
 
     # verl puts the workers of all roles that share an NPU into one actor.

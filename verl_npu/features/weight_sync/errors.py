@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["EngineError", "GroupError", "MetadataError", "TransferError", "WeightSyncError"]
+__all__ = ["EngineError", "GroupError", "MetadataError", "TransferError", "WeightSyncError", "first_line"]
 
 
 class WeightSyncError(RuntimeError):
@@ -23,3 +23,8 @@ class TransferError(WeightSyncError):
 
 class EngineError(WeightSyncError):
     """The rollout engine cannot take the weights, or does not hold what it was given."""
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without the native frames that torch appends."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

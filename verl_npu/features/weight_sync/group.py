@@ -3,65 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-import itertools
 import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from .errors import GroupError
+from . import communicator
+from .errors import GroupError, first_line
+from .meeting import Meeting, enter
 
-__all__ = ["Group", "Meeting", "find", "join", "open_meeting", "refuse_second"]
+__all__ = ["Group", "find", "join", "refuse_second"]
 
-BACKEND = "hccl"
 # After a failure of its own, a rank does not wait the whole timeout to hear what the others saw.
 _GRACE = 10.0
 _SILENT = b"\0silent"
 
 _groups: dict[str, Group] = {}
-_numbers = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where the ranks of a group meet: the address of the store that rank 0's process serves."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-# Stores that this process serves, until the group that meets there takes them over.
-_served: dict[Meeting, Any] = {}
-
-
-def open_meeting(host: str, port: int, timeout: float) -> Meeting:
-    """Serve a store in this process, which will be rank 0; the store itself binds the port, and 0 is a free one.
-
-    `host` is an address of this machine that the other ranks reach; IPv6 with or without brackets. Raises GroupError
-    where the port is taken.
-    """
-    from torch.distributed import TCPStore
-
-    host = host.strip("[]")
-    try:
-        store = TCPStore(host, port, None, True, timedelta(seconds=timeout), wait_for_workers=False)
-    except RuntimeError as error:
-        raise GroupError(
-            f"weight sync: {Meeting(host, port)} cannot be served: {_first_line(error)}. "
-            "Use another port, or leave VERL_NPU_WEIGHT_SYNC_PORT out to get a free one"
-        ) from error
-    meeting = Meeting(host, store.port)
-    _served[meeting] = store
-    return meeting
 
 
 def find(name: str) -> Group:
@@ -137,7 +98,7 @@ class Group:
         self.announced: Any = None
         """What this rank announced last, and its metadata."""
         self._communicator: Any = None
-        self._store = self._connect(meeting)
+        self._store = enter(meeting, name, rank, timeout)
         self._hosts: list[str] = [f"rank {other}" for other in range(size)]
         try:
             self._refuse_late()
@@ -145,8 +106,8 @@ class Group:
             self._hosts = [word["name"] for word in words]
             self.movers = tuple(other for other, word in enumerate(words) if word["moves"])
             if self.moves:
-                self._communicator = self._make_communicator()
-                self._prove()
+                self._communicator = communicator.connect(name, self._store, rank, self.movers, timeout)
+                communicator.prove(self._communicator, rank == 0, device, timeout)
             self.exchange("ready", b"")
         except BaseException:
             self._release()
@@ -198,6 +159,16 @@ class Group:
             "that process has ended, hangs, or came late"
         ) from cause
 
+    def heard(self, topic: str) -> dict[int, bytes]:
+        """What ranks have told on a topic so far, by rank; nothing where the store is gone."""
+        found = {}
+        with contextlib.suppress(RuntimeError):
+            for rank in range(self.size):
+                key = f"{topic}/{rank}"
+                if self._store.check([key]) and (word := bytes(self._store.get(key))) != _SILENT:
+                    found[rank] = word
+        return found
+
     def tell(self, key: str, word: bytes) -> None:
         """Leave `word` in the store."""
         try:
@@ -211,7 +182,7 @@ class Group:
             self._store.wait([key], timedelta(seconds=self.timeout if limit is None else limit))
             return bytes(self._store.get(key))
         except RuntimeError as error:
-            raise GroupError(f"weight sync group {self.name!r}: nobody told {key!r}: {_first_line(error)}") from error
+            raise GroupError(f"weight sync group {self.name!r}: nobody told {key!r}: {first_line(error)}") from error
 
     def forget(self, keys: Sequence[str]) -> None:
         """Take this rank's own words back from the store."""
@@ -220,39 +191,19 @@ class Group:
 
     def broadcast(self, tensor: Any) -> Any:
         """Start a broadcast from rank 0 to the movers; the work that is returned has `wait(timedelta)`."""
-        from torch.distributed import BroadcastOptions
+        return communicator.broadcast(self._communicator, tensor, self.timeout)
 
-        options = BroadcastOptions()
-        options.rootRank = 0
-        options.timeout = timedelta(seconds=self.timeout)
-        return self._communicator.broadcast([tensor], options)
-
-    def wait_for_device(self, deadline: float) -> None:
-        """Wait until this NPU has done all that was asked of it; raises GroupError after `deadline` (monotonic).
-
-        A collective whose peer is gone never ends on an NPU, and a plain synchronize would hang with it.
-        """
-        import torch
-
-        event = torch.npu.Event()
-        event.record()
-        pause = 1e-5
-        while not event.query():
-            if time.monotonic() > deadline:
-                raise GroupError(
-                    f"weight sync group {self.name!r}: the NPU of {self.describe(self.rank)} did not finish within "
-                    f"{self.timeout:g} s: a rank of the broadcast is gone or hangs"
-                )
-            time.sleep(pause)
-            pause = min(2 * pause, 1e-3)
+    def wait_for_device(self) -> None:
+        """Wait until this NPU has done its part of the broadcasts; raises GroupError after the group's timeout."""
+        communicator.wait_for_device(time.monotonic() + self.timeout)
 
     def break_off(self, reason: str) -> None:
         """Refuse all further use, and drop the communicator so that ranks which wait for this one see it."""
         self.broken = self.broken or reason
-        communicator, self._communicator = self._communicator, None
-        if communicator is not None:
+        dropped, self._communicator = self._communicator, None
+        if dropped is not None:
             # On an NPU this may wait for the very operation that is stuck.
-            threading.Thread(target=_destroy, args=(communicator,), daemon=True).start()
+            threading.Thread(target=communicator.destroy, args=(dropped,), daemon=True).start()
 
     def check_usable(self) -> None:
         """Raise GroupError where the group broke."""
@@ -268,9 +219,9 @@ class Group:
             if self.broken is None:
                 self.exchange("close", b"")
         finally:
-            communicator, self._communicator = self._communicator, None
-            if communicator is not None:
-                _destroy(communicator)
+            dropped, self._communicator = self._communicator, None
+            if dropped is not None:
+                communicator.destroy(dropped)
             try:
                 if self.broken is None:
                     self._leave()
@@ -289,22 +240,6 @@ class Group:
         self.broken = self.broken or "it is closed"
         self._store = None
 
-    def _connect(self, meeting: Meeting) -> Any:
-        from torch.distributed import PrefixStore, TCPStore
-
-        if self.rank == 0:
-            if meeting not in _served:
-                raise GroupError(f"weight sync group {self.name!r}: rank 0 must join where it opened {meeting}")
-            return PrefixStore(self.name, _served.pop(meeting))
-        limit = timedelta(seconds=self.timeout)
-        try:
-            return PrefixStore(self.name, TCPStore(meeting.host, meeting.port, None, False, limit))
-        except RuntimeError as error:
-            raise GroupError(
-                f"weight sync group {self.name!r}: rank {self.rank} found no store at {meeting}: rank 0 has ended or "
-                f"given up, or this rank came late: {_first_line(error)}"
-            ) from error
-
     def _refuse_late(self) -> None:
         try:
             late = self._store.check([f"join/{self.rank}"])
@@ -314,47 +249,6 @@ class Group:
             raise GroupError(
                 f"weight sync group {self.name!r}: rank {self.rank} came when the others had given up on it, or is "
                 "there twice: they waited for their timeout (VERL_NPU_WEIGHT_SYNC_TIMEOUT)"
-            )
-
-    def _make_communicator(self) -> Any:
-        """Make a process group over the movers beside the default one, with or without there being one.
-
-        torch has no public function for ranks that are not all of the default group; this internal one serves
-        `init_process_group` and `new_group` themselves, and is what RL frameworks call for it.
-        """
-        from torch.distributed import Backend, PrefixStore
-        from torch.distributed import distributed_c10d as c10d
-
-        name = f"verl_npu/weight_sync/{self.name}/{next(_numbers)}"
-        helper = c10d._new_process_group_helper
-        # torch 2.6 renamed it.
-        option = "backend_options" if "backend_options" in inspect.signature(helper).parameters else "pg_options"
-        arguments: dict[str, Any] = {option: None}
-        made, _ = helper(
-            len(self.movers),
-            self.movers.index(self.rank),
-            [],
-            Backend(BACKEND),
-            PrefixStore("hccl", self._store),
-            group_name=name,
-            timeout=timedelta(seconds=self.timeout),
-            **arguments,
-        )
-        c10d._world.pg_group_ranks[made] = {rank: rank for rank in range(len(self.movers))}
-        return made
-
-    def _prove(self) -> None:
-        """Move one number: a communicator that is disabled or not connected must show now, not as stale weights."""
-        import torch
-
-        told = 20_000 + self.size
-        number = torch.full((1,), told if self.rank == 0 else 0, dtype=torch.int32, device=self.device)
-        self.broadcast(number).wait(timedelta(seconds=self.timeout))
-        self.wait_for_device(time.monotonic() + self.timeout)
-        if int(number.item()) != told:
-            raise GroupError(
-                f"weight sync group {self.name!r}: {BACKEND} of {self.describe(self.rank)} said that it broadcast and "
-                "did not: see HCCL's own log"
             )
 
     def _mark_silent(self, keys: Sequence[str]) -> None:
@@ -375,20 +269,10 @@ class Group:
     def _store_is_gone(self, topic: str, error: Exception) -> GroupError:
         return GroupError(
             f"weight sync group {self.name!r}: {self.describe(0)}, which keeps the group's store, is gone "
-            f"(at {topic!r}: {_first_line(error)})"
+            f"(at {topic!r}: {first_line(error)})"
         )
 
 
 def _introduction(rank: int, label: str, moves: bool) -> bytes:
     name = f"rank {rank} ({f'{label} ' if label else ''}{socket.gethostname()} pid {os.getpid()})"
     return json.dumps({"name": name, "moves": moves}).encode()
-
-
-def _destroy(communicator: Any) -> None:
-    import torch.distributed
-
-    torch.distributed.destroy_process_group(communicator)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 import time
 import traceback
@@ -23,9 +22,11 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from .bucket import Bucket, Slots, plan
+from .checksum import add_to_digest, as_bytes, checksum_of
+from .drawing import draw, draw_no_more, exhaust
 from .errors import GroupError, MetadataError, TransferError
 from .group import Group
-from .metadata import Metadata, Spec, refusal
+from .metadata import Metadata, refusal
 from .settings import Check, Settings
 
 __all__ = ["Engine", "Outcome", "follow", "preparing", "receive", "send"]
@@ -105,7 +106,7 @@ def send(
     def move(layout: _Layout) -> str | None:
         return _send_buckets(group, layout, drawn)
 
-    return _run(group, metadata, told, move, lambda: _exhaust(drawn))
+    return _run(group, metadata, told, move, lambda: exhaust(drawn))
 
 
 def follow(group: Group, metadata: Metadata, tensors: Iterable[tuple[str, Any]]) -> Outcome:
@@ -113,11 +114,13 @@ def follow(group: Group, metadata: Metadata, tensors: Iterable[tuple[str, Any]])
     drawn = iter(tensors)
 
     def move(layout: _Layout) -> str | None:
-        _draw(drawn, metadata.specs)
-        _draw_no_more(drawn)
+        # One by one: a list of them would be the whole model, gathered.
+        for spec in metadata:
+            draw(drawn, (spec,))
+        draw_no_more(drawn)
         return None
 
-    return _run(group, metadata, _word(metadata.digest), move, lambda: _exhaust(drawn))
+    return _run(group, metadata, _word(metadata.digest), move, lambda: exhaust(drawn))
 
 
 def receive(group: Group, metadata: Metadata | None, engine: Engine) -> Outcome:
@@ -154,7 +157,7 @@ def _run(
         layout = _layout(group, agreed, told)
         digest = move(layout)
         if group.moves:
-            group.wait_for_device(time.monotonic() + group.timeout)
+            group.wait_for_device()
     except Exception as error:
         failure = error
     _conclude(group, number, failure, drain)
@@ -225,7 +228,8 @@ def _conclude(group: Group, number: int, failure: Exception | None, drain: Calla
         words = group.exchange(f"{number}/done", verdict, group.grace if failure is not None else None)
         bad = [f"{group.describe(rank)}: {text.decode()}" for rank, text in enumerate(words) if text]
     except GroupError as error:
-        bad = [f"{group.describe(group.rank)}: {failure}"] if failure is not None else []
+        heard = {**group.heard(f"{number}/done"), group.rank: verdict}
+        bad = [f"{group.describe(rank)}: {text.decode()}" for rank, text in sorted(heard.items()) if text]
         bad.append(str(error))
     if bad:
         text = f"weight sync {number} of group {group.name!r} failed: {' | '.join(bad)}"
@@ -240,27 +244,27 @@ def _send_buckets(group: Group, layout: _Layout, drawn: Iterator[tuple[str, Any]
     limit = timedelta(seconds=group.timeout)
     running: list[tuple[Any, Any]] = []
     for index, bucket in enumerate(layout.buckets):
-        tensors = _draw(drawn, bucket.drawn)
+        tensors = draw(drawn, bucket.drawn)
         if len(bucket.drawn) != len(bucket.specs):
             own = {spec.name for spec in bucket.specs}
             tensors = [t for spec, t in zip(bucket.drawn, tensors, strict=True) if spec.name in own]
         if len(running) == 2:
             running.pop(0)[0].wait(limit)
         if bucket.direct:
-            buffer = _bytes(tensors[0].to(group.device))
+            buffer = as_bytes(tensors[0].to(group.device))
         else:
             buffer = layout.slots.buffer(index)
             with torch.no_grad():
                 torch._foreach_copy_(layout.slots.views(index, buffer), tensors)
         works = [group.broadcast(buffer)]
         if layout.check is not Check.NONE:
-            works.append(group.broadcast(_checksum(buffer)))
+            works.append(group.broadcast(checksum_of(buffer)))
         if total is not None:
-            _digest(total, bucket.specs, tensors)
+            add_to_digest(total, bucket.specs, tensors)
         running.append((_Works(works), buffer))
     counted = sum(len(bucket.drawn) for bucket in layout.buckets)
-    _draw(drawn, layout.metadata.specs[counted:])
-    _draw_no_more(drawn)
+    draw(drawn, layout.metadata.specs[counted:])
+    draw_no_more(drawn)
     for works, _ in running:
         works.wait(limit)
     if total is not None:
@@ -294,7 +298,7 @@ def _receive_buckets(group: Group, layout: _Layout, engine: Engine) -> str | Non
     for index, bucket in enumerate(layout.buckets):
         works, buffer, checksum = posted.pop(0)
         works.wait(limit)
-        if checksum is not None and not torch.equal(checksum.cpu(), _checksum(buffer).cpu()):
+        if checksum is not None and not torch.equal(checksum.cpu(), checksum_of(buffer).cpu()):
             names = f"{bucket.specs[0].name} to {bucket.specs[-1].name}"
             raise TransferError(f"the checksum of bucket {index} ({names}) is not the source's: its bytes changed")
         tensors = layout.slots.views(index, buffer)
@@ -303,7 +307,7 @@ def _receive_buckets(group: Group, layout: _Layout, engine: Engine) -> str | Non
             weights += [(alias, tensor) for alias in layout.aliases.get(name, ())]
         engine.load(weights)
         if total is not None:
-            _digest(total, bucket.specs, tensors)
+            add_to_digest(total, bucket.specs, tensors)
             kept.update((name, tensor.to("cpu", copy=True)) for name, tensor in weights)
         # On an NPU the next broadcast into this buffer waits in the stream for the copies out of it.
         post(index + 2)
@@ -336,55 +340,6 @@ def _without_bytes(group: Group, layout: _Layout) -> list[tuple[str, Any]]:
         for spec in layout.metadata
         if spec.nbytes == 0
     ]
-
-
-def _draw(drawn: Iterator[tuple[str, Any]], specs: Sequence[Spec]) -> list[Any]:
-    """Draw as many tensors as there are specs, and hold each against what was announced."""
-    pairs = list(itertools.islice(drawn, len(specs)))
-    for spec, (name, tensor) in zip(specs, pairs, strict=False):
-        if name != spec.name or tensor.shape != spec.shape or tensor.dtype != spec.torch_dtype:
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            raise MetadataError(
-                f"{spec.name}: announced as {spec}, the trainer gave {name} {dtype}{list(tensor.shape)}"
-            )
-    if len(pairs) < len(specs):
-        spec = specs[len(pairs)]
-        raise MetadataError(f"{spec.name}: announced as {spec}, and the trainer has no such parameter now")
-    return [tensor for _, tensor in pairs]
-
-
-def _draw_no_more(drawn: Iterator[tuple[str, Any]]) -> None:
-    extra = next(drawn, None)
-    if extra is not None:
-        raise MetadataError(f"{extra[0]}: the trainer gave it, and it was not announced")
-
-
-def _bytes(tensor: Any) -> Any:
-    import torch
-
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _checksum(buffer: Any) -> Any:
-    """Two sums over all bytes; the second changes where blocks of them trade places."""
-    import torch
-
-    words = buffer[: buffer.numel() // 8 * 8].view(torch.int64)
-    rest = buffer[words.numel() * 8 :].to(torch.int64).sum()
-    rows = words[: words.numel() // 512 * 512].view(-1, 512).sum(1)
-    places = 2 * torch.arange(rows.numel(), dtype=torch.int64, device=buffer.device) + 1
-    return torch.stack((words.sum() + rest, (rows * places).sum() + rest))
-
-
-def _digest(total: Any, specs: Sequence[Any], tensors: Sequence[Any]) -> None:
-    for spec, tensor in zip(specs, tensors, strict=True):
-        total.update(spec.name.encode() + b"\0")
-        total.update(_bytes(tensor).cpu().numpy().tobytes())
-
-
-def _exhaust(tensors: Iterable[tuple[str, Any]]) -> None:
-    for _ in tensors:
-        pass
 
 
 def _word(digest: str | None = None, **more: Any) -> bytes:
