@@ -12,6 +12,8 @@ __all__ = ["Bucket", "Slots", "plan", "views"]
 
 # What torch_npu's allocator aligns to: every tensor starts where one of its own would.
 ALIGNMENT = 512
+# From here on a message of its own costs less than a copy. It is not known where that is on a real NPU.
+LARGE = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Bucket:
     offsets: tuple[int, ...]
     nbytes: int
     direct: bool
-    """A single tensor that is sent from, and received into, memory of its own: no copy."""
+    """A single tensor that is sent from its own memory: no copy."""
     drawn: tuple[Spec, ...]
     """What the source draws for it: its own specs in order, and what stands before them without bytes of its own."""
 
@@ -34,7 +36,7 @@ class Bucket:
 def plan(metadata: Metadata, tied: Mapping[str, str], limit: int) -> tuple[Bucket, ...]:
     """Divide what has bytes of its own, in order, into buckets of at most `limit` bytes.
 
-    Tied tensors travel under one name. A tensor that would fill half a bucket or more goes by itself, not copied.
+    Tied tensors travel under one name. A large tensor goes by itself, not copied.
     """
     buckets: list[Bucket] = []
     specs: list[Spec] = []
@@ -51,7 +53,7 @@ def plan(metadata: Metadata, tied: Mapping[str, str], limit: int) -> tuple[Bucke
         end = 0
 
     for spec in metadata:
-        large = 2 * spec.nbytes >= limit
+        large = spec.nbytes >= min(LARGE, limit // 2)
         start = -(-end // ALIGNMENT) * ALIGNMENT
         if spec.name in tied or spec.nbytes == 0:
             drawn.append(spec)
@@ -84,31 +86,41 @@ class Slots:
     They are kept from sync to sync: with thousands of tensors, making the views costs more than moving the bytes.
     """
 
-    __slots__ = ("_buckets", "_buffers", "_device", "_views")
+    __slots__ = ("_buckets", "_buffers", "_device", "_size", "_views")
 
-    def __init__(self, buckets: Sequence[Bucket], device: Any) -> None:
+    def __init__(self, buckets: Sequence[Bucket], device: Any, size: int) -> None:
         import torch
 
-        size = max((bucket.nbytes for bucket in buckets if not bucket.direct), default=0)
         self._buckets = buckets
         self._device = device
+        self._size = size
         # Zeros: the gaps between tensors are sent too, and a checksum must not depend on what was there before.
         self._buffers = [torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2)]
         self._views: dict[int, list[Any]] = {}
 
+    @classmethod
+    def to_send(cls, buckets: Sequence[Bucket], device: Any) -> Slots:
+        """For the source, which copies into them what is not sent from its own memory."""
+        return cls(buckets, device, max((bucket.nbytes for bucket in buckets if not bucket.direct), default=0))
+
+    @classmethod
+    def to_receive(cls, buckets: Sequence[Bucket], device: Any, limit: int) -> Slots:
+        """For a rollout, which receives into them all that is not larger than `limit` bytes."""
+        return cls(buckets, device, max((bucket.nbytes for bucket in buckets if bucket.nbytes <= limit), default=0))
+
     def buffer(self, index: int) -> Any:
-        """The memory of bucket `index`, of exactly its bytes: a shared buffer, or its own for a direct one."""
+        """The memory of bucket `index`, of exactly its bytes: a shared buffer, or its own for one that is larger."""
         import torch
 
-        bucket = self._buckets[index]
-        if bucket.direct:
-            return torch.empty(bucket.nbytes, dtype=torch.uint8, device=self._device)
-        return self._buffers[index % 2][: bucket.nbytes]
+        nbytes = self._buckets[index].nbytes
+        if nbytes > self._size:
+            return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+        return self._buffers[index % 2][:nbytes]
 
     def views(self, index: int, buffer: Any) -> list[Any]:
         """The tensors of bucket `index` in `buffer`."""
         bucket = self._buckets[index]
-        if bucket.direct:
+        if bucket.nbytes > self._size:
             return views(bucket, buffer)
         if index not in self._views:
             self._views[index] = views(bucket, buffer)

@@ -202,7 +202,12 @@ def _layout(group: Group, metadata: Metadata, told: Mapping[str, Any]) -> _Layou
     if same and (known.tied, known.bucket_bytes, known.check) == (tied, limit, check):
         return known  # type: ignore[no-any-return]
     buckets = plan(metadata, tied, limit)
-    slots = Slots(buckets if group.moves else (), group.device)
+    if not group.moves:
+        slots = Slots((), group.device, 0)
+    elif group.rank == 0:
+        slots = Slots.to_send(buckets, group.device)
+    else:
+        slots = Slots.to_receive(buckets, group.device, limit)
     layout = _Layout(metadata, tied, limit, check, buckets, slots)
     for name, first in tied.items():
         layout.aliases.setdefault(first, []).append(name)
