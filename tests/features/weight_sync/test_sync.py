@@ -24,7 +24,8 @@ def tensors(seed=0):
         "int64": torch.arange(11, device=DEVICE),
         "scalar": torch.tensor(3.5, device=DEVICE),
         "empty": torch.empty(0, 4, device=DEVICE),
-        "larger_than_a_bucket": torch.randn(1 << 18, device=DEVICE), "most_of_a_bucket": torch.randn(12000, device=DEVICE),
+        "larger_than_a_bucket": torch.randn(1 << 18, device=DEVICE),
+        "most_of_a_bucket": torch.randn(12000, device=DEVICE),
         "expert.0": torch.randn(8, 8, device=DEVICE), "expert.1": torch.randn(8, 8, device=DEVICE),
     }
 def wrong(engine, given):

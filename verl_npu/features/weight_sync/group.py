@@ -152,12 +152,21 @@ class Group:
         silent = [rank for rank, word in enumerate(words) if word == _SILENT]
         if not silent:
             return words
-        self._let_others_read(silent)
+        self.let_others_read(topic, silent)
         names = ", ".join(self.describe(rank) for rank in silent)
         raise GroupError(
             f"weight sync group {self.name!r}: {names} did not answer {topic!r} within {limit:g} s: "
             "that process has ended, hangs, or came late"
         ) from cause
+
+    def let_others_read(self, topic: str, silent: Sequence[int] = ()) -> None:
+        """Before an error about `topic`: rank 0, which may end with it, keeps the store until all have read."""
+        with contextlib.suppress(RuntimeError):
+            if self.rank:
+                self._store.set(f"heard/{topic}/{self.rank}", b"")
+            else:
+                heard = [f"heard/{topic}/{rank}" for rank in range(1, self.size) if rank not in silent]
+                self._store.wait(heard, timedelta(seconds=self.grace))
 
     def heard(self, topic: str) -> dict[int, bytes]:
         """What ranks have told on a topic so far, by rank; nothing where the store is gone."""
@@ -256,15 +265,6 @@ class Group:
         for key in keys:
             if not self._store.check([key]):
                 self._store.set(key, _SILENT)
-
-    def _let_others_read(self, silent: Sequence[int]) -> None:
-        # Rank 0 may end with this very error, and its store with it.
-        with contextlib.suppress(RuntimeError):
-            if self.rank:
-                self._store.set(f"heard/{self.rank}", b"")
-            else:
-                heard = [f"heard/{rank}" for rank in range(1, self.size) if rank not in silent]
-                self._store.wait(heard, timedelta(seconds=self.grace))
 
     def _store_is_gone(self, topic: str, error: Exception) -> GroupError:
         return GroupError(

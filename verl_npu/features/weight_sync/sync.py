@@ -13,20 +13,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from .bucket import Bucket, Slots, plan
+from .agreement import Layout, agree, layout_of, word
 from .checksum import add_to_digest, as_bytes, checksum_of
 from .drawing import draw, draw_no_more, exhaust
-from .errors import GroupError, MetadataError, TransferError
+from .errors import GroupError, TransferError
 from .group import Group
-from .metadata import Metadata, refusal
+from .metadata import Metadata
 from .settings import Check, Settings
 
 __all__ = ["Engine", "Outcome", "follow", "preparing", "receive", "send"]
@@ -62,19 +61,6 @@ class Outcome:
     """SHA-256 over all names and bytes, where the check asks for it."""
 
 
-@dataclass(slots=True)
-class _Layout:
-    """What stays the same from sync to sync."""
-
-    metadata: Metadata
-    tied: dict[str, str]
-    bucket_bytes: int
-    check: Check
-    buckets: tuple[Bucket, ...]
-    slots: Slots
-    aliases: dict[str, list[str]] = field(default_factory=dict)
-
-
 @contextlib.contextmanager
 def preparing(group: Group) -> Iterator[None]:
     """Whatever is raised inside, before this rank takes part in a sync, is told to all ranks and raised on."""
@@ -84,7 +70,8 @@ def preparing(group: Group) -> Iterator[None]:
     except Exception as error:
         number = group.syncs = group.syncs + 1
         with contextlib.suppress(GroupError):
-            group.exchange(f"{number}/metadata", _word(error=f"{type(error).__name__}: {error}"), group.grace)
+            group.exchange(f"{number}/metadata", word(error=f"{type(error).__name__}: {error}"), group.grace)
+            group.let_others_read(f"{number}/metadata")
         raise
 
 
@@ -101,9 +88,9 @@ def send(
     Raises MetadataError where ranks disagree, TransferError where the weights did not arrive everywhere.
     """
     tied, drawn = dict(tied or {}), iter(tensors)
-    told = _word(metadata.digest, tied=tied, bucket=settings.bucket_bytes, check=settings.check.value)
+    told = word(metadata.digest, tied=tied, bucket=settings.bucket_bytes, check=settings.check.value)
 
-    def move(layout: _Layout) -> str | None:
+    def move(layout: Layout) -> str | None:
         return _send_buckets(group, layout, drawn)
 
     return _run(group, metadata, told, move, lambda: exhaust(drawn))
@@ -113,14 +100,14 @@ def follow(group: Group, metadata: Metadata, tensors: Iterable[tuple[str, Any]])
     """Take part as a trainer that sends nothing: draw the tensors together with rank 0, and check them."""
     drawn = iter(tensors)
 
-    def move(layout: _Layout) -> str | None:
+    def move(layout: Layout) -> str | None:
         # One by one: a list of them would be the whole model, gathered.
         for spec in metadata:
             draw(drawn, (spec,))
         draw_no_more(drawn)
         return None
 
-    return _run(group, metadata, _word(metadata.digest), move, lambda: exhaust(drawn))
+    return _run(group, metadata, word(metadata.digest), move, lambda: exhaust(drawn))
 
 
 def receive(group: Group, metadata: Metadata | None, engine: Engine) -> Outcome:
@@ -129,17 +116,17 @@ def receive(group: Group, metadata: Metadata | None, engine: Engine) -> Outcome:
     Raises as `send`; the engine is open again only after a sync that came whole to every rank.
     """
 
-    def move(layout: _Layout) -> str | None:
+    def move(layout: Layout) -> str | None:
         return _receive_buckets(group, layout, engine)
 
-    return _run(group, metadata, _word(metadata.digest if metadata else None), move, None, engine.open)
+    return _run(group, metadata, word(metadata.digest if metadata else None), move, None, engine.open)
 
 
 def _run(
     group: Group,
     metadata: Metadata | None,
-    word: bytes,
-    move: Callable[[_Layout], str | None],
+    mine: bytes,
+    move: Callable[[Layout], str | None],
     drain: Callable[[], None] | None,
     commit: Callable[[], None] | None = None,
 ) -> Outcome:
@@ -147,14 +134,14 @@ def _run(
     began = time.perf_counter()
     number = group.syncs = group.syncs + 1
     try:
-        agreed, told = _agree(group, number, metadata, word)
+        agreed, told = agree(group, number, metadata, mine)
     except GroupError as error:
         group.break_off(str(error))
         raise
     failure: Exception | None = None
     digest = None
     try:
-        layout = _layout(group, agreed, told)
+        layout = layout_of(group, agreed, told)
         digest = move(layout)
         if group.moves:
             group.wait_for_device()
@@ -167,52 +154,6 @@ def _run(
         group.forget([f"{number - 2}/metadata", f"{number - 2}/done"])
     moved = sum(bucket.nbytes for bucket in layout.buckets)
     return Outcome(number, len(agreed), moved, time.perf_counter() - began, digest)
-
-
-def _agree(group: Group, number: int, metadata: Metadata | None, word: bytes) -> tuple[Metadata, dict[str, Any]]:
-    """Step 1. Return the metadata that all share, and the source's word."""
-    words = [json.loads(text) for text in group.exchange(f"{number}/metadata", word)]
-    for rank, told in enumerate(words):
-        if "error" in told:
-            raise MetadataError(
-                f"weight sync {number} of group {group.name!r}: {group.describe(rank)} could not begin: "
-                f"{told['error']}. Nothing was loaded"
-            )
-    digests = {rank: told["digest"] for rank, told in enumerate(words) if told["digest"] is not None}
-    source = digests[0]
-    known: Metadata | None = group.layout.metadata if group.layout is not None else None
-    if metadata is not None and metadata.digest != (source if group.rank else known and known.digest):
-        # The list itself travels once for each content: from the source when it is new, from others where it differs.
-        group.tell(f"list/{metadata.digest}", metadata.as_json().encode())
-    if len(set(digests.values())) > 1:
-        lists = {digest: Metadata.from_json(group.ask(f"list/{digest}").decode()) for digest in digests.values()}
-        problem = refusal({rank: lists[digest] for rank, digest in digests.items()}, group.describe)
-        raise MetadataError(f"weight sync {number} of group {group.name!r}: {problem}")
-    if metadata is None:
-        if known is not None and known.digest == source:
-            return known, words[0]
-        metadata = Metadata.from_json(group.ask(f"list/{source}").decode())
-    return metadata, words[0]
-
-
-def _layout(group: Group, metadata: Metadata, told: Mapping[str, Any]) -> _Layout:
-    tied, limit, check = dict(told["tied"]), int(told["bucket"]), Check(told["check"])
-    known = group.layout
-    same = known is not None and known.metadata.digest == metadata.digest
-    if same and (known.tied, known.bucket_bytes, known.check) == (tied, limit, check):
-        return known  # type: ignore[no-any-return]
-    buckets = plan(metadata, tied, limit)
-    if not group.moves:
-        slots = Slots((), group.device, 0)
-    elif group.rank == 0:
-        slots = Slots.to_send(buckets, group.device)
-    else:
-        slots = Slots.to_receive(buckets, group.device, limit)
-    layout = _Layout(metadata, tied, limit, check, buckets, slots)
-    for name, first in tied.items():
-        layout.aliases.setdefault(first, []).append(name)
-    group.layout = layout
-    return layout
 
 
 def _conclude(group: Group, number: int, failure: Exception | None, drain: Callable[[], None] | None) -> None:
@@ -232,6 +173,8 @@ def _conclude(group: Group, number: int, failure: Exception | None, drain: Calla
     try:
         words = group.exchange(f"{number}/done", verdict, group.grace if failure is not None else None)
         bad = [f"{group.describe(rank)}: {text.decode()}" for rank, text in enumerate(words) if text]
+        if bad:
+            group.let_others_read(f"{number}/done")
     except GroupError as error:
         heard = {**group.heard(f"{number}/done"), group.rank: verdict}
         bad = [f"{group.describe(rank)}: {text.decode()}" for rank, text in sorted(heard.items()) if text]
@@ -242,7 +185,7 @@ def _conclude(group: Group, number: int, failure: Exception | None, drain: Calla
         raise TransferError(f"{text}. What an engine has of this sync is not used") from failure
 
 
-def _send_buckets(group: Group, layout: _Layout, drawn: Iterator[tuple[str, Any]]) -> str | None:
+def _send_buckets(group: Group, layout: Layout, drawn: Iterator[tuple[str, Any]]) -> str | None:
     import torch
 
     total = hashlib.sha256() if layout.check is Check.ENGINE else None
@@ -277,7 +220,7 @@ def _send_buckets(group: Group, layout: _Layout, drawn: Iterator[tuple[str, Any]
     return total.hexdigest() if total is not None else None
 
 
-def _receive_buckets(group: Group, layout: _Layout, engine: Engine) -> str | None:
+def _receive_buckets(group: Group, layout: Layout, engine: Engine) -> str | None:
     import torch
 
     total = hashlib.sha256() if layout.check is Check.ENGINE else None
@@ -337,7 +280,7 @@ class _Works:
             work.wait(limit)
 
 
-def _without_bytes(group: Group, layout: _Layout) -> list[tuple[str, Any]]:
+def _without_bytes(group: Group, layout: Layout) -> list[tuple[str, Any]]:
     import torch
 
     return [
@@ -345,7 +288,3 @@ def _without_bytes(group: Group, layout: _Layout) -> list[tuple[str, Any]]:
         for spec in layout.metadata
         if spec.nbytes == 0
     ]
-
-
-def _word(digest: str | None = None, **more: Any) -> bytes:
-    return json.dumps({"digest": digest, **more}).encode()
