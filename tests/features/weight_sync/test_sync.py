@@ -26,6 +26,7 @@ def tensors(seed=0):
         "empty": torch.empty(0, 4, device=DEVICE),
         "larger_than_a_bucket": torch.randn(1 << 18, device=DEVICE),
         "most_of_a_bucket": torch.randn(12000, device=DEVICE),
+        "not_on_a_word": torch.randn(12001, device=DEVICE)[1:],
         "expert.0": torch.randn(8, 8, device=DEVICE), "expert.1": torch.randn(8, 8, device=DEVICE),
     }
 def wrong(engine, given):

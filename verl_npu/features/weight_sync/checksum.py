@@ -21,6 +21,9 @@ def checksum_of(buffer: Any) -> Any:
     """Two sums over all bytes; the second changes where blocks of them trade places."""
     import torch
 
+    if buffer.storage_offset() % 8:
+        # A large tensor is sent from where it lies, and a word cannot be read from there.
+        buffer = buffer.clone()
     words = buffer[: buffer.numel() // 8 * 8].view(torch.int64)
     rest = buffer[words.numel() * 8 :].to(torch.int64).sum()
     rows = words[: words.numel() // 512 * 512].view(-1, 512).sum(1)
