@@ -149,7 +149,7 @@ def main() -> None:
         return
     print("SIMULATED: two virtual NPUs, gloo over loopback; seconds are of this machine, only ratios mean anything")
     print(
-        "share of the raw broadcast's bandwidth, of the medians (and of the best runs, which a busy machine spoils less)"
+        "share of the raw broadcast's bandwidth, of the medians (and of the best runs, spoilt less by a busy machine)"
     )
     print(f"{'MB':>6} {'tensors':>8} {'raw s':>14} {'sync':>12} {'with checksums':>15} {'each':>14}")
     for megabytes in given.megabytes:
