@@ -17,7 +17,8 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[1]
 DISTRIBUTIONS = {"verl": "verl", "transformers": "transformers", "hydra": "hydra-core"}
 # Pins that are in no registry; a folder of checkouts has them as verl-796871d7/ and so on.
-CHECKOUTS = ("796871d7", "ccd7d934")
+# The wheel of v0.6.1 holds no recipes; its checkout does.
+CHECKOUTS = {"796871d7": "796871d7", "ccd7d934": "ccd7d934", "v0.6.1-recipe": "v0.6.1"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,8 +53,11 @@ def source() -> Callable[[str, str], Path]:
         if pin in CHECKOUTS:
             folder = os.environ.get("VERL_NPU_UPSTREAMS")
             if not folder:
-                pytest.skip(f"{upstream} {pin} is in no registry: set VERL_NPU_UPSTREAMS to a folder with verl-{pin}/")
-            checkout = Path(folder) / f"{upstream}-{pin}"
+                name = CHECKOUTS[pin]
+                pytest.skip(
+                    f"{upstream} {pin} is in no registry: set VERL_NPU_UPSTREAMS to a folder with verl-{name}/"
+                )
+            checkout = Path(folder) / f"{upstream}-{CHECKOUTS[pin]}"
             assert checkout.is_dir(), f"VERL_NPU_UPSTREAMS={folder} has no {checkout.name}"
             return checkout
         distribution, version = DISTRIBUTIONS[upstream], pin.removeprefix("v")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-FEATURES = {"device", "attention", "fused_ops", "rollout", "fleet"}
+FEATURES = {"device", "attention", "fused_ops", "rollout", "weight_sync", "fleet"}
 SHOW = "import json, verl_npu; print(json.dumps(verl_npu.status()))"
 
 

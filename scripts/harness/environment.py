@@ -15,7 +15,6 @@ from harness.errors import RunFailed
 from harness.pins import SCRIPTS, Checkout, Pin
 
 PROJECT = SCRIPTS.parent
-TORCH = "torch==2.13.0"
 STAMP = "verl-npu-stamp"
 
 
@@ -56,7 +55,8 @@ class Recipe:
             self.transformers,
             str(self.virtual),
             self.extras,
-            TORCH,
+            self.pin.torch,
+            *self.pin.engine,
             self.pin.requirements.read_text(),
             (PROJECT / "pyproject.toml").read_text(),
             "checkout" if self.checkout else f"verl=={self.pin.version}",
@@ -94,18 +94,30 @@ def make(recipe: Recipe) -> Path:
     # Whether the pin's list agrees with what they need could not be tried: no NPU was at hand.
     venv.create(recipe.folder, with_pip=True, system_site_packages=not recipe.virtual, symlinks=True)
     if recipe.virtual:
-        _pip(recipe, TORCH)
+        _pip(recipe, f"torch=={recipe.pin.torch}")
     extras = f"virtual,{recipe.extras}" if recipe.virtual else recipe.extras
     # Editable, so that a second start runs the project as it is now.
     _pip(recipe, "--editable", f"{PROJECT}[{extras}]")
     listed = recipe.folder / "requirements.txt"
     listed.write_text(recipe.requirements())
     _pip(recipe, "--requirement", str(listed))
+    if recipe.virtual and recipe.pin.engine:
+        _pip(recipe, "--no-deps", *recipe.pin.engine)
+        _call_it_vllm(recipe)
     if recipe.checkout is None:
         _pip(recipe, "--no-deps", f"verl=={recipe.pin.version}")
     _point(recipe)
     (recipe.folder / STAMP).write_text(recipe.stamp())
     return recipe.python
+
+
+def _call_it_vllm(recipe: Recipe) -> None:
+    # verl asks for a distribution named vllm, and vLLM looks for `cpu` in that one's version to know what it runs on.
+    version = recipe.pin.engine[0].partition("==")[2].partition(".post")[0]
+    packages = next((recipe.folder / "lib").glob("python3.*")) / "site-packages"
+    metadata = packages / f"vllm-{version}+cpu.dist-info"
+    metadata.mkdir(exist_ok=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
 
 
 def _point(recipe: Recipe) -> None:

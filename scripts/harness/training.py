@@ -95,11 +95,12 @@ def _plan(request: Request, machine: Machine, run_dir: Path) -> jobs.Plan:
         npus=request.npus,
         seed=request.seed,
         virtual=machine.virtual,
+        checkout=None if request.checkout is None else request.checkout.path,
     )
 
 
 def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Path) -> dict[str, str]:
-    environment = dict(os.environ)
+    environment = dict(jobs.JOBS[request.job].environment) | dict(os.environ)
     # A cluster that somebody else runs on this machine is not ours to join.
     environment.pop("RAY_ADDRESS", None)
     environment |= {
@@ -184,6 +185,17 @@ def _keep_logs(ray_dir: Path, kept: Path) -> None:
     kept.mkdir()
     for path in ray_dir.glob("ray/session_2*/logs/worker-*"):
         shutil.copy(path, kept)
+
+
+def missing_evidence(outcome: Outcome) -> list[str]:
+    """Return a line where the log lacks what the job must say once for each step; print how often it said it."""
+    pattern = jobs.JOBS[outcome.request.job].evidence
+    if not pattern:
+        return []
+    found = {int(number) for number in re.findall(pattern, outcome.log.read_text(errors="replace"))}
+    steps = outcome.request.steps
+    print(f"weight syncs after which the engine held the trainer's parameters bit for bit: {len(found)}")
+    return [] if len(found) >= steps else [f"expected {steps} lines like {pattern!r} in the log, found {len(found)}"]
 
 
 def write(path: Path, content: dict[str, Any]) -> None:

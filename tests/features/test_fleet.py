@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from verl_npu.features.fleet import FleetError, switches_reach_workers
 from verl_npu.registry.fleet import differences
 
 MANIFEST = {
@@ -152,3 +153,20 @@ def test_without_strict_a_mixed_fleet_is_reported_and_trains() -> None:
     assert result.returncode == 0, result.stderr
     reached, _ = eval(result.stdout.splitlines()[-1])
     assert reached == ["upstream's fit"]
+
+
+def test_every_process_gets_the_layout_that_new_weights_may_be_copied_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_ASCEND_ENABLE_NZ", raising=False)
+    monkeypatch.setenv("VERL_NPU_WEIGHT_SYNC_TIMEOUT", "30")
+    made = switches_reach_workers(lambda: {"env_vars": {"MINE": "1"}})["env_vars"]
+    assert made["VLLM_ASCEND_ENABLE_NZ"] == "0"
+    assert made["VERL_NPU_WEIGHT_SYNC_TIMEOUT"] == "30"
+    assert made["MINE"] == "1"
+
+
+@pytest.mark.parametrize("asked_in", ["shell", "runtime environment"])
+def test_a_layout_that_garbles_new_weights_is_refused(asked_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"VLLM_ASCEND_ENABLE_NZ": "1"} if asked_in == "runtime environment" else {}
+    monkeypatch.setenv("VLLM_ASCEND_ENABLE_NZ", "0" if asked else "1")
+    with pytest.raises(FleetError, match=r"VLLM_ASCEND_ENABLE_NZ=1: .* needs VLLM_ASCEND_ENABLE_NZ=0"):
+        switches_reach_workers(lambda: {"env_vars": asked})

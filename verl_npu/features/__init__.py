@@ -27,8 +27,9 @@ def load() -> Sequence[Feature]:
     from .fleet import fleet
     from .fused_ops import fused_ops
     from .rollout import rollout
+    from .weight_sync import weight_sync
 
-    return (device, attention, fused_ops, rollout, fleet)
+    return (device, attention, fused_ops, rollout, weight_sync, fleet)
 
 
 def locks_folder() -> Path:

@@ -12,6 +12,7 @@ from ..registry.fleet import differences
 from ..registry.patch import Feature
 from ..registry.policy import Policy
 from ..registry.probe import Defines, Never
+from .weight_sync.settings import NAMES as WEIGHT_SYNC
 
 __all__ = ["FleetError", "compare", "fleet", "publish", "published"]
 
@@ -32,7 +33,10 @@ _SWITCHES = (
     "VERL_NPU_VIRTUAL_FAULTS",
     "VERL_NPU_VIRTUAL_MEMORY",
     "VERL_NPU_VIRTUAL_TORCH_NPU_VERSION",
+    *WEIGHT_SYNC,
 )
+# vllm-ascend lays weights out in FRACTAL_NZ unless told not to, and new weights copied into that are garbled.
+_REQUIRED = {"VLLM_ASCEND_ENABLE_NZ": "0"}
 _DRIVER = "VERL_NPU_DRIVER_MANIFEST"
 _NAMESPACE = b"verl_npu"
 
@@ -49,9 +53,20 @@ class FleetError(RuntimeError):
     retired_by=Never("upstream cannot know our switches"),
 )
 def switches_reach_workers(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Add our switches to the runtime environment; what the user sets there himself wins."""
+    """Add our switches to the runtime environment; what the user sets there himself wins.
+
+    Raises FleetError where the user asks vllm-ascend for a layout that weight syncs garble.
+    """
     environment = original(*args, **kwargs)
-    ours = {name: os.environ[name] for name in _SWITCHES if name in os.environ}
+    for name, needed in _REQUIRED.items():
+        found = environment.get("env_vars", {}).get(name, os.environ.get(name, needed))
+        if found != needed:
+            raise FleetError(
+                f"{name}={found}: a rollout engine that gets new weights needs {name}={needed}: copied into the "
+                f"layout FRACTAL_NZ they are garbled without an error. Set it to {needed} "
+                "(override: VERL_NPU_DISABLE=fleet)"
+            )
+    ours = dict(_REQUIRED) | {name: os.environ[name] for name in _SWITCHES if name in os.environ}
     ours[_DRIVER] = json.dumps(activation.manifest())
     environment["env_vars"] = {**ours, **environment.get("env_vars", {})}
     return environment

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.pins import Pin
@@ -26,6 +26,8 @@ class Plan:
     npus: int
     seed: int
     virtual: bool
+    checkout: Path | None = None
+    """Where verl's source is used as it lies."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Job:
     """The folder that holds the trained weights as safetensors when the job has ended."""
     idle: tuple[str, ...] = ()
     """Features of verl-npu whose targets the job never imports: pending in all processes is right for them."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the job runs with, where the user has not set them."""
+    evidence: str = ""
+    """A line of the log that must be there once for each step, with a number that counts them."""
     processes: Callable[[int], int] = lambda npus: npus + 2
     """How many processes leave a manifest for so many NPUs: under Ray the driver and the task runner as well."""
 

@@ -26,4 +26,5 @@ JOB = Job(
     arguments=arguments,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,
+    idle=grpo.JOB.idle,
 )

@@ -1,0 +1,168 @@
+"""How fast a weight sync is: against one raw broadcast of the same bytes, and against one broadcast per tensor.
+
+    python benchmarks/weight_sync.py [--tensors 500 20000] [--megabytes 256 2048] [--repeats 5]
+
+Two ranks on two virtual NPUs over the virtual hccl (gloo on loopback): SIMULATED. What is printed are ratios within
+one run, for the same tensors over the same communicator; they say nothing of HCCL on real NPUs. The sync includes the
+check of metadata and the verdict of both ranks; its loader drops what it gets, as the raw broadcast's receiver does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+LIMIT = timedelta(minutes=10)
+
+
+class Sink:
+    """Takes weights and leaves them where they came."""
+
+    def load(self, weights: Any) -> None:
+        """Nothing is copied: what an engine does with them is its own time."""
+
+    def open(self) -> None:
+        """Nothing was closed."""
+
+    def compare(self, sent: Any) -> None:
+        """Nothing was kept."""
+
+
+def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int) -> None:
+    """Measure on one rank; rank 0 prints for each way the median and the best of its seconds, as JSON."""
+    import torch
+    import torch_npu  # noqa: F401
+
+    from verl_npu.features.weight_sync import group as groups
+    from verl_npu.features.weight_sync.meeting import Meeting, open_meeting
+    from verl_npu.features.weight_sync.metadata import Metadata
+    from verl_npu.features.weight_sync.settings import Check, Settings
+    from verl_npu.features.weight_sync.sync import receive, send
+
+    torch.npu.set_device(rank)
+    device = torch.device("npu", rank)
+    meeting_file = folder / "meeting"
+    if rank == 0:
+        meeting = open_meeting("127.0.0.1", 0, 600)
+        (folder / "new").write_text(json.dumps([meeting.host, meeting.port]))
+        (folder / "new").rename(meeting_file)
+    else:
+        while not meeting_file.exists():
+            time.sleep(0.01)
+        meeting = Meeting(*json.loads(meeting_file.read_text()))
+    group = groups.join("benchmark", meeting, rank, 2, timeout=600, device=device)
+
+    elements = megabytes * (1 << 20) // 2 // count
+    # Of one piece of memory: a model of 2 GB and its copy on the other rank must fit beside each other.
+    flat = torch.zeros(elements * count, dtype=torch.bfloat16, device=device)
+    parts = flat.split(elements)
+    tensors = [(f"layers.{number}.weight", part.view(-1, 1)) for number, part in enumerate(parts)]
+    metadata = Metadata.of((name, tensor.shape, tensor.dtype) for name, tensor in tensors)
+    raw = flat.view(torch.uint8)
+    sink = Sink()
+
+    def one_broadcast() -> None:
+        group.broadcast(raw).wait(LIMIT)
+
+    def one_each() -> None:
+        # As upstream's loop: a new tensor, a copy into it on the source, a broadcast, and the wait for it.
+        for _, tensor in tensors:
+            moved = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+            if rank == 0:
+                moved.copy_(tensor)
+            group.broadcast(moved).wait(LIMIT)
+
+    def sync(check: Check) -> Callable[[], None]:
+        settings = Settings(check=check)
+
+        def run() -> None:
+            if rank == 0:
+                send(group, metadata, tensors, settings)
+            else:
+                receive(group, metadata, sink)
+
+        return run
+
+    ways = {
+        "raw": one_broadcast,
+        "sync": sync(Check.NONE),
+        "sync with checksums": sync(Check.CHECKSUMS),
+        "each": one_each,
+    }
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    # Taken in turn: what else the machine does falls on all of them alike.
+    for turn in range(repeats + 1):
+        for name, way in ways.items():
+            if name == "each" and turn > 2:
+                continue
+            group.exchange(f"{name}/{turn}", b"")
+            began = time.perf_counter()
+            way()
+            group.exchange(f"{name}/{turn}/done", b"")
+            if turn:
+                spent[name].append(time.perf_counter() - began)
+    group.close()
+    if rank == 0:
+        print(json.dumps({name: [statistics.median(times), min(times)] for name, times in spent.items()}))
+
+
+def measure(count: int, megabytes: int, repeats: int) -> dict[str, tuple[float, float]]:
+    """Run both ranks and return the median and the best of rank 0 in seconds, by way."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1"}
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--rank", str(rank), folder, str(count), str(megabytes), str(repeats)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        outputs = [process.communicate(timeout=1800)[0] for process in ranks]
+    if any(process.returncode for process in ranks):
+        raise SystemExit(f"a rank failed: {[process.returncode for process in ranks]}")
+    return dict(json.loads(outputs[0].splitlines()[-1]))
+
+
+def main() -> None:
+    """Print a line for each model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tensors", type=int, nargs="+", default=[500, 20000])
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[256, 2048])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rank", nargs=5, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.rank:
+        rank, folder, count, megabytes, repeats = given.rank
+        rank_main(int(rank), Path(folder), int(count), int(megabytes), int(repeats))
+        return
+    print("SIMULATED: two virtual NPUs, gloo over loopback; seconds are of this machine, only ratios mean anything")
+    print(
+        "share of the raw broadcast's bandwidth, of the medians (and of the best runs, spoilt less by a busy machine)"
+    )
+    print(f"{'MB':>6} {'tensors':>8} {'raw s':>14} {'sync':>12} {'with checksums':>15} {'each':>14}")
+    for megabytes in given.megabytes:
+        for count in given.tensors:
+            found = measure(count, megabytes, given.repeats)
+            median, best = found["raw"]
+            shares = [f"{median / found[w][0]:.1%} ({best / found[w][1]:.1%})" for w in list(found)[1:]]
+            print(
+                f"{megabytes:>6} {count:>8} {f'{median:.3f} ({best:.3f})':>14} "
+                f"{shares[0]:>12} {shares[1]:>15} {shares[2]:>14}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

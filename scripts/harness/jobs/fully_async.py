@@ -1,0 +1,39 @@
+"""GRPO fully asynchronous: a rollouter and a trainer that run by themselves, weights synced after each step."""
+
+from __future__ import annotations
+
+from harness.jobs import grpo, one_step_off
+from harness.jobs.base import Job, Plan
+
+
+def arguments(plan: Plan) -> list[str]:
+    """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
+    chosen = one_step_off.settings(plan) | {
+        # Samples go one by one into a queue, of which the trainer takes a mini-batch at a time.
+        "data.train_batch_size": 0,
+        "data.gen_batch_size": 1,
+        "data.return_raw_chat": True,
+        "actor_rollout_ref.rollout.free_cache_engine": False,
+        "actor_rollout_ref.rollout.calculate_log_probs": True,
+        "async_training.require_batches": 1,
+        "async_training.trigger_parameter_sync_step": 1,
+        "async_training.staleness_threshold": 0.5,
+        "async_training.partial_rollout": True,
+        "rollout.total_rollout_steps": one_step_off.PROMPTS * plan.steps,
+        "rollout.test_freq": 1000,
+        "rollout.total_epochs": plan.steps,
+        "trainer.save_freq": plan.steps,
+    }
+    return ["-m", "recipe.fully_async_policy.fully_async_main", *(f"{key}={value}" for key, value in chosen.items())]
+
+
+JOB = Job(
+    name="fully_async",
+    pins=("ccd7d934",),
+    arguments=arguments,
+    metric="critic/score/mean",
+    trained_model=grpo.trained_model,
+    idle=("rollout", "fleet"),
+    environment=one_step_off.JOB.environment,
+    evidence=one_step_off.JOB.evidence,
+)

@@ -1,0 +1,93 @@
+"""GRPO one step off policy: trainer and rollout on NPUs of their own, async vLLM, weights synced after each step."""
+
+from __future__ import annotations
+
+from harness.jobs import grpo
+from harness.jobs.base import Job, Plan
+
+PROMPTS = 8
+ANSWERS = 4
+
+
+def settings(plan: Plan) -> dict[str, object]:
+    """Return what the recipes with a rollout apart from the trainer share."""
+    micro = PROMPTS * ANSWERS // 2 if plan.generated else 4
+    trainers = max(1, plan.npus // 2)
+    chosen: dict[str, object] = {
+        "algorithm.adv_estimator": "grpo",
+        "data.train_files": plan.train,
+        "data.val_files": plan.test,
+        "data.max_prompt_length": 64 if plan.generated else 512,
+        "data.max_response_length": 16 if plan.generated else 256,
+        "data.filter_overlong_prompts": not plan.generated,
+        "++data.seed": plan.seed,
+        "actor_rollout_ref.hybrid_engine": False,
+        "actor_rollout_ref.model.path": plan.model,
+        "actor_rollout_ref.actor.strategy": "fsdp2",
+        "critic.strategy": "fsdp2",
+        # The engine's own dtype: what it holds can then be compared with the trainer's bit for bit.
+        "actor_rollout_ref.actor.fsdp_config.model_dtype": "bfloat16",
+        "actor_rollout_ref.actor.optim.lr": 5e-3 if plan.generated else 1e-6,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": PROMPTS,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": micro,
+        # Inductor has no NPU backend without triton-ascend.
+        "actor_rollout_ref.actor.use_torch_compile": False,
+        "actor_rollout_ref.actor.checkpoint.save_contents": "[model,hf_model]",
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": micro,
+        "actor_rollout_ref.rollout.name": "vllm",
+        "actor_rollout_ref.rollout.mode": "async",
+        "actor_rollout_ref.rollout.n": ANSWERS,
+        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": micro,
+        "actor_rollout_ref.rollout.enforce_eager": True,
+        "actor_rollout_ref.rollout.gpu_memory_utilization": 0.4,
+        "actor_rollout_ref.rollout.max_num_batched_tokens": 1024 if plan.generated else 8192,
+        "actor_rollout_ref.rollout.max_model_len": 512 if plan.generated else 2048,
+        "actor_rollout_ref.rollout.agent.num_workers": 1,
+        "trainer.nnodes": 1,
+        "trainer.n_gpus_per_node": trainers,
+        "rollout.nnodes": 1,
+        "rollout.n_gpus_per_node": plan.npus - trainers,
+        "trainer.logger": "[console]",
+        "trainer.val_before_train": False,
+        "trainer.test_freq": -1,
+        "trainer.resume_mode": "disable",
+        "trainer.default_local_dir": plan.run_dir / "checkpoints",
+        # The recipes' own actors ask for ten CPUs each.
+        f"{plan.pin.ray_init}.num_cpus": 64,
+        # The recipes look for verl's configuration below the folder that they are started in.
+        "hydra.searchpath": f"[file://{plan.checkout}/verl/trainer/config]",
+    }
+    if plan.virtual:
+        # A CPU engine has no sleep mode.
+        chosen["+actor_rollout_ref.rollout.engine_kwargs.vllm.enable_sleep_mode"] = False
+    if plan.reward is not None:
+        chosen |= {"custom_reward_function.path": plan.reward, "custom_reward_function.name": "grade"}
+    return chosen
+
+
+def arguments(plan: Plan) -> list[str]:
+    """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
+    chosen = settings(plan) | {
+        "data.train_batch_size": PROMPTS,
+        "trainer.total_training_steps": plan.steps,
+        "trainer.total_epochs": plan.steps,
+        "trainer.save_freq": plan.steps,
+    }
+    return ["-m", "recipe.one_step_off_policy.main_ppo", *(f"{key}={value}" for key, value in chosen.items())]
+
+
+JOB = Job(
+    name="one_step_off",
+    pins=("ccd7d934",),
+    arguments=arguments,
+    metric="critic/score/mean",
+    trained_model=grpo.trained_model,
+    idle=("rollout",),
+    environment={
+        "VERL_NPU_WEIGHT_SYNC_CHECK": "engine",
+        # A CPU engine takes 4 GiB for its cache otherwise, whatever the model.
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    },
+    evidence=r"weight sync (\d+) of actor_rollout: rank 1 .*the engine holds them bit for bit",
+)

@@ -1,0 +1,178 @@
+"""Starts the ranks of a weight-sync group as processes over virtual NPUs, and reads what each did.
+
+Run as a program it is the nursery: it imports torch once, and forks the ranks of one test after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# What every rank's program begins with. `meet()` is the group, `sync()` one sync of `tensors`, and a failure is told.
+START = """
+import json, os, signal, sys, time
+import torch, torch_npu
+from verl_npu.features.weight_sync.bucket import find_tied
+from verl_npu.features.weight_sync.errors import WeightSyncError
+from verl_npu.features.weight_sync.group import find, join
+from verl_npu.features.weight_sync.meeting import Meeting, open_meeting
+from verl_npu.features.weight_sync.metadata import Metadata
+from verl_npu.features.weight_sync.settings import Check, Settings
+from verl_npu.features.weight_sync.sync import follow, preparing, receive, send
+
+RANK, SIZE, FOLDER = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["FOLDER"]
+TIMEOUT = float(os.environ.get("LIMIT", "60"))
+DEVICE = torch.device("npu", RANK % 2)
+torch.npu.set_device(DEVICE)
+
+def bits(tensor):
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+class Engine:
+    # A plain model's worth of tensors, and whether they may be used.
+    def __init__(self):
+        self.held, self.usable, self.loads = {}, True, 0
+    def load(self, weights):
+        self.usable, self.loads = False, self.loads + 1
+        self.held.update((name, tensor.clone()) for name, tensor in weights)
+    def open(self):
+        self.usable = True
+    def compare(self, sent):
+        assert all(torch.equal(bits(self.held[name]), bits(tensor)) for name, tensor in sent.items())
+
+def meeting(host="127.0.0.1", port=0):
+    path = FOLDER + "/meeting"
+    if RANK == 0:
+        made = open_meeting(host, port, TIMEOUT)
+        with open(path + ".new", "w") as file:
+            json.dump([made.host, made.port], file)
+        os.replace(path + ".new", path)
+        return made
+    while not os.path.exists(path):
+        time.sleep(0.02)
+    return Meeting(*json.load(open(path)))
+
+def meet(name="weights", **options):
+    return join(name, meeting(), RANK, SIZE, timeout=TIMEOUT, device=DEVICE, **options)
+
+def metadata(tensors):
+    return Metadata.of((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
+
+def sync(group, tensors, engine=None, settings=Settings(), expected="same"):
+    if RANK == 0:
+        return send(group, metadata(tensors), tensors.items(), settings, find_tied(tensors.items()))
+    return receive(group, metadata(tensors) if expected == "same" else expected, engine)
+
+def tell(**facts):
+    print("FACTS " + json.dumps(facts), flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a rank ended, and what it told."""
+
+    status: int
+    facts: dict[str, Any]
+    output: str
+
+
+Run = Callable[..., "list[Ended]"]
+
+
+class Nursery:
+    """A process that has torch and two virtual NPUs, and forks ranks from there."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1"}
+        environment.pop("ASCEND_RT_VISIBLE_DEVICES", None)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, program: str, folder: Path, size: int = 2, timeout: float = 120, **changes: str) -> list[Ended]:
+        """Run `program` after START on each rank, and return how each ended, by rank."""
+        job = {"program": textwrap.dedent(program), "folder": str(folder), "size": size, "timeout": timeout}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(job | {"changes": changes}), file=self._process.stdin, flush=True)
+        statuses = json.loads(self._process.stdout.readline())
+        ended = []
+        for rank, status in enumerate(statuses):
+            output = (folder / f"rank{rank}").read_text(errors="replace")
+            facts: dict[str, Any] = {}
+            for line in output.splitlines():
+                if line.startswith("FACTS "):
+                    facts |= json.loads(line.removeprefix("FACTS "))
+            ended.append(Ended(status, facts, output[-3000:]))
+        return ended
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        self._process.stdout.close()
+
+
+def _serve() -> None:
+    import torch  # noqa: F401
+    import torch_npu  # noqa: F401
+
+    import verl_npu.features.weight_sync.sync  # noqa: F401
+
+    for line in sys.stdin:
+        job = json.loads(line)
+        children = [_fork(job, rank) for rank in range(job["size"])]
+        print(json.dumps(_wait(children, job["timeout"])), flush=True)
+
+
+def _fork(job: dict[str, Any], rank: int) -> int:
+    child = os.fork()
+    if child:
+        return child
+    log = os.open(f"{job['folder']}/rank{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(job["changes"], RANK=str(rank), WORLD_SIZE=str(job["size"]), FOLDER=job["folder"])
+    status = 1
+    try:
+        exec(compile(START + job["program"], f"rank{rank}", "exec"), {"__name__": "__main__"})
+        status = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _wait(children: list[int], timeout: float) -> list[int]:
+    deadline = time.monotonic() + timeout
+    statuses: dict[int, int] = {}
+    while len(statuses) < len(children):
+        for child in children:
+            if child not in statuses:
+                if time.monotonic() > deadline:
+                    os.kill(child, signal.SIGKILL)
+                found, status = os.waitpid(child, os.WNOHANG)
+                if found:
+                    statuses[child] = os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    return [statuses[child] for child in children]
+
+
+if __name__ == "__main__":
+    _serve()
