@@ -17,6 +17,8 @@ UPSTREAMS = (
     Upstream("verl", ("verl", "recipe")),
     Upstream("transformers", ("transformers",)),
     Upstream("hydra", ("hydra",)),
+    # In no registry: its pins are revisions of its repository.
+    Upstream("mindspeed", ("mindspeed",)),
 )
 
 
@@ -25,9 +27,10 @@ def load() -> Sequence[Feature]:
     from .attention import attention
     from .device import device
     from .fleet import fleet
+    from .megatron import megatron
     from .rollout import rollout
 
-    return (device, attention, rollout, fleet)
+    return (device, attention, rollout, megatron, fleet)
 
 
 def locks_folder() -> Path:

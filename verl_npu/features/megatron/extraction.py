@@ -1,4 +1,4 @@
-"""The contract of a MindSpeed revision, read from its source and Megatron's by `ast`: nothing of either is imported."""
+"""The contract of a MindSpeed revision, read from its source and Megatron's by `ast`: neither is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .contract import Argument, Contract, FeatureFacts
 __all__ = ["extract", "megatron_fields"]
 
 _BASE = "MindSpeedFeature"
-_GETTERS = ("get_args", "get_full_args", "get_mindspeed_args")
+# Megatron's own get_args has nothing to give under verl, which never initialises megatron.training.
+_GETTERS = ("get_full_args", "get_mindspeed_args")
 _CONFIGS = ("ModelParallelConfig", "TransformerConfig", "MLATransformerConfig")
 _CONFIG_FILES = ("core/model_parallel_config.py", "core/transformer/transformer_config.py")
 
@@ -41,16 +42,18 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
             added.setdefault(key, []).append(choice)
     for key, choices in added.items():
         if key in arguments and arguments[key].choices:
-            known = arguments[key]
-            new = tuple(choice for choice in choices if choice not in known.choices)
-            arguments[key] = Argument(known.type, known.default, known.choices + new, known.feature)
+            first = arguments[key]
+            new = tuple(choice for choice in choices if choice not in first.choices)
+            arguments[key] = Argument(first.type, first.default, first.choices + new, first.feature)
+    fields = megatron_fields(megatron)
+    known = {*arguments, *features, *fields}
     return Contract(
         revision=revision,
         megatron=core,
         arguments=dict(sorted(arguments.items())),
         features=dict(sorted(features.items())),
-        fields=megatron_fields(megatron),
-        process=tuple(sorted(_process_keys(mindspeed))) if deep else (),
+        fields=fields,
+        process=tuple(sorted(_process_keys(mindspeed) & known)) if deep else (),
     )
 
 
@@ -151,7 +154,9 @@ def _literal(node: ast.expr | None) -> Any:
 
 
 def _facts(node: ast.ClassDef, feature: str, level: int) -> FeatureFacts:
-    conflicts, needs, switches = set(), set(), {feature} if level else set()
+    conflicts: set[str] = set()
+    needs: set[str] = set()
+    switches = {feature} if level else set()
     for method in _methods(node):
         for call in _calls(method):
             if isinstance(call.func, ast.Attribute) and call.func.attr in ("incompatible_check", "dependency_check"):
@@ -227,25 +232,50 @@ def _added_choices(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
 
 def _process_keys(mindspeed: Path) -> set[str]:
     keys: set[str] = set()
-    for path in sorted(mindspeed.rglob("*.py")):
-        data = path.read_bytes()
-        if "features_manager" in path.parts or not any(getter.encode() in data for getter in _GETTERS):
-            continue
-        for function in ast.walk(_parse(path)):
+    for path in _reachable(mindspeed):
+        tree = _parse(path)
+        getters = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if alias.name in _GETTERS
+        }
+        for function in ast.walk(tree) if getters else ():
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                keys |= set(_reads(function, _holders(function)))
-                keys |= {n.attr for n in ast.walk(function) if isinstance(n, ast.Attribute) and _gets(n.value)}
+                keys |= set(_reads(function, _holders(function, getters)))
+                keys |= {
+                    n.attr for n in ast.walk(function) if isinstance(n, ast.Attribute) and _gets(n.value, getters)
+                }
     return keys
 
 
-def _holders(function: ast.AST) -> set[str]:
+def _reachable(mindspeed: Path) -> list[Path]:
+    """The files that the features import, and those that these import, but for the features themselves."""
+    waiting = sorted((mindspeed / "features_manager").rglob("*.py"))
+    seen = set(waiting)
+    for path in waiting:
+        for node in ast.walk(_parse(path)):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mindspeed."):
+                modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names if alias.name.startswith("mindspeed.")]
+            else:
+                continue
+            for module in modules:
+                base = mindspeed.joinpath(*module.split(".")[1:])
+                for file in (base.with_suffix(".py"), base / "__init__.py"):
+                    if file.is_file() and file not in seen:
+                        seen.add(file)
+                        waiting.append(file)
+    return [path for path in waiting if "features_manager" not in path.parts]
+
+
+def _holders(function: ast.AST, getters: set[str]) -> set[str]:
     """The local names that hold the process-wide arguments."""
-    assigned = (n for n in ast.walk(function) if isinstance(n, ast.Assign) and _gets(n.value))
+    assigned = (n for n in ast.walk(function) if isinstance(n, ast.Assign) and _gets(n.value, getters))
     return {target.id for n in assigned for target in n.targets if isinstance(target, ast.Name)}
 
 
-def _gets(node: ast.expr) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-    return name in _GETTERS
+def _gets(node: ast.expr, getters: set[str]) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in getters
