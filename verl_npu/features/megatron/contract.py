@@ -14,6 +14,8 @@ __all__ = ["FILE_NAME", "Argument", "Contract", "FeatureFacts", "read_contract",
 
 FILE_NAME = "arguments.json"
 _SCHEMA = 1
+# MindSpeed's documents for verl ask for these, though some revisions look at neither.
+_DOCUMENTED = ("swiglu", "use_distributed_optimizer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +53,19 @@ class Contract:
     features: Mapping[str, FeatureFacts]
     fields: Mapping[str, str]
     """Type by name: what Megatron's configurations take, and what `repatch` therefore passes on."""
+    reads: tuple[str, ...]
+    """Other keys that a feature looks at when it validates or patches."""
     process: tuple[str, ...]
     """Keys that MindSpeed's code reads from its process-wide arguments while it runs."""
 
     def knows(self, key: str) -> bool:
-        """Whether `key` has any effect."""
-        return key in self.arguments or key in self.features or key in self.fields or key in self.switches
+        """Whether `key` has an effect, or is asked for by the documents."""
+        return any(key in known for known in (self.arguments, self.features, self.fields, self.reads, _DOCUMENTED))
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All keys that have an effect."""
-        return tuple(sorted({*self.arguments, *self.features, *self.fields, *self.switches}))
+        """All keys that it knows."""
+        return tuple(sorted({*self.arguments, *self.features, *self.fields, *self.reads, *_DOCUMENTED}))
 
     @property
     def switches(self) -> frozenset[str]:
@@ -111,6 +115,7 @@ def read_contract(path: Path) -> Contract:
                 for name, plain in content["features"].items()
             },
             fields=content["fields"],
+            reads=tuple(content["reads"]),
             process=tuple(content["process"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -30,11 +30,13 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
     features: dict[str, FeatureFacts] = {}
     arguments: dict[str, Argument] = {}
     added: dict[str, list[Any]] = {}
+    reads: set[str] = set()
     for name in active:
         node = classes.get(name)
         if node is None:
             continue
         feature, level = _name_and_level(node)
+        reads |= {key for key in _reads(node, {"args"}) if key.isidentifier()}
         features[feature] = _merged(features.get(feature), _facts(node, feature, level))
         for key, argument in _arguments(node, feature):
             arguments.setdefault(key, argument)
@@ -53,6 +55,7 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
         arguments=dict(sorted(arguments.items())),
         features=dict(sorted(features.items())),
         fields=fields,
+        reads=tuple(sorted(reads - known)),
         process=tuple(sorted(_process_keys(mindspeed) & known)) if deep else (),
     )
 
