@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from ...registry.probe import AllOf, Defines, Mentions, Never, Not
@@ -13,7 +15,7 @@ from .installation import package_folder
 from .settlement import put_in_force
 from .snapshot import drop_dummies
 
-__all__: list[str] = []
+__all__ = ["needs_triton"]
 
 _FEATURES = Defines("mindspeed.features_manager:create_features_list")
 _FLASH_ATTN = "flash_attn"
@@ -22,20 +24,31 @@ _BASICS = "mindspeed.features_manager.megatron_basic.requirements_basic"
 
 @megatron.guard(
     "mindspeed.megatron_adaptor:patch_features",
-    why="MindSpeed changes torch first and looks for Megatron after, and upstream hides the ImportError and runs on",
-    how="megatron.core is looked for before MindSpeed is executed, so that an ImportError leaves torch as it was",
+    why="MindSpeed changes torch first and imports Megatron after, and upstream hides the ImportError and runs on",
+    how="what it imports later is looked for before it is executed, so that an ImportError leaves torch as it was",
     link="none: see the order of imports in MindSpeed's mindspeed/megatron_adaptor.py",
     retired_by=Never("every revision imports torch_npu.contrib.transfer_to_npu or patches torch before Megatron"),
 )
-def megatron_is_there() -> None:
+def all_is_there() -> None:
     """Raise ImportError where MindSpeed would fail half way."""
+    missing = []
     if package_folder("megatron", "core") is None:
+        missing.append(("megatron.core", "pip install megatron-core in the version that this MindSpeed is for"))
+    if needs_triton(package_folder("mindspeed", "ops")) and importlib.util.find_spec("triton") is None:
+        missing.append(("triton", "pip install triton-ascend"))
+    if missing:
         raise ImportError(
-            "mindspeed.megatron_adaptor is not executed: expected megatron.core beside MindSpeed, found none, and "
-            "MindSpeed would have changed torch before noticing; pip install megatron-core in the version that this "
-            "MindSpeed is for (override: VERL_NPU_DISABLE=megatron)",
-            name="megatron.core",
+            f"mindspeed.megatron_adaptor is not executed: expected {' and '.join(name for name, _ in missing)} beside "
+            f"MindSpeed, found none, and MindSpeed would have changed torch before noticing; "
+            f"{'; '.join(fix for _, fix in missing)} (override: VERL_NPU_DISABLE=megatron)",
+            name=missing[0][0],
         )
+
+
+def needs_triton(mindspeed: Path | None) -> bool:
+    """Whether this MindSpeed imports triton kernels whenever it is imported, as core_r0.16.0 does."""
+    basics = mindspeed / "features_manager/megatron_basic/requirements_basic.py" if mindspeed is not None else None
+    return basics is not None and basics.is_file() and "mindspeed.ops.triton" in basics.read_text()
 
 
 @megatron.wrap(
