@@ -13,7 +13,7 @@ from ...registry.probe import AllOf, Defines, Mentions, Never, Not
 from .declared import megatron
 from .installation import package_folder
 from .settlement import put_in_force
-from .snapshot import drop_dummies
+from .snapshot import drop_dummies, own_functions_kept
 
 __all__ = ["needs_triton"]
 
@@ -96,6 +96,21 @@ def no_empty_flash_attn(original: Callable[..., Any], manager: Any, *args: Any, 
         return original(manager, *args, **kwargs)
     finally:
         drop_dummies(_FLASH_ATTN)
+
+
+@megatron.wrap(
+    "mindspeed.features_manager.features_manager:MindSpeedFeaturesManager.apply_features_pre_patches",
+    why="a repatch overwrites MindSpeed's own functions with Megatron's, so 8 or 9 of its patches are silently lost",
+    how="functions that a module of MindSpeed defines are put back before they are registered as patches again",
+    link="none: Patch.remove_patch leaves patched methods, and apply_patch takes MindSpeed's function for a copy",
+    retired_by=Mentions("mindspeed.patch_utils:Patch.remove_patch", "isclass"),
+)
+def own_patches_survive(original: Callable[..., Any], manager: Any, *args: Any, **kwargs: Any) -> Any:
+    """Apply the first half of the patches; MindSpeed's own functions are afterwards what they were."""
+    from mindspeed.patch_utils import MindSpeedPatchesManager
+
+    with own_functions_kept(MindSpeedPatchesManager):
+        return original(manager, *args, **kwargs)
 
 
 _COMPILE = "verl.utils.torch_functional:use_original_torch_compile"

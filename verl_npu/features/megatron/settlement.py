@@ -75,6 +75,8 @@ def put_in_force(original: Repatch, overrides: Mapping[str, Any]) -> None:
     request = _asked[-1] if _asked else Request("a caller of repatch", plain(overrides), {})
     contract = installation().contract
     settings = check(request, contract)
+    if _in_force is not None and dict(_in_force.settings) == settings:
+        return
     arguments = _arguments()
     defaults = _in_force.defaults if _in_force is not None else dict(vars(arguments))
     patches = _rehearsed(request, settings, defaults, arguments)
@@ -116,11 +118,16 @@ def _apply(original: Repatch, request: Request, settings: Mapping[str, Any], arg
 
 def _refused(request: Request, settings: Mapping[str, Any], error: Exception) -> RepatchError:
     keys = ", ".join(f"{key}={value}" for key, value in settings.items())
+    fix = "leave out the override that the message is about; `verl-npu mindspeed --list` shows what goes together"
+    if isinstance(error, ModuleNotFoundError):
+        fix = f"the feature needs {error.name}: make it importable, or leave the override out"
+        if str(error.name).startswith("megatron.training"):
+            fix += " (megatron.training is in Megatron-LM's source, not in megatron-core)"
     return RepatchError(
         subject=f"{request.worker}: MindSpeed refused its overrides and everything was put back",
         expected="a combination that MindSpeed can apply",
         found=f"{type(error).__name__}: {error}, with {keys}",
-        fix="leave out the override that the message is about; `verl-npu mindspeed --list` shows what goes together",
+        fix=fix,
         override=_OVERRIDE,
     )
 

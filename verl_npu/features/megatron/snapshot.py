@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 from ...registry.binding import namespace
 
-__all__ = ["DUMMY_FILE", "Snapshot", "drop_dummies"]
+__all__ = ["DUMMY_FILE", "Snapshot", "drop_dummies", "own_functions_kept"]
 
 DUMMY_FILE = "mindspeed.dummy_module.py"
 """What MindSpeed gives as the file of the empty modules that it puts into sys.modules."""
@@ -79,6 +80,23 @@ class Snapshot:
         for patch in patches.values():
             if isinstance(patch.orig_module, type) and patch.orig_module not in known:
                 yield patch.orig_module, patch.orig_func_name
+
+
+@contextlib.contextmanager
+def own_functions_kept(manager: Any) -> Iterator[None]:
+    """Within, MindSpeed may rewrite all but its own functions, except those that one of its patches is of."""
+    defined = [
+        (module, name, value)
+        for module_name, module in list(sys.modules.items())
+        if module_name.partition(".")[0] == "mindspeed" and isinstance(module, types.ModuleType)
+        for name, value in namespace(module).items()
+        if getattr(value, "__module__", None) == module_name and f"{module_name}.{name}" not in manager.patches_info
+    ]
+    try:
+        yield
+    finally:
+        for module, name, value in defined:
+            namespace(module)[name] = value
 
 
 def drop_dummies(package: str) -> None:

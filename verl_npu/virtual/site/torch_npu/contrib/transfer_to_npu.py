@@ -73,9 +73,10 @@ def _class_with_npu(original: type) -> type:
         return original
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original.__init__(self, *map(_npu_for, args), **{k: _npu_for(v) for k, v in kwargs.items()})
+        super(made, self).__init__(*map(_npu_for, args), **{k: _npu_for(v) for k, v in kwargs.items()})
 
-    return type(original.__name__, (original,), {"__init__": __init__, "__module__": original.__module__})
+    made = type(original.__name__, (original,), {"__init__": __init__, "__module__": original.__module__})
+    return made
 
 
 def _script(function: Any = None, *_args: Any, **_options: Any) -> Any:
