@@ -72,11 +72,12 @@ def _class_with_npu(original: type) -> type:
     if not getattr(original, "__flags__", 0) & (1 << 10):  # not a base type: it cannot be subclassed
         return original
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        super(made, self).__init__(*map(_npu_for, args), **{k: _npu_for(v) for k, v in kwargs.items()})
+    class OnNpu(original):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*map(_npu_for, args), **{name: _npu_for(value) for name, value in kwargs.items()})
 
-    made = type(original.__name__, (original,), {"__init__": __init__, "__module__": original.__module__})
-    return made
+    OnNpu.__name__, OnNpu.__qualname__, OnNpu.__module__ = original.__name__, original.__name__, original.__module__
+    return OnNpu
 
 
 def _script(function: Any = None, *_args: Any, **_options: Any) -> Any:
