@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-FEATURES = {"device", "attention", "rollout", "fleet"}
+FEATURES = {"device", "attention", "rollout", "megatron", "fleet"}
 SHOW = "import json, verl_npu; print(json.dumps(verl_npu.status()))"
 
 

@@ -15,10 +15,17 @@ from .installation import package_folder
 from .settlement import put_in_force
 from .snapshot import drop_dummies, own_functions_kept
 
-__all__ = ["needs_triton"]
+__all__ = ["absent"]
 
 _FEATURES = Defines("mindspeed.features_manager:create_features_list")
 _FLASH_ATTN = "flash_attn"
+_INSTALLED_BY = {"megatron.core": "megatron-core", "triton": "triton-ascend"}
+# What some revisions import on import: the package, the file that leads to it, and a mark in that file.
+_IMPORTS = (
+    ("einops", "megatron_adaptor.py", ""),
+    ("triton", "features_manager/megatron_basic/requirements_basic.py", "mindspeed.ops.triton"),
+    ("scipy", "features_manager/transformer/experimental_attention_variant/dsa.py", "dsa_matrix_naive"),
+)
 _BASICS = "mindspeed.features_manager.megatron_basic.requirements_basic"
 
 
@@ -31,24 +38,26 @@ _BASICS = "mindspeed.features_manager.megatron_basic.requirements_basic"
 )
 def all_is_there() -> None:
     """Raise ImportError where MindSpeed would fail half way."""
-    missing = []
-    if package_folder("megatron", "core") is None:
-        missing.append(("megatron.core", "pip install megatron-core in the version that this MindSpeed is for"))
-    if needs_triton(package_folder("mindspeed", "ops")) and importlib.util.find_spec("triton") is None:
-        missing.append(("triton", "pip install triton-ascend"))
+    missing = absent(package_folder("mindspeed", "features_manager"))
     if missing:
         raise ImportError(
-            f"mindspeed.megatron_adaptor is not executed: expected {' and '.join(name for name, _ in missing)} beside "
-            f"MindSpeed, found none, and MindSpeed would have changed torch before noticing; "
-            f"{'; '.join(fix for _, fix in missing)} (override: VERL_NPU_DISABLE=megatron)",
-            name=missing[0][0],
+            f"mindspeed.megatron_adaptor is not executed: expected {' and '.join(missing)} beside MindSpeed, found "
+            "none, and MindSpeed would have changed torch before noticing; "
+            f"pip install {' '.join(_INSTALLED_BY.get(name, name) for name in missing)}, in the versions that this "
+            "MindSpeed is for (override: VERL_NPU_DISABLE=megatron)",
+            name=missing[0],
         )
 
 
-def needs_triton(mindspeed: Path | None) -> bool:
-    """Whether this MindSpeed imports triton kernels whenever it is imported, as core_r0.16.0 does."""
-    basics = mindspeed / "features_manager/megatron_basic/requirements_basic.py" if mindspeed is not None else None
-    return basics is not None and basics.is_file() and "mindspeed.ops.triton" in basics.read_text()
+def absent(mindspeed: Path | None) -> list[str]:
+    """The packages that the MindSpeed in this folder imports whenever it is imported, and that are not here."""
+    missing = [] if package_folder("megatron", "core") is not None else ["megatron.core"]
+    for package, file, mark in _IMPORTS:
+        path = mindspeed / file if mindspeed is not None else None
+        wanted = path is not None and path.is_file() and mark in path.read_text()
+        if wanted and importlib.util.find_spec(package) is None:
+            missing.append(package)
+    return missing
 
 
 @megatron.wrap(

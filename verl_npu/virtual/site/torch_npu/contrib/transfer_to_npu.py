@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterable
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ def _class_with_npu(original: type) -> type:
     if not getattr(original, "__flags__", 0) & (1 << 10):  # not a base type: it cannot be subclassed
         return original
 
-    class OnNpu(original):  # type: ignore[misc, valid-type]
+    class OnNpu(original):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*map(_npu_for, args), **{name: _npu_for(value) for name, value in kwargs.items()})
 
@@ -85,8 +86,18 @@ def _script(function: Any = None, *_args: Any, **_options: Any) -> Any:
 
 
 def _init() -> None:
-    for name in torch_npu.npu.__all__:
-        setattr(torch.cuda, name, getattr(torch_npu.npu, name))
+    overlay = {name: getattr(torch_npu.npu, name) for name in torch_npu.npu.__all__}
+    # A device that is given by name is still called cuda.
+    overlay = {name: _with_npu(it) if isinstance(it, FunctionType) else it for name, it in overlay.items()}
+    overlay = {name: it for name, it in overlay.items() if not isinstance(it, ModuleType)}
+    for name, it in overlay.items():
+        setattr(torch.cuda, name, it)
+    for name in torch_npu.npu.amp.__all__:
+        setattr(torch.cuda.amp, name, getattr(torch_npu.npu.amp, name))
+    # Megatron takes some functions from where torch.cuda defines them.
+    for part in (torch.cuda.random, torch.cuda.memory):
+        for name in vars(part).keys() & overlay.keys():
+            setattr(part, name, overlay[name])
     _wrap(torch, _FACTORIES.split(), _with_npu)
     _wrap(torch.Tensor, _METHODS.split(), _with_npu)
     _wrap(torch.nn.Module, ["to", "to_empty"], _with_npu)
