@@ -77,7 +77,7 @@ def test_transfer_to_npu_turns_every_cuda_into_npu(python: Run) -> None:
 def test_torchair_takes_converters_and_builds_no_graph(python: Run) -> None:
     result = python(
         """
-        import torchair
+        import torch, torchair
         print(torchair.register_fx_node_ge_converter(None)(len) is len)
         try:
             torchair.ge.custom_op("FFN")

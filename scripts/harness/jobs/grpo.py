@@ -74,4 +74,6 @@ JOB = Job(
     arguments=arguments,
     metric="critic/score/mean",
     trained_model=trained_model,
+    # FSDP workers.
+    idle=("megatron",),
 )

@@ -26,4 +26,6 @@ JOB = Job(
     arguments=arguments,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,
+    # FSDP workers.
+    idle=("megatron",),
 )

@@ -49,7 +49,7 @@ JOB = Job(
     arguments=arguments,
     metric="train/loss",
     trained_model=trained_model,
-    # No Ray, no rollout.
-    idle=("fleet", "rollout"),
+    # No Ray, no rollout, no Megatron.
+    idle=("fleet", "megatron", "rollout"),
     processes=lambda npus: npus,
 )

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.utils._triton
 from torch.nn.parallel import DistributedDataParallel
 
 import torch_npu
