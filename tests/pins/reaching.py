@@ -6,6 +6,7 @@ of one rank; prints `TABLE {…}` for each.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -78,10 +79,8 @@ def look(worker: str) -> dict[str, Any]:
 
     Manager.remove_patches = staticmethod(on_repatch)
     parallel.initialize_model_parallel = on_parallel
-    try:
+    with contextlib.suppress(Reached):
         make(worker, torch, on_groups)
-    except Reached:
-        pass
     return {"worker": worker, "events": events, "by then": seen, "at the end": got()}
 
 

@@ -122,6 +122,22 @@ def own_patches_survive(original: Callable[..., Any], manager: Any, *args: Any, 
         return original(manager, *args, **kwargs)
 
 
+_CAPABILITY = "mindspeed.core.fusions.grouped_matmul:get_device_capability"
+
+
+@megatron.wrap(
+    _CAPABILITY,
+    why="MindSpeed puts a function without parameters in the place of torch.cuda.get_device_capability(device)",
+    how="the device that torch asks about is taken and not looked at: all NPUs get the same answer",
+    link="none: torch.distributed.broadcast of newer torches asks about the device of a tensor",
+    retired_by=Mentions(_CAPABILITY, "device"),
+    requires=Defines(_CAPABILITY),
+)
+def capability_of_a_device(original: Callable[..., Any], device: Any = None) -> Any:
+    """The compute capability that MindSpeed pretends, whichever the device."""
+    return original()
+
+
 _COMPILE = "verl.utils.torch_functional:use_original_torch_compile"
 
 
