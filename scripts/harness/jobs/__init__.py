@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from harness.errors import BadInput
-from harness.jobs import grpo, ppo, sft
+from harness.jobs import grpo, megatron, ppo, sft
 from harness.jobs.base import Job, Plan
 from harness.pins import Pin
 
-JOBS: dict[str, Job] = {job.name: job for job in (grpo.JOB, ppo.JOB, sft.JOB)}
+JOBS: dict[str, Job] = {job.name: job for job in (grpo.JOB, megatron.JOB, ppo.JOB, sft.JOB)}
 
 __all__ = ["JOBS", "Job", "Plan", "find"]
 

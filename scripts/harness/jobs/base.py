@@ -42,6 +42,12 @@ class Job:
     """The folder that holds the trained weights as safetensors when the job has ended."""
     idle: tuple[str, ...] = ()
     """Features of verl-npu whose targets the job never imports: pending in all processes is right for them."""
+    packages: tuple[str, ...] = ()
+    """What the run's environment holds beside the pin's list, without what these ask for themselves."""
+    sources: tuple[str, ...] = ()
+    """Environment variables, each naming a checkout of what is in no registry; the run imports from there."""
+    key_value_heads: int = 1
+    """Of the generated model: tensor parallelism wants one for each NPU."""
     processes: Callable[[int], int] = lambda npus: npus + 2
     """How many processes leave a manifest for so many NPUs: under Ray the driver and the task runner as well."""
 
