@@ -142,6 +142,7 @@ def test_both_sizes_of_context_parallelism_are_alike(found) -> None:
             {"moe_permute_fusion": True, "moe_expert_capacity_factor": 1.0},
             "moe_pad_expert_input_to_capacity=True",
         ),
+        ({}, {"attention_backend": "flsh"}, "one of flash, fused, unfused, local, auto"),
         ({}, {"recompute_granularity": "full"}, "recompute_method and recompute_num_layers"),
         ({}, {"recompute_method": "uniform"}, "recompute_granularity=full beside it"),
         (SECTION, {"swap_optimizer": True, "reuse_fp32_param": True}, "reuse_fp32_param off"),

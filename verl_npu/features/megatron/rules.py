@@ -12,7 +12,10 @@ from typing import Any
 
 from .contract import Contract
 
-__all__ = ["RULES", "Problem"]
+__all__ = ["ATTENTION_BACKENDS", "RULES", "Problem"]
+
+# Megatron's AttnBackend, whose members its configuration holds.
+ATTENTION_BACKENDS = ("flash", "fused", "unfused", "local", "auto")
 
 Settings = Mapping[str, Any]
 Rule = Callable[[Settings, Settings, Contract], "Iterator[Problem]"]
@@ -152,6 +155,13 @@ def _moe_permutation(settings: Settings, section: Settings, contract: Contract) 
         )
 
 
+def _attention_backend(settings: Settings, section: Settings, contract: Contract) -> Iterator[Problem]:
+    value = settings.get("attention_backend")
+    if isinstance(value, str) and value not in ATTENTION_BACKENDS:
+        expected = f"one of {', '.join(ATTENTION_BACKENDS)}"
+        yield Problem(f"attention_backend={value}", expected, value, "leave it out: upstream's own value is flash")
+
+
 def _recomputation(settings: Settings, section: Settings, contract: Contract) -> Iterator[Problem]:
     granularity, method = settings.get("recompute_granularity"), settings.get("recompute_method")
     if granularity == "full" and (method is None or settings.get("recompute_num_layers") is None):
@@ -199,6 +209,7 @@ RULES: tuple[Rule, ...] = (
     _mbridge,
     _mc2,
     _moe_permutation,
+    _attention_backend,
     _recomputation,
     _declared,
 )

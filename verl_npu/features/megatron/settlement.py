@@ -74,7 +74,7 @@ def put_in_force(original: Repatch, overrides: Mapping[str, Any]) -> None:
     global _in_force
     request = _asked[-1] if _asked else Request("a caller of repatch", plain(overrides), {})
     contract = installation().contract
-    settings = check(request, contract)
+    settings = _typed(check(request, contract))
     if _in_force is not None and dict(_in_force.settings) == settings:
         return
     arguments = _arguments()
@@ -97,6 +97,16 @@ def plain(mapping: Any) -> dict[str, Any]:
         container = omegaconf.OmegaConf.to_container(mapping, resolve=True)
         return {str(key): value for key, value in container.items()}
     return dict((mapping or {}).items())
+
+
+def _typed(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with Megatron's own type where a configuration file can only have its name."""
+    backend = settings.get("attention_backend")
+    if not isinstance(backend, str):
+        return settings
+    from megatron.core.transformer.enums import AttnBackend
+
+    return {**settings, "attention_backend": AttnBackend[backend]}
 
 
 def _arguments() -> Any:
