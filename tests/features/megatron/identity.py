@@ -5,6 +5,7 @@ A case is {"overrides": …, "section": …} or {"break": true}, and is tried in
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -167,14 +168,12 @@ def give_triton_a_driver() -> None:
 
 def main() -> None:
     warnings.filterwarnings("ignore")
-    import importlib.util
-
     import torch
 
     give_triton_a_driver()
-    import mindspeed.megatron_adaptor  # noqa: F401
-    import verl.utils.device as device
-
+    # In this order: what MindSpeed is guarded by waits for verl.
+    device = importlib.import_module("verl.utils.device")
+    importlib.import_module("mindspeed.megatron_adaptor")
     logging.disable(logging.CRITICAL)
     import verl_npu
     from verl_npu.features.megatron.installation import installation
