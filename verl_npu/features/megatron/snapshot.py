@@ -49,6 +49,8 @@ class Snapshot:
         patches = dict(self._manager.patches_info)
         failed = {id(patch.final_patch_func): patch.orig_func for patch in patches.values() if patch.final_patch_func}
         names = {patch.orig_func_name for patch in patches.values() if patch.orig_func_name}
+        # Newer revisions ask every module for the patched classes too, and torch.ops makes up what it is asked for.
+        names |= {patch.orig_module_name.rpartition(".")[2] for patch in patches.values()}
 
         for name in [name for name in sys.modules if name not in self._modules and _is_dummy(sys.modules[name])]:
             del sys.modules[name]
