@@ -1,6 +1,7 @@
 """What tests of several folders use: the wheel of this project, and the sources of the pins.
 
-Those come from PyPI as wheels, and as the checkouts that `VERL_NPU_UPSTREAMS` names.
+Those come from PyPI as wheels, and as the checkouts that `VERL_NPU_UPSTREAMS` names. MindSpeed is in no registry: its
+tests run where that folder has `mindspeed-<revision>/`, checkouts of github.com/Ascend/MindSpeed.
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ def source() -> Callable[[str, str], Path]:
     """Give the source of an upstream at a pin: downloaded once, or a checkout; skips where neither can be had."""
 
     def find(upstream: str, pin: str) -> Path:
+        if upstream == "mindspeed":
+            checkout = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none")) / f"mindspeed-{pin}"
+            if not checkout.is_dir():
+                pytest.skip(f"MindSpeed is in no registry: set VERL_NPU_UPSTREAMS to a folder with {checkout.name}/")
+            return checkout
         if pin in CHECKOUTS:
             folder = os.environ.get("VERL_NPU_UPSTREAMS")
             if not folder:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-FEATURES = {"device", "attention", "fused_ops", "rollout", "weight_sync", "fleet"}
+FEATURES = {"device", "attention", "fused_ops", "rollout", "weight_sync", "megatron", "fleet"}
 SHOW = "import json, verl_npu; print(json.dumps(verl_npu.status()))"
 
 

@@ -203,7 +203,8 @@ def _offer_replica(module: ModuleType) -> None:
 def _summarise(registry: Registry) -> None:
     from . import __version__
 
-    upstream = ", ".join(f"{name} {revision}" for name, revision in registry.revisions.items())
+    found = {name: revision for name, revision in registry.revisions.items() if revision.nearest_pin}
+    upstream = ", ".join(f"{name} {revision}" for name, revision in found.items())
     states = registry.states()
     features = ", ".join(f"{name} {state}" for name, state in states.items()) or "no features"
     mark = "SIMULATED: virtual NPUs; " if _simulated() else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,8 @@ class Recipe:
     purpose: str = "quickstart"
     extras: str = "report"
     """Extras of the project beside `virtual`, separated by commas."""
+    packages: tuple[str, ...] = ()
+    """Installed last, without what they ask for themselves."""
 
     @property
     def folder(self) -> Path:
@@ -40,6 +43,8 @@ class Recipe:
             name += "-checkout"
         if not self.virtual:
             name += "-npu"
+        if self.packages:
+            name += "-" + re.sub(r"[^\w.]+", "-", self.packages[0])
         root = os.environ.get("VERL_NPU_VENVS")
         return Path(root).resolve() / name if root else PROJECT / f".venv-{name}"
 
@@ -59,6 +64,7 @@ class Recipe:
             *self.pin.engine,
             self.pin.requirements.read_text(),
             (PROJECT / "pyproject.toml").read_text(),
+            *self.packages,
             "checkout" if self.checkout else f"verl=={self.pin.version}",
         ]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -106,6 +112,8 @@ def make(recipe: Recipe) -> Path:
         _call_it_vllm(recipe)
     if recipe.checkout is None:
         _pip(recipe, "--no-deps", f"verl=={recipe.pin.version}")
+    if recipe.packages:
+        _pip(recipe, "--no-deps", *recipe.packages)
     _point(recipe)
     (recipe.folder / STAMP).write_text(recipe.stamp())
     return recipe.python

@@ -14,7 +14,7 @@ TEMPLATE = (
 )
 
 
-def generate(folder: Path, seed: int) -> Path:
+def generate(folder: Path, seed: int, key_value_heads: int = 1) -> Path:
     """Write a Qwen2 with random weights and a byte-level tokenizer of its own, the same for the same seed."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -42,7 +42,7 @@ def generate(folder: Path, seed: int) -> Path:
         intermediate_size=2 * HIDDEN,
         num_hidden_layers=LAYERS,
         num_attention_heads=HEADS,
-        num_key_value_heads=1,
+        num_key_value_heads=key_value_heads,
         max_position_embeddings=2048,
         bos_token_id=fast.pad_token_id,
         eos_token_id=fast.eos_token_id,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import environment, machine
+from harness import environment, jobs, machine
 from harness.errors import BadInput, RunFailed
 from harness.pins import SCRIPTS
 from harness.request import Request, parse
@@ -24,7 +24,10 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
         request = parse(arguments, program, smoke)
         found = machine.look(request.npus, os.environ.get(INSIDE) or sys.executable)
         if request.make_environment and INSIDE not in os.environ:
-            recipe = environment.Recipe(request.pin, request.checkout, request.transformers, found.virtual)
+            packages = jobs.JOBS[request.job].packages
+            recipe = environment.Recipe(
+                request.pin, request.checkout, request.transformers, found.virtual, packages=packages
+            )
             python = environment.make(recipe)
             return subprocess.run(
                 [str(python), str(SCRIPTS / f"{Path(program).stem}.py"), *arguments],

@@ -76,7 +76,8 @@ class Outcome:
 
 def _plan(request: Request, machine: Machine, run_dir: Path) -> jobs.Plan:
     if request.model is None:
-        chosen = str(model.generate(run_dir / "model", request.seed))
+        heads = jobs.JOBS[request.job].key_value_heads
+        chosen = str(model.generate(run_dir / "model", request.seed, heads))
     else:
         chosen = model.obtain(request.model)
     if request.data is None:
@@ -115,6 +116,9 @@ def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Pat
         "HYDRA_FULL_ERROR": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
+    sources = [str(_source(request.job, variable)) for variable in jobs.JOBS[request.job].sources]
+    if sources:
+        environment["PYTHONPATH"] = os.pathsep.join([*sources, *filter(None, [environment.get("PYTHONPATH")])])
     if request.checkout is not None:
         # Not even a __pycache__ goes into a checkout.
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -123,6 +127,14 @@ def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Pat
     if machine.virtual:
         environment["VERL_NPU_VIRTUAL"] = str(machine.npus)
     return environment
+
+
+def _source(job: str, variable: str) -> Path:
+    """The checkout that the variable names; raises BadInput where it names none."""
+    folder = os.environ.get(variable)
+    if not folder or not Path(folder).is_dir():
+        raise BadInput(f"--job {job}: expected {variable} to be the folder of a checkout, found {folder!r}")
+    return Path(folder).resolve()
 
 
 def _build_device(environment: dict[str, str], folder: Path) -> None:

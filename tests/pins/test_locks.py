@@ -22,7 +22,8 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in sorted(folder.iterdir())}
+    # MindSpeed's recorded contract lies beside its locks and has a test of its own.
+    return {path.name: path.read_text() for path in sorted(folder.iterdir()) if path.name != "arguments.json"}
 
 
 def test_all_five_pins_are_locked_and_the_recipes_of_the_release_that_ships_without_them() -> None:

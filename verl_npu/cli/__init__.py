@@ -12,6 +12,7 @@ from .check import check
 from .drift import drift
 from .explain import explain
 from .lock import lock
+from .mindspeed import mindspeed
 from .status import status
 
 __all__ = ["main"]
@@ -34,5 +35,5 @@ def main() -> None:
     """Upstream verl on Ascend NPUs: what is patched, what drifted, what a pin needs."""
 
 
-for command in (check, drift, explain, lock, status):
+for command in (check, drift, explain, lock, mindspeed, status):
     main.add_command(command)

@@ -17,6 +17,8 @@ UPSTREAMS = (
     Upstream("verl", ("verl", "recipe")),
     Upstream("transformers", ("transformers",)),
     Upstream("hydra", ("hydra",)),
+    # In no registry: its pins are revisions of its repository.
+    Upstream("mindspeed", ("mindspeed",)),
 )
 
 
@@ -26,10 +28,11 @@ def load() -> Sequence[Feature]:
     from .device import device
     from .fleet import fleet
     from .fused_ops import fused_ops
+    from .megatron import megatron
     from .rollout import rollout
     from .weight_sync import weight_sync
 
-    return (device, attention, fused_ops, rollout, weight_sync, fleet)
+    return (device, attention, fused_ops, rollout, weight_sync, megatron, fleet)
 
 
 def locks_folder() -> Path:

@@ -20,6 +20,7 @@ _WHAT = {
     Action.WRAP: "calls go to this, the original is its first argument",
     Action.ADD: "not upstream",
     Action.SET: "the value becomes what this makes of it",
+    Action.GUARD: "runs before the module is executed",
 }
 
 

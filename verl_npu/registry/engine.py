@@ -15,7 +15,7 @@ from . import hooks
 from .binding import Binding, build, check_live, comes_from, find_slot
 from .errors import DriftError, RegistryError
 from .lock import Lock, read_locks
-from .patch import Feature, Patch, Upstream, conflicts, owners
+from .patch import Action, Feature, Patch, Upstream, conflicts, owners
 from .policy import Policy
 from .revision import Revision, identify
 from .source import SourceTree
@@ -42,7 +42,12 @@ def judge(
     features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
 ) -> tuple[dict[str, Revision], dict[str, Verdict]]:
     """Verify all patches against `tree`: the revision of each upstream, and the verdict on each patch by its id."""
-    revisions = {upstream.name: identify(tree, locks[upstream.name])[0] for upstream in upstreams}
+    revisions = {
+        upstream.name: identify(tree, locks[upstream.name])[0]
+        if any(package in tree for package in upstream.packages)
+        else Revision("", False, ())
+        for upstream in upstreams
+    }
     owner = owners(upstreams)
     verdicts = {}
     for patch in (patch for feature in features for patch in feature):
@@ -88,6 +93,7 @@ class Registry:
         self._bindings: dict[str, Binding] = {}
         self._hooked: list[str] = []
         self._watched: list[str] = []
+        self._guarded: list[str] = []
 
     @property
     def active(self) -> bool:
@@ -126,10 +132,14 @@ class Registry:
                 hooks.remove_hook(module, self._apply_again)
             self._hooked.clear()
             self._watched.clear()
+            for module in self._guarded:
+                hooks.remove_hook(module, self._before_module)
+            self._guarded.clear()
             for patch_id in list(self._bindings):
                 self._take_back(patch_id, "deactivated")
             for patch_id, status in self._statuses.items():
-                if status.state in (State.PENDING, State.VERIFIED):
+                # A guard has nothing to put back.
+                if status.state in (State.PENDING, State.VERIFIED, State.APPLIED):
                     self._statuses[patch_id] = Status(State.REGISTERED, "deactivated")
             self._active = self._begun = False
             self._error = None
@@ -170,16 +180,13 @@ class Registry:
                 self._changed(self)
             if self._error is not None and self.policy.strict:
                 raise self._error
-            to_hook = sorted(
-                {
-                    patch.target.module
-                    for feature in self.features
-                    for patch in feature
-                    if self._statuses[patch.id].state is State.PENDING
-                }
-                - set(self._hooked)
-            )
+            pending = [p for f in self.features for p in f if self._statuses[p.id].state is State.PENDING]
+            to_guard = sorted({p.target.module for p in pending if p.action is Action.GUARD} - set(self._guarded))
+            to_hook = sorted({p.target.module for p in pending if p.action is not Action.GUARD} - set(self._hooked))
+            self._guarded += to_guard
             self._hooked += to_hook
+        for name in to_guard:
+            hooks.add_hook(name, self._before_module, before=True)
         for name in to_hook:
             hooks.add_hook(name, self._apply_module)
         for name in {feature.after for feature in self.features if feature.after} - set(self._watched):
@@ -228,12 +235,27 @@ class Registry:
             if self._error is None:
                 self._error = error
 
+    def _before_module(self, module: ModuleType) -> None:
+        for patch in (patch for feature in self.features for patch in feature):
+            status = self._statuses[patch.id]
+            if (
+                patch.action is Action.GUARD
+                and patch.target.module == module.__name__
+                and status.state in (State.PENDING, State.APPLIED)
+            ):
+                self._statuses[patch.id] = Status(State.APPLIED, status.reason)
+                patch.implementation()
+
     def _apply_module(self, module: ModuleType) -> None:
         started = time.perf_counter()
         with self._lock:
             for feature in self.features:
                 patches = [patch for patch in feature if patch.target.module == module.__name__]
-                wanted = [p for p in patches if self._statuses[p.id].state in (State.PENDING, State.APPLIED)]
+                wanted = [
+                    p
+                    for p in patches
+                    if p.action is not Action.GUARD and self._statuses[p.id].state in (State.PENDING, State.APPLIED)
+                ]
                 if wanted:
                     self._apply_feature(feature, wanted, module)
             self.seconds += time.perf_counter() - started
@@ -299,7 +321,7 @@ class Registry:
         for patch in feature:
             if patch.id in self._bindings:
                 self._take_back(patch.id, f"{failed.id} failed, and features go whole")
-            elif self._statuses[patch.id].state is State.PENDING:
+            elif self._statuses[patch.id].state in (State.PENDING, State.APPLIED):
                 self._statuses[patch.id] = Status(
                     State.VERIFIED, f"not applied: {failed.id} failed, and features go whole"
                 )

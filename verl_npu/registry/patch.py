@@ -27,6 +27,8 @@ class Action(str, Enum):
     """The target does not exist upstream; it does afterwards."""
     SET = "set"
     """A value that upstream computes on import becomes `implementation(value)`: the fingerprint is checked."""
+    GUARD = "guard"
+    """Called as `implementation()` before the target's module is executed; what it raises, the import raises."""
 
     @property
     def relies_on_source(self) -> bool:
@@ -81,7 +83,7 @@ class Patch:
 class Feature:
     """Patches that only make sense together: verified and applied all or nothing.
 
-    Its methods `replace`, `wrap`, `add` and `set` are decorators that declare a patch:
+    Its methods `replace`, `wrap`, `add`, `set` and `guard` are decorators that declare a patch:
 
         device = Feature("device", "The whole job knows that it runs on NPUs")
 
@@ -135,6 +137,13 @@ class Feature:
     ) -> Callable[[Implementation], Implementation]:
         """Declare that the value `target` becomes what the decorated function makes of it."""
         return self._declare(Action.SET, target, why, how, link, retired_by, requires)
+
+    def guard(
+        self, target: str, *, why: str, how: str, link: str, retired_by: Probe, requires: Probe | None = None
+    ) -> Callable[[Implementation], Implementation]:
+        """Declare that the decorated function is called before the module of `target` is executed, `target` being
+        what that module does then."""
+        return self._declare(Action.GUARD, target, why, how, link, retired_by, requires)
 
     def _declare(
         self,

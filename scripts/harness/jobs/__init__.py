@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from harness.errors import BadInput
-from harness.jobs import fully_async, grpo, one_step_off, ppo, sft
+from harness.jobs import fully_async, grpo, megatron, one_step_off, ppo, sft
 from harness.jobs.base import Job, Plan
 from harness.pins import Pin
 
-JOBS: dict[str, Job] = {job.name: job for job in (grpo.JOB, ppo.JOB, sft.JOB, one_step_off.JOB, fully_async.JOB)}
+JOBS: dict[str, Job] = {
+    job.name: job for job in (grpo.JOB, ppo.JOB, sft.JOB, one_step_off.JOB, fully_async.JOB, megatron.JOB)
+}
 
 __all__ = ["JOBS", "Job", "Plan", "find"]
 

@@ -48,6 +48,12 @@ class Job:
     """Variables that the job runs with, where the user has not set them."""
     evidence: str = ""
     """A line of the log that must be there once for each step, with a number that counts them."""
+    packages: tuple[str, ...] = ()
+    """What the run's environment holds beside the pin's list, without what these ask for themselves."""
+    sources: tuple[str, ...] = ()
+    """Environment variables, each naming a checkout of what is in no registry; the run imports from there."""
+    key_value_heads: int = 1
+    """Of the generated model: tensor parallelism wants one for each NPU."""
     processes: Callable[[int], int] = lambda npus: npus + 2
     """How many processes leave a manifest for so many NPUs: under Ray the driver and the task runner as well."""
 

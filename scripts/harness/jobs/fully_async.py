@@ -33,7 +33,7 @@ JOB = Job(
     arguments=arguments,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,
-    idle=("rollout", "fleet"),
+    idle=("fleet", "megatron", "rollout"),
     environment=one_step_off.JOB.environment,
     evidence=one_step_off.JOB.evidence,
 )

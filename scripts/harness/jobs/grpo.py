@@ -75,6 +75,6 @@ JOB = Job(
     arguments=arguments,
     metric="critic/score/mean",
     trained_model=trained_model,
-    # Trainer and rollout are one worker: nothing is synced.
-    idle=("weight_sync",),
+    # FSDP workers; trainer and rollout are one, so that nothing is synced.
+    idle=("megatron", "weight_sync"),
 )

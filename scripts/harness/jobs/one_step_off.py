@@ -83,7 +83,7 @@ JOB = Job(
     arguments=arguments,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,
-    idle=("rollout",),
+    idle=("megatron", "rollout"),
     environment={
         "VERL_NPU_WEIGHT_SYNC_CHECK": "engine",
         # A CPU engine takes 4 GiB for its cache otherwise, whatever the model.

@@ -69,7 +69,7 @@ JOB = Job(
     arguments=arguments,
     metric="train/loss",
     trained_model=trained_model,
-    # No Ray, no rollout.
-    idle=("fleet", "rollout", "weight_sync"),
+    # No Ray, no rollout, no Megatron.
+    idle=("fleet", "megatron", "rollout", "weight_sync"),
     processes=lambda npus: npus,
 )

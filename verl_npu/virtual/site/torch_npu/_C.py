@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from torch_npu import _distributed_c10d
 from verl_npu.virtual.loading import extension
+
+__all__ = ["_distributed_c10d", "_npu_getDevice", "_npu_getDeviceCount", "_npu_setDevice"]
 
 _npu_getDeviceCount = extension().device_count
 _npu_getDevice = extension().current_device

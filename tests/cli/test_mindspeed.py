@@ -1,0 +1,102 @@
+"""`verl-npu mindspeed`: what can be switched on, and whether overrides would do what they say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from verl_npu.cli import main
+
+REVISION = ("--revision", "2.3.0_core_r0.12.1")
+COMMAND = """python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer \\
+    data.train_files=x.parquet \\
+    actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 \\
+    +actor_rollout_ref.actor.megatron.override_transformer_config.use_ascend_mc2=True \\
+    critic.megatron.tensor_model_parallel_size=2 \\
+    {critic}"""
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["mindspeed", *arguments])
+    return result.exit_code, result.output
+
+
+def test_the_list_has_the_exact_overrides_and_says_what_is_missing() -> None:
+    status, output = run("--list", "--json", *REVISION)
+    rows = {row["name"]: row for row in json.loads(output)["features"]}
+    assert status == 0
+    assert rows["flash attention"]["overrides"] == [
+        "+actor_rollout_ref.actor.megatron.override_transformer_config.use_flash_attn=True"
+    ]
+    assert [name for name, row in rows.items() if not row["here"]] == ["checkpoint acceleration"]
+    assert rows["checkpoint acceleration"]["missing"] == ["ckpt_acceleration"]
+
+
+def test_the_list_for_people_names_each_override() -> None:
+    status, output = run("--list", *REVISION)
+    assert status == 0
+    assert output.startswith("MindSpeed 2.3.0_core_r0.12.1 (as recorded), Megatron 0.12.1")
+    assert "+actor_rollout_ref.actor.megatron.override_transformer_config.use_fused_rotary_pos_emb=True" in output
+
+
+def test_good_overrides_are_shown_as_mindspeed_gets_them() -> None:
+    status, output = run("--check", "recompute_granularity=selective", *REVISION)
+    assert status == 0
+    assert "in order; MindSpeed gets recompute_granularity=selective, use_flash_attn=True" in output
+
+
+def test_a_bad_override_is_refused_with_status_1() -> None:
+    status, output = run("--check", "use_flash_atn=True", *REVISION)
+    assert status == 1
+    assert "did you mean use_flash_attn" in output
+
+
+def test_a_whole_command_line_is_judged_worker_by_worker() -> None:
+    text = COMMAND.format(critic="+critic.megatron.override_transformer_config.use_fused_rotary_pos_emb=True")
+    status, output = run("--check", text, "--json", *REVISION)
+    workers = {worker["worker"]: worker for worker in json.loads(output)["workers"]}
+    assert status == 1
+    assert workers["actor_rollout_ref.actor"]["problems"] == []
+    assert workers["actor_rollout_ref.actor"]["effective"]["tensor_model_parallel_size"] == 2
+    assert workers["critic"]["problems"][0]["override"] == "use_fused_rotary_pos_emb=True"
+
+
+def test_workers_that_cannot_share_a_process_are_noted() -> None:
+    status, output = run("--check", COMMAND.format(critic=""), *REVISION)
+    assert status == 0
+    assert "note: actor_rollout_ref.actor and critic differ in " in output
+
+
+@pytest.mark.parametrize("text", ["", "nothing of Megatron's", "trainer.nnodes=1", "a='b"])
+def test_a_text_that_is_no_override_is_one_clear_error(text: str) -> None:
+    status, output = run("--check", text, *REVISION)
+    assert status == 2
+    assert "Hydra command line with <worker>.megatron.override_transformer_config.key=value" in output
+
+
+@pytest.mark.parametrize("arguments", [(), ("--list", "--check", "a=1")])
+def test_one_of_list_and_check_is_asked_for(arguments: tuple[str, ...]) -> None:
+    status, output = run(*arguments)
+    assert status == 2
+    assert "--list or --check" in output
+
+
+def test_an_unknown_revision_is_answered_with_the_known_ones() -> None:
+    status, output = run("--list", "--revision", "9")
+    assert status == 2
+    assert "f2b0977e" in output
+
+
+def test_nothing_heavy_is_imported() -> None:
+    program = (
+        "import sys; from verl_npu.cli import main\n"
+        "try: main(['mindspeed', '--check', 'sparse_mode=1'])\n"
+        "except SystemExit as end: print(end.code)\n"
+        "print([name for name in ('torch', 'torch_npu', 'megatron', 'mindspeed', 'verl') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-2:] == ["1", "[]"]

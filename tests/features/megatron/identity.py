@@ -1,0 +1,202 @@
+"""Run in a process of its own with a real MindSpeed: cases from stdin as JSON lines, an answer for each on stdout.
+
+A case is {"overrides": …, "section": …} or {"break": true}, and is tried in a fork, so that none sees another.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import sys
+import types
+import warnings
+from typing import Any
+
+PACKAGES = ("torch", "megatron", "mindspeed", "transformer_engine", "apex", "amp_C", "flash_attn", "importlib")
+DUMMY = "mindspeed.dummy_module.py"
+
+
+def contents(owner: Any) -> dict[str, Any]:
+    """The own namespace of a module or class."""
+    if isinstance(owner, types.ModuleType):
+        return dict(object.__getattribute__(owner, "__dict__"))
+    return dict(type.__getattribute__(owner, "__dict__"))
+
+
+class State:
+    """torch, Megatron, MindSpeed and sys.modules, by identity."""
+
+    def __init__(self) -> None:
+        from mindspeed.args_utils import get_full_args
+        from mindspeed.patch_utils import MindSpeedPatchesManager
+
+        self.modules = dict(sys.modules)
+        self.spaces = []
+        for name, module in self.modules.items():
+            if name.partition(".")[0] in PACKAGES and isinstance(module, types.ModuleType):
+                space = contents(module)
+                classes = [v for v in space.values() if isinstance(v, type) and v.__module__ == name]
+                self.spaces += [(name, owner, contents(owner)) for owner in (module, *classes)]
+        info = MindSpeedPatchesManager.patches_info
+        self.order = list(info.items())
+        self.patches = [(patch, dict(vars(patch)), list(patch.wrappers)) for patch in info.values()]
+        self.arguments = dict(vars(get_full_args()))
+
+    def changes(self, now: State) -> list[str]:
+        """What is not the same object any more, or was not there."""
+        found = [name for name, module in self.modules.items() if now.modules.get(name) is not module]
+        new = (now.modules[name] for name in now.modules.keys() - self.modules.keys())
+        found += [m.__name__ for m in new if getattr(m, "__file__", None) == DUMMY]
+        for name, owner, before in self.spaces:
+            after = contents(owner)
+            for key in before.keys() | after.keys():
+                # An import leaves a submodule on its package.
+                imported = key not in before and now.modules.get(f"{name}.{key}") is after.get(key)
+                if before.get(key, found) is not after.get(key, found) and not imported:
+                    found.append(f"{name}.{key}")
+        found += [] if now.order == self.order else ["patches_info"]
+        for patch, before, wrappers in self.patches:
+            after = vars(patch)
+            same = all(after[key] is value for key, value in before.items() if key != "wrappers")
+            found += [] if same and patch.wrappers == wrappers else [f"patch {patch.orig_func_name}"]
+        return found + ([] if now.arguments == self.arguments else ["arguments"])
+
+
+def attempt(case: dict[str, Any]) -> dict[str, Any]:
+    """Ask for the case's overrides, and say what came of it and what changed."""
+    from mindspeed.features_manager.features_manager import MindSpeedFeaturesManager
+    from mindspeed.megatron_adaptor import repatch
+
+    from verl_npu.features.megatron.overrides import Request
+    from verl_npu.features.megatron.settlement import asked
+
+    if case.get("break"):
+        MindSpeedFeaturesManager.FEATURES_LIST.append(breaking())
+    before = State()
+    answer: dict[str, Any] = {"error": "", "text": ""}
+    try:
+        for overrides in [*case.get("first", []), case.get("overrides", {})]:
+            before = State()
+            with asked(Request(f"worker {overrides}", overrides, case.get("section", {}))):
+                repatch({})
+    except Exception as error:
+        answer = {"error": type(error).__name__, "text": str(error)}
+    return {**answer, "changes": sorted(before.changes(State()))[:20], "settings": settings()}
+
+
+def settings() -> dict[str, Any]:
+    from mindspeed.args_utils import get_full_args
+
+    return {key: value for key, value in vars(get_full_args()).items() if isinstance(value, bool | int | str | float)}
+
+
+def breaking() -> Any:
+    """A feature that raises when its patches are made for good, after every other one: no revision has one."""
+    from mindspeed.features_manager.feature import MindSpeedFeature
+    from mindspeed.patch_utils import MindSpeedPatchesManager
+
+    class Breaking(MindSpeedFeature):
+        def register_patches(self, manager: Any, args: Any) -> None:
+            if manager is MindSpeedPatchesManager:
+                manager.apply_patches()
+                sys.modules["megatron"].__dict__["left_behind"] = True
+                raise RuntimeError("the last feature broke")
+
+    return Breaking("breaking", optimization_level=0)
+
+
+def lost() -> list[str]:
+    """The patches that a repatch loses, through whatever is in force."""
+    from mindspeed.megatron_adaptor import repatch
+    from mindspeed.patch_utils import MindSpeedPatchesManager
+
+    def of_mindspeed() -> set[str]:
+        return {
+            name
+            for name, patch in MindSpeedPatchesManager.patches_info.items()
+            if getattr(patch.final_patch_func, "__module__", "").startswith("mindspeed.") and ".core." in name
+        }
+
+    before = of_mindspeed()
+    repatch({})
+    return sorted(before - of_mindspeed())
+
+
+def forked(task: Any) -> Any:
+    """Do it in a child, and give what it found."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with os.fdopen(writing, "w") as stream:
+            stream.write(json.dumps(task()))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    return json.loads(text)
+
+
+def give_triton_a_driver() -> None:
+    """Let kernels be declared: triton asks its driver for that, and there is no device whose driver it could load."""
+    try:
+        from triton.runtime import driver
+    except ImportError:
+        return
+
+    class NoDevice:
+        def get_current_target(self) -> Any:
+            return types.SimpleNamespace(backend="npu", arch="", warp_size=32)
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_benchmarker(self) -> Any:
+            return None
+
+        utils = types.SimpleNamespace(get_device_properties=lambda device: {"max_shared_mem": 0})
+
+    driver.set_active(NoDevice())
+    import triton.language
+
+    # triton-ascend has it in the version that this MindSpeed is for.
+    if not hasattr(triton.language, "make_tensor_descriptor"):
+        triton.language.make_tensor_descriptor = None
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    import torch
+
+    give_triton_a_driver()
+    # In this order: what MindSpeed is guarded by waits for verl.
+    device = importlib.import_module("verl.utils.device")
+    importlib.import_module("mindspeed.megatron_adaptor")
+    logging.disable(logging.CRITICAL)
+    import verl_npu
+    from verl_npu.features.megatron.installation import installation
+
+    found = installation()
+    head = {
+        "revision": found.contract.revision,
+        "exact": found.exact,
+        "arguments": sorted(settings()),
+        "applied": sorted(
+            name.partition(".")[2]
+            for name, patch in verl_npu.status()["features"]["megatron"]["patches"].items()
+            if patch["target"].startswith("mindspeed") and patch["state"] == "applied"
+        ),
+        "flash_attn": importlib.util.find_spec("flash_attn") is not None,
+        "cuda": torch.cuda.is_available(),
+        "device": [device.get_device_name(), device.is_cuda_available, device.is_npu_available],
+        "lost": forked(lost),
+    }
+    print("ANSWER " + json.dumps(head), flush=True)
+    for line in sys.stdin:
+        print("ANSWER " + json.dumps(forked(lambda line=line: attempt(json.loads(line)))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

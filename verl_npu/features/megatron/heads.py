@@ -1,0 +1,35 @@
+"""The value head of upstream's Megatron critic: one file, without the package around it that needs flash_attn."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+from ...registry.probe import Mentions, Not
+from .declared import megatron
+from .installation import package_folder
+
+__all__: list[str] = []
+
+_INITIALIZER = "verl.models.mcore.model_initializer"
+_HEAD = "verl.models.llama.megatron.layers.parallel_linear"
+
+
+@megatron.guard(
+    f"{_INITIALIZER}:BaseModelInitializer",
+    why="a critic takes its last layer from a package whose other modules import flash_attn, which Ascend lacks",
+    how="the one module that is needed, which imports none of them, is loaded by itself from its file",
+    link="none: see initialize in verl/models/mcore/model_initializer.py",
+    retired_by=Not(Mentions(_INITIALIZER, _HEAD)),
+)
+def head_alone() -> None:
+    """Put the value head's module where upstream imports it from."""
+    folder = package_folder("verl", "models")
+    if _HEAD in sys.modules or folder is None or importlib.util.find_spec("flash_attn") is not None:
+        return
+    spec = importlib.util.spec_from_file_location(_HEAD, folder.joinpath(*_HEAD.split(".")[1:]).with_suffix(".py"))
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[_HEAD] = module

@@ -1,0 +1,154 @@
+"""What MindSpeed changes in a process, remembered and put back: the same objects, not equal ones."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...registry.binding import namespace
+
+__all__ = ["DUMMY_FILE", "Snapshot", "drop_dummies", "own_functions_kept"]
+
+DUMMY_FILE = "mindspeed.dummy_module.py"
+"""What MindSpeed gives as the file of the empty modules that it puts into sys.modules."""
+_OWN = ("megatron", "mindspeed")
+_GONE = object()
+
+
+class Snapshot:
+    """The state of torch, Megatron, MindSpeed and sys.modules at one moment.
+
+    Megatron's and MindSpeed's modules and classes are put back whole. In all other modules it is the names that
+    MindSpeed's patch manager knows, since it rewrites copies wherever it finds them: the rest may belong to another
+    thread. `manager` is MindSpeedPatchesManager, `arguments` the process-wide Namespace.
+    """
+
+    __slots__ = ("_classes", "_manager", "_modules", "_namespaces", "_patches", "_settings", "arguments")
+
+    def __init__(self, manager: Any, arguments: Any) -> None:
+        self._manager = manager
+        self.arguments = arguments
+        self._settings = dict(vars(arguments))
+        self._modules = dict(sys.modules)
+        self._namespaces = [
+            (name, module, dict(namespace(module)))
+            for name, module in self._modules.items()
+            if isinstance(module, types.ModuleType)
+        ]
+        self._patches = {name: (patch, _copied(vars(patch))) for name, patch in manager.patches_info.items()}
+        classes = {c for name, _, contents in self._namespaces if _own(name) for c in _classes_of(name, contents)}
+        owners = (patch.orig_module for patch in manager.patches_info.values())
+        classes |= {owner for owner in owners if isinstance(owner, type)}
+        self._classes = [(one, dict(vars(one))) for one in classes]
+
+    def restore(self) -> None:
+        """Put everything back as it was. Modules that were imported meanwhile stay: they are no part of a failure."""
+        patches = dict(self._manager.patches_info)
+        failed = {id(patch.final_patch_func): patch.orig_func for patch in patches.values() if patch.final_patch_func}
+        names = {patch.orig_func_name for patch in patches.values() if patch.orig_func_name}
+        # Newer revisions ask every module for the patched classes too, and torch.ops makes up what it is asked for.
+        names |= {patch.orig_module_name.rpartition(".")[2] for patch in patches.values()}
+
+        for name in [name for name in sys.modules if name not in self._modules and _is_dummy(sys.modules[name])]:
+            del sys.modules[name]
+        for name, module, before in self._namespaces:
+            _put_back(module, before, None if _own(name) or _is_dummy(module) else names)
+        for one, before in self._classes:
+            _put_back(one, before, None if _own(one.__module__) else names)
+        for owner, name in self._came_later(patches, names):
+            original = failed.get(id(namespace(owner).get(name, _GONE)), _GONE)
+            if original is not _GONE:
+                _set(owner, name, original)
+
+        self._manager.patches_info.clear()
+        for name, (patch, state) in self._patches.items():
+            vars(patch).clear()
+            vars(patch).update(_copied(state))
+            self._manager.patches_info[name] = patch
+        vars(self.arguments).clear()
+        vars(self.arguments).update(self._settings)
+        for name, known in self._modules.items():
+            sys.modules.setdefault(name, known)
+
+    def _came_later(self, patches: Mapping[str, Any], names: set[str]) -> Iterator[tuple[Any, str]]:
+        """Places of which there is no earlier state, and that may hold what a failed patch put there."""
+        for name, module in list(sys.modules.items()):
+            if name not in self._modules and isinstance(module, types.ModuleType):
+                yield from ((module, key) for key in names & namespace(module).keys())
+        known = {one for one, _ in self._classes}
+        for patch in patches.values():
+            if isinstance(patch.orig_module, type) and patch.orig_module not in known:
+                yield patch.orig_module, patch.orig_func_name
+
+
+@contextlib.contextmanager
+def own_functions_kept(manager: Any) -> Iterator[None]:
+    """Within, MindSpeed may rewrite all but its own functions, except those that one of its patches is of."""
+    defined = [
+        (module, name, value)
+        for module_name, module in list(sys.modules.items())
+        if module_name.partition(".")[0] == "mindspeed" and isinstance(module, types.ModuleType)
+        for name, value in namespace(module).items()
+        if getattr(value, "__module__", None) == module_name and f"{module_name}.{name}" not in manager.patches_info
+    ]
+    try:
+        yield
+    finally:
+        for module, name, value in defined:
+            namespace(module)[name] = value
+
+
+def drop_dummies(package: str) -> None:
+    """Take MindSpeed's empty modules of `package` out of sys.modules; a real package is left alone."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == package and _is_dummy(sys.modules[name])]:
+        del sys.modules[name]
+
+
+def _own(module: str) -> bool:
+    return module.partition(".")[0] in _OWN
+
+
+def _is_dummy(module: Any) -> bool:
+    return isinstance(module, types.ModuleType) and namespace(module).get("__file__") == DUMMY_FILE
+
+
+def _classes_of(module: str, contents: Mapping[str, Any]) -> Iterator[type]:
+    return (value for value in contents.values() if isinstance(value, type) and value.__module__ == module)
+
+
+def _put_back(owner: Any, before: Mapping[str, Any], names: set[str] | None) -> None:
+    """Give `owner` its old namespace again: of it all, or `names` only."""
+    now = dict(namespace(owner))
+    for key in now.keys() - before.keys():
+        if (names is None or key in names) and not _is_submodule(owner, key, now[key]):
+            _set(owner, key, _GONE)
+    for key, value in before.items():
+        if (names is None or key in names) and now.get(key, _GONE) is not value:
+            _set(owner, key, value)
+
+
+def _is_submodule(owner: Any, key: str, value: Any) -> bool:
+    if not isinstance(owner, types.ModuleType) or not isinstance(value, types.ModuleType):
+        return False
+    return sys.modules.get(f"{owner.__name__}.{key}") is value
+
+
+def _set(owner: Any, key: str, value: Any) -> None:
+    if isinstance(owner, types.ModuleType):
+        # Past any __setattr__ of a lazy module.
+        contents = namespace(owner)
+        if value is _GONE:
+            contents.pop(key, None)
+        else:
+            contents[key] = value
+    elif value is _GONE:
+        delattr(owner, key)
+    else:
+        setattr(owner, key, value)
+
+
+def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, list) else value for key, value in state.items()}

@@ -1,0 +1,1 @@
+"""The private part of torchair that MindSpeed imports."""
