@@ -60,38 +60,6 @@ def test_a_profiler_follows_its_schedule_and_leaves_an_empty_trace(
     assert capsys.readouterr().err.count("nothing was recorded") == 3
 
 
-TRANSFER = """
-import torch, torch.distributed as dist
-import torch_npu.contrib.transfer_to_npu
-x = torch.ones(2, device="cuda")
-y = torch.zeros(2).cuda() + torch.zeros(2).to("cuda:0") + torch.empty(2, device=torch.device("cuda", 0)).zero_()
-m = torch.nn.Linear(2, 2).cuda()
-torch.cuda.manual_seed(3)
-before = torch.cuda.get_rng_state("cuda")
-print([str(t.device) for t in (x, y, m.weight, x.new_zeros(1, device="cuda"))], x.is_cuda, torch.ones(1).is_cuda)
-print(torch.cuda.is_available(), torch.cuda.device_count(), torch.cuda.current_device(), torch.equal(
-    before, torch.cuda.random.get_rng_state("cuda")))
-with torch.autocast("cuda", dtype=torch.bfloat16):
-    print((x[None] @ x[:, None]).dtype)
-print(torch.jit.script(len) is len, torch.utils._triton.has_triton())
-dist.init_process_group("nccl", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
-print(dist.get_backend())
-"""
-
-
-def test_transfer_to_npu_turns_every_cuda_into_npu(python: Run) -> None:
-    # It cannot be taken back, so it is tried in a process of its own.
-    result = python(TRANSFER)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == [
-        "['npu:0', 'npu:0', 'npu:0', 'npu:0'] True False",
-        "True 2 0 True",
-        "torch.bfloat16",
-        "True False",
-        "hccl",
-    ]
-
-
 def test_torchair_takes_converters_and_builds_no_graph(python: Run) -> None:
     result = python(
         """

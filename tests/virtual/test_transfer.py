@@ -29,6 +29,9 @@ with torch.device("cuda"): out["default"] = str(torch.ones(1).device)
 with torch.autocast("cuda", dtype=torch.bfloat16): out["autocast"] = [str((x @ x).dtype)]
 with torch.cuda.amp.autocast(dtype=torch.bfloat16): out["autocast"].append(str((x @ x).dtype))
 out["generator"] = str(torch.Generator("cuda").device)
+before = torch.cuda.get_rng_state("cuda"); torch.cuda.manual_seed(3); after = torch.cuda.get_rng_state("cuda")
+torch.cuda.set_rng_state(before, "cuda")
+out["rng"] = [torch.equal(before, after), torch.equal(before, torch.cuda.random.get_rng_state("cuda"))]
 stream = torch.cuda.Stream()
 with torch.cuda.stream(stream): out["stream"] = torch.cuda.current_stream() == stream
 with tempfile.TemporaryDirectory() as folder:
@@ -60,6 +63,7 @@ EXPECTED: dict[str, Any] = {
     "default": "npu:0",
     "autocast": ["torch.bfloat16", "torch.bfloat16"],
     "generator": "npu:0",
+    "rng": [False, True],
     "stream": True,
     "loaded": ["npu:1", "cpu"],
     "backend": "hccl",

@@ -33,9 +33,16 @@ class _DefaultGenerators:
 default_generators = _DefaultGenerators()
 
 
+def _index(device: Any) -> int:
+    # As torch_npu: only the number counts, so that Megatron's "cuda" is an NPU as well.
+    if isinstance(device, str):
+        device = torch.device(device)
+    return int(_get_device_index(device.index if isinstance(device, torch.device) else device))
+
+
 def get_rng_state(device: Any = "npu") -> torch.Tensor:
     """The state of an NPU's generator: uint8 [16]."""
-    return default_generators[_get_device_index(device)].get_state()
+    return default_generators[_index(device)].get_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "npu") -> None:
@@ -44,7 +51,7 @@ def set_rng_state(new_state: torch.Tensor, device: Any = "npu") -> None:
     Raises:
         RuntimeError: not such a state.
     """
-    default_generators[_get_device_index(device)].set_state(new_state)
+    default_generators[_index(device)].set_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
