@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,11 +30,17 @@ def pin() -> str:
 def smoke(pin: str, tmp_path: Path) -> Smoke:
     """Run the GRPO job for some steps with an interpreter's own verl; results go to `tmp_path`."""
 
-    def run(python: str = sys.executable, steps: int = 6) -> subprocess.CompletedProcess[str]:
-        environment = {key: value for key, value in os.environ.items() if key != "VERL_NPU_VIRTUAL"}
+    def run(
+        python: str = sys.executable,
+        steps: int = 6,
+        before: Sequence[str] = (),
+        settings: Sequence[str] = (),
+        **changes: str,
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {key: value for key, value in os.environ.items() if key != "VERL_NPU_VIRTUAL"} | changes
         asked = ["--pin", pin, "--job", "grpo", "--steps", str(steps), "--timeout", "400", "--output", str(tmp_path)]
         return subprocess.run(
-            [python, str(PROJECT / "scripts" / "smoke.py"), "--no-venv", *asked],
+            [*before, python, str(PROJECT / "scripts" / "smoke.py"), "--no-venv", *asked, "--", *settings],
             capture_output=True,
             text=True,
             check=False,
