@@ -1,15 +1,20 @@
 """How fast a weight sync is: against one raw broadcast of the same bytes, and against one broadcast per tensor.
 
-    python benchmarks/weight_sync.py [--tensors 500 20000] [--megabytes 256 2048] [--repeats 5]
+    python benchmarks/weight_sync.py [--tensors 500 20000] [--megabytes 256 2048] [--bandwidth 0 1] [--repeats 5]
 
 Two ranks on two virtual NPUs over the virtual hccl (gloo on loopback): SIMULATED. What is printed are ratios within
 one run, for the same tensors over the same communicator; they say nothing of HCCL on real NPUs. The sync includes the
 check of metadata and the verdict of both ranks; its loader drops what it gets, as the raw broadcast's receiver does.
+
+Over loopback a message is itself a copy in memory, so packing a bucket, one more copy, costs about as much as moving
+it, and on two cores the two take turns. A link is slower than an NPU's memory: with `--bandwidth` N it moves N GB/s at
+most (`VERL_NPU_VIRTUAL_FAULTS=slow:bandwidth=N`), and the packing is hidden behind it or not. 0 is loopback as it is.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -116,10 +121,12 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int)
         print(json.dumps({name: [statistics.median(times), min(times)] for name, times in spent.items()}))
 
 
-def measure(count: int, megabytes: int, repeats: int) -> dict[str, tuple[float, float]]:
+def measure(count: int, megabytes: int, repeats: int, bandwidth: float) -> dict[str, tuple[float, float]]:
     """Run both ranks and return the median and the best of rank 0 in seconds, by way."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1"}
+        if bandwidth:
+            environment["VERL_NPU_VIRTUAL_FAULTS"] = f"slow:bandwidth={bandwidth}"
         ranks = [
             subprocess.Popen(
                 [sys.executable, __file__, "--rank", str(rank), folder, str(count), str(megabytes), str(repeats)],
@@ -140,6 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tensors", type=int, nargs="+", default=[500, 20000])
     parser.add_argument("--megabytes", type=int, nargs="+", default=[256, 2048])
+    parser.add_argument("--bandwidth", type=float, nargs="+", default=[0, 1])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rank", nargs=5, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -151,17 +159,16 @@ def main() -> None:
     print(
         "share of the raw broadcast's bandwidth, of the medians (and of the best runs, spoilt less by a busy machine)"
     )
-    print(f"{'MB':>6} {'tensors':>8} {'raw s':>14} {'sync':>12} {'with checksums':>15} {'each':>14}")
-    for megabytes in given.megabytes:
-        for count in given.tensors:
-            found = measure(count, megabytes, given.repeats)
-            median, best = found["raw"]
-            shares = [f"{median / found[w][0]:.1%} ({best / found[w][1]:.1%})" for w in list(found)[1:]]
-            print(
-                f"{megabytes:>6} {count:>8} {f'{median:.3f} ({best:.3f})':>14} "
-                f"{shares[0]:>12} {shares[1]:>15} {shares[2]:>14}",
-                flush=True,
-            )
+    print(f"{'GB/s':>5} {'MB':>6} {'tensors':>8} {'raw s':>14} {'sync':>16} {'with checksums':>16} {'each':>14}")
+    for bandwidth, megabytes, count in itertools.product(given.bandwidth, given.megabytes, given.tensors):
+        found = measure(count, megabytes, given.repeats, bandwidth)
+        median, best = found["raw"]
+        shares = [f"{median / found[w][0]:.1%} ({best / found[w][1]:.1%})" for w in list(found)[1:]]
+        print(
+            f"{bandwidth or '-':>5} {megabytes:>6} {count:>8} {f'{median:.3f} ({best:.3f})':>14} "
+            f"{shares[0]:>16} {shares[1]:>16} {shares[2]:>14}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

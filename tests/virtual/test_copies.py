@@ -61,6 +61,8 @@ d = pinned.to("npu", non_blocking=True); e = d + 1; out["host to device, same st
 d = pinned.to("npu", non_blocking=True); pinned.fill_(5)
 out["source changed before the copy"] = d.tolist() == [1, 1, 1]
 pinned.fill_(1)
+d = pinned.to("npu", non_blocking=True); many = [torch.empty_like(d), torch.empty_like(d, dtype=torch.int64)]
+torch._foreach_copy_(many, [d, d]); out["host to device to device"] = all(m.tolist() == [1, 1, 1] for m in many)
 with torch.npu.stream(side): d = pinned.to("npu", non_blocking=True)
 out["host to device, other stream, no wait"] = (d + 1).tolist() == [2, 2, 2]
 with torch.npu.stream(side): d = pinned.to("npu", non_blocking=True)

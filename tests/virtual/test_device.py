@@ -295,6 +295,18 @@ def test_conjugate_and_negative_views_are_read_as_such(npu: ModuleType) -> None:
     assert x.clone().conj_physical_().tolist() == [1 - 2j, 3 + 4j]
 
 
+def test_a_list_copied_at_once_equals_copies_one_by_one(npu: ModuleType) -> None:
+    plain = npu.arange(6.0).view(2, 3)
+    turned = npu.view_as_complex(npu.randn(2, 3, 2))
+    sources = [plain, plain, plain.t(), turned.conj(), npu.tensor(7.0)]
+    targets = [npu.empty(2, 3), npu.empty(2, 3, dtype=npu.bfloat16), npu.empty(3, 2), npu.empty_like(turned)]
+    targets.append(npu.empty(()))
+    on_npu = [target.to("npu") for target in targets]
+    npu._foreach_copy_(on_npu, [*(source.to("npu") for source in sources[:-1]), sources[-1]])
+    for target, source, moved in zip(targets, sources, on_npu, strict=True):
+        assert npu.equal(moved.cpu(), target.copy_(source))
+
+
 def test_zeros_of_autograd_have_memory(npu: ModuleType) -> None:
     x = npu.ones(3, device="npu", requires_grad=True)
     (gradient,) = npu.autograd.grad(npu.sgn(x).sum(), x)

@@ -29,6 +29,7 @@ FAULTS = "VERL_NPU_VIRTUAL_FAULTS"
         (" , ", ()),
         ("die:collective=3:rank=1", (Fault(Kind.DIE, rank=1, collective=3),)),
         ("slow:seconds=0.5", (Fault(Kind.SLOW, seconds=0.5),)),
+        ("slow:bandwidth=25:rank=1", (Fault(Kind.SLOW, rank=1, bandwidth=25.0),)),
         (
             "oom:allocation=7, oom:above=1.5:rank=0",
             (Fault(Kind.OUT_OF_MEMORY, allocation=7), Fault(Kind.OUT_OF_MEMORY, above=1.5, rank=0)),
@@ -50,6 +51,7 @@ def test_faults_are_read(text: str, faults: tuple[Fault, ...]) -> None:
         ("die:seconds=1", "found 'seconds=1'"),
         ("slow:seconds=nan", "seconds is a number above 0, found 'nan'"),
         ("slow:seconds", "found 'seconds'"),
+        ("slow:seconds=1:bandwidth=1", "slow takes seconds= or bandwidth="),
         ("oom:allocation=1:above=1", "oom takes allocation= or above="),
         ("fail:operator=a b", "operator is the name of an operator of torch_npu, found 'a b'"),
         ("die:collective=1:rank=-1", "rank is a number from 0, found '-1'"),
@@ -119,6 +121,27 @@ print(json.dumps([x.item(), issued, early, time.monotonic() - began]), flush=Tru
     assert value == value_1 == 3
     assert not early
     assert issued < 1.5 <= seconds
+
+
+@pytest.mark.virtual
+def test_a_link_of_a_bandwidth_moves_one_message_after_the_other(tmp_path: Path) -> None:
+    code = (
+        START
+        + """
+import time
+start("hccl")
+many = [torch.ones(250_000, device=f"npu:{rank}") for _ in range(2)]
+began = time.monotonic()
+works = [dist.broadcast(x, 0, async_op=True) for x in many]
+issued = time.monotonic() - began
+works[0].wait(); first = time.monotonic() - began
+works[1].wait()
+print(json.dumps([issued, first, time.monotonic() - began]), flush=True); dist.destroy_process_group()
+"""
+    )
+    # A million bytes each, at a million bytes a second.
+    for issued, first, second in results(start_ranks(code, tmp_path, **{FAULTS: "slow:bandwidth=0.001"})):
+        assert issued < 1 <= first < 2 <= second
 
 
 ONE_RANK = """

@@ -2,6 +2,7 @@
 
     die:collective=3:rank=1        rank 1 is killed as it starts its third collective
     slow:seconds=0.2               every collective takes 0.2 s more
+    slow:bandwidth=25              the tensors of a rank's collectives move at 25 GB/s at most, one after another
     oom:allocation=100:rank=0      rank 0's hundredth allocation is out of memory
     oom:above=1.5                  so is every allocation above 1.5 GiB
     fail:operator=npu_rms_norm:call=2   the second call of torch_npu.npu_rms_norm fails (without `call`: every one)
@@ -40,6 +41,7 @@ class Fault:
     rank: int | None = None
     collective: int | None = None
     seconds: float | None = None
+    bandwidth: float | None = None
     allocation: int | None = None
     above: float | None = None
     operator: str | None = None
@@ -78,6 +80,7 @@ _KEYS: dict[str, Callable[[str], object]] = {
     "rank": _rank,
     "collective": _count,
     "seconds": _amount,
+    "bandwidth": _amount,
     "allocation": _count,
     "above": _amount,
     "operator": _name,
@@ -87,7 +90,7 @@ _KEYS: dict[str, Callable[[str], object]] = {
 # Per kind: of which keys exactly one is needed, and which may be there besides.
 _TAKES: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     Kind.DIE: (("collective",), ("rank",)),
-    Kind.SLOW: (("seconds",), ("rank",)),
+    Kind.SLOW: (("seconds", "bandwidth"), ("rank",)),
     Kind.OUT_OF_MEMORY: (("allocation", "above"), ("rank",)),
     Kind.FAIL: (("operator",), ("call", "rank")),
 }
@@ -140,6 +143,8 @@ def install(extension: ModuleType, faults: Iterable[Fault]) -> None:
             extension.die_at_collective(fault.collective, rank)
         elif fault.seconds is not None:
             extension.slow_collectives(fault.seconds, rank)
+        elif fault.bandwidth is not None:
+            extension.limit_bandwidth(fault.bandwidth, rank)
         elif fault.allocation is not None:
             extension.fail_allocation(fault.allocation, rank)
         elif fault.above is not None:

@@ -60,10 +60,10 @@ def agree(group: Group, number: int, metadata: Metadata | None, mine: bytes) -> 
 def layout_of(group: Group, metadata: Metadata, told: Mapping[str, Any]) -> Layout:
     """Divide it into buckets as the source says, or give the last layout where nothing has changed."""
     tied, limit, check = dict(told["tied"]), int(told["bucket"]), Check(told["check"])
-    known = group.layout
-    same = known is not None and known.metadata.digest == metadata.digest
-    if same and (known.tied, known.bucket_bytes, known.check) == (tied, limit, check):
-        return known  # type: ignore[no-any-return]
+    known: Layout | None = group.layout
+    if known is not None and (known.metadata.digest, known.tied, known.bucket_bytes) == (metadata.digest, tied, limit):
+        known.check = check
+        return known
     buckets = plan(metadata, tied, limit)
     if not group.moves:
         slots = Slots((), group.device, 0)

@@ -3,9 +3,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <vector>
 
 namespace verl_npu::faults {
@@ -24,7 +27,7 @@ struct Slow {
 // Filled while the device is loaded, read only from then on.
 struct Plan {
   std::vector<At> deaths, allocations, sizes;
-  std::vector<Slow> links;
+  std::vector<Slow> links, bandwidths;
 };
 
 Plan& plan() {
@@ -42,6 +45,7 @@ bool here(int wanted) { return wanted == kAnyRank || wanted == rank(); }
 
 void die_at_collective(int64_t collective, int rank) { plan().deaths.push_back({collective, rank}); }
 void slow_collectives(double seconds, int rank) { plan().links.push_back({seconds, rank}); }
+void limit_bandwidth(double gigabytes_per_second, int rank) { plan().bandwidths.push_back({1e-9 / gigabytes_per_second, rank}); }
 void fail_allocation(int64_t allocation, int rank) { plan().allocations.push_back({allocation, rank}); }
 void fail_allocations_above(int64_t bytes, int rank) { plan().sizes.push_back({bytes, rank}); }
 
@@ -59,7 +63,18 @@ int rank() {
   return g_rank;
 }
 
-double at_collective(const char* name) {
+// What one process sends and receives shares one link: a collective's bytes move after those of the ones before it.
+double until_moved(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  static std::mutex mutex;
+  static Clock::time_point free_at;
+  std::lock_guard<std::mutex> lock(mutex);
+  const auto now = Clock::now();
+  free_at = std::max(free_at, now) + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  return std::chrono::duration<double>(free_at - now).count();
+}
+
+double at_collective(const char* name, int64_t bytes) {
   const auto now = ++g_collectives;
   for (const auto& death : plan().deaths) {
     if (now != death.count || !here(death.rank)) continue;
@@ -71,6 +86,8 @@ double at_collective(const char* name) {
   double seconds = 0;
   for (const auto& link : plan().links)
     if (here(link.rank)) seconds += link.seconds;
+  for (const auto& link : plan().bandwidths)
+    if (here(link.rank)) seconds += until_moved(link.seconds * static_cast<double>(bytes));
   return seconds;
 }
 

@@ -161,7 +161,9 @@ std::string HcclBackend::where(const char* name, const std::string& detail) cons
 WorkPtr HcclBackend::run(c10d::OpType type, const char* name, Tensors results, const Start& start, Finish finish,
                          const std::string& detail) {
   free_dropped();
-  const double slow = faults::at_collective(name);
+  int64_t bytes = 0;
+  for (const auto& result : results) bytes += static_cast<int64_t>(result.nbytes());
+  const double slow = faults::at_collective(name, bytes);
   std::vector<WorkPtr> inner;
   try {
     inner = start();

@@ -35,6 +35,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
   m.def("die_at_collective", &faults::die_at_collective);
   m.def("slow_collectives", &faults::slow_collectives);
+  m.def("limit_bandwidth", &faults::limit_bandwidth);
   m.def("fail_allocation", &faults::fail_allocation);
   m.def("fail_allocations_above", &faults::fail_allocations_above);
   m.def("set_rank", &faults::set_rank);
