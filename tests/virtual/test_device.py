@@ -307,6 +307,13 @@ def test_a_list_copied_at_once_equals_copies_one_by_one(npu: ModuleType) -> None
         assert npu.equal(moved.cpu(), target.copy_(source))
 
 
+def test_whole_numbers_are_counted_as_the_npu_counts_them(npu: ModuleType) -> None:
+    numbers = npu.tensor([0, 3, 1, 3, 5, 7], dtype=npu.int32)
+    counts = npu.histc(numbers.to("npu"), bins=6, min=0, max=5)
+    assert (counts.device.type, counts.dtype) == ("npu", npu.int32)
+    assert counts.tolist() == npu.histc(numbers.float(), bins=6, min=0, max=5).tolist() == [1, 1, 0, 2, 0, 1]
+
+
 def test_zeros_of_autograd_have_memory(npu: ModuleType) -> None:
     x = npu.ones(3, device="npu", requires_grad=True)
     (gradient,) = npu.autograd.grad(npu.sgn(x).sum(), x)

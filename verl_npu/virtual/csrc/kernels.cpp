@@ -11,6 +11,7 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/histc.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
@@ -169,6 +170,14 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, optiona
   return {input.mul(mask).mul_(scale), mask};
 }
 
+// The CPU counts floating-point numbers only; the NPU's operator (aclnnHistc) whole ones too, into their own type.
+Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
+  const auto host = cpu_alias(self);
+  const bool whole = c10::isIntegralType(self.scalar_type(), /*includeBool=*/false);
+  const auto counts = at::histc(whole ? host.to(at::kDouble) : host, bins, min, max);
+  return npu_alias(counts.to(self.scalar_type()), self.device().index());
+}
+
 // Lets `.data = ` and `Module.to` move a parameter between host and NPU in place: both are plain dense tensors.
 bool compatible_shallow_copy(const Tensor& self, const Tensor& from) {
   const auto dense = [](const Tensor& tensor) {
@@ -198,6 +207,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("unfold", &verl_npu::unfold);
   m.impl("_reshape_alias", &verl_npu::reshape_alias);
   m.impl("record_stream", &verl_npu::record_stream);
+  m.impl("histc", &verl_npu::histc);
   m.impl("native_dropout", &verl_npu::native_dropout);
   m.impl("_has_compatible_shallow_copy_type", &verl_npu::compatible_shallow_copy);
 }
