@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ...registry.probe import AllOf, Defines, Mentions
+from ...registry.probe import AllOf, Defines, Mentions, Never, Not, Probe
 from .declared import LINK, NPU_PATCH, UPSTREAM_DOES_IT, fused_ops, modeling, named
 from .grouped import LONGEST, grouped_linear
 from .mlp import is_silu
@@ -17,7 +18,7 @@ from .operator import is_plain, operator
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["dense_experts", "expert_block", "fused_experts", "vision_experts"]
+__all__ = ["dense_experts", "expert_block", "fused_experts", "upstream_experts", "vision_experts"]
 
 _OPERATORS = ("npu_grouped_matmul", "npu_swiglu")
 _PLAIN = "tokens are sorted by plain torch"
@@ -78,8 +79,24 @@ def dense_experts(
     tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
     if weights is None or not _goes_with(tokens, weights):
         return original(experts, hidden_states, routing_weights, router_indices)
-    chosen = routing_weights.gather(1, router_indices).to(tokens.dtype)
-    return _routed(tokens, router_indices, chosen, weights).view(hidden_states.shape[0], -1, tokens.shape[-1])
+    chosen = routing_weights.gather(1, router_indices)
+    return _routed(tokens, router_indices, chosen.to(tokens.dtype), weights).view(hidden_states.shape)
+
+
+def upstream_experts(
+    original: Callable[..., Any], experts: Any, hidden_states: Tensor, routing_weights: Tensor, router_indices: Tensor
+) -> Any:
+    """The same experts in upstream's own class, whose block may give the weights of the chosen alone.
+
+    hidden_states [batch, seqlen, width], routing_weights [tokens, chosen or experts], router_indices [tokens, chosen]
+    -> [batch, seqlen, width].
+    """
+    import torch
+
+    if routing_weights.shape[1] != experts.num_experts:
+        wide = routing_weights.new_zeros(routing_weights.shape[0], experts.num_experts)
+        routing_weights = torch.scatter(wide, 1, router_indices, routing_weights)
+    return dense_experts(original, experts, hidden_states, routing_weights, router_indices)
 
 
 def vision_experts(original: Callable[..., Any], experts: Any, *args: Any, **kwargs: Any) -> Any:
@@ -196,24 +213,47 @@ def _declare() -> None:
         ("qwen3_vl_moe", "Qwen3VLMoeTextExperts", vision_experts, ("gate_up_proj", "down_proj", "one_hot")),
     ):
         target = f"{modeling(model)}:{owner}.forward"
+        done: Probe = UPSTREAM_DOES_IT
+        if implementation is vision_experts:
+            # Upstream puts a block of its own in their place, of transformers 4's layout.
+            done = AllOf(UPSTREAM_DOES_IT, Not(Mentions(target, "top_k_weights")))
         fused_ops.wrap(
             target,
             why=why,
             how=how,
             link="https://github.com/volcengine/verl/pull/5191",
-            retired_by=UPSTREAM_DOES_IT,
+            retired_by=done,
             requires=AllOf(*(Mentions(target, mark) for mark in marks)),
         )(named(f"{model}_{owner}", implementation))
     target = f"{NPU_PATCH}:NPUQwen3VLMoeTextExperts.forward"
     fused_ops.wrap(
         target,
-        why="upstream's own class for these experts weighs the results by the wrong probabilities in training, and "
-        "computes every expert for every token in evaluation",
+        why="upstream's own class for these experts looks up the probabilities of the chosen, which are all that it "
+        "gets in training, by the numbers of their experts: wrong ones, or beyond the end; and in evaluation it "
+        "computes every expert for every token",
         how=how,
         link=LINK,
         retired_by=UPSTREAM_DOES_IT,
         requires=Defines(target),
-    )(named("npu_patch_NPUQwen3VLMoeTextExperts", dense_experts))
+    )(named("npu_patch_NPUQwen3VLMoeTextExperts", upstream_experts))
+
+
+@fused_ops.wrap(
+    f"{NPU_PATCH}:apply_npu_patches",
+    why="upstream puts in a block whose expert weights are [experts, width, inner], as transformers 4 had them: those "
+    "of transformers 5 are the other way round, so a checkpoint does not fit",
+    how="where transformers has them the other way round, its own block stays, with the fused experts above in it",
+    link=LINK,
+    retired_by=Never("no release of upstream does it"),
+    requires=Mentions(f"{NPU_PATCH}:_patch_qwen3_vl_moe", "NPUQwen3VLMoeTextSparseMoeBlock"),
+)
+def block_of_this_layout(original: Callable[[], None]) -> None:
+    """Patch the models; the block of Qwen3-VL-MoE stays transformers' own where upstream's has another layout."""
+    module = importlib.import_module(modeling("qwen3_vl_moe"))
+    own = module.Qwen3VLMoeTextSparseMoeBlock
+    original()
+    if _takes_indices(module.Qwen3VLMoeTextExperts.forward):
+        module.Qwen3VLMoeTextSparseMoeBlock = own
 
 
 _declare()
