@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 pytest.importorskip("verl")
 
 from .compare import failures  # noqa: E402
@@ -18,6 +18,7 @@ from .processes import side  # noqa: E402
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
 ATTENTION = {"npu_fusion_attention", "npu_rms_norm", "npu_rotary_mul", "npu_swiglu"}
+FIVE = int(transformers.__version__.partition(".")[0]) >= 5
 EXPERTS = {"npu_moe_token_permute", "npu_grouped_matmul", "npu_moe_token_unpermute"}
 
 
@@ -46,6 +47,7 @@ def test_a_patched_model_computes_what_the_unpatched_one_does(model: str, sides)
                for name in names)  # fmt: skip
 
 
+@pytest.mark.skipif(FIVE, reason="v0.7.1 is for transformers 4")
 def test_upstreams_own_block_of_experts_computes_it_too(importable: Callable[[str], Path], tmp_path: Path) -> None:
     # v0.7.1 puts it in their place; in training it hands on the weights of the chosen experts only.
     case = "qwen3_vl_moe-right-64-float32"

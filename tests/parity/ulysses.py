@@ -82,7 +82,7 @@ def _result(model: Any, logits: torch.Tensor, factors: torch.Tensor) -> dict[str
 
 
 def rank(name: str) -> dict[str, torch.Tensor]:
-    """Logits of the whole sequence and the sum of all ranks' gradients, each rank computing its share of the tokens."""
+    """Logits of the whole sequence and the sum of all ranks' gradients, each rank computing its share of it."""
     from verl.models.transformers.monkey_patch import apply_monkey_patch
     from verl.utils.ulysses import get_ulysses_sequence_parallel_group, ulysses_pad, ulysses_pad_and_slice_inputs
 

@@ -249,7 +249,7 @@ def _declare() -> None:
 )
 def block_of_this_layout(original: Callable[[], None]) -> None:
     """Patch the models; the block of Qwen3-VL-MoE stays transformers' own where upstream's has another layout."""
-    module = importlib.import_module(modeling("qwen3_vl_moe"))
+    module: Any = importlib.import_module(modeling("qwen3_vl_moe"))
     own = module.Qwen3VLMoeTextSparseMoeBlock
     original()
     if _takes_indices(module.Qwen3VLMoeTextExperts.forward):
