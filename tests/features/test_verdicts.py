@@ -43,6 +43,8 @@ def environment(verl: Path, **changes: str) -> dict[str, str]:
     inherited |= {k: v for k, v in os.environ.items() if k == "VERL_NPU_CACHE"}
     path = os.pathsep.join([str(verl), *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {"VERL_NPU_VIRTUAL": "2", "RAY_USAGE_STATS_ENABLED": "0", HIDES: "1", "PYTHONPATH": path}
+    # The newest Ray asks a token even of those on this machine.
+    settings["RAY_AUTH_MODE"] = "disabled"
     return {**inherited, **settings, **changes}
 
 

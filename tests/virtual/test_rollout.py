@@ -76,6 +76,19 @@ def test_it_answers_with_the_weights_that_it_was_given(engine: Engine, weights: 
         tokens = torch.cat([tokens, log_probs.argmax(-1, keepdim=True)], dim=1)
 
 
+def test_a_checkpoint_gives_it_the_same_weights(engine: Engine, config: Any, weights: Any, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    engine.update(weights.items())
+    given = generate(engine)
+    model = AutoModelForCausalLM.from_config(config)
+    model.load_state_dict(weights, strict=False)
+    model.save_pretrained(tmp_path)
+    engine.release()
+    engine.load(str(tmp_path))
+    assert generate(engine).log_probs.tolist() == given.log_probs.tolist()
+
+
 def test_without_weights_it_does_not_answer(engine: Engine) -> None:
     with pytest.raises(RuntimeError, match="before update_weights gave it weights"):
         generate(engine)

@@ -1,4 +1,4 @@
-"""A model that generates: transformers' `generate` on one virtual NPU, with weights that only a trainer gives it."""
+"""A model that generates: transformers' `generate` on one virtual NPU, with the weights that it is given."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_layout(config: Any, model_config: Any) -> None:
 
 
 class Engine:
-    """A model of its own, whose weights come only through `update`."""
+    """A model of its own, whose weights come from a trainer through `update`, or from a checkpoint through `load`."""
 
     def __init__(self, hf_config: Any, dtype: str, pad_token_id: int, announce: bool) -> None:
         # Which attention the trainer uses is the trainer's business: a copy, so that its config stays as it is.
@@ -62,6 +62,11 @@ class Engine:
     def release(self) -> None:
         """Give up the weights, as an engine that sleeps does: the next generation needs a new hand-over."""
         self._has_weights = False
+
+    def load(self, path: str) -> None:
+        """Copy a checkpoint's weights, as engines do whose `load_format` is not dummy."""
+        found = AutoModelForCausalLM.from_pretrained(path, dtype=self._model.dtype)
+        self.update(found.state_dict().items())
 
     def update(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Copy a whole set of weights; raises ValueError when they do not fit the model."""

@@ -53,6 +53,8 @@ class VirtualServer:
         self._pad: int = tokenizer.pad_token_id
         self._eos: int | None = None if self._config.ignore_eos else tokenizer.eos_token_id
         self._engine = Engine(self._model_config.hf_config, self._config.dtype, self._pad, announce=npu == "0")
+        if self._config.load_format != "dummy":
+            self._engine.load(self._model_config.local_path)
         self._wakes = wakes
         self._global_steps: int | None = None
         self._waiting: list[_Request] = []

@@ -19,7 +19,7 @@ __all__ = ["VirtualRollout"]
 
 
 class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no types
-    """Generates with a model of its own, whose weights come only through `update_weights`.
+    """Generates with a model of its own, whose weights come through `update_weights` if `load_format` is dummy.
 
     Raises ValueError for a parallel layout or a model that this engine cannot serve.
     """
@@ -30,6 +30,8 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
         self._pad_token_id: int = self.model_config.tokenizer.pad_token_id
         first = int(os.environ.get("RANK", "0")) == 0
         self._engine = Engine(self.model_config.hf_config, self.config.dtype, self._pad_token_id, announce=first)
+        if self.config.load_format != "dummy":
+            self._engine.load(self.model_config.local_path)
         # verl collects garbage three times a step to return device memory. Over the half million objects of the loaded
         # libraries that is most of a small step on a CPU core: what exists by now stays, and is not walked again.
         gc.collect()
