@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from verl_npu.features.fleet import FleetError, switches_reach_workers
+from verl_npu.features.fleet import FleetError, refuse_segments, switches_reach_workers, validated_with_allocator
 from verl_npu.registry.fleet import differences
 
 MANIFEST = {
@@ -170,3 +170,46 @@ def test_a_layout_that_garbles_new_weights_is_refused(asked_in: str, monkeypatch
     monkeypatch.setenv("VLLM_ASCEND_ENABLE_NZ", "0" if asked else "1")
     with pytest.raises(FleetError, match=r"VLLM_ASCEND_ENABLE_NZ=1: .* needs VLLM_ASCEND_ENABLE_NZ=0"):
         switches_reach_workers(lambda: {"env_vars": asked})
+
+
+def job(name: str = "vllm", sleeps: bool = True, told: str | None = None):
+    omegaconf = pytest.importorskip("omegaconf")
+    asked = {"PYTORCH_NPU_ALLOC_CONF": told} if told is not None else {}
+    return omegaconf.OmegaConf.create(
+        {
+            "actor_rollout_ref": {"rollout": {"name": name, "free_cache_engine": sleeps}},
+            "ray_kwargs": {"ray_init": {"num_cpus": None, "runtime_env": {"env_vars": asked}}},
+        }
+    )
+
+
+SEGMENTS = "max_split_size_mb:250,expandable_segments:True"
+
+
+def test_an_engine_that_sleeps_is_refused_with_expandable_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_NPU_ALLOC_CONF", SEGMENTS)
+    with pytest.raises(FleetError, match=r"=max_split_size_mb:250,expand.*free_cache_engine=False"):
+        refuse_segments(job())
+
+
+@pytest.mark.parametrize("config", [{"name": "sglang"}, {"sleeps": False}, {"told": "max_split_size_mb:250"}])
+def test_other_jobs_keep_expandable_segments(config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_NPU_ALLOC_CONF", SEGMENTS)
+    refuse_segments(job(**config))
+
+
+def test_what_the_job_tells_its_workers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTORCH_NPU_ALLOC_CONF", raising=False)
+    refuse_segments(job())
+    with pytest.raises(FleetError, match="expandable_segments"):
+        refuse_segments(job(told=SEGMENTS))
+
+
+def test_upstreams_validation_asks_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_NPU_ALLOC_CONF", SEGMENTS)
+    asked: list[object] = []
+    with pytest.raises(FleetError):
+        validated_with_allocator(asked.append, job())
+    assert asked == []
+    validated_with_allocator(asked.append, job(name="sglang"))
+    assert len(asked) == 1

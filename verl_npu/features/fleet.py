@@ -72,6 +72,55 @@ def switches_reach_workers(original: Callable[..., Any], *args: Any, **kwargs: A
     return environment
 
 
+_ALLOCATOR = "PYTORCH_NPU_ALLOC_CONF"
+_SEGMENTS = "expandable_segments:True"
+_SLEEPS = "vllm-ascend's sleep mode needs an allocator without expandable segments, and says so by an assertion in a "
+_SLEEPS += "worker, minutes after the start"
+_REFUSED = "the job is refused before its workers are made, with the setting to change"
+
+
+@fleet.wrap(
+    "verl.utils.config:validate_config",
+    why=_SLEEPS,
+    how=_REFUSED,
+    link="https://github.com/volcengine/verl/issues/3902",
+    retired_by=Never("it is about the environment that the user gives the job"),
+    requires=Defines("verl.utils.config:validate_config"),
+)
+def validated_with_allocator(original: Callable[..., Any], config: Any, *args: Any, **kwargs: Any) -> Any:
+    """Validate the configuration, and the allocator's setting with it."""
+    refuse_segments(config)
+    return original(config, *args, **kwargs)
+
+
+@fleet.wrap(
+    "verl.trainer.ppo.ray_trainer:RayPPOTrainer._validate_config",
+    why=_SLEEPS,
+    how=_REFUSED,
+    link="https://github.com/volcengine/verl/issues/3902",
+    retired_by=Defines("verl.utils.config:validate_config"),
+    requires=Defines("verl.trainer.ppo.ray_trainer:RayPPOTrainer._validate_config"),
+)
+def trainer_validated_with_allocator(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Validate the configuration, and the allocator's setting with it."""
+    refuse_segments(trainer.config)
+    return original(trainer, *args, **kwargs)
+
+
+def refuse_segments(config: Any) -> None:
+    """Raise FleetError where a vLLM engine is to sleep and the job's allocator has expandable segments."""
+    engine = config.actor_rollout_ref.rollout
+    init = config.get("ray_init") or config.get("ray_kwargs", {}).get("ray_init") or {}
+    told = ((init.get("runtime_env") or {}).get("env_vars") or {}).get(_ALLOCATOR, os.environ.get(_ALLOCATOR, ""))
+    sleeps = engine.get("enable_sleep_mode", engine.get("free_cache_engine", False))
+    if engine.name == "vllm" and sleeps and _SEGMENTS in told:
+        raise FleetError(
+            f"{_ALLOCATOR}={told}: vllm-ascend's sleep mode, which actor_rollout_ref.rollout.free_cache_engine=True "
+            f"asks for, cannot work with {_SEGMENTS}. Leave {_SEGMENTS} out, or set free_cache_engine=False "
+            "(override: VERL_NPU_DISABLE=fleet)"
+        )
+
+
 _DIFFERS = "a fleet in which processes are patched differently trains, and trains wrongly"
 _COMPARED = (
     "before the first step the manifests of all processes are compared; strict refuses to start where they differ"
