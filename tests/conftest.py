@@ -1,7 +1,8 @@
 """What tests of several folders use: the wheel of this project, and the sources of the pins.
 
-Those come from PyPI as wheels, and as the checkouts that `VERL_NPU_UPSTREAMS` names. MindSpeed is in no registry: its
-tests run where that folder has `mindspeed-<revision>/`, checkouts of github.com/Ascend/MindSpeed.
+Those come from PyPI as wheels, and as the checkouts that `VERL_NPU_UPSTREAMS` names. MindSpeed is in no registry, and
+vllm-ascend's packages bring an NPU's own: their tests run where that folder has `mindspeed-<revision>/`, checkouts of
+github.com/Ascend/MindSpeed, and `vllm-ascend-<version>/`, of github.com/vllm-project/vllm-ascend.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
 DISTRIBUTIONS = {"verl": "verl", "transformers": "transformers", "hydra": "hydra-core"}
+UNREGISTERED = ("mindspeed", "vllm-ascend")
 # Pins that are in no registry; a folder of checkouts has them as verl-796871d7/ and so on.
 # The wheel of v0.6.1 holds no recipes; its checkout does.
 CHECKOUTS = {"796871d7": "796871d7", "ccd7d934": "ccd7d934", "v0.6.1-recipe": "v0.6.1"}
@@ -51,10 +53,12 @@ def source() -> Callable[[str, str], Path]:
     """Give the source of an upstream at a pin: downloaded once, or a checkout; skips where neither can be had."""
 
     def find(upstream: str, pin: str) -> Path:
-        if upstream == "mindspeed":
-            checkout = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none")) / f"mindspeed-{pin}"
+        if upstream in UNREGISTERED:
+            checkout = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none")) / f"{upstream}-{pin}"
             if not checkout.is_dir():
-                pytest.skip(f"MindSpeed is in no registry: set VERL_NPU_UPSTREAMS to a folder with {checkout.name}/")
+                pytest.skip(
+                    f"{upstream} is needed as git has it: set VERL_NPU_UPSTREAMS to a folder with {checkout.name}/"
+                )
             return checkout
         if pin in CHECKOUTS:
             folder = os.environ.get("VERL_NPU_UPSTREAMS")

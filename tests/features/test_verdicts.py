@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ..virtual.processes import free_port
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
@@ -148,12 +149,6 @@ def test_without_verl_npu_they_do_not(verl: Verl, tmp_path: Path) -> None:
     changes = {"VERL_NPU_VIRTUAL": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3", NOSET: "1", "VERL_NPU": "off"}
     _, table = outcome(start(verl("v0.9.1"), tmp_path, **changes), verl("v0.9.1"))
     assert "invalid device ordinal 3" in table["worker 0"]["raises"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,13 @@ import pytest
 DEVICES = 2
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def environment(**changes: str | None) -> dict[str, str]:
