@@ -37,9 +37,8 @@ def actor_and_critic(plan: Plan) -> list[str]:
     """Return those of PPO, whose critic asks MindSpeed for something else than the actor."""
     settings = _tensor_parallel(plan) | {
         "critic.megatron.tensor_model_parallel_size": plan.npus,
-        # Read when the model is made, so that each of the two workers of a process can have its own.
-        "+critic.megatron.override_transformer_config.use_fused_rotary_pos_emb": True,
-        "+critic.megatron.override_transformer_config.position_embedding_type": "rope",
+        # Read when the model is made, so that two workers of one process can differ in it.
+        "+critic.megatron.override_transformer_config.hidden_dropout": 0.1,
     }
     return _arguments(ppo.arguments, plan, settings)
 
