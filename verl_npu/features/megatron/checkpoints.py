@@ -21,7 +21,7 @@ _FORMAT = "serialization_format"
     _SAVE,
     why="torch 2.8, which v0.7.1's Ascend image has, wants a format from who writes an item; Megatron 0.12 gives none",
     how="while a checkpoint is saved, Megatron's copy of torch's function gives torch's own format",
-    link="none: core_v0.15.3 looks at the signature, see Megatron-LM's dist_checkpointing/strategies/filesystem_async.py",
+    link="none: core_v0.15.3 looks at the signature, see filesystem_async.py in Megatron-LM's dist_checkpointing",
     retired_by=Never("which Megatron and which torch stand beside it is the user's choice"),
     requires=Defines(_SAVE),
 )
