@@ -26,9 +26,17 @@ _FORMAT = "serialization_format"
     requires=Defines(_SAVE),
 )
 def save(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Save, with a `_write_item` that this Megatron can call."""
+    """Save, with a `_write_item` that this Megatron can call; what is left to be written later has it as well."""
     with written_in_torchs_format():
-        return original(*args, **kwargs)
+        request = original(*args, **kwargs)
+    if getattr(request, "async_fn", None) is None:
+        return request
+    return request._replace(async_fn=functools.partial(_within, request.async_fn))
+
+
+def _within(write: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with written_in_torchs_format():
+        return write(*args, **kwargs)
 
 
 @contextlib.contextmanager
