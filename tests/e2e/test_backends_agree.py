@@ -43,8 +43,10 @@ METRICS = ("actor/pg_loss", "actor/entropy", "actor/grad_norm")
 BF16 = 2**-8
 """The unit of bf16 in parts of a number: what one rounding of the result alone may cost."""
 FACTOR = 2.0
-"""Megatron's error over FSDP's, both in bf16: tensor parallelism rounds partial sums once more, and saved weights are
-bf16 where FSDP's are fp32. Seen are 0.8 to 1.5; a reduction that is left out changes a gradient by its own size."""
+"""Megatron's error over FSDP's, both in bf16: tensor parallelism rounds partial sums once more. Seen are 0.7 to 1.6
+beside the rounding below; a reduction that is left out changes a gradient by its own size."""
+ROUNDED = BF16 / 2
+"""What it costs to save a weight in bf16, as Megatron does and FSDP, which saves fp32, does not."""
 MEASURE = 2**-5
 """FSDP's own error in bf16 must be small for this, or everything would pass."""
 
@@ -187,8 +189,8 @@ def faults(reference: Step, fsdp: Step, megatron: Step) -> list[str]:
         if not 0 < allowed < MEASURE * size:
             raise ValueError(f"{name}: FSDP's bf16 is {allowed} from a gradient of {size}, which measures nothing")
         off = distance(megatron.gradients[name], wanted)
-        if off > FACTOR * allowed:
-            found.append(f"{name}: expected at most {FACTOR} times {allowed} from fp32, found {off}")
+        if off > FACTOR * allowed + ROUNDED * size:
+            found.append(f"{name}: expected at most {FACTOR} times {allowed} from fp32's {size}, found {off}")
     return found
 
 
@@ -212,8 +214,8 @@ def made(off: float, entropy: float = 6.0, answer: str = "a") -> Step:
 
 def test_a_wrong_gradient_a_wrong_loss_and_another_answer_are_found() -> None:
     reference, fsdp = made(0), made(0.004)
-    assert faults(reference, fsdp, made(-0.007)) == []
-    assert [line.partition(":")[0] for line in faults(reference, fsdp, made(0.009))] == ["weight"]
+    assert faults(reference, fsdp, made(-0.009)) == []
+    assert [line.partition(":")[0] for line in faults(reference, fsdp, made(0.011))] == ["weight"]
     assert [line.partition(":")[0] for line in faults(reference, fsdp, made(0, entropy=6.1))] == ["actor/entropy"]
     assert [line.partition(":")[0] for line in faults(reference, fsdp, made(0, answer="b"))] == ["other answers"]
     with pytest.raises(ValueError, match="measures nothing"):
