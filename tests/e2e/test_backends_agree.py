@@ -39,9 +39,11 @@ EPSILON, RATE = 1e4, 1e10
 NO_CLIPPING = 1e9
 PROMPTS = 64
 ACTOR = "actor_rollout_ref.actor"
-METRICS = ("actor/pg_loss", "actor/entropy", "actor/grad_norm")
 BF16 = 2**-8
 """The unit of bf16 in parts of a number: what one rounding of the result alone may cost."""
+METRICS = {"actor/pg_loss": BF16 / 16, "actor/entropy": BF16 / 16, "actor/grad_norm": BF16}
+"""Each with what it may be off, in parts. The first two are means over a thousand tokens, whose errors cancel out: an
+entropy that is itself rounded to bf16 is off by more."""
 FACTOR = 2.0
 """Megatron's error over FSDP's, both in bf16: tensor parallelism rounds partial sums once more. Seen are 0.7 to 1.6
 beside the rounding below; a reduction that is left out changes a gradient by its own size."""
@@ -180,10 +182,10 @@ def faults(reference: Step, fsdp: Step, megatron: Step) -> list[str]:
     found = []
     if megatron.answers != reference.answers:
         found.append("other answers: the two backends handed the engine other weights")
-    for name in METRICS:
+    for name, part in METRICS.items():
         mine, wanted = megatron.metrics[name], reference.metrics[name]
-        if abs(mine - wanted) > BF16 * abs(wanted):
-            found.append(f"{name}: expected {wanted} within {BF16}, found {mine}")
+        if abs(mine - wanted) > part * abs(wanted):
+            found.append(f"{name}: expected {wanted} within {part}, found {mine}")
     for name, wanted in reference.gradients.items():
         size, allowed = float(wanted.norm()), distance(fsdp.gradients[name], wanted)
         if not 0 < allowed < MEASURE * size:
@@ -206,7 +208,7 @@ def test_megatron_and_fsdp_take_the_same_step(train: Train, tmp_path: Path, job:
     assert faults(reference, fsdp, megatron) == []
 
 
-def made(off: float, entropy: float = 6.0, answer: str = "a") -> Step:
+def made(off: float, entropy: float = 6.2, answer: str = "a") -> Step:
     gradient = torch.tensor([3.0, 4.0], dtype=torch.float64)
     metrics = dict.fromkeys(METRICS, 1.0) | {"actor/entropy": entropy}
     return Step(metrics, [("q", answer, 0.5)], {"weight": gradient * (1 + off)})
@@ -216,7 +218,7 @@ def test_a_wrong_gradient_a_wrong_loss_and_another_answer_are_found() -> None:
     reference, fsdp = made(0), made(0.004)
     assert faults(reference, fsdp, made(-0.009)) == []
     assert [line.partition(":")[0] for line in faults(reference, fsdp, made(0.011))] == ["weight"]
-    assert [line.partition(":")[0] for line in faults(reference, fsdp, made(0, entropy=6.1))] == ["actor/entropy"]
+    assert [line.partition(":")[0] for line in faults(reference, fsdp, made(0, entropy=6.205))] == ["actor/entropy"]
     assert [line.partition(":")[0] for line in faults(reference, fsdp, made(0, answer="b"))] == ["other answers"]
     with pytest.raises(ValueError, match="measures nothing"):
         faults(reference, made(0.5), reference)
