@@ -45,8 +45,8 @@ METRICS = {"actor/pg_loss": BF16 / 16, "actor/entropy": BF16 / 16, "actor/grad_n
 """Each with what it may be off, in parts. The first two are means over a thousand tokens, whose errors cancel out: an
 entropy that is itself rounded to bf16 is off by more."""
 FACTOR = 2.0
-"""Megatron's error over FSDP's, both in bf16: tensor parallelism rounds partial sums once more. Seen are 0.7 to 1.6
-beside the rounding below; a reduction that is left out changes a gradient by its own size."""
+"""Megatron's error over FSDP's, both in bf16: tensor parallelism rounds partial sums once more. Seen are 0.9 to 2.1
+with the rounding below; a reduction that is left out changes a gradient by its own size."""
 ROUNDED = BF16 / 2
 """What it costs to save a weight in bf16, as Megatron does and FSDP, which saves fp32, does not."""
 MEASURE = 2**-5
@@ -61,7 +61,7 @@ class Step:
     answers: list[tuple[str, str, float]]
     """Question, answer and reward, sorted."""
     gradients: dict[str, torch.Tensor]
-    """fp32, by the name of the weight in Hugging Face's format."""
+    """fp64, by the name of the weight in Hugging Face's format."""
 
 
 Train = Callable[..., Step]
