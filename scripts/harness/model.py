@@ -8,17 +8,21 @@ from harness.errors import BadInput
 
 # The least that trains visibly in 40 steps. Heads of 64: vLLM wants them no narrower.
 LAYERS, HIDDEN, HEADS, VOCABULARY = 2, 128, 2, 512
+EXPERTS_A_TOKEN = 2
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 
-def generate(folder: Path, seed: int, key_value_heads: int = 1) -> Path:
-    """Write a Qwen2 with random weights and a byte-level tokenizer of its own, the same for the same seed."""
+def generate(folder: Path, seed: int, key_value_heads: int = 1, experts: int = 0) -> Path:
+    """Write a Qwen2, or with experts a Qwen3-MoE, with random weights and a byte-level tokenizer of its own.
+
+    The same for the same seed.
+    """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen3MoeConfig
 
     tokenizer = Tokenizer(models.BPE())
     # Each digit is a token of its own, as in Qwen's tokenizer.
@@ -36,7 +40,17 @@ def generate(folder: Path, seed: int, key_value_heads: int = 1) -> Path:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
-    config = Qwen2Config(
+    kind, more = Qwen2Config, {}
+    if experts:
+        kind = Qwen3MoeConfig
+        more = {
+            "num_experts": experts,
+            "num_experts_per_tok": EXPERTS_A_TOKEN,
+            "moe_intermediate_size": HIDDEN,
+            "norm_topk_prob": True,
+            "head_dim": HIDDEN // HEADS,
+        }
+    config = kind(
         vocab_size=VOCABULARY,
         hidden_size=HIDDEN,
         intermediate_size=2 * HIDDEN,
@@ -48,9 +62,10 @@ def generate(folder: Path, seed: int, key_value_heads: int = 1) -> Path:
         eos_token_id=fast.eos_token_id,
         pad_token_id=fast.pad_token_id,
         tie_word_embeddings=False,
+        **more,
     )
     torch.manual_seed(seed)
-    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(folder)
     return folder
 
 

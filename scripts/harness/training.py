@@ -76,8 +76,8 @@ class Outcome:
 
 def _plan(request: Request, machine: Machine, run_dir: Path) -> jobs.Plan:
     if request.model is None:
-        heads = jobs.JOBS[request.job].key_value_heads
-        chosen = str(model.generate(run_dir / "model", request.seed, heads))
+        job = jobs.JOBS[request.job]
+        chosen = str(model.generate(run_dir / "model", request.seed, job.key_value_heads, job.experts))
     else:
         chosen = model.obtain(request.model)
     if request.data is None:

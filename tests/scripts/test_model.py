@@ -30,6 +30,18 @@ def test_model_loads_and_its_tokenizer_gives_each_digit_a_token(tmp_path: Path) 
     assert tokenizer.eos_token_id == config.eos_token_id != tokenizer.pad_token_id
 
 
+def test_experts_make_it_a_mixture_with_a_weight_for_each(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+    from transformers import AutoConfig
+
+    folder = model.generate(tmp_path / "model", seed=0, key_value_heads=2, experts=4)
+    config = AutoConfig.from_pretrained(folder)
+    assert (config.model_type, config.num_experts, config.num_key_value_heads) == ("qwen3_moe", 4, 2)
+    names = load_file(folder / "model.safetensors")
+    wanted = {f"model.layers.{layer}.mlp.experts.{e}.down_proj.weight" for layer in range(2) for e in range(4)}
+    assert wanted <= names.keys()
+
+
 def test_same_seed_same_weights(tmp_path: Path) -> None:
     from harness import weights
 

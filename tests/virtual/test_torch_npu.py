@@ -37,6 +37,16 @@ def test_no_module_invents_attributes(torch_npu: ModuleType) -> None:
         assert "__getattr__" not in vars(module)
 
 
+def test_a_tensor_is_of_the_type_of_its_device_and_dtype(torch_npu: ModuleType) -> None:
+    torch = importlib.import_module("torch")
+    made = torch.npu.BFloat16Tensor([1, 2])
+    assert (str(made.device), made.dtype, made.tolist()) == ("npu:0", torch.bfloat16, [1.0, 2.0])
+    types = {name: getattr(torch.npu, name) for name in torch.npu.__all__ if name.endswith("Tensor")}
+    assert [name for name, type_ in types.items() if isinstance(made, type_)] == ["BFloat16Tensor"]
+    assert not any(isinstance(made.cpu(), type_) for type_ in types.values())
+    assert isinstance(torch.nn.Parameter(made), torch.npu.BFloat16Tensor)
+
+
 def test_a_profiler_follows_its_schedule_and_leaves_an_empty_trace(
     torch_npu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

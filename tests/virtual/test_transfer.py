@@ -24,6 +24,7 @@ x = torch.ones(2, 2).cuda()
 out["tensors"] = [str(t.device) for t in (x, torch.ones(2, device="cuda:1"), torch.ones(2).to("cuda"), torch.ones(2).to(1),
                                           torch.zeros_like(x, device=torch.device("cuda", 1)), x.new_ones(1, device="cuda:1"))]
 out["is_cuda"] = [x.is_cuda, torch.ones(1).is_cuda]
+out["types"] = [isinstance(x, torch.cuda.FloatTensor), isinstance(x.bfloat16(), torch.cuda.BFloat16Tensor), isinstance(x, torch.cuda.HalfTensor)]
 out["modules"] = [str(m.weight.device) for m in (torch.nn.Linear(2, 2).cuda(), torch.nn.Linear(2, 2).to("cuda:1"))]
 with torch.device("cuda"): out["default"] = str(torch.ones(1).device)
 with torch.autocast("cuda", dtype=torch.bfloat16): out["autocast"] = [str((x @ x).dtype)]
@@ -59,6 +60,7 @@ EXPECTED: dict[str, Any] = {
     "available": [True, 2, 0],
     "tensors": ["npu:0", "npu:1", "npu:0", "npu:1", "npu:1", "npu:1"],
     "is_cuda": [True, False],
+    "types": [True, True, False],
     "modules": ["npu:0", "npu:1"],
     "default": "npu:0",
     "autocast": ["torch.bfloat16", "torch.bfloat16"],

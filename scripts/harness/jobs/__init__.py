@@ -8,7 +8,17 @@ from harness.jobs.base import Job, Plan
 from harness.pins import Pin
 
 JOBS: dict[str, Job] = {
-    job.name: job for job in (grpo.JOB, ppo.JOB, sft.JOB, one_step_off.JOB, fully_async.JOB, megatron.JOB)
+    job.name: job
+    for job in (
+        grpo.JOB,
+        ppo.JOB,
+        sft.JOB,
+        one_step_off.JOB,
+        fully_async.JOB,
+        megatron.JOB,
+        megatron.PPO,
+        megatron.MOE,
+    )
 }
 
 __all__ = ["JOBS", "Job", "Plan", "find"]

@@ -54,6 +54,8 @@ class Job:
     """Environment variables, each naming a checkout of what is in no registry; the run imports from there."""
     key_value_heads: int = 1
     """Of the generated model: tensor parallelism wants one for each NPU."""
+    experts: int = 0
+    """Of each layer of the generated model, which is then a Qwen3-MoE."""
     processes: Callable[[int], int] = lambda npus: npus + 2
     """How many processes leave a manifest for so many NPUs: under Ray the driver and the task runner as well."""
 

@@ -1,36 +1,74 @@
-"""GRPO on verl's Megatron backend with a real MindSpeed: tensor parallelism over two NPUs.
+"""RL on verl's Megatron backend with a real MindSpeed: GRPO and PPO with tensor parallelism, GRPO with experts.
 
 MindSpeed is in no registry: VERL_NPU_MINDSPEED names a checkout of it, f2b0977e being what the pin's documents name.
 """
 
 from __future__ import annotations
 
-from harness.jobs import grpo
+from collections.abc import Callable
+
+from harness.jobs import grpo, ppo
 from harness.jobs.base import Job, Plan
 
-_UNKNOWN_HERE = ("actor_rollout_ref.actor.use_torch_compile=", "actor_rollout_ref.actor.checkpoint.save_contents=")
+# One list for all, so that they share an environment.
+_PACKAGES = ("megatron-core==0.12.1", "einops==0.8.1", "mbridge==0.15.1")
+_ACTOR = "actor_rollout_ref.actor.megatron"
+_REFERENCE = "actor_rollout_ref.ref.megatron"
+_UNKNOWN_HERE = ("actor_rollout_ref.actor.use_torch_compile=",)
 
 
-def arguments(plan: Plan) -> list[str]:
-    """Return GRPO's command with the other configuration; what comes later on Hydra's command line wins."""
-    settings: dict[str, object] = {
-        "actor_rollout_ref.actor.optim.lr": 5e-3 if plan.generated else 1e-6,
-        "actor_rollout_ref.actor.megatron.tensor_model_parallel_size": plan.npus,
-        "actor_rollout_ref.ref.megatron.tensor_model_parallel_size": plan.npus,
-        "actor_rollout_ref.actor.checkpoint.save_contents": "[hf_model]",
-    }
-    module, name, *given = grpo.arguments(plan)
+def _arguments(base: Callable[[Plan], list[str]], plan: Plan, settings: dict[str, object]) -> list[str]:
+    """Return a job's command with the other configuration; what comes later on Hydra's command line wins."""
+    module, name, *given = base(plan)
     kept = [word for word in given if not word.startswith(_UNKNOWN_HERE)]
     return [module, name, "--config-name=ppo_megatron_trainer", *kept, *(f"{k}={v}" for k, v in settings.items())]
 
 
-JOB = Job(
-    name="megatron",
-    pins=("v0.6.1",),
-    arguments=arguments,
-    metric="critic/score/mean",
-    trained_model=grpo.trained_model,
-    packages=("megatron-core==0.12.1", "einops==0.8.1"),
-    sources=("VERL_NPU_MINDSPEED",),
-    key_value_heads=2,
-)
+def _tensor_parallel(plan: Plan) -> dict[str, object]:
+    return {f"{section}.tensor_model_parallel_size": plan.npus for section in (_ACTOR, _REFERENCE)}
+
+
+def dense(plan: Plan) -> list[str]:
+    """Return the module and Hydra overrides of GRPO with tensor parallelism over all NPUs."""
+    return _arguments(grpo.arguments, plan, _tensor_parallel(plan))
+
+
+def actor_and_critic(plan: Plan) -> list[str]:
+    """Return those of PPO, whose critic asks MindSpeed for something else than the actor."""
+    settings = _tensor_parallel(plan) | {
+        "critic.megatron.tensor_model_parallel_size": plan.npus,
+        # Read when the model is made, so that two workers of one process can differ in it.
+        "+critic.megatron.override_transformer_config.hidden_dropout": 0.1,
+    }
+    return _arguments(ppo.arguments, plan, settings)
+
+
+def experts(plan: Plan) -> list[str]:
+    """Return those of GRPO with the experts spread over all NPUs."""
+    settings: dict[str, object] = {
+        f"{_ACTOR}.expert_model_parallel_size": plan.npus,
+        f"{_REFERENCE}.expert_model_parallel_size": plan.npus,
+        # Upstream's own loader and saver know no experts. The reference takes these two from the actor.
+        f"{_ACTOR}.use_mbridge": True,
+        f"+{_ACTOR}.override_transformer_config.moe_grouped_gemm": True,
+    }
+    return _arguments(grpo.arguments, plan, settings)
+
+
+def _job(name: str, arguments: Callable[[Plan], list[str]], experts: int = 0) -> Job:
+    return Job(
+        name=name,
+        pins=("v0.6.1",),
+        arguments=arguments,
+        metric="critic/score/mean",
+        trained_model=grpo.trained_model,
+        packages=_PACKAGES,
+        sources=("VERL_NPU_MINDSPEED",),
+        key_value_heads=2,
+        experts=experts,
+    )
+
+
+JOB = _job("megatron", dense)
+PPO = _job("megatron_ppo", actor_and_critic)
+MOE = _job("megatron_moe", experts, experts=4)

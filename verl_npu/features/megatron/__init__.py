@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import adaptor, engines, heads, kernels, workers  # noqa: F401  # for the patches that they declare
+from . import adaptor, checkpoints, engines, heads, kernels, workers  # noqa: F401  # for the patches that they declare
 from .declared import megatron
 
 __all__ = ["megatron"]

@@ -164,6 +164,8 @@ def _turn_cuda() -> None:
     _turn(torch.cuda, _CUDA)
     torch.cuda.device.__init__ = _turning(torch.cuda.device.__init__)
     torch.cuda.CUDAGraph = npu.NPUGraph
+    # torch_npu does so too: fp64 is not to be had there.
+    torch.cuda.DoubleTensor = npu.FloatTensor
 
 
 def _turn_torch() -> None:

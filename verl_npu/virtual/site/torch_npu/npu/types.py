@@ -1,0 +1,37 @@
+"""The old types of tensors by device and dtype, such as `torch.npu.BFloat16Tensor`; what Megatron asks of a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class _OfAnNpu(type):
+    """As torch's own: an instance is a tensor with this dtype that lies there."""
+
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch.Tensor) and instance.device.type == "npu" and instance.dtype == cls.dtype
+
+
+def _type(name: str) -> _OfAnNpu:
+    old = getattr(torch, name)
+
+    def make(cls: type, *args: Any) -> torch.Tensor:
+        return old(*args).to("npu")
+
+    return _OfAnNpu(name, (), {"__new__": make, "__module__": "torch.npu", "dtype": old.dtype})
+
+
+BFloat16Tensor = _type("BFloat16Tensor")
+BoolTensor = _type("BoolTensor")
+ByteTensor = _type("ByteTensor")
+CharTensor = _type("CharTensor")
+DoubleTensor = _type("DoubleTensor")
+FloatTensor = _type("FloatTensor")
+HalfTensor = _type("HalfTensor")
+IntTensor = _type("IntTensor")
+LongTensor = _type("LongTensor")
+ShortTensor = _type("ShortTensor")
