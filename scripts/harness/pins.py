@@ -87,7 +87,7 @@ PINS = {
         ),
         Pin(
             name="v0.7.1",
-            commit="bec9ef74",
+            commit="bec9ef74768dd201881cd4e54cd0385e87caae27",
             version="0.7.1",
             on_pypi=True,
             transformers="4.57.6",

@@ -64,7 +64,7 @@ class Outcome:
         known = self.request.pin.commit if checkout is None else checkout.revision
         return {
             "pin": self.request.pin.name,
-            "revision": known or (checkout.version if checkout else ""),
+            "revision": known or (checkout or self.request.pin).version,
             "simulated": self.machine.virtual,
             "steps": len(self.values),
             "reward": [],
