@@ -200,6 +200,11 @@ def test_more_memory_than_there_is_is_out_of_memory_in_torch_npu_words(python: R
     ], result.stderr
 
 
+def test_more_memory_than_anybody_has_is_out_of_memory_too(npu: ModuleType) -> None:
+    with pytest.raises(npu.OutOfMemoryError, match="Tried to allocate more than 1EB memory"):
+        npu.empty(1 << 61, dtype=npu.int8, device="npu")
+
+
 def test_each_npu_has_its_own_random_numbers(npu: ModuleType) -> None:
     npu.manual_seed(7)
     host = npu.get_rng_state()
@@ -245,6 +250,24 @@ def test_autocast_lowers_products_and_keeps_softmax(npu: ModuleType, dtype: str)
         assert (x @ x).dtype == getattr(npu, dtype)
         assert npu.softmax((x @ x), -1).dtype == npu.float32
     assert (x @ x).dtype == npu.float32
+
+
+def test_autocast_is_asked_and_set_by_torch_npus_names(npu: ModuleType) -> None:
+    before = npu.npu.get_autocast_dtype()
+    with npu.autocast("npu", dtype=npu.bfloat16):
+        assert (npu.npu.is_autocast_enabled(), npu.npu.get_autocast_dtype()) == (True, npu.bfloat16)
+        npu.npu.set_autocast_enabled(False)
+        npu.npu.set_autocast_dtype(npu.float16)
+        assert (npu.is_autocast_enabled("npu"), npu.get_autocast_dtype("npu")) == (False, npu.float16)
+    assert (npu.npu.is_autocast_enabled(), npu.npu.get_autocast_dtype()) == (False, before)
+
+
+def test_streams_and_events_say_what_they_are(npu: ModuleType) -> None:
+    assert repr(npu.npu.current_stream()).startswith("<torch_npu.npu.Stream device=npu:0")
+    event = npu.npu.Event()
+    assert repr(event) == "<torch_npu.npu.Event uninitialized>"
+    event.record()
+    assert repr(event).startswith("<torch_npu.npu.Event 0x")
 
 
 def test_a_stream_is_current_in_its_context_only(npu: ModuleType) -> None:

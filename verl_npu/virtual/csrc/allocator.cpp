@@ -214,6 +214,7 @@ c10::DataPtr allocate_on(int device, size_t nbytes) {
   initialise();
   const c10::Device where(kNpu, static_cast<c10::DeviceIndex>(device));
   if (nbytes == 0) return {nullptr, nullptr, &free_block, where};
+  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= (size_t{1} << 60), "NPU out of memory. Tried to allocate more than 1EB memory.");
   charge(device, nbytes);
   void* raw = nullptr;
   if (posix_memalign(&raw, kHeader, nbytes + kHeader) != 0) {

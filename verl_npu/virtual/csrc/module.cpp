@@ -58,6 +58,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     out["allocation.all.current"] = s.active;
     out["allocation.all.allocated"] = s.allocations;
     out["num_ooms"] = s.ooms;
+    out["num_alloc_retries"] = 0;  // there is no cache to empty and try again
     return out;
   });
   m.def("reset_peak", &reset_peak);

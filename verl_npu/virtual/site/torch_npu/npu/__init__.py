@@ -7,6 +7,12 @@ events have identities and times, and no order to enforce but that of delayed co
 from __future__ import annotations
 
 from torch_npu.npu import amp, memory, mstx
+from torch_npu.npu.autocast_utils import (
+    get_autocast_dtype,
+    is_autocast_enabled,
+    set_autocast_dtype,
+    set_autocast_enabled,
+)
 from torch_npu.npu.device import (
     _get_device_index,
     _is_in_bad_fork,
@@ -143,6 +149,7 @@ __all__ = [
     "exchange_device",
     "finalize_dump",
     "get_amp_supported_dtype",
+    "get_autocast_dtype",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
@@ -158,6 +165,7 @@ __all__ = [
     "init_dump",
     "initial_seed",
     "ipc_collect",
+    "is_autocast_enabled",
     "is_available",
     "is_bf16_supported",
     "is_initialized",
@@ -184,6 +192,8 @@ __all__ = [
     "reset_peak_memory_stats",
     "seed",
     "seed_all",
+    "set_autocast_dtype",
+    "set_autocast_enabled",
     "set_compile_mode",
     "set_device",
     "set_dump",

@@ -38,7 +38,7 @@ class Stream(torch.Stream):  # type: ignore[misc]
         return event
 
     def __repr__(self) -> str:
-        return f"<torch.npu.Stream device={self.device} npu_stream={self.npu_stream:#x}>"
+        return f"<torch_npu.npu.Stream device={self.device} npu_stream={self.npu_stream:#x}>"
 
 
 class Event(torch.Event):  # type: ignore[misc]
@@ -59,6 +59,9 @@ class Event(torch.Event):  # type: ignore[misc]
         event._timed = enable_timing
         event._recorded_at = None
         return event
+
+    def __repr__(self) -> str:
+        return f"<torch_npu.npu.Event {self.event_id:#x}>" if self.event_id else "<torch_npu.npu.Event uninitialized>"
 
     def record(self, stream: torch.Stream | None = None) -> None:
         """Record now."""
