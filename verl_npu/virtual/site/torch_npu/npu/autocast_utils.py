@@ -9,7 +9,7 @@ __all__ = ["get_autocast_dtype", "is_autocast_enabled", "set_autocast_dtype", "s
 
 def is_autocast_enabled() -> bool:
     """Whether operators on NPUs are cast at present."""
-    return torch.is_autocast_enabled("npu")
+    return bool(torch.is_autocast_enabled("npu"))
 
 
 def set_autocast_enabled(enable: bool) -> None:
