@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def outcomes(test: Path, file: Path, npus: int, seconds: float) -> tuple[Counter
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     report = test.parent / "report.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "--tb=line"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "--tb=short"]
     try:
         subprocess.run(
             [*command, f"--junitxml={report}", str(file)],
@@ -64,7 +65,11 @@ def outcomes(test: Path, file: Path, npus: int, seconds: float) -> tuple[Counter
         bad = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
         counts[bad.tag if bad is not None else "passed"] += 1
         if bad is not None and bad.tag != "skipped":
-            reasons.append(((bad.get("message") or bad.text or "").strip() or bad.tag).splitlines()[0][:160])
+            said = [line[1:].strip() for line in (bad.text or "").splitlines() if line.startswith("E ")]
+            said = [line for line in said if line] or [bad.get("message") or bad.tag]
+            # What a process of a group raised stands at the end of the traceback that it sent.
+            raised = [line for line in said if re.match(r"[\w.]+(Error|Exception)\b", line)]
+            reasons.append((raised[-1] if said[0].endswith("exception:") and raised else said[0])[:160])
     return counts, reasons
 
 
