@@ -14,7 +14,8 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from xml.etree import ElementTree
+
+from .junit import cases
 
 SECONDS = 3000
 
@@ -31,11 +32,7 @@ def outcomes(checkout: Path, report: Path, changes: dict[str, str]) -> dict[str,
     )
     if not report.is_file():
         raise RuntimeError(f"pytest ended with status {done.returncode} and no report: {done.stdout[-2000:]}")
-    found = {}
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
-        bad = next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed")
-        found[f"{case.get('classname')}::{case.get('name')}"] = bad
-    return found
+    return {name: outcome for name, outcome, _ in cases(report)}
 
 
 def main() -> int:

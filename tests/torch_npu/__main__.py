@@ -17,7 +17,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
+
+from ..junit import cases
 
 PROJECT = Path(__file__).resolve().parents[2]
 _TEMPLATE = Path("torchnpugen/templates/npu_testing_utils.py")
@@ -61,12 +62,11 @@ def outcomes(test: Path, file: Path, npus: int, seconds: float) -> tuple[Counter
         return Counter({"no report": 1}), []
     counts: Counter[str] = Counter()
     reasons = []
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
-        bad = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
-        counts[bad.tag if bad is not None else "passed"] += 1
-        if bad is not None and bad.tag != "skipped":
+    for _, outcome, bad in cases(report):
+        counts[outcome] += 1
+        if bad is not None and outcome != "skipped":
             said = [line[1:].strip() for line in (bad.text or "").splitlines() if line.startswith("E ")]
-            said = [line for line in said if line] or [bad.get("message") or bad.tag]
+            said = [line for line in said if line] or [bad.get("message") or outcome]
             # What a process of a group raised stands at the end of the traceback that it sent.
             raised = [line for line in said if re.match(r"[\w.]+(Error|Exception)\b", line)]
             reasons.append((raised[-1] if said[0].endswith("exception:") and raised else said[0])[:160])

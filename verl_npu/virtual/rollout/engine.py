@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-__all__ = ["Answers", "Engine", "check_layout"]
+__all__ = ["Answers", "Engine", "check_layout", "engine_of", "sampling"]
 
 PARALLEL = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
 
@@ -129,6 +129,14 @@ class Engine:
             logits = torch.stack(result.logits, dim=1).float() / sampling.get("temperature", 1.0)
             log_probs = logits.log_softmax(dim=-1).gather(-1, responses[..., None]).squeeze(-1)
         return Answers(responses, log_probs)
+
+
+def engine_of(config: Any, model_config: Any, announce: bool) -> Engine:
+    """The engine of a rollout; it has a checkpoint's weights from the start where `load_format` is not dummy."""
+    engine = Engine(model_config.hf_config, config.dtype, model_config.tokenizer.pad_token_id, announce)
+    if config.load_format != "dummy":
+        engine.load(model_config.local_path)
+    return engine
 
 
 def sampling(do_sample: bool, temperature: float, top_p: float, top_k: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from verl.workers.config import HFModelConfig
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica, TokenOutput
 
-from .engine import Engine, check_layout, sampling
+from .engine import check_layout, engine_of, sampling
 
 __all__ = ["VirtualReplica", "VirtualServer", "VirtualServerAdapter"]
 
@@ -52,9 +52,7 @@ class VirtualServer:
         tokenizer = self._model_config.tokenizer
         self._pad: int = tokenizer.pad_token_id
         self._eos: int | None = None if self._config.ignore_eos else tokenizer.eos_token_id
-        self._engine = Engine(self._model_config.hf_config, self._config.dtype, self._pad, announce=npu == "0")
-        if self._config.load_format != "dummy":
-            self._engine.load(self._model_config.local_path)
+        self._engine = engine_of(self._config, self._model_config, announce=npu == "0")
         self._wakes = wakes
         self._global_steps: int | None = None
         self._waiting: list[_Request] = []

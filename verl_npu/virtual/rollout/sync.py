@@ -13,7 +13,7 @@ from verl import DataProto
 from verl.utils.torch_functional import get_response_mask
 from verl.workers.rollout.base import BaseRollout
 
-from .engine import Engine, check_layout, sampling
+from .engine import check_layout, engine_of, sampling
 
 __all__ = ["VirtualRollout"]
 
@@ -29,9 +29,7 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
         check_layout(self.config, self.model_config)
         self._pad_token_id: int = self.model_config.tokenizer.pad_token_id
         first = int(os.environ.get("RANK", "0")) == 0
-        self._engine = Engine(self.model_config.hf_config, self.config.dtype, self._pad_token_id, announce=first)
-        if self.config.load_format != "dummy":
-            self._engine.load(self.model_config.local_path)
+        self._engine = engine_of(self.config, self.model_config, announce=first)
         # verl collects garbage three times a step to return device memory. Over the half million objects of the loaded
         # libraries that is most of a small step on a CPU core: what exists by now stays, and is not walked again.
         gc.collect()
