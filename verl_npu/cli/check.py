@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ..features import UPSTREAMS, load
 from ..registry.difference import drift_diff
-from ..registry.engine import judge
+from ..registry.judgement import judge
 from ..registry.lock import Lock, Record
 from ..registry.patch import Feature, owners
 from ..registry.revision import Revision

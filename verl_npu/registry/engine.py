@@ -5,55 +5,24 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from . import hooks
 from .binding import Binding, build, check_live, comes_from, find_slot
-from .errors import DriftError, RegistryError
-from .lock import Lock, read_locks
-from .patch import Action, Feature, Patch, Upstream, conflicts, owners
+from .errors import RegistryError
+from .judgement import Status, judge, settle
+from .lock import read_locks
+from .patch import Action, Feature, Patch, Upstream, conflicts
 from .policy import Policy
-from .revision import Revision, identify
+from .revision import Revision
 from .source import SourceTree
 from .stale import all_modules, follow_copies, modules_since, rebind_copies
 from .state import State, feature_state
-from .verify import Verdict, verify
 
-__all__ = ["Registry", "Status", "judge"]
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The state of one patch in this process, and why."""
-
-    state: State
-    reason: str
-
-
-# Verdicts that leave nothing to do for a patch.
-_NOTHING_TO_DO = (State.NATIVE, State.ABSENT)
-
-
-def judge(
-    features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
-) -> tuple[dict[str, Revision], dict[str, Verdict]]:
-    """Verify all patches against `tree`: the revision of each upstream, and the verdict on each patch by its id."""
-    revisions = {
-        upstream.name: identify(tree, locks[upstream.name])[0]
-        if any(package in tree for package in upstream.packages)
-        else Revision("", False, ())
-        for upstream in upstreams
-    }
-    owner = owners(upstreams)
-    verdicts = {}
-    for patch in (patch for feature in features for patch in feature):
-        name = owner[patch.target.package]
-        verdicts[patch.id] = verify(patch, tree, revisions[name], locks[name])
-    return revisions, verdicts
+__all__ = ["Registry"]
 
 
 class Registry:
@@ -203,37 +172,11 @@ class Registry:
         locks = {upstream.name: read_locks(self._locks_folder, upstream.name) for upstream in self._upstreams}
         self.revisions, verdicts = judge(self.features, self._upstreams, self._tree, locks)
         for feature in self.features:
-            self._settle(feature, verdicts)
-
-    def _settle(self, feature: Feature, verdicts: Mapping[str, Verdict]) -> None:
-        drifted = [patch for patch in feature if verdicts[patch.id].state is State.DRIFTED]
-        refused = bool(drifted) and feature.name not in self.policy.force
-        for patch in feature:
-            verdict = verdicts[patch.id]
-            if feature.name in self.policy.disable:
-                status = Status(State.DISABLED, f"{self.policy.prefix}_DISABLE")
-            elif verdict.state in _NOTHING_TO_DO:
-                status = Status(verdict.state, verdict.reason)
-            elif verdict.state is State.DRIFTED:
-                forced = Status(State.PENDING, f"by force: {verdict.reason}")
-                status = Status(State.DRIFTED, verdict.reason) if refused else forced
-            elif refused:
-                status = Status(State.VERIFIED, f"not applied: {drifted[0].id} drifted, and features go whole")
-            else:
-                status = Status(State.PENDING, verdict.reason)
-            self._statuses[patch.id] = status
-        if refused and feature.name not in self.policy.disable:
-            first = verdicts[drifted[0].id]
-            error = DriftError(
-                subject=f"feature {feature.name} refused, {drifted[0].target} drifted",
-                expected=first.expected,
-                found=first.found,
-                fix="run `verl-npu check --diff`, then install an upstream that is a pin or a newer verl-npu",
-                override=self.policy.override(feature.name),
-            )
-            self._report(str(error))
-            if self._error is None:
-                self._error = error
+            statuses, drift = settle(feature, verdicts, self.policy)
+            self._statuses |= statuses
+            if drift is not None:
+                self._report(str(drift))
+                self._error = self._error or drift
 
     def _before_module(self, module: ModuleType) -> None:
         for patch in (patch for feature in self.features for patch in feature):
