@@ -17,11 +17,8 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
-DISTRIBUTIONS = {"verl": "verl", "transformers": "transformers", "hydra": "hydra-core"}
-UNREGISTERED = ("mindspeed", "vllm-ascend")
-# Pins that are in no registry; a folder of checkouts has them as verl-796871d7/ and so on.
-# The wheel of v0.6.1 holds no recipes; its checkout does.
-CHECKOUTS = {"796871d7": "796871d7", "ccd7d934": "ccd7d934", "v0.6.1-recipe": "v0.6.1"}
+# The scripts are no package that is installed.
+sys.path.insert(0, str(PROJECT / "scripts"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,47 +38,19 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def _wheels() -> Path:
-    base = os.environ.get("VERL_NPU_CACHE") or Path.home() / ".cache" / "verl-npu"
-    folder = Path(base) / "wheels"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 @pytest.fixture(scope="session")
 def source() -> Callable[[str, str], Path]:
     """Give the source of an upstream at a pin: downloaded once, or a checkout; skips where neither can be had."""
 
+    from harness import sources
+
     def find(upstream: str, pin: str) -> Path:
-        if upstream in UNREGISTERED:
-            checkout = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none")) / f"{upstream}-{pin}"
-            if not checkout.is_dir():
-                pytest.skip(
-                    f"{upstream} is needed as git has it: set VERL_NPU_UPSTREAMS to a folder with {checkout.name}/"
-                )
-            return checkout
-        if pin in CHECKOUTS:
-            folder = os.environ.get("VERL_NPU_UPSTREAMS")
-            if not folder:
-                name = CHECKOUTS[pin]
-                pytest.skip(
-                    f"{upstream} {pin} is in no registry: set VERL_NPU_UPSTREAMS to a folder with verl-{name}/"
-                )
-            checkout = Path(folder) / f"{upstream}-{CHECKOUTS[pin]}"
-            assert checkout.is_dir(), f"VERL_NPU_UPSTREAMS={folder} has no {checkout.name}"
-            return checkout
-        distribution, version = DISTRIBUTIONS[upstream], pin.removeprefix("v")
-        pattern = f"{distribution.replace('-', '_')}-{version}-*.whl"
-        if not list(_wheels().glob(pattern)):
-            subprocess.run(
-                [
-                    *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"),
-                    *("--python-version=3.11", "--dest", str(_wheels()), f"{distribution}=={version}"),
-                ],
-                check=True,
-            )
-        (wheel,) = _wheels().glob(pattern)
-        return wheel
+        try:
+            return sources.find(upstream, pin)
+        except sources.NotHere as error:
+            if "VERL_NPU_UPSTREAMS" in os.environ and upstream == "verl":
+                raise
+            pytest.skip(str(error))
 
     return find
 

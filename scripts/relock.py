@@ -1,0 +1,48 @@
+"""Makes every lock and diff under patches/ anew, after a patch was added or changed.
+
+    [VERL_NPU_UPSTREAMS=FOLDER] python scripts/relock.py [--upstream NAME] [--pin NAME]
+
+Wheels come from PyPI. Pins that are in no registry are made anew where FOLDER holds their checkouts, named as
+tests/conftest.py says; the others stay as they are, with a line each, and the status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from harness import sources
+from harness.errors import BadInput
+
+from verl_npu.cli import main as verl_npu
+from verl_npu.features import UPSTREAMS, locks_folder
+from verl_npu.registry.lock import read_locks
+
+
+def main() -> int:
+    """Lock each pin that has a lock, under the same name and for the same revision."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--upstream", choices=[upstream.name for upstream in UPSTREAMS])
+    parser.add_argument("--pin")
+    asked = parser.parse_args()
+    folder = locks_folder()
+    locks = [lock for upstream in UPSTREAMS for lock in read_locks(folder, upstream.name)]
+    wanted = [lock for lock in locks if asked.upstream in (None, lock.upstream) and asked.pin in (None, lock.pin)]
+    if not wanted:
+        print(f"relock.py: expected a pin that has a lock, found none called {asked.pin}", file=sys.stderr)
+        return 2
+    left = 0
+    for lock in wanted:
+        try:
+            source = sources.find(lock.upstream, lock.pin)
+        except BadInput as error:
+            print(f"relock.py: left as it is: {error}", file=sys.stderr)
+            left += 1
+            continue
+        arguments = ["--upstream", lock.upstream, "--pin", lock.pin, "--revision", lock.revision]
+        verl_npu(["lock", *arguments, "--source", str(source), "--output", str(folder)], standalone_mode=False)
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
