@@ -57,6 +57,11 @@ def test_an_untouched_tree_is_exact_and_green(tree: Path) -> None:
     assert content["revision"] == {"nearest_pin": "v0.6.1", "exact": True, "differs": []}
 
 
+def test_an_upstream_that_is_not_there_is_said_to_be_not_found(tree: Path) -> None:
+    _, output = run("check", "--source", str(tree))
+    assert "mindspeed not found" in output.splitlines()[0]
+
+
 def test_changed_comments_change_nothing(tree: Path) -> None:
     edit(tree, MAIN, "# Check if Ray is not initialized", "# Is Ray there?\n    # And if not?")
     edit(tree, MAIN, '"""Initialize Ray cluster', '"""Start a Ray cluster')

@@ -28,7 +28,7 @@ class Revision:
     def __str__(self) -> str:
         if self.exact:
             return self.nearest_pin
-        return f"nearest {self.nearest_pin}, {len(self.differs)} target(s) differ" if self.nearest_pin else "unknown"
+        return f"nearest {self.nearest_pin}, {len(self.differs)} target(s) differ" if self.nearest_pin else "not found"
 
 
 def identify(tree: SourceTree, locks: Sequence[Lock]) -> tuple[Revision, Lock | None]:
