@@ -83,7 +83,7 @@ def check(operator: Any, dtype: Any) -> Outcome:
     outcome = Outcome(name, str(dtype).removeprefix("torch."), Verdict.UNTESTED)
     if operator.name in DRAWN or any(word in operator.name for word in DRAWING_WORDS):
         return dataclasses.replace(outcome, reason="its result is drawn, or memory as it was found")
-    gradient = dtype is torch.float32 and operator.supports_autograd
+    gradient = dtype.is_floating_point and operator.supports_autograd and dtype in operator.backward_dtypes
     compared = gradients = 0
     for sample in _samples(operator, dtype, gradient):
         expected = _run(operator, sample, "cpu", gradient)
