@@ -77,8 +77,6 @@ def check_all(chosen: Iterable[Any]) -> Iterator[Outcome]:
 
 def check(operator: Any, dtype: Any) -> Outcome:
     """Compare one operator in one dtype."""
-    import torch
-
     name = operator.name + (f".{operator.variant_test_name}" if operator.variant_test_name else "")
     outcome = Outcome(name, str(dtype).removeprefix("torch."), Verdict.UNTESTED)
     if operator.name in DRAWN or any(word in operator.name for word in DRAWING_WORDS):

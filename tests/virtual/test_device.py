@@ -289,6 +289,11 @@ def test_events_measure_the_time_between_them(npu: ModuleType) -> None:
         first.elapsed_time(npu.npu.Event())
 
 
+def test_a_sparse_result_is_refused_by_the_operators_name(npu: ModuleType) -> None:
+    with pytest.raises(NotImplementedError, match=r"aten::_to_sparse.*virtual Ascend.*layout Sparse"):
+        npu.eye(2, device="npu").to_sparse()
+
+
 def test_an_operator_without_a_cpu_kernel_is_named(npu: ModuleType) -> None:
     with pytest.raises(NotImplementedError, match=r"aten::_cudnn_init_dropout_state.*virtual Ascend"):
         npu._cudnn_init_dropout_state(0.1, True, 1, dtype=npu.uint8, device="npu")

@@ -87,6 +87,8 @@ class Call {
 
   at::Tensor give(const at::Tensor& result) const {
     if (!result.defined() || result.device().type() != c10::kCPU) return result;
+    TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided, "operator ", op_.schema().operator_name(),
+                                " is not implemented by the virtual Ascend: its result is of layout ", result.layout());
     for (const auto& pair : pairs_)
       if (pair.cpu.is_same(result)) return pair.npu;
     for (const auto& pair : pairs_)
