@@ -74,7 +74,8 @@ def join(host: str, log: Path, *arguments: str, before: tuple[str, ...] = ()) ->
     command += [f"--node-ip-address={HOSTS[host]}", f"--resources={resources}", "--disable-usage-stats", *arguments]
     command += ["--object-store-memory=300000000"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_NPU_M", "RAY_"))}
-    environment |= {"VERL_NPU_VIRTUAL": "2", "GLOO_SOCKET_IFNAME": host, "RAY_prestart_worker_first_driver": "0"}
+    environment |= {"VERL_NPU_VIRTUAL": "2", "RAY_prestart_worker_first_driver": "0"}
+    environment |= {"GLOO_SOCKET_IFNAME": host, "HCCL_SOCKET_IFNAME": f"={host}"}
     with log.open("w") as out:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
     ends = time.monotonic() + 120
@@ -107,6 +108,7 @@ def test_the_same_job_trains_over_the_npus_of_two_hosts(network: None, smoke: Sm
                 *(f"{setting}=32" for setting in MICRO),
             ],
             GLOO_SOCKET_IFNAME=HEAD,
+            HCCL_SOCKET_IFNAME=f"={HEAD}",
         )
         for host, process in zip(HOSTS, started, strict=True):
             end(host)

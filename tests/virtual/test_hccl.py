@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from verl_npu.virtual import hccl
+
 from .processes import results, start_ranks
 
 pytestmark = pytest.mark.virtual
@@ -191,3 +193,22 @@ if rank == 0: sum(range(10**8))
 """
     )
     assert results(start_ranks(code, tmp_path)) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [
+        ({}, None),
+        ({"HCCL_SOCKET_IFNAME": "eth"}, "eth0"),
+        ({"HCCL_SOCKET_IFNAME": "ib,enp6"}, "enp61s0f0"),
+        ({"HCCL_SOCKET_IFNAME": "=eth1"}, "eth1"),
+        ({"HCCL_SOCKET_IFNAME": "=eth"}, None),
+        ({"HCCL_SOCKET_IFNAME": "^eth"}, "enp61s0f0"),
+        ({"HCCL_SOCKET_IFNAME": "^=eth0"}, "eth1"),
+        ({"HCCL_SOCKET_IFNAME": "of-the-cluster"}, None),
+        ({"HCCL_SOCKET_IFNAME": "eth", "GLOO_SOCKET_IFNAME": "eth1"}, "eth0"),
+        ({"HCCL_SOCKET_IFNAME": "of-the-cluster", "GLOO_SOCKET_IFNAME": "eth1"}, "eth1"),
+    ],
+)
+def test_the_network_interface_is_the_one_that_hccl_would_take(asked: dict[str, str], chosen: str | None) -> None:
+    assert hccl.interface(asked, ["lo", "eth0", "eth1", "enp61s0f0"]) == chosen

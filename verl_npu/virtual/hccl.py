@@ -1,13 +1,19 @@
-"""The c10d backend `hccl`: made of gloo, over loopback."""
+"""The c10d backend `hccl`: made of gloo, over loopback or the network interface that is asked for."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
 NAME = "hccl"
+_SIOCGIFADDR = 0x8915  # netdevice(7)
 
 
 def register(torch: ModuleType) -> None:
@@ -37,8 +43,33 @@ def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 def _transport(gloo: Any) -> Any:
+    name = interface(os.environ, list(_addressed()))
     # Loopback, unless told otherwise: a machine's own name may resolve to nothing, or to a VPN.
-    interface = os.environ.get("GLOO_SOCKET_IFNAME")
-    if interface:
-        return gloo.create_device(interface=interface.split(",")[0])
-    return gloo.create_device(hostname="127.0.0.1")
+    return gloo.create_device(interface=name) if name else gloo.create_device(hostname="127.0.0.1")
+
+
+def _addressed() -> Iterator[str]:
+    """The network interfaces that have an IPv4 address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has none
+                fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                yield name
+
+
+def interface(environment: Mapping[str, str], present: Sequence[str]) -> str | None:
+    """Which of the network interfaces that are `present` is asked for; None for loopback.
+
+    `HCCL_SOCKET_IFNAME` is read as HCCL documents it: names or, without `=`, their beginnings, separated by commas; a
+    `^` before them takes all others. A cluster's names that this machine does not have are not an error: a recipe is
+    tried on a laptop with the settings that it has on the cluster. Then `GLOO_SOCKET_IFNAME` counts, gloo's own.
+    """
+    asked = environment.get("HCCL_SOCKET_IFNAME", "")
+    others, exact = asked.startswith("^"), asked.removeprefix("^").startswith("=")
+    names = [name for name in asked.removeprefix("^").removeprefix("=").split(",") if name]
+    for found in present:
+        if names and found != "lo":
+            named = any(found == name if exact else found.startswith(name) for name in names)
+            if named is not others:
+                return found
+    return environment.get("GLOO_SOCKET_IFNAME", "").split(",")[0] or None
