@@ -13,8 +13,9 @@ from verl_npu.features.megatron.bridges import save_through_bridge
 class Released:
     """`save_weights` as mbridge 0.15.1 has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: dict[str, str]) -> None:
         self.saved: list[tuple[Any, ...]] = []
+        self.safetensor_io = SimpleNamespace(index=index)
 
     def save_weights(self, models: list[Any], weights_path: str, memory_efficient: bool = False) -> None:
         self.saved.append((models, weights_path, memory_efficient))
@@ -30,15 +31,27 @@ def save_checkpoint(manager: Any, path: str) -> None:
     manager.bridge.save_weights(["model"], path, distributed_filesystem=True, memory_efficient=True)
 
 
-@pytest.mark.parametrize(("bridge", "asked"), [(Released(), (True,)), (Newer(), (True, True))])
-def test_a_bridge_is_given_the_options_that_it_takes(bridge: Released, asked: tuple[bool, ...]) -> None:
+FILES = {"weight": "model-00001-of-00002.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("bridge", "asked"),
+    [
+        (Released(FILES), (True,)),
+        (Newer(FILES), (True, True)),
+        # mbridge wants to know from the index which tensor goes to which file.
+        (Released({}), (False,)),
+        (Newer({}), (False, True)),
+    ],
+)
+def test_a_bridge_is_given_the_options_that_it_can_follow(bridge: Released, asked: tuple[bool, ...]) -> None:
     save_through_bridge(save_checkpoint, SimpleNamespace(bridge=bridge), "folder")
     assert bridge.saved == [(["model"], "folder", *asked)]
     assert "save_weights" not in vars(bridge)
 
 
 def test_a_failed_save_leaves_the_bridge_as_it_was() -> None:
-    bridge = Released()
+    bridge = Released(FILES)
 
     def fail(manager: Any) -> None:
         raise OSError("no space left")

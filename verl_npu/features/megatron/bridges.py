@@ -16,9 +16,9 @@ _SAVE = "verl.utils.checkpoint.megatron_checkpoint_manager:MegatronCheckpointMan
 
 @megatron.wrap(
     _SAVE,
-    why="the newest mbridge on PyPI, which upstream's Ascend documents install, has no distributed_filesystem: saving "
-    "a model in Hugging Face's format ends with a TypeError",
-    how="while a checkpoint is saved, the bridge is given those of upstream's options that it takes",
+    why="the newest mbridge on PyPI, which upstream's Ascend documents install, has no distributed_filesystem, and is "
+    "memory_efficient only for a model of several files: saving one in Hugging Face's format ends with an error",
+    how="while a checkpoint is saved, the bridge is given those of upstream's options that it can follow",
     link="https://github.com/volcengine/verl/pull/4386",
     retired_by=Mentions(_SAVE, "signature"),
     requires=Mentions(_SAVE, "distributed_filesystem"),
@@ -29,11 +29,12 @@ def save_through_bridge(original: Callable[..., None], manager: Any, *args: Any,
     save = getattr(bridge, "save_weights", None)
     if save is None:
         return original(manager, *args, **kwargs)
-    parameters = inspect.signature(save).parameters
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    can = set(inspect.signature(save).parameters)
+    if not getattr(getattr(bridge, "safetensor_io", None), "index", None):
+        can.discard("memory_efficient")
 
     def known(models: Any, weights_path: str, **options: Any) -> Any:
-        return save(models, weights_path, **{k: v for k, v in options.items() if takes_all or k in parameters})
+        return save(models, weights_path, **{name: value for name, value in options.items() if name in can})
 
     bridge.save_weights = known
     try:
