@@ -34,7 +34,9 @@ def fsdp(plan: Plan) -> list[str]:
 
 def megatron_workers(plan: Plan) -> list[str]:
     """Return those of the same recipe with Megatron workers."""
-    return _arguments(plan, one_step_off.over_megatron(plan), "--config-name=fully_async_ppo_megatron_trainer")
+    # Megatron's scheduler wants a length, and this trainer knows of no number of steps.
+    shared = one_step_off.over_megatron(plan) | {"actor_rollout_ref.actor.optim.lr_decay_steps": plan.steps}
+    return _arguments(plan, shared, "--config-name=fully_async_ppo_megatron_trainer")
 
 
 JOB = Job(
