@@ -74,6 +74,8 @@ alone = [dist.new_group([0]), dist.new_group([1])][rank]
 x = new(rank + 1.0); dist.all_reduce(x, group=alone); out["subgroup"] = x.item()
 try: dist.all_reduce(new(1.0), op=dist._make_nccl_premul_sum(2.0))
 except Exception as error: out["premul"] = str(error).splitlines()[0]
+try: dist.gather(new(1.0), [new(0.0)] * size if rank == 0 else None, group_dst=0)
+except TypeError as error: out["group_dst"] = str(error)
 print(json.dumps(out)); dist.destroy_process_group()
 """
 )
@@ -121,6 +123,10 @@ def test_a_collective_gives_each_rank_its_value(collectives: list[dict[str, Any]
 
 def test_an_operation_that_gloo_lacks_is_named(collectives: list[dict[str, Any]]) -> None:
     assert all("PREMUL_SUM is not supported" in out["premul"] for out in collectives)
+
+
+def test_gather_takes_no_more_than_torch_npus(collectives: list[dict[str, Any]]) -> None:
+    assert all("group_dst" in out["group_dst"] for out in collectives)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import ModuleType
@@ -23,6 +24,16 @@ def register(torch: ModuleType) -> None:
         return
     distributed.Backend.register_backend(NAME, _create, devices=["npu"])
     distributed.is_hccl_available = lambda: True  # as torch_npu names it
+    distributed.gather = _as_torch_npu_takes_it(distributed.gather)
+
+
+def _as_torch_npu_takes_it(original: Callable[..., Any]) -> Callable[..., Any]:
+    # torch_npu has put one of its own, without group_dst, in the place of torch's up to 2.10.
+    @functools.wraps(original)
+    def gather(tensor: Any, gather_list: Any = None, dst: int = 0, group: Any = None, async_op: bool = False) -> Any:
+        return original(tensor, gather_list, dst, group, async_op)
+
+    return gather
 
 
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:

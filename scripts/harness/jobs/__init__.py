@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import BadInput
-from harness.jobs import fully_async, grpo, megatron, one_step_off, ppo, sft
+from harness.jobs import fully_async, gkd, grpo, megatron, one_step_off, ppo, sft
 from harness.jobs.base import Job, Plan
 from harness.pins import Pin
 
@@ -14,7 +14,10 @@ JOBS: dict[str, Job] = {
         ppo.JOB,
         sft.JOB,
         one_step_off.JOB,
+        one_step_off.MEGATRON,
         fully_async.JOB,
+        fully_async.MEGATRON,
+        gkd.JOB,
         megatron.JOB,
         megatron.PPO,
         megatron.MOE,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from harness.jobs import grpo, one_step_off
+from harness.jobs import grpo, megatron, one_step_off
 from harness.jobs.base import Job, Plan
 
 
-def arguments(plan: Plan) -> list[str]:
-    """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
-    chosen = one_step_off.settings(plan) | {
+def _arguments(plan: Plan, shared: dict[str, object], *options: str) -> list[str]:
+    chosen = shared | {
         # Samples go one by one into a queue, of which the trainer takes a mini-batch at a time.
         "data.train_batch_size": 0,
         "data.gen_batch_size": 1,
@@ -24,16 +23,42 @@ def arguments(plan: Plan) -> list[str]:
         "rollout.total_epochs": plan.steps,
         "trainer.save_freq": plan.steps,
     }
-    return ["-m", "recipe.fully_async_policy.fully_async_main", *(f"{key}={value}" for key, value in chosen.items())]
+    words = (f"{key}={value}" for key, value in chosen.items())
+    return ["-m", "recipe.fully_async_policy.fully_async_main", *options, *words]
+
+
+def fsdp(plan: Plan) -> list[str]:
+    """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
+    return _arguments(plan, one_step_off.over_fsdp(plan))
+
+
+def megatron_workers(plan: Plan) -> list[str]:
+    """Return those of the same recipe with Megatron workers."""
+    # Megatron's scheduler wants a length, and this trainer knows of no number of steps.
+    shared = one_step_off.over_megatron(plan) | {"actor_rollout_ref.actor.optim.lr_decay_steps": plan.steps}
+    return _arguments(plan, shared, "--config-name=fully_async_ppo_megatron_trainer")
 
 
 JOB = Job(
     name="fully_async",
     pins=("ccd7d934",),
-    arguments=arguments,
+    arguments=fsdp,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,
     idle=("fleet", "megatron", "rollout"),
-    environment=one_step_off.JOB.environment,
-    evidence=one_step_off.JOB.evidence,
+    environment=one_step_off.ENVIRONMENT,
+    evidence=one_step_off.EVIDENCE,
+)
+MEGATRON = Job(
+    name="fully_async_megatron",
+    pins=("ccd7d934",),
+    arguments=megatron_workers,
+    metric="critic/score/mean",
+    trained_model=grpo.trained_model,
+    idle=("fleet", "rollout"),
+    environment=one_step_off.ENVIRONMENT,
+    evidence=one_step_off.EVIDENCE,
+    packages=megatron.PACKAGES,
+    sources=megatron.SOURCES,
+    key_value_heads=2,
 )

@@ -11,7 +11,8 @@ from harness.jobs import grpo, ppo
 from harness.jobs.base import Job, Plan
 
 # One list for all, so that they share an environment.
-_PACKAGES = ("megatron-core==0.12.1", "einops==0.8.1", "mbridge==0.15.1")
+PACKAGES = ("megatron-core==0.12.1", "einops==0.8.1", "mbridge==0.15.1")
+SOURCES = ("VERL_NPU_MINDSPEED",)
 _ACTOR = "actor_rollout_ref.actor.megatron"
 _REFERENCE = "actor_rollout_ref.ref.megatron"
 _UNKNOWN_HERE = ("actor_rollout_ref.actor.use_torch_compile=",)
@@ -24,18 +25,19 @@ def _arguments(base: Callable[[Plan], list[str]], plan: Plan, settings: dict[str
     return [module, name, "--config-name=ppo_megatron_trainer", *kept, *(f"{k}={v}" for k, v in settings.items())]
 
 
-def _tensor_parallel(plan: Plan) -> dict[str, object]:
-    return {f"{section}.tensor_model_parallel_size": plan.npus for section in (_ACTOR, _REFERENCE)}
+def tensor_parallel(npus: int) -> dict[str, object]:
+    """Return what spreads actor and reference over so many NPUs."""
+    return {f"{section}.tensor_model_parallel_size": npus for section in (_ACTOR, _REFERENCE)}
 
 
 def dense(plan: Plan) -> list[str]:
     """Return the module and Hydra overrides of GRPO with tensor parallelism over all NPUs."""
-    return _arguments(grpo.arguments, plan, _tensor_parallel(plan))
+    return _arguments(grpo.arguments, plan, tensor_parallel(plan.npus))
 
 
 def actor_and_critic(plan: Plan) -> list[str]:
     """Return those of PPO, whose critic asks MindSpeed for something else than the actor."""
-    settings = _tensor_parallel(plan) | {
+    settings = tensor_parallel(plan.npus) | {
         "critic.megatron.tensor_model_parallel_size": plan.npus,
         # Read when the model is made, so that two workers of one process can differ in it.
         "+critic.megatron.override_transformer_config.hidden_dropout": 0.1,
@@ -62,8 +64,8 @@ def _job(name: str, arguments: Callable[[Plan], list[str]], experts: int = 0) ->
         arguments=arguments,
         metric="critic/score/mean",
         trained_model=grpo.trained_model,
-        packages=_PACKAGES,
-        sources=("VERL_NPU_MINDSPEED",),
+        packages=PACKAGES,
+        sources=SOURCES,
         key_value_heads=2,
         experts=experts,
     )

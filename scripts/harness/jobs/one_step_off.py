@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from harness.jobs import grpo
+from harness.jobs import grpo, megatron
 from harness.jobs.base import Job, Plan
 
 PROMPTS = 8
 ANSWERS = 4
 
 
-def settings(plan: Plan) -> dict[str, object]:
-    """Return what the recipes with a rollout apart from the trainer share."""
+def _settings(plan: Plan, trainers: int) -> dict[str, object]:
     micro = PROMPTS * ANSWERS // 2 if plan.generated else 4
-    trainers = max(1, plan.npus // 2)
     chosen: dict[str, object] = {
         "algorithm.adv_estimator": "grpo",
         "data.train_files": plan.train,
@@ -23,15 +21,9 @@ def settings(plan: Plan) -> dict[str, object]:
         "++data.seed": plan.seed,
         "actor_rollout_ref.hybrid_engine": False,
         "actor_rollout_ref.model.path": plan.model,
-        "actor_rollout_ref.actor.strategy": "fsdp2",
-        "critic.strategy": "fsdp2",
-        # The engine's own dtype: what it holds can then be compared with the trainer's bit for bit.
-        "actor_rollout_ref.actor.fsdp_config.model_dtype": "bfloat16",
         "actor_rollout_ref.actor.optim.lr": 5e-3 if plan.generated else 1e-6,
         "actor_rollout_ref.actor.ppo_mini_batch_size": PROMPTS,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": micro,
-        # Inductor has no NPU backend without triton-ascend.
-        "actor_rollout_ref.actor.use_torch_compile": False,
         "actor_rollout_ref.actor.checkpoint.save_contents": "[model,hf_model]",
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": micro,
         "actor_rollout_ref.rollout.name": "vllm",
@@ -66,28 +58,72 @@ def settings(plan: Plan) -> dict[str, object]:
     return chosen
 
 
-def arguments(plan: Plan) -> list[str]:
-    """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
-    chosen = settings(plan) | {
+def over_fsdp(plan: Plan) -> dict[str, object]:
+    """Return what the recipes with a rollout apart from the trainer share, the trainer over FSDP."""
+    return _settings(plan, max(1, plan.npus // 2)) | {
+        "actor_rollout_ref.actor.strategy": "fsdp2",
+        "critic.strategy": "fsdp2",
+        # The engine's own dtype: what it holds can then be compared with the trainer's bit for bit.
+        "actor_rollout_ref.actor.fsdp_config.model_dtype": "bfloat16",
+        # Inductor has no NPU backend without triton-ascend.
+        "actor_rollout_ref.actor.use_torch_compile": False,
+    }
+
+
+def over_megatron(plan: Plan) -> dict[str, object]:
+    """Return the same, the trainer over Megatron: tensor parallelism over its NPUs, which are the larger half."""
+    trainers = plan.npus - plan.npus // 2
+    return _settings(plan, trainers) | megatron.tensor_parallel(trainers)
+
+
+def _arguments(plan: Plan, shared: dict[str, object], *options: str) -> list[str]:
+    chosen = shared | {
         "data.train_batch_size": PROMPTS,
         "trainer.total_training_steps": plan.steps,
         "trainer.total_epochs": plan.steps,
         "trainer.save_freq": plan.steps,
     }
-    return ["-m", "recipe.one_step_off_policy.main_ppo", *(f"{key}={value}" for key, value in chosen.items())]
+    words = (f"{key}={value}" for key, value in chosen.items())
+    return ["-m", "recipe.one_step_off_policy.main_ppo", *options, *words]
 
+
+def fsdp(plan: Plan) -> list[str]:
+    """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
+    return _arguments(plan, over_fsdp(plan))
+
+
+def megatron_workers(plan: Plan) -> list[str]:
+    """Return those of the same recipe with Megatron workers."""
+    return _arguments(plan, over_megatron(plan), "--config-name=one_step_off_ppo_megatron_trainer")
+
+
+ENVIRONMENT = {
+    "VERL_NPU_WEIGHT_SYNC_CHECK": "engine",
+    # A CPU engine takes 4 GiB for its cache otherwise, whatever the model.
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+}
+EVIDENCE = r"weight sync (\d+) of actor_rollout: rank \d+ \(rollout .*the engine holds them bit for bit"
 
 JOB = Job(
     name="one_step_off",
     pins=("ccd7d934",),
-    arguments=arguments,
+    arguments=fsdp,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,
     idle=("megatron", "rollout"),
-    environment={
-        "VERL_NPU_WEIGHT_SYNC_CHECK": "engine",
-        # A CPU engine takes 4 GiB for its cache otherwise, whatever the model.
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-    },
-    evidence=r"weight sync (\d+) of actor_rollout: rank 1 .*the engine holds them bit for bit",
+    environment=ENVIRONMENT,
+    evidence=EVIDENCE,
+)
+MEGATRON = Job(
+    name="one_step_off_megatron",
+    pins=("ccd7d934",),
+    arguments=megatron_workers,
+    metric="critic/score/mean",
+    trained_model=grpo.trained_model,
+    idle=("rollout",),
+    environment=ENVIRONMENT,
+    evidence=EVIDENCE,
+    packages=megatron.PACKAGES,
+    sources=megatron.SOURCES,
+    key_value_heads=2,
 )

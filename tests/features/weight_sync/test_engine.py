@@ -73,6 +73,47 @@ def test_a_part_of_a_fused_parameter_that_differs_is_named() -> None:
         engine.compare(SENT)
 
 
+class Experts(torch.nn.Module):
+    """As vLLM's layers of experts: one parameter for gates and ups, (experts, rows, columns), and one for downs."""
+
+    def __init__(self, sent: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        rows = [
+            torch.cat([sent[f"experts.{e}.gate_proj.weight"], sent[f"experts.{e}.up_proj.weight"]]) for e in (0, 1)
+        ]
+        self.experts = torch.nn.Module()
+        self.experts.w13_weight = torch.nn.Parameter(torch.stack(rows))
+        self.experts.w2_weight = torch.nn.Parameter(
+            torch.stack([sent[f"experts.{e}.down_proj.weight"] for e in (0, 1)])
+        )
+
+
+@pytest.fixture
+def of_experts() -> dict[str, torch.Tensor]:
+    shapes = {"gate_proj": (2, 3), "up_proj": (2, 3), "down_proj": (3, 2)}
+    return {f"experts.{e}.{name}.weight": torch.randn(shape) for e in (0, 1) for name, shape in shapes.items()}
+
+
+def test_experts_in_two_fused_parameters_compare_equal(of_experts: dict[str, torch.Tensor]) -> None:
+    VLLMEngine(Experts(of_experts)).compare(of_experts)
+
+
+def test_an_expert_that_differs_is_named(of_experts: dict[str, torch.Tensor]) -> None:
+    model = Experts(of_experts)
+    model.experts.w2_weight.data[1, 0, 0] += 1
+    with pytest.raises(EngineError, match=r"sent: experts\.1\.down_proj\.weight: the engine holds other values"):
+        VLLMEngine(model).compare(of_experts)
+
+
+def test_experts_that_an_engine_has_laid_out_otherwise_are_not_called_equal(
+    of_experts: dict[str, torch.Tensor],
+) -> None:
+    model = Experts(of_experts)
+    model.experts.w13_weight = torch.nn.Parameter(model.experts.w13_weight.data.transpose(1, 2).contiguous())
+    with pytest.raises(EngineError, match=r"experts\.w13_weight: not comparable"):
+        VLLMEngine(model).compare(of_experts)
+
+
 def test_what_was_sent_and_has_no_place_is_named() -> None:
     engine = VLLMEngine(Fused())
     engine.load(list(SENT.items()))

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from . import adaptor, checkpoints, engines, heads, kernels, workers  # noqa: F401  # for the patches that they declare
+from . import (  # noqa: F401  # for the patches that they declare
+    adaptor,
+    bridges,
+    checkpoints,
+    engines,
+    heads,
+    kernels,
+    workers,
+)
 from .declared import megatron
 
 __all__ = ["megatron"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ __all__ = ["SGLangEngine", "VLLMEngine", "refuse_nz"]
 
 Weights = Sequence[tuple[str, Any]]
 NZ = "VLLM_ASCEND_ENABLE_NZ"
+EXPERTS = {"w13_weight": ("gate_proj", "up_proj"), "w2_weight": ("down_proj",)}
 
 
 def refuse_nz() -> None:
@@ -50,14 +52,16 @@ class VLLMEngine:
         problems = []
         left = set(sent)
         for name, parameter in self._model.named_parameters():
+            held = parameter.detach().cpu()
             parts = _parts(name, sent, getattr(self._model, "packed_modules_mapping", {}))
+            if not parts and held.dim() == 3:
+                parts, held = _experts(name, sent), held.flatten(0, 1)
             rows = sum(sent[part].shape[0] if sent[part].dim() else 1 for part in parts)
             # A vocabulary is padded; everything else that is longer or shorter is sharded.
-            padded = parts == [name] and parameter.dim() == 2 and parameter.shape[0] >= rows
-            if not parts or not (padded or (parameter.shape[0] if parameter.dim() else 1) == rows):
+            padded = parts == [name] and held.dim() == 2 and held.shape[0] >= rows
+            if not parts or not (padded or (held.shape[0] if held.dim() else 1) == rows):
                 problems.append(f"{name}: not comparable with what was sent")
                 continue
-            held = parameter.detach().cpu()
             begin = 0
             for part in parts:
                 expected = sent[part].to(held.dtype)
@@ -115,6 +119,19 @@ def _parts(name: str, sent: Mapping[str, Any], packed: Mapping[str, Sequence[str
             parts = [name.replace(f".{fused}.", f".{module}.") for module in modules]
             return parts if all(part in sent for part in parts) else []
     return []
+
+
+def _experts(name: str, sent: Mapping[str, Any]) -> list[str]:
+    """The parts of one of the two parameters, (experts, rows, columns), that a layer's experts are fused into."""
+    layer, _, fused = name.rpartition(".")
+    projections = EXPERTS.get(fused, ())
+    parts: list[str] = []
+    for expert in itertools.count():
+        found = [f"{layer}.{expert}.{projection}.weight" for projection in projections]
+        if not found or not all(part in sent for part in found):
+            return parts
+        parts += found
+    return parts
 
 
 def _tied(name: str, sent: Mapping[str, Any]) -> bool:

@@ -14,6 +14,9 @@ _TRAINER = "recipe.gkd.ray_trainer:OnPolicyDistillTrainer.init_workers"
 _ACTOR = "recipe.gkd.megatron_workers:MegatronOnPolicyDistillActorWorker.sync_rollout_weights"
 _ROLLOUT = "recipe.gkd.megatron_workers:MegatronOnPolicyDistillRolloutWorker.sync_rollout_weights"
 
+_WEIGHTS = "recipe.gkd.megatron_workers:MegatronOnPolicyDistillActorWorker._get_actor_params_generator"
+_GATHER = "recipe.gkd.megatron_utils"
+
 _WHY = "the weights go through Ray's collectives, which have no HCCL"
 _HOW = "they go over the HCCL group in buckets of rollout.update_weights_bucket_megabytes, checked on all ranks first"
 _LINK = "https://github.com/ray-project/ray/issues/55477"
@@ -59,3 +62,29 @@ def distill_actor(worker: Any) -> None:
 def distill_rollout(worker: Any) -> None:
     """Receive the weights of one rollout."""
     sync_megatron(worker, GROUP)
+
+
+@weight_sync.wrap(
+    _WEIGHTS,
+    why="the recipe's own generator calls torch.distributed.gather with group_dst, which torch_npu's gather does not "
+    "take up to 2.10: with tensor or expert parallelism the first sync ends with a TypeError",
+    how="without a bridge the weights are gathered by verl's generator, as in the other recipes; torch_npu's gather "
+    "is an all_gather as well",
+    link="https://github.com/Ascend/pytorch/blob/v2.7.1-7.1.0/torch_npu/distributed/distributed_c10d.py",
+    retired_by=AllOf(Defines(_WEIGHTS), Not(Mentions(_GATHER, "group_dst"))),
+    requires=Mentions(_GATHER, "group_dst"),
+)
+def distill_weights(original: Callable[..., Any], worker: Any) -> Any:
+    """Yield the actor's weights by Hugging Face's names, whole on each trainer."""
+    if worker.bridge is not None:
+        return original(worker)
+    from verl.models.mcore import get_mcore_weight_converter
+    from verl.utils.megatron_utils import per_tensor_generator
+
+    return per_tensor_generator(
+        worker.actor.actor_module,
+        worker.actor_model_config,
+        get_mcore_weight_converter(worker.actor_model_config, worker.dtype),
+        worker.tf_config,
+        {"qkv_layer_name": "self_attention.linear_qkv.", "gate_proj_layer_name": "linear_fc1."},
+    )

@@ -1,0 +1,69 @@
+"""On-policy distillation: a student over Megatron learns from a teacher's log-probabilities of its own answers.
+
+The recipe runs on no device at this commit: harness.distillation has what is put beside it.
+"""
+
+from __future__ import annotations
+
+from harness.jobs import grpo, megatron, one_step_off
+from harness.jobs.base import Job, Plan
+from harness.pins import SCRIPTS
+
+PROMPTS = 16
+
+
+def arguments(plan: Plan) -> list[str]:
+    """Return the teacher's start, the module and Hydra overrides."""
+    trainers = plan.npus - plan.npus // 2
+    actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+    chosen: dict[str, object] = {
+        "data.train_files": plan.train,
+        "data.prompt_key": "prompt",
+        "data.train_batch_size": PROMPTS,
+        "data.max_prompt_length": 64 if plan.generated else 512,
+        "data.max_response_length": 16 if plan.generated else 256,
+        "data.filter_overlong_prompts": not plan.generated,
+        "data.dataloader_num_workers": 0,
+        "++data.seed": plan.seed,
+        "actor_rollout_ref.model.path": plan.model,
+        f"{actor}.micro_batch_size": PROMPTS // 2,
+        f"{actor}.optim.lr": 5e-3 if plan.generated else 1e-6,
+        f"{actor}.checkpoint.save_contents": "[model,hf_model]",
+        f"{actor}.megatron.tensor_model_parallel_size": trainers,
+        # What the worker reads and this recipe's own configuration lacks.
+        f"+{actor}.ppo_mini_batch_size": PROMPTS,
+        f"+{actor}.router_replay.mode": "disabled",
+        f"+{rollout}.n": 1,
+        f"{rollout}.max_num_batched_tokens": 1024 if plan.generated else 8192,
+        f"{rollout}.max_model_len": 512 if plan.generated else 2048,
+        f"{rollout}.update_weights_bucket_megabytes": 1,
+        "trainer.nnodes": 1,
+        "trainer.n_gpus_per_node": trainers,
+        "rollout.nnodes": 1,
+        "rollout.n_gpus_per_node": plan.npus - trainers,
+        "trainer.total_training_steps": plan.steps,
+        "trainer.total_epochs": plan.steps,
+        "trainer.save_freq": plan.steps,
+        "trainer.resume_mode": "disable",
+        "trainer.default_local_dir": plan.run_dir / "checkpoints",
+        "ray_init.num_cpus": 64,
+        "hydra.searchpath": f"[file://{plan.checkout}/verl/trainer/config]",
+    }
+    start = SCRIPTS / "harness" / "distillation" / "__main__.py"
+    words = (f"{key}={value}" for key, value in chosen.items())
+    return [str(start), str(plan.checkout), str(plan.seed + 1), "-m", "recipe.gkd.main_gkd", *words]
+
+
+JOB = Job(
+    name="gkd",
+    pins=("ccd7d934",),
+    arguments=arguments,
+    metric="actor/kl_loss",
+    trained_model=grpo.trained_model,
+    idle=("rollout",),
+    environment=one_step_off.ENVIRONMENT,
+    evidence=one_step_off.EVIDENCE,
+    packages=megatron.PACKAGES,
+    sources=megatron.SOURCES,
+    key_value_heads=2,
+)
