@@ -30,7 +30,7 @@ def main(checkout: Path, seed: int, words: list[str]) -> int:
     teacher = model.generate(Path("teacher"), seed)
     recipe = checkout / "recipe" / "gkd"
     port, backend = _free_port(), _free_port()
-    # The teacher is some other machine's business: it sees no NPU, and none of our patches.
+    # The teacher is another machine's business in earnest: no virtual NPU, and none of our patches.
     plain = {key: value for key, value in os.environ.items() if key != "VERL_NPU_VIRTUAL"}
     plain |= {"VERL_NPU": "off", "PROXY_FRONTEND_PORT": str(port), "PROXY_BACKEND_PORT": str(backend)}
     proxy = [sys.executable, str(recipe / "teacher" / "proxy.py")]

@@ -88,6 +88,7 @@ with initialize_config_dir(os.environ["CHECKOUT"] + "/verl/trainer/config", vers
         "actor_rollout_ref.hybrid_engine=False",
         "actor_rollout_ref.model.path=" + model,
         "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2",
+        "actor_rollout_ref.actor.optim.total_training_steps=8",
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
         "actor_rollout_ref.rollout.name=vllm",
         "actor_rollout_ref.rollout.mode=sync",
