@@ -111,3 +111,154 @@ for number in range(3):
         )
     )
     assert [rank.facts for rank in ended[2:]] == [{f"sync {number}": True for number in range(3)}] * 2
+
+
+# Rank 3 reaches the trainer's publisher through a relay that is slow to open, as a busy network is.
+LATE = """
+import dataclasses
+
+def slow(metadata):
+    if RANK != 3: return metadata
+    gate = socket.create_server(("127.0.0.1", 0))
+    def carry(source, target):
+        while data := source.recv(65536): target.sendall(data)
+    def relay():
+        client, _ = gate.accept()
+        time.sleep(1.5)
+        server = socket.create_connection((metadata.zmq_ip, metadata.zmq_port))
+        for ends in ((client, server), (server, client)):
+            threading.Thread(target=carry, args=ends, daemon=True).start()
+    threading.Thread(target=relay, daemon=True).start()
+    return dataclasses.replace(metadata, zmq_ip="127.0.0.1", zmq_port=gate.getsockname()[1])
+
+"""
+
+
+def test_a_rollout_whose_subscription_comes_late_misses_nothing(run: Run) -> None:
+    program = """
+engine = made()
+for number in range(2):
+    join_group(engine, number, slow)
+    taken = move(engine, weights(number))
+    engine.finalize()
+    if taken: tell(**{f"sync {number}": same(taken, number)})
+"""
+    ended = ok(run(LATE + program))
+    assert [rank.facts for rank in ended[2:]] == [{"sync 0": True, "sync 1": True}] * 2
+
+
+def test_upstream_alone_loses_what_such_a_rollout_was_sent(run: Run) -> None:
+    program = """
+HCCLCheckpointEngine.init_process_group = HCCLCheckpointEngine.init_process_group.__wrapped__
+engine = made()
+def late(metadata):
+    join = engine._connect_zmq_client
+    def connect(metadata):
+        join(metadata)
+        engine.socket.setsockopt(zmq.RCVTIMEO, 4000)
+    engine._connect_zmq_client = connect
+    return slow(metadata)
+join_group(engine, 0, late)
+try:
+    taken = move(engine, weights(0))
+    right = taken is None or same(taken, 0)
+except Exception as error:
+    right = False
+tell(right=right)
+time.sleep(5)
+"""
+    ended = ok(run(LATE + program))
+    assert [rank.facts["right"] for rank in ended[2:]] == [True, False]
+
+
+def test_a_rollout_that_never_hears_the_trainer_is_named_on_all_ranks(run: Run) -> None:
+    program = """
+import dataclasses
+from verl_npu.features.weight_sync.errors import GroupError
+deaf = socket.create_server(("127.0.0.1", 0))
+def away(metadata):
+    return dataclasses.replace(metadata, zmq_port=deaf.getsockname()[1]) if RANK == 3 else metadata
+try:
+    join_group(made(), 0, away)
+except GroupError as error:
+    tell(error=str(error))
+"""
+    ended = ok(run(program, VERL_NPU_WEIGHT_SYNC_TIMEOUT="1"))
+    assert ended[1].facts == {}
+    assert all("rank 3 heard nothing" in ended[rank].facts["error"] for rank in (0, 2, 3))
+
+
+ENDS = """
+engine = made()
+join_group(engine, 0)
+def broken(sent):
+    for number, item in enumerate(sent):
+        if number == 6: {fault}
+        yield item
+try:
+    sent = weights(0)
+    move(engine, broken(sent) if RANK == {rank} else sent)
+except Exception as error:
+    tell(error=type(error).__name__ + ": " + str(error))
+"""
+
+
+def test_a_trainer_that_ends_during_a_sync_is_an_error_on_each_rollout(run: Run) -> None:
+    ended = run(ENDS.format(fault="os._exit(7)", rank=0), VERL_NPU_WEIGHT_SYNC_TIMEOUT="3")
+    assert [rank.status for rank in ended] == [7, 0, 0, 0], "\n".join(rank.output for rank in ended)
+    assert all("announced no bucket for 3 s" in rank.facts["error"] for rank in ended[2:])
+
+
+def test_a_trainer_that_stands_still_is_an_error_on_each_rollout(run: Run) -> None:
+    ended = ok(run(ENDS.format(fault="time.sleep(8)", rank=0), VERL_NPU_WEIGHT_SYNC_TIMEOUT="2"))
+    assert all("announced no bucket for 2 s" in rank.facts["error"] for rank in ended[2:])
+
+
+def test_a_rollout_that_ends_during_a_sync_is_an_error_on_the_others(run: Run) -> None:
+    program = """
+engine = made()
+join_group(engine, 0)
+async def take():
+    async for name, tensor in engine.receive_weights():
+        if name == "layers.4": os._exit(7)
+try:
+    if RANK == 3: asyncio.run(take())
+    move(engine, weights(0))
+except Exception as error:
+    tell(error=type(error).__name__ + ": " + str(error))
+"""
+    ended = run(program, VERL_NPU_WEIGHT_SYNC_TIMEOUT="3")
+    assert [rank.status for rank in ended] == [0, 0, 0, 7], "\n".join(rank.output for rank in ended)
+    assert all("error" in ended[rank].facts for rank in (0, 2)), [rank.facts for rank in ended]
+
+
+def test_a_communicator_without_hccl_is_an_error(run: Run) -> None:
+    program = """
+from verl_npu.features.weight_sync.errors import GroupError
+engine = made()
+try:
+    join_group(engine, 0)
+except GroupError as error:
+    tell(error=str(error))
+"""
+    ended = ok(run(program, HCCL_SO_PATH="/nowhere/libhccl.so"))
+    assert all("PyHccl is disabled" in ended[rank].facts["error"] for rank in (0, 2, 3))
+
+
+def test_a_weight_larger_than_a_bucket_arrives_or_is_refused(run: Run, pin: str) -> None:
+    program = """
+engine = made(bucket=1000)
+join_group(engine, 0)
+try:
+    taken = move(engine, weights(0))
+    tell(right=taken is None or same(taken, 0))
+except AssertionError as error:
+    tell(error=str(error))
+    os._exit(0)
+"""
+    ended = ok(run(program, VERL_NPU_WEIGHT_SYNC_TIMEOUT="2")) if pin == "v0.9.1" else run(program)
+    if pin == "v0.9.1":  # in parts
+        assert [rank.facts for rank in ended] == [{"right": True}] * 4
+    else:
+        assert "embed" in ended[0].facts["error"]
+        assert "too large to fit in the bucket" in ended[0].facts["error"]
