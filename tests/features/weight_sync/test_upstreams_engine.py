@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
 ENGINE = "verl.checkpoint_engine.hccl_checkpoint_engine"
 
-# Process 0 sends, process 1 is a trainer that only gathers, 2 and 3 are rollouts, the group's ranks 1 and 2. The weights
+# Process 0 sends, 1 is a trainer that only gathers, 2 and 3 are rollouts: the group's ranks 1 and 2. The weights
 # of a sync are made from its number.
 START = """
 import asyncio, pickle, socket, threading, zmq
