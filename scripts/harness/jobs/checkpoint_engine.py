@@ -32,4 +32,5 @@ JOB = Job(
     idle=("megatron", "rollout"),
     environment=one_step_off.JOB.environment,
     sources=("VERL_NPU_VLLM_ASCEND",),
+    evidence=r"weight sync (\d+) of the checkpoint engine: the engine's worker .*the engine holds them bit for bit",
 )

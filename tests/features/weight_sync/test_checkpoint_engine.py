@@ -158,7 +158,7 @@ def test_weights_in_any_layout_are_sent(given: Callable[[Any], Any]) -> None:
         else:
             sent.extend(weights)
 
-    asyncio.run(contiguous(send, None, given(weights), global_steps=1))
+    asyncio.run(contiguous(send, engine(rank=0), given(weights), global_steps=1))
     assert [name for name, _ in sent] == ["transposed", "plain"]
     assert all(tensor.is_contiguous() and torch.equal(tensor, dict(weights)[name]) for name, tensor in sent)
     assert sent[1][1] is weights[1][1]

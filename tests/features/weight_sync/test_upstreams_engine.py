@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -281,3 +282,41 @@ leave()
         assert all("announced no bucket" in rank.facts["error"] for rank in ended[2:])
     else:
         assert [rank.facts for rank in ended] == [{"right": True}] * 4
+
+
+CHECKED = """
+import vllm_ascend.distributed.device_communicators.pyhccl as pyhccl
+broadcast = pyhccl.PyHcclCommunicator.broadcast
+def garbled(communicator, tensor, src):
+    broadcast(communicator, tensor, src)
+    if RANK == int(os.environ["GARBLED"]): tensor[100] ^= 1
+pyhccl.PyHcclCommunicator.broadcast = garbled
+engine = made()
+try:
+    for number in range(2):
+        join_group(engine, number)
+        move(engine, weights(number))
+        engine.finalize()
+except Exception as error:
+    tell(error=type(error).__name__ + ": " + str(error))
+leave()
+"""
+
+
+def test_where_asked_each_sync_is_compared_with_what_was_sent(run: Run) -> None:
+    ended = ok(run(CHECKED, VERL_NPU_WEIGHT_SYNC_CHECK="checksums", GARBLED="-1"))
+    assert [rank.facts for rank in ended] == [{}] * 4
+    told = [re.findall(r"weight sync (\d) .*17 tensors, sha256 (\w+)", ended[rank].output) for rank in (0, 2, 3)]
+    assert [number for number, _ in told[0]] == ["1", "2"]
+    assert told[0] == told[1] == told[2]
+
+
+def test_a_bit_that_changed_on_the_way_is_then_an_error(run: Run) -> None:
+    changes = {
+        "VERL_NPU_WEIGHT_SYNC_CHECK": "checksums",
+        "VERL_NPU_WEIGHT_SYNC_TIMEOUT": "2",
+        "HCCL_EXEC_TIMEOUT": "5",
+    }
+    ended = ok(run(CHECKED.replace("range(2)", "range(1)"), GARBLED="3", **changes))
+    assert "the 17 weights that arrived have the sha256" in ended[3].facts["error"]
+    assert [ended[rank].facts for rank in range(3)] == [{}] * 3

@@ -9,6 +9,7 @@ from typing import Any
 from ...registry.probe import AllOf, AnyOf, Defines, Mentions, Not
 from .errors import GroupError, TransferError
 from .feature import weight_sync
+from .readback import Tally, checking, publish
 from .settings import Settings
 
 _MODULE = "verl.checkpoint_engine.hccl_checkpoint_engine"
@@ -79,9 +80,14 @@ def awaited(original: Callable[..., Any], operation: Any) -> Any:
     requires=Defines(f"{_ENGINE}.send_weights"),
 )
 async def contiguous(original: Callable[..., Any], engine: Any, weights: Any, *args: Any, **kwargs: Any) -> Any:
-    """Send weights in any layout."""
+    """Send weights in any layout, and where the user asked for a check, say afterwards what was sent."""
     dense = _dense_later(weights) if hasattr(weights, "__aiter__") else _dense(weights)
-    return await original(engine, dense, *args, **kwargs)
+    if engine.rank != 0 or not checking():
+        return await original(engine, dense, *args, **kwargs)
+    tally = Tally()
+    sent = await original(engine, tally.watched(dense), *args, **kwargs)
+    publish(engine, tally)
+    return sent
 
 
 @weight_sync.wrap(
