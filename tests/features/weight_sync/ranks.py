@@ -5,6 +5,7 @@ Run as a program it is the nursery: it imports torch once, and forks the ranks o
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -90,13 +91,17 @@ Run = Callable[..., "list[Ended]"]
 
 
 class Nursery:
-    """A process that has torch and two virtual NPUs, and forks ranks from there."""
+    """A process that has torch, two virtual NPUs and the modules named, and forks ranks from there."""
 
-    def __init__(self) -> None:
-        environment = {**os.environ, "VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1"}
+    def __init__(self, *modules: str, **changes: str) -> None:
+        environment = {**os.environ, "VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1", **changes}
         environment.pop("ASCEND_RT_VISIBLE_DEVICES", None)
         self._process = subprocess.Popen(
-            [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, *modules],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def run(self, program: str, folder: Path, size: int = 2, timeout: float = 120, **changes: str) -> list[Ended]:
@@ -131,10 +136,14 @@ def _serve() -> None:
 
     import verl_npu.features.weight_sync.sync  # noqa: F401
 
+    # Some of them print as they are imported, and this process answers on its standard output.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     for line in sys.stdin:
         job = json.loads(line)
         children = [_fork(job, rank) for rank in range(job["size"])]
-        print(json.dumps(_wait(children, job["timeout"])), flush=True)
+        print(json.dumps(_wait(children, job["timeout"])), file=answers, flush=True)
 
 
 def _fork(job: dict[str, Any], rank: int) -> int:
@@ -144,6 +153,7 @@ def _fork(job: dict[str, Any], rank: int) -> int:
     log = os.open(f"{job['folder']}/rank{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
     os.environ.update(job["changes"], RANK=str(rank), WORLD_SIZE=str(job["size"]), FOLDER=job["folder"])
     status = 1
     try:

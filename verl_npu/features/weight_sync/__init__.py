@@ -1,12 +1,22 @@
 """Weights go from trainer to rollout over HCCL, checked on every rank.
 
 `group` brings ranks of several processes together, `metadata` and `bucket` say what is moved and in which messages,
-`sync` moves it. `one_step_off_policy`, `fully_async_policy`, `gkd`, `checkpoint_engine` and
-`release` are the patches.
+`sync` moves it. `one_step_off_policy`, `fully_async_policy`, `gkd`, `checkpoint_engine`, `layout`,
+`readback` and `release` are the patches.
 """
 
-from . import checkpoint_engine, fully_async_policy, gkd, one_step_off_policy, release
+from . import checkpoint_engine, fully_async_policy, gkd, layout, one_step_off_policy, readback, release
 from .feature import weight_sync
 from .settings import NAMES
 
-__all__ = ["NAMES", "checkpoint_engine", "fully_async_policy", "gkd", "one_step_off_policy", "release", "weight_sync"]
+__all__ = [
+    "NAMES",
+    "checkpoint_engine",
+    "fully_async_policy",
+    "gkd",
+    "layout",
+    "one_step_off_policy",
+    "readback",
+    "release",
+    "weight_sync",
+]
