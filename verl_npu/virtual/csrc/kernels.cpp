@@ -28,6 +28,9 @@ using optional = std::optional<T>;
 
 const c10::DispatchKeySet kNpuKeys(kNpuKey);
 
+// torch_npu's own words and number.
+constexpr const char* kNotSupported = " (ERR01007 OPS feature not supported)";
+
 int device_of(optional<c10::Device> device, optional<bool> pin_memory) {
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
   initialise();
@@ -36,6 +39,8 @@ int device_of(optional<c10::Device> device, optional<bool> pin_memory) {
 
 Tensor empty(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout>, optional<c10::Device> device,
              optional<bool> pin_memory, optional<at::MemoryFormat> format) {
+  TORCH_CHECK(format.value_or(at::MemoryFormat::Contiguous) == at::MemoryFormat::Contiguous,
+              "Only c10::MemoryFormat::Contiguous is supported for creating a npu tensor", kNotSupported);
   DeviceScope scope(device_of(device, pin_memory));
   return at::detail::empty_generic(size, npu_allocator(), kNpuKeys, c10::dtype_or_default(dtype), format);
 }
@@ -150,6 +155,13 @@ Tensor& set_nothing(Tensor& self) {
   return set_storage_offset(self, std::move(storage), 0, {0}, {});
 }
 
+// As torch_npu, which has no channels_last: torch_npu/csrc/aten/common/TensorProperties.cpp.
+Tensor contiguous(const Tensor& self, at::MemoryFormat format) {
+  if (self.is_contiguous(format)) return self;
+  TORCH_CHECK(format == at::MemoryFormat::Contiguous, "NPU contiguous operator only supported contiguous memory format.", kNotSupported);
+  return self.clone(format);
+}
+
 Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride, optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(self, size, stride, offset);
 }
@@ -202,6 +214,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage_storage_offset", &verl_npu::set_storage_offset);
   m.impl("set_.source_Tensor", &verl_npu::set_tensor);
   m.impl("set_", &verl_npu::set_nothing);
+  m.impl("contiguous", &verl_npu::contiguous);
   m.impl("as_strided", &verl_npu::as_strided);
   m.impl("view", &verl_npu::view);
   m.impl("unfold", &verl_npu::unfold);
@@ -213,6 +226,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("contiguous", &verl_npu::contiguous);  // a composition, whose parts have gradients
   m.impl("_has_compatible_shallow_copy_type", &verl_npu::compatible_shallow_copy);
 }
 
