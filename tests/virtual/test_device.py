@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 from types import ModuleType
 
@@ -341,3 +342,76 @@ def test_zeros_of_autograd_have_memory(npu: ModuleType) -> None:
     x = npu.ones(3, device="npu", requires_grad=True)
     (gradient,) = npu.autograd.grad(npu.sgn(x).sum(), x)
     assert gradient.cpu().tolist() == [0, 0, 0]
+
+
+def test_memory_is_counted_by_the_pool_that_torch_npu_would_take_it_from(npu: ModuleType) -> None:
+    npu.npu.empty_cache()
+    before = npu.npu.memory_stats(1)
+    small, great = (
+        npu.empty(1 << 20, dtype=npu.int8, device="npu:1"),
+        npu.empty((1 << 20) + 1, dtype=npu.int8, device="npu:1"),
+    )
+    stats = npu.npu.memory_stats(1)
+    del small, great
+    grown = {
+        name: stats[name] - before[name] for name in stats if name.endswith(".current") and stats[name] != before[name]
+    }
+    assert {name: size for name, size in grown.items() if name.startswith("requested_bytes")} == {
+        "requested_bytes.all.current": (2 << 20) + 1,
+        "requested_bytes.large_pool.current": (1 << 20) + 1,
+        "requested_bytes.small_pool.current": 1 << 20,
+    }
+    assert [grown[f"allocation.{pool}.current"] for pool in ("all", "large_pool", "small_pool")] == [2, 1, 1]
+    assert grown["allocated_bytes.large_pool.current"] == (1 << 20) + 512
+
+
+def test_a_summary_has_a_line_for_each_counter(npu: ModuleType) -> None:
+    block = npu.empty(3 << 20, dtype=npu.int8, device="npu:1")
+    lines = npu.npu.memory_summary(1).splitlines()
+    brief = npu.npu.memory_summary(1, abbreviated=True).splitlines()
+    del block
+    assert {len(line) for line in lines} == {77}
+    assert "PyTorch NPU memory summary, device ID 1" in lines[1]
+    assert [line for line in lines if "pool" not in line] == brief
+    assert any(line.startswith("| Allocated memory      |    ") for line in lines)
+
+
+def test_raw_memory_is_charged_until_it_is_deleted(npu: ModuleType) -> None:
+    before = npu.npu.memory_allocated()
+    address = npu.npu.caching_allocator_alloc(1000)
+    assert npu.npu.memory_allocated() == before + 1024
+    npu.npu.caching_allocator_delete(address)
+    assert npu.npu.memory_allocated() == before
+    with pytest.raises(RuntimeError, match="invalid device pointer"):
+        npu.npu.caching_allocator_delete(address)
+
+
+def test_there_is_no_channels_last_as_on_a_real_npu(npu: ModuleType) -> None:
+    x = npu.randn(2, 3, 4, 4, device="npu", requires_grad=True)
+    for refused in (
+        lambda: x.contiguous(memory_format=npu.channels_last),
+        lambda: npu.empty(2, 3, 4, 4, device="npu", memory_format=npu.channels_last),
+        lambda: npu.nn.Conv2d(3, 3, 2).to("npu", memory_format=npu.channels_last),
+    ):
+        with pytest.raises(RuntimeError, match="ERR01007 OPS feature not supported"):
+            refused()
+    y = x.permute(0, 2, 3, 1).contiguous()
+    y.sum().backward()
+    assert (y.is_contiguous(), x.grad.sum().item()) == (True, 96)
+    one = npu.ones(2, 1, 4, 4, device="npu")  # is in both orders at once
+    assert one.contiguous(memory_format=npu.channels_last) is one
+
+
+def test_an_npu_has_an_identity_of_its_own(npu: ModuleType) -> None:
+    first, second = (npu.npu.get_device_properties(index).uuid for index in range(2))
+    assert (len(str(first)), len(first.bytes), first == second) == (36, 16, False)
+    assert npu.npu.get_device_properties(0).uuid == first
+
+
+def test_to_erase_a_stream_takes_a_tensor_of_an_npu(npu: ModuleType) -> None:
+    torch_npu = importlib.import_module("torch_npu")
+    x = npu.ones(2, device="npu")
+    x.record_stream(npu.npu.Stream())
+    torch_npu.erase_stream(x, npu.npu.Stream())
+    with pytest.raises(RuntimeError, match="expected a tensor of an NPU, found one of cpu"):
+        torch_npu.erase_stream(x.cpu(), npu.npu.Stream())

@@ -25,7 +25,9 @@ _written = failing.wrap(
 _registered = schemas.register(_written, _settings.torch_npu_version)
 IMPLEMENTED = tuple(_registered)
 
-_missing = missing("torch_npu", _registered) | {name: not_implemented(f"torch_npu.{name}") for name in _ATB}
+_missing = missing("torch_npu", {*_registered, "erase_stream"}) | {
+    name: not_implemented(f"torch_npu.{name}") for name in _ATB
+}
 MISSING = tuple(_missing)
 
 globals().update(_registered)

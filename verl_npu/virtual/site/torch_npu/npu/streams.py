@@ -130,5 +130,15 @@ def set_stream(stream: torch.Stream | None) -> None:
         _C.set_stream_id(stream.device.index, stream.stream_id)
 
 
+def erase_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
+    """Take back `tensor.record_stream(stream)`: memory is free as soon as nobody has it, with or without.
+
+    Raises:
+        RuntimeError: not a tensor of an NPU.
+    """
+    if tensor.device.type != "npu":
+        raise RuntimeError(f"erase_stream: expected a tensor of an NPU, found one of {tensor.device}")
+
+
 def _existing(stream_id: int, index: int) -> Stream:
     return Stream(stream_id=stream_id, device_index=index, device_type=_DEVICE_TYPE)

@@ -48,15 +48,15 @@ __all__ = [
     "synchronize",
 ]
 
+_settings = Settings.read()
 _OF_CANN = ("CANN", "RUNTIME", "COMPILER", "HCCL", "TOOLKIT", "OPP", "OPP_KERNEL")
 
 
 def get_cann_version(module: str = "CANN") -> str:
     """The version of a part of CANN, or of the DRIVER; "" for what is neither."""
-    settings = Settings.read()
     if module == "DRIVER":
-        return settings.driver_version
-    return settings.cann_version if module in _OF_CANN else ""
+        return _settings.driver_version
+    return _settings.cann_version if module in _OF_CANN else ""
 
 
 def is_support_inf_nan() -> bool:
