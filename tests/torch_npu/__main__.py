@@ -2,7 +2,7 @@
 
 CHECKOUT is one of github.com/Ascend/pytorch, FILE a test or a folder below its test/, such as npu/test_npu.py or
 distributed/_tensor. Runs from a copy. Prints what passed and failed in each file, and why tests failed, the commonest
-reason first. What fails is not implemented here, or wrong here, or about the chip itself: a person has to look.
+reason first: expected.json has what is known, reasons.py why.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from pathlib import Path
 
 from verl_npu.virtual import schemas
 
+from . import expected
+
 PROJECT = Path(__file__).resolve().parents[2]
-PATIENCE = 240  # seconds for one test
+PATIENCE = 90  # seconds for one test
 _TEMPLATE = Path("torchnpugen/templates/npu_testing_utils.py")
 # It checks the mode bits of files of expected values: nothing of the device.
 _PATHS = "class PathManager:\n    @staticmethod\n    def check_directory_path_readable(path): pass\n"
@@ -96,10 +98,13 @@ def main() -> None:
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--npus", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=600, help="for one file (default 600)")
+    parser.add_argument("--expected", action="store_true", help="fail where it differs from expected.json")
     parser.add_argument("--save", type=Path, help="a folder for how each test ended")
     asked = parser.parse_args()
     if not (asked.checkout / "torch_npu" / "testing").is_dir() or not (asked.checkout / _TEMPLATE).is_file():
         parser.error(f"expected a checkout of github.com/Ascend/pytorch, found {asked.checkout}")
+    known = expected.read()
+    differ: list[str] = []
     total: Counter[str] = Counter()
     why: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="torch-npu-tests-") as folder:
@@ -113,8 +118,13 @@ def main() -> None:
             if asked.save is not None:
                 asked.save.mkdir(parents=True, exist_ok=True)
                 name = str(file.relative_to(test)).replace("/", "__") + ".json"
-                (asked.save / name).write_text(json.dumps(found, indent=1))
+                (asked.save / name).write_text(json.dumps({"file": str(file.relative_to(test)), "tests": found}))
+            if asked.expected:
+                name = str(file.relative_to(test))
+                differ += expected.differences(name, known.get(name), expected.summarised(name, found))
     print(f"SIMULATED, {asked.npus} virtual NPUs: {dict(sorted(total.items()))}")
+    if asked.expected:
+        sys.exit("\n".join(differ) if differ else None)
     for reason, count in why.most_common():
         print(f"{count:5} {reason[:160]}")
 

@@ -415,3 +415,39 @@ def test_to_erase_a_stream_takes_a_tensor_of_an_npu(npu: ModuleType) -> None:
     torch_npu.erase_stream(x, npu.npu.Stream())
     with pytest.raises(RuntimeError, match="expected a tensor of an NPU, found one of cpu"):
         torch_npu.erase_stream(x.cpu(), npu.npu.Stream())
+
+
+def test_the_state_of_a_generator_is_real_under_fake_tensors(npu: ModuleType) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    npu.npu.manual_seed(7)
+    with FakeTensorMode():
+        state = npu.npu.get_rng_state()
+    assert state.tolist() == npu.npu.get_rng_state().tolist()
+
+
+@pytest.mark.parametrize("other", [{"device_type": 1}, {"device_index": 9}, {"device_index": -1}])
+def test_a_stream_of_another_device_is_not_made(npu: ModuleType, other: dict[str, int]) -> None:
+    stream = npu.npu.Stream()
+    identity = {"stream_id": stream.stream_id, "device_index": stream.device_index, "device_type": stream.device_type}
+    assert npu.npu.Stream(**identity) == stream
+    with pytest.raises((RuntimeError, OverflowError)):
+        npu.npu.Stream(**{**identity, **other})
+
+
+@pytest.mark.parametrize("cell", ["LSTMCell", "GRUCell", "LSTM", "GRU", "RNN"])
+def test_a_recurrent_network_has_the_cpu_s_results_and_gradients(npu: ModuleType, cell: str) -> None:
+    npu.manual_seed(3)
+    network = getattr(npu.nn, cell)(3, 4)
+    x = npu.randn(*((2, 3) if cell.endswith("Cell") else (5, 2, 3)))
+    outs, gradients = [], []
+    for device in ("cpu", "npu"):
+        moved = network.to(device)
+        moved.zero_grad()
+        out = moved(x.to(device))
+        out = out if isinstance(out, npu.Tensor) else out[0]
+        out.square().sum().backward()
+        outs.append(out.detach().cpu())
+        gradients.append([p.grad.detach().cpu().clone() for p in moved.parameters()])
+    npu.testing.assert_close(*outs)
+    npu.testing.assert_close(*gradients)

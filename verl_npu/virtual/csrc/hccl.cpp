@@ -4,14 +4,10 @@
 #include "copies.h"
 #include "faults.h"
 #include "hccl_types.h"
+#include "hccl_work.h"
 #include "runtime.h"
 
-#include <ATen/core/jit_type.h>
 #include <ATen/ops/cat.h>
-
-#include <chrono>
-#include <mutex>
-#include <thread>
 
 namespace verl_npu {
 namespace {
@@ -43,94 +39,6 @@ TensorLists counted(const TensorLists& lists) {
   return out;
 }
 
-// What a caller waits for. Gloo's own error says what broke; this adds whose operation it was.
-class HcclWork final : public c10d::Work {
- public:
-  HcclWork(int rank, c10d::OpType type, std::vector<WorkPtr> inner, std::function<void()> finish, Tensors results, std::string where,
-           double slow)
-      : Work(rank, type), inner_(std::move(inner)), finish_(std::move(finish)), results_(std::move(results)), where_(std::move(where)) {
-    not_before_ = Time::now() + std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(slow));
-  }
-
-  bool isCompleted() override {
-    for (const auto& work : inner_)
-      if (!work->isCompleted()) return false;
-    return Time::now() >= not_before_;
-  }
-
-  bool wait(std::chrono::milliseconds timeout) override {
-    std::lock_guard<std::mutex> lock(wait_mutex_);
-    if (waited_) return true;
-    try {
-      for (const auto& work : inner_) work->wait(timeout);
-      std::this_thread::sleep_until(not_before_);
-      if (finish_) finish_();
-    } catch (const std::exception& error) {
-      TORCH_CHECK_WITH(DistBackendError, false, where_, " failed: ", error.what());
-    }
-    waited_ = true;
-    free_dropped();
-    return true;
-  }
-
-  void synchronize() override { wait(kNoTimeout); }
-  void abort() override {
-    for (const auto& work : inner_) work->abort();
-  }
-  int sourceRank() const override { return inner_.front()->sourceRank(); }
-  std::vector<at::Tensor> result() override { return results_; }
-  bool isSuccess() const override {
-    for (const auto& work : inner_)
-      if (!work->isSuccess()) return false;
-    return true;
-  }
-
-  // A future of a device holds stream events, not results in flight: it may be made when the work is done.
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    std::vector<c10::Device> devices;
-    for (const auto& tensor : results_)
-      if (tensor.device().type() == kNpu && (devices.empty() || devices.back() != tensor.device())) devices.push_back(tensor.device());
-    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
-    try {
-      wait(kNoTimeout);
-      future->markCompleted(c10::IValue(results_));
-    } catch (...) {
-      future->setError(std::current_exception());
-    }
-    return future;
-  }
-
- private:
-  using Time = std::chrono::steady_clock;
-
-  std::vector<WorkPtr> inner_;
-  Time::time_point not_before_;  // a slow link (faults.h)
-  std::function<void()> finish_;
-  Tensors results_;
-  std::string where_;
-  std::mutex wait_mutex_;
-  bool waited_ = false;
-};
-
-// Several operations that were issued together.
-class CoalescedWork final : public c10d::Work {
- public:
-  CoalescedWork(int rank, std::vector<WorkPtr> works) : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
-  bool isCompleted() override {
-    for (const auto& work : works_)
-      if (!work->isCompleted()) return false;
-    return true;
-  }
-  bool wait(std::chrono::milliseconds timeout) override {
-    for (const auto& work : works_) work->wait(timeout);
-    return true;
-  }
-  void synchronize() override { wait(kNoTimeout); }
-
- private:
-  std::vector<WorkPtr> works_;
-};
-
 c10d::ReduceOp summing(const c10d::ReduceOp& op) {
   return op == c10d::ReduceOp::AVG ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
 }
@@ -139,7 +47,13 @@ c10d::ReduceOp summing(const c10d::ReduceOp& op) {
 std::function<void()> dividing(const c10d::ReduceOp& op, Tensors outputs, int size) {
   if (op != c10d::ReduceOp::AVG) return nullptr;
   return [outputs = std::move(outputs), size]() mutable {
-    for (auto& output : outputs) output.div_(size);
+    for (auto& output : outputs) {
+      if (c10::isIntegralType(output.scalar_type(), true)) {
+        output.div_(size, "trunc");
+      } else {
+        output.div_(size);
+      }
+    }
   };
 }
 
@@ -189,7 +103,7 @@ WorkPtr HcclBackend::run(c10d::OpType type, const char* name, Tensors results, c
   } catch (const std::exception& error) {
     TORCH_CHECK_WITH(DistBackendError, false, where(name, detail), " failed: ", error.what());
   }
-  WorkPtr work = c10::make_intrusive<HcclWork>(getRank(), type, std::move(inner), std::move(finish), std::move(results), where(name, detail), slow);
+  WorkPtr work = work_of(getRank(), type, std::move(inner), std::move(finish), std::move(results), where(name, detail), slow);
   if (coalescing_) coalesced_.push_back(work);
   return work;
 }
@@ -201,7 +115,7 @@ void HcclBackend::startCoalescing() {
 
 WorkPtr HcclBackend::endCoalescing() {
   coalescing_ = false;
-  return c10::make_intrusive<CoalescedWork>(getRank(), std::exchange(coalesced_, {}));
+  return coalesced_work(getRank(), std::exchange(coalesced_, {}));
 }
 
 WorkPtr HcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {

@@ -82,9 +82,6 @@ void check_reduction(const char* function, const c10d::ReduceOp& op, const at::T
                         : op == c10d::ReduceOp::PREMUL_SUM ? "PREMUL_SUM"
                                                            : nullptr;
   TORCH_CHECK(refused == nullptr, "Cannot use ReduceOp.", refused, " with HCCL", kNotSupported);
-  // torch_npu sums and then divides in place, which torch refuses for whole numbers.
-  TORCH_CHECK(op != c10d::ReduceOp::AVG || !c10::isIntegralType(type, /*includeBool=*/true), "HCCL ", function,
-              ": ReduceOp.AVG: result type Float can't be cast to the desired output type ", c10::toString(type));
 }
 
 void check_contiguous(const at::Tensor& tensor) {

@@ -16,6 +16,7 @@ virtual.load()
 from torch_npu import _C, multiprocessing, npu, profiler, utils, version  # noqa: E402
 from torch_npu._operators import *  # noqa: E402, F403
 from torch_npu._operators import IMPLEMENTED, MISSING  # noqa: E402
+from torch_npu.npu._format import Format  # noqa: E402
 from torch_npu.npu.streams import erase_stream  # noqa: E402
 from torch_npu.version import __version__  # noqa: E402
 
@@ -28,6 +29,7 @@ unsupported_dtype = [torch.quint8, torch.quint4x2, torch.quint2x4, torch.qint32,
 
 __all__ = [
     "_C",
+    "Format",
     "__version__",
     "erase_stream",
     "multiprocessing",

@@ -21,6 +21,11 @@ class Stream(torch.Stream):  # type: ignore[misc]
 
     def __new__(cls, device: Any = None, priority: int = 0, **identity: Any) -> Stream:
         if identity:
+            if identity.get("device_type") != _DEVICE_TYPE:
+                raise RuntimeError(
+                    f"expected a stream of an NPU ({_DEVICE_TYPE}), found one of {identity.get('device_type')}"
+                )
+            _C.check_index(identity.get("device_index", -1))
             existing: Stream = super().__new__(cls, priority=priority, **identity)
             return existing
         fresh: Stream = super().__new__(cls, device=torch.device("npu", _get_device_index(device)), priority=priority)
