@@ -25,7 +25,7 @@ from verl_npu.virtual import schemas
 from . import expected
 
 PROJECT = Path(__file__).resolve().parents[2]
-PATIENCE = 90  # seconds for one test
+PATIENCE = 120  # seconds for one test
 _TEMPLATE = Path("torchnpugen/templates/npu_testing_utils.py")
 # It checks the mode bits of files of expected values: nothing of the device.
 _PATHS = "class PathManager:\n    @staticmethod\n    def check_directory_path_readable(path): pass\n"

@@ -37,9 +37,60 @@ class Rule:
     test: str = ""
 
 
+_ABSENT = r"(\S+) is not implemented by the virtual Ascend"
+_DTENSOR = r"new_empty_strided|split_tensor|view_groups|view_ops_p4|embedding_rowwise|seq_parallel_False"
+_FSDP = r"communication_count|backward_prefetch|forward_prefetch"
+
 RULES = (
+    # What raises with its name.
+    Rule(Kind.CHIP, "formats of its memory: there is one here", test="internal_format|test_npu_format_cast.py"),
+    Rule(Kind.CHIP, "formats of its memory: there is one here", r"get_npu_format|empty_with_format|get_storage_size"),
+    Rule(Kind.CHIP, "formats of its memory: there is one here", r"npu_format_cast|npu_change_data_ptr"),
+    Rule(Kind.NAMED, "operators", r"^(?:.*: )?torch_npu\.[a-z_]\w+ is not implemented by the virtual"),
+    Rule(Kind.NAMED, "operators", r"'_OpNamespace' 'npu' object has no attribute|operator npu::\w+ does not exist"),
+    Rule(Kind.NAMED, r"`\1`", rf"NotImplementedError: {_ABSENT}"),
+    Rule(Kind.NAMED, r"module `\1`", r"No module named '(torch_npu[\w.]*)'"),
+    Rule(Kind.NAMED, r"`\1.\2`", r"module '(torch_npu[\w.]*)' has no attribute '(\w+)'"),
+    Rule(Kind.NAMED, r"`\2.\1`", r"cannot import name '(\w+)' from '(torch_npu[\w.]*)'"),
+    # Another torch.
     Rule(
-        Kind.NAMED, "operators that are not written", r"torch_npu\.(_?npu_\w+|\w+_?) is not implemented by the virtual"
+        Kind.TORCH,
+        "names that torch 2.13 does not have",
+        r"No module named 'torch\.|cannot import name '\w+' from 'torch\.",
+    ),
+    Rule(
+        Kind.TORCH,
+        "names that torch 2.13 does not have",
+        r"'DeviceMesh' object has no attribute|'dict' object is not call",
+    ),
+    Rule(
+        Kind.TORCH,
+        "signatures that torch 2.13 does not have",
+        r"positional argument|unexpected keyword argument|_dtensor__new__",
+    ),
+    Rule(Kind.TORCH, "signatures that torch 2.13 does not have", r"incompatible constructor arguments"),
+    Rule(
+        Kind.TORCH,
+        "what torch 2.13 says in its errors",
+        r'AssertionError: ".*" does not match',
+        r"^distributed/_?tensor/",
+    ),
+    Rule(
+        Kind.TORCH,
+        "what torch 2.13 does, on the CPU too",
+        test=r"_tensor/test_(dtensor|view_ops|embedding_ops|redistribute)\.py",
+    ),
+    Rule(Kind.TORCH, "what torch 2.13 does, on every device", test=rf"/_tensor/.*({_DTENSOR}|partial_to_replicate_forward)"),
+    Rule(Kind.TORCH, "FSDP2's order of communications in torch 2.13", test=rf"fsdp2/test_fully_shard_comm.*({_FSDP})"),
+    Rule(Kind.TESTS, "calls an operator without an argument that its schema asks for", r"missing value for argument"),
+    Rule(Kind.TESTS, "calls what is no method", r"'builtin_function_or_method' object has no attribute"),
+    Rule(
+        Kind.TESTS, "a package that is not installed", r"No module named '(ml_dtypes|torchvision|onnx\w*|expecttest)'"
+    ),
+    Rule(
+        Kind.DETAIL,
+        "a gradient that depends on nothing has a node in the graph there",
+        test=r"dtype_cast_double_backward",
     ),
 )
 

@@ -390,8 +390,8 @@ def test_there_is_no_channels_last_as_on_a_real_npu(npu: ModuleType) -> None:
     x = npu.randn(2, 3, 4, 4, device="npu", requires_grad=True)
     for refused in (
         lambda: x.contiguous(memory_format=npu.channels_last),
-        lambda: npu.empty(2, 3, 4, 4, device="npu", memory_format=npu.channels_last),
-        lambda: npu.nn.Conv2d(3, 3, 2).to("npu", memory_format=npu.channels_last),
+        lambda: x.to(memory_format=npu.channels_last),
+        lambda: npu.nn.Conv2d(3, 3, 2).to("npu").to(memory_format=npu.channels_last),
     ):
         with pytest.raises(RuntimeError, match="ERR01007 OPS feature not supported"):
             refused()

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/histc.h>
@@ -39,8 +40,6 @@ int device_of(optional<c10::Device> device, optional<bool> pin_memory) {
 
 Tensor empty(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout>, optional<c10::Device> device,
              optional<bool> pin_memory, optional<at::MemoryFormat> format) {
-  TORCH_CHECK(format.value_or(at::MemoryFormat::Contiguous) == at::MemoryFormat::Contiguous,
-              "Only c10::MemoryFormat::Contiguous is supported for creating a npu tensor", kNotSupported);
   DeviceScope scope(device_of(device, pin_memory));
   return at::detail::empty_generic(size, npu_allocator(), kNpuKeys, c10::dtype_or_default(dtype), format);
 }
@@ -155,11 +154,19 @@ Tensor& set_nothing(Tensor& self) {
   return set_storage_offset(self, std::move(storage), 0, {0}, {});
 }
 
-// As torch_npu, which has no channels_last: torch_npu/csrc/aten/common/TensorProperties.cpp.
+// As torch_npu, which has no channels_last (torch_npu/csrc/aten/common/TensorProperties.cpp and ToKernelNpu.cpp).
 Tensor contiguous(const Tensor& self, at::MemoryFormat format) {
   if (self.is_contiguous(format)) return self;
   TORCH_CHECK(format == at::MemoryFormat::Contiguous, "NPU contiguous operator only supported contiguous memory format.", kNotSupported);
   return self.clone(format);
+}
+
+Tensor to_copy(const Tensor& self, optional<at::ScalarType> dtype, optional<at::Layout> layout, optional<c10::Device> device,
+               optional<bool> pin_memory, bool non_blocking, optional<at::MemoryFormat> format) {
+  const auto wanted = format.value_or(at::MemoryFormat::Preserve);
+  TORCH_CHECK(wanted == at::MemoryFormat::Preserve || wanted == at::MemoryFormat::Contiguous || self.is_contiguous(wanted),
+              "Only contiguous_format or preserve_format is supported.", kNotSupported);
+  return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, format);
 }
 
 Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride, optional<int64_t> offset) {
@@ -215,6 +222,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", &verl_npu::set_tensor);
   m.impl("set_", &verl_npu::set_nothing);
   m.impl("contiguous", &verl_npu::contiguous);
+  m.impl("_to_copy", &verl_npu::to_copy);
   m.impl("as_strided", &verl_npu::as_strided);
   m.impl("view", &verl_npu::view);
   m.impl("unfold", &verl_npu::unfold);
