@@ -150,6 +150,18 @@ def test_the_version_of_cann_and_of_the_driver_is_the_pretended_one(torch_npu: M
     ]
 
 
+def test_a_version_of_cann_is_compared_as_a_version(torch_npu: ModuleType) -> None:
+    utils = importlib.import_module("torch_npu.npu.utils")
+    assert [utils._is_gte_cann_version(v) for v in ("8.2.RC1", "8.3.RC1", "8.3.0", "10.0.0")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    with pytest.raises(RuntimeError, match=r'7\.0\.0 is less than "8\.1\.RC1"'):
+        utils._is_gte_cann_version("7.0.0")
+
+
 def test_an_option_takes_the_values_that_it_has(torch_npu: ModuleType) -> None:
     torch_npu.npu.set_option(
         {"ACL_PRECISION_MODE": "must_keep_origin_dtype", "ACL_AICORE_NUM": 20, "ACL_DEBUG_DIR": "x"}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 
 import torch
+from packaging.version import Version
 
 from torch_npu._unimplemented import missing
 from torch_npu.npu.device import (
@@ -49,6 +50,7 @@ __all__ = [
 ]
 
 _settings = Settings.read()
+_OLDEST_ASKED = Version("8.1.RC1")
 _OF_CANN = ("CANN", "RUNTIME", "COMPILER", "HCCL", "TOOLKIT", "OPP", "OPP_KERNEL")
 
 
@@ -57,6 +59,18 @@ def get_cann_version(module: str = "CANN") -> str:
     if module == "DRIVER":
         return _settings.driver_version
     return _settings.cann_version if module in _OF_CANN else ""
+
+
+def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:
+    """Whether a part of CANN is of this version or a newer one.
+
+    Raises:
+        RuntimeError: asked for a version below 8.1.RC1, which older CANNs cannot answer.
+        packaging.version.InvalidVersion: it is no version.
+    """
+    if Version(version) < _OLDEST_ASKED:
+        raise RuntimeError(f'When the version {version} is less than "8.1.RC1", this function is not supported')
+    return Version(get_cann_version(module)) >= Version(version)
 
 
 def is_support_inf_nan() -> bool:
