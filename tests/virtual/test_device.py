@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -451,3 +452,36 @@ def test_a_recurrent_network_has_the_cpu_s_results_and_gradients(npu: ModuleType
         gradients.append([p.grad.detach().cpu().clone() for p in moved.parameters()])
     npu.testing.assert_close(*outs)
     npu.testing.assert_close(*gradients)
+
+
+@pytest.fixture
+def overflowing(npu: ModuleType) -> Callable[..., list[float]]:
+    def train(dynamic: bool) -> list[float]:
+        """Two parameters with an optimizer each, the first one's gradient infinite; their values and the scale."""
+        parameters = [npu.nn.Parameter(npu.ones(1, device="npu")) for _ in range(2)]
+        optimizers = [npu.optim.SGD([parameter], lr=1.0) for parameter in parameters]
+        scaler = npu.npu.amp.GradScaler(init_scale=4.0, dynamic=dynamic)
+        scaler.scale(parameters[0] * float("inf") + parameters[1]).backward()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+        return [*(parameter.item() for parameter in parameters), scaler.get_scale()]
+
+    return train
+
+
+def test_an_overflow_skips_the_steps_of_all_optimizers_that_follow(overflowing: Callable[..., list[float]]) -> None:
+    assert overflowing(dynamic=True) == [1, 1, 2]
+
+
+def test_a_static_scale_skips_nothing(overflowing: Callable[..., list[float]]) -> None:
+    assert overflowing(dynamic=False) == [-float("inf"), 0, 4]
+
+
+def test_a_scaler_s_state_says_whether_it_is_dynamic(npu: ModuleType) -> None:
+    scaler = npu.npu.amp.GradScaler(dynamic=False)
+    state = scaler.state_dict()
+    other = npu.npu.amp.GradScaler()
+    other.load_state_dict(state)
+    assert (state["dynamic"], other.state_dict()) == (False, state)
+    assert npu.npu.amp.GradScaler(enabled=False).state_dict() == {}
