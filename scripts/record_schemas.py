@@ -18,7 +18,7 @@ from verl_npu.virtual import operators
 
 TARGET = Path(operators.__file__).parent / "schemas.json"
 LIBRARY = "torch_npu/lib/libtorch_npu.so"
-SCHEMA = re.compile(rb"(?<=\0)(npu_\w+)(?:\.(\w+))?(\([\x20-\x7e]*\) -> [\x20-\x7e]+)(?=\0)")
+SCHEMA = re.compile(rb"(?<=\0)([a-z]\w+)(?:\.(\w+))?(\([\x20-\x7e]*\) -> [\x20-\x7e]+)(?=\0)")
 
 # The overloads that ours serve, where that is not the one without a name.
 OVERLOADS = {

@@ -2,15 +2,17 @@
 
 CHECKOUT is one of github.com/Ascend/pytorch, FILE a test or a folder below its test/, such as npu/test_npu.py or
 distributed/_tensor. Runs from a copy. Prints what passed and failed in each file, and why tests failed, the commonest
-reason first. What fails is not implemented here, or wrong here, or about the chip itself: a person has to look.
+reason first: expected.json has what is known, reasons.py why.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
-import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,9 +20,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..junit import cases
+from verl_npu.virtual import schemas
+
+from . import expected
 
 PROJECT = Path(__file__).resolve().parents[2]
+PATIENCE = 120  # seconds for one test
 _TEMPLATE = Path("torchnpugen/templates/npu_testing_utils.py")
 # It checks the mode bits of files of expected values: nothing of the device.
 _PATHS = "class PathManager:\n    @staticmethod\n    def check_directory_path_readable(path): pass\n"
@@ -38,39 +43,43 @@ def prepared(checkout: Path, folder: Path) -> Path:
     return folder / "test"
 
 
-def outcomes(test: Path, file: Path, npus: int, seconds: float) -> tuple[Counter[str], list[str]]:
-    """How the tests of one file ended, and the reasons of those that failed."""
+def outcomes(test: Path, file: Path, npus: int, seconds: float) -> list[dict[str, str]]:
+    """How each test of one file ended, as `recording` writes it."""
     paths = [str(Path(__file__).with_name("site")), str(PROJECT)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("VERL_NPU_") or k == "VERL_NPU_CACHE"}
     environment |= {"VERL_NPU_VIRTUAL": str(npus), "TORCH_NPU_TESTING": str(test.parent), "OMP_NUM_THREADS": "1"}
+    results = test.parent / "results.jsonl"
+    results.unlink(missing_ok=True)
+    environment |= {"TORCH_NPU_RESULTS": str(results), "TORCH_NPU_SECONDS": str(PATIENCE)}
+    environment["VERL_NPU_VIRTUAL_TORCH_NPU_VERSION"] = schemas.versions()[-1]  # the checkout may be newer still
+    environment["VERL_NPU_VIRTUAL_MEMORY"] = "16"  # which the tests fill, and the host has to have
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     environment["PYTHONPATH"] = os.pathsep.join(paths)
-    report = test.parent / "report.xml"
-    report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "--tb=short"]
+    # A session of its own: what a test leaves behind ends with it.
+    process = subprocess.Popen(
+        [*command, "-p", "tests.torch_npu.recording", str(file)],
+        cwd=file.parent,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    over = ""
     try:
-        subprocess.run(
-            [*command, f"--junitxml={report}", str(file)],
-            cwd=file.parent,
-            env=environment,
-            capture_output=True,
-            timeout=seconds,
-            check=False,
-        )
+        process.wait(seconds)
+        if process.returncode < 0:
+            over = f"the process ended by signal {-process.returncode}"
     except subprocess.TimeoutExpired:
-        return Counter({"timed out": 1}), []
-    if not report.is_file():
-        return Counter({"no report": 1}), []
-    counts: Counter[str] = Counter()
-    reasons = []
-    for _, outcome, bad in cases(report):
-        counts[outcome] += 1
-        if bad is not None and outcome != "skipped":
-            said = [line[1:].strip() for line in (bad.text or "").splitlines() if line.startswith("E ")]
-            said = [line for line in said if line] or [bad.get("message") or outcome]
-            # What a process of a group raised stands at the end of the traceback that it sent.
-            raised = [line for line in said if re.match(r"[\w.]+(Error|Exception)\b", line)]
-            reasons.append((raised[-1] if said[0].endswith("exception:") and raised else said[0])[:160])
-    return counts, reasons
+        over = f"not over after {seconds:.0f} s"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    found = [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
+    if over or not found:
+        found.append({"test": "(file)", "outcome": "failed", "reason": over or "no test ran", "text": ""})
+    return found
 
 
 def files(test: Path, asked: list[str]) -> Iterator[Path]:
@@ -89,21 +98,35 @@ def main() -> None:
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--npus", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=600, help="for one file (default 600)")
+    parser.add_argument("--expected", action="store_true", help="fail where it differs from expected.json")
+    parser.add_argument("--save", type=Path, help="a folder for how each test ended")
     asked = parser.parse_args()
     if not (asked.checkout / "torch_npu" / "testing").is_dir() or not (asked.checkout / _TEMPLATE).is_file():
         parser.error(f"expected a checkout of github.com/Ascend/pytorch, found {asked.checkout}")
+    known = expected.read()
+    differ: list[str] = []
     total: Counter[str] = Counter()
     why: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="torch-npu-tests-") as folder:
         test = prepared(asked.checkout, Path(folder))
         for file in files(test, asked.files):
-            counts, reasons = outcomes(test, file, asked.npus, asked.seconds)
+            found = outcomes(test, file, asked.npus, asked.seconds)
+            counts = Counter(one["outcome"] for one in found)
             total += counts
-            why.update(reasons)
+            why.update(one["reason"] for one in found if one["outcome"] == "failed")
             print(f"{file.relative_to(test)!s:60} {dict(sorted(counts.items()))}", flush=True)
+            if asked.save is not None:
+                asked.save.mkdir(parents=True, exist_ok=True)
+                name = str(file.relative_to(test)).replace("/", "__") + ".json"
+                (asked.save / name).write_text(json.dumps({"file": str(file.relative_to(test)), "tests": found}))
+            if asked.expected:
+                name = str(file.relative_to(test))
+                differ += expected.differences(name, known.get(name), expected.summarised(name, found))
     print(f"SIMULATED, {asked.npus} virtual NPUs: {dict(sorted(total.items()))}")
+    if asked.expected:
+        sys.exit("\n".join(differ) if differ else None)
     for reason, count in why.most_common():
-        print(f"{count:5} {reason}")
+        print(f"{count:5} {reason[:160]}")
 
 
 if __name__ == "__main__":

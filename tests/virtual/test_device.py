@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -346,3 +348,145 @@ def test_zeros_of_autograd_have_memory(npu: ModuleType) -> None:
     x = npu.ones(3, device="npu", requires_grad=True)
     (gradient,) = npu.autograd.grad(npu.sgn(x).sum(), x)
     assert gradient.cpu().tolist() == [0, 0, 0]
+
+
+def test_memory_is_counted_by_the_pool_that_torch_npu_would_take_it_from(npu: ModuleType) -> None:
+    npu.npu.empty_cache()
+    before = npu.npu.memory_stats(1)
+    small, great = (
+        npu.empty(1 << 20, dtype=npu.int8, device="npu:1"),
+        npu.empty((1 << 20) + 1, dtype=npu.int8, device="npu:1"),
+    )
+    stats = npu.npu.memory_stats(1)
+    del small, great
+    grown = {
+        name: stats[name] - before[name] for name in stats if name.endswith(".current") and stats[name] != before[name]
+    }
+    assert {name: size for name, size in grown.items() if name.startswith("requested_bytes")} == {
+        "requested_bytes.all.current": (2 << 20) + 1,
+        "requested_bytes.large_pool.current": (1 << 20) + 1,
+        "requested_bytes.small_pool.current": 1 << 20,
+    }
+    assert [grown[f"allocation.{pool}.current"] for pool in ("all", "large_pool", "small_pool")] == [2, 1, 1]
+    assert grown["allocated_bytes.large_pool.current"] == (1 << 20) + 512
+
+
+def test_a_summary_has_a_line_for_each_counter(npu: ModuleType) -> None:
+    block = npu.empty(3 << 20, dtype=npu.int8, device="npu:1")
+    lines = npu.npu.memory_summary(1).splitlines()
+    brief = npu.npu.memory_summary(1, abbreviated=True).splitlines()
+    del block
+    assert {len(line) for line in lines} == {77}
+    assert "PyTorch NPU memory summary, device ID 1" in lines[1]
+    assert [line for line in lines if "pool" not in line] == brief
+    assert any(line.startswith("| Allocated memory      |    ") for line in lines)
+
+
+def test_raw_memory_is_charged_until_it_is_deleted(npu: ModuleType) -> None:
+    before = npu.npu.memory_allocated()
+    address = npu.npu.caching_allocator_alloc(1000)
+    assert npu.npu.memory_allocated() == before + 1024
+    npu.npu.caching_allocator_delete(address)
+    assert npu.npu.memory_allocated() == before
+    with pytest.raises(RuntimeError, match="invalid device pointer"):
+        npu.npu.caching_allocator_delete(address)
+
+
+def test_there_is_no_channels_last_as_on_a_real_npu(npu: ModuleType) -> None:
+    x = npu.randn(2, 3, 4, 4, device="npu", requires_grad=True)
+    for refused in (
+        lambda: x.contiguous(memory_format=npu.channels_last),
+        lambda: x.to(memory_format=npu.channels_last),
+        lambda: npu.nn.Conv2d(3, 3, 2).to("npu").to(memory_format=npu.channels_last),
+    ):
+        with pytest.raises(RuntimeError, match="ERR01007 OPS feature not supported"):
+            refused()
+    y = x.permute(0, 2, 3, 1).contiguous()
+    y.sum().backward()
+    assert (y.is_contiguous(), x.grad.sum().item()) == (True, 96)
+    one = npu.ones(2, 1, 4, 4, device="npu")  # is in both orders at once
+    assert one.contiguous(memory_format=npu.channels_last) is one
+
+
+def test_an_npu_has_an_identity_of_its_own(npu: ModuleType) -> None:
+    first, second = (npu.npu.get_device_properties(index).uuid for index in range(2))
+    assert (len(str(first)), len(first.bytes), first == second) == (36, 16, False)
+    assert npu.npu.get_device_properties(0).uuid == first
+
+
+def test_to_erase_a_stream_takes_a_tensor_of_an_npu(npu: ModuleType) -> None:
+    torch_npu = importlib.import_module("torch_npu")
+    x = npu.ones(2, device="npu")
+    x.record_stream(npu.npu.Stream())
+    torch_npu.erase_stream(x, npu.npu.Stream())
+    with pytest.raises(RuntimeError, match="expected a tensor of an NPU, found one of cpu"):
+        torch_npu.erase_stream(x.cpu(), npu.npu.Stream())
+
+
+def test_the_state_of_a_generator_is_real_under_fake_tensors(npu: ModuleType) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    npu.npu.manual_seed(7)
+    with FakeTensorMode():
+        state = npu.npu.get_rng_state()
+    assert state.tolist() == npu.npu.get_rng_state().tolist()
+
+
+@pytest.mark.parametrize("other", [{"device_type": 1}, {"device_index": 9}, {"device_index": -1}])
+def test_a_stream_of_another_device_is_not_made(npu: ModuleType, other: dict[str, int]) -> None:
+    stream = npu.npu.Stream()
+    identity = {"stream_id": stream.stream_id, "device_index": stream.device_index, "device_type": stream.device_type}
+    assert npu.npu.Stream(**identity) == stream
+    with pytest.raises((RuntimeError, OverflowError)):
+        npu.npu.Stream(**{**identity, **other})
+
+
+@pytest.mark.parametrize("cell", ["LSTMCell", "GRUCell", "LSTM", "GRU", "RNN"])
+def test_a_recurrent_network_has_the_cpu_s_results_and_gradients(npu: ModuleType, cell: str) -> None:
+    npu.manual_seed(3)
+    network = getattr(npu.nn, cell)(3, 4)
+    x = npu.randn(*((2, 3) if cell.endswith("Cell") else (5, 2, 3)))
+    outs, gradients = [], []
+    for device in ("cpu", "npu"):
+        moved = network.to(device)
+        moved.zero_grad()
+        out = moved(x.to(device))
+        out = out if isinstance(out, npu.Tensor) else out[0]
+        out.square().sum().backward()
+        outs.append(out.detach().cpu())
+        gradients.append([p.grad.detach().cpu().clone() for p in moved.parameters()])
+    npu.testing.assert_close(*outs)
+    npu.testing.assert_close(*gradients)
+
+
+@pytest.fixture
+def overflowing(npu: ModuleType) -> Callable[..., list[float]]:
+    def train(dynamic: bool) -> list[float]:
+        """Two parameters with an optimizer each, the first one's gradient infinite; their values and the scale."""
+        parameters = [npu.nn.Parameter(npu.ones(1, device="npu")) for _ in range(2)]
+        optimizers = [npu.optim.SGD([parameter], lr=1.0) for parameter in parameters]
+        scaler = npu.npu.amp.GradScaler(init_scale=4.0, dynamic=dynamic)
+        scaler.scale(parameters[0] * float("inf") + parameters[1]).backward()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+        return [*(parameter.item() for parameter in parameters), scaler.get_scale()]
+
+    return train
+
+
+def test_an_overflow_skips_the_steps_of_all_optimizers_that_follow(overflowing: Callable[..., list[float]]) -> None:
+    assert overflowing(dynamic=True) == [1, 1, 2]
+
+
+def test_a_static_scale_skips_nothing(overflowing: Callable[..., list[float]]) -> None:
+    assert overflowing(dynamic=False) == [-float("inf"), 0, 4]
+
+
+def test_a_scaler_s_state_says_whether_it_is_dynamic(npu: ModuleType) -> None:
+    scaler = npu.npu.amp.GradScaler(dynamic=False)
+    state = scaler.state_dict()
+    other = npu.npu.amp.GradScaler()
+    other.load_state_dict(state)
+    assert (state["dynamic"], other.state_dict()) == (False, state)
+    assert npu.npu.amp.GradScaler(enabled=False).state_dict() == {}

@@ -72,13 +72,53 @@ things = [None] * size; dist.all_gather_object(things, {"rank": rank}); out["obj
 dist.barrier()
 alone = [dist.new_group([0]), dist.new_group([1])][rank]
 x = new(rank + 1.0); dist.all_reduce(x, group=alone); out["subgroup"] = x.item()
-try: dist.all_reduce(new(1.0), op=dist._make_nccl_premul_sum(2.0))
-except Exception as error: out["premul"] = str(error).splitlines()[0]
 try: dist.gather(new(1.0), [new(0.0)] * size if rank == 0 else None, group_dst=0)
 except TypeError as error: out["group_dst"] = str(error)
+for name in ("bool", "int16", "uint8"):
+    x = new(rank, 1, dtype=getattr(torch, name)); dist.all_reduce(x); out[name] = [x.tolist(), str(x.dtype)]
+x = new(rank, 4 + rank, dtype=torch.uint8); dist.all_reduce(x, op=dist.ReduceOp.AVG); out["whole average"] = x.tolist()
+for name in ("int16", "uint16", "uint32", "uint64", "float8_e5m2", "float64"):
+    x = new(rank + 1, 7 - rank, dtype=torch.float64).to(getattr(torch, name)); own = x.clone(); dist.broadcast(own, 1)
+    both = torch.empty(4, dtype=x.dtype, device="npu"); dist.all_gather_into_tensor(both, x)
+    out["moved " + name] = [own.double().tolist(), both.double().tolist()]
+parts = [new(0.0), new(0.0, 0.0)]; dist.all_gather(parts, new(*[rank + 1.0] * (rank + 1))); out["all_gather_uneven"] = [p.tolist() for p in parts]
+import torch_npu
+x = new(0.0, 0.0, 0.0); torch_npu.distributed.all_gather_into_tensor_uneven(x, new(*[rank + 1.0] * (rank + 1)), [1, 2]); out["gathered rows"] = x.tolist()
+x = new(*[0.0] * (rank + 1)); torch_npu.distributed.reduce_scatter_tensor_uneven(x, new(1.0, 2.0, rank + 3.0), [1, 2]); out["scattered rows"] = x.tolist()
+half = new(1.0, 2.0, 3.0, 4.0)[::2]
+refused = {
+    "premul": lambda: dist.all_reduce(new(1.0), op=dist._make_nccl_premul_sum(2.0)),
+    "or": lambda: dist.all_reduce(new(1, dtype=torch.int32), op=dist.ReduceOp.BOR),
+    "double": lambda: dist.all_reduce(new(1.0, dtype=torch.float64)),
+    "byte": lambda: dist.reduce_scatter_tensor(new(0, dtype=torch.uint8), new(1, 2, dtype=torch.uint8)),
+    "float8": lambda: dist.all_reduce(new(1.0).to(torch.float8_e5m2)),
+    "unknown": lambda: dist.broadcast(new(1.0).to(torch.float8_e4m3fnuz), 0),
+    "strided": lambda: dist.all_reduce(half),
+    "anybody": lambda: dist.recv(new(1.0)),
+    "sizes": lambda: dist.all_gather_into_tensor(new(1.0), new(1.0)),
+    "splits": lambda: torch_npu.distributed.all_gather_into_tensor_uneven(new(1.0, 1.0, 1.0), new(1.0), [1, 1]),
+}
+out["refused"] = {}
+for name, call in refused.items():
+    try: call(); out["refused"][name] = "runs"
+    except RuntimeError as error: out["refused"][name] = str(error).splitlines()[0]
 print(json.dumps(out)); dist.destroy_process_group()
 """
 )
+
+# torch_npu's words, of ProcessGroupHCCL.cpp and HCCLUtils.cpp.
+REFUSED = {
+    "premul": "Cannot use ReduceOp.PREMUL_SUM with HCCL",
+    "or": "Cannot use ReduceOp.BOR with HCCL",
+    "double": "HCCL allreduce: Unsupported data type at::kDouble",
+    "byte": "HCCL _reduce_scatter_base: Unsupported data type at::kByte/at::kBool",
+    "float8": "HCCL allreduce: Unsupported data type Float8_e5m2",
+    "unknown": "Unsupported data type for HCCL process group",
+    "strided": "Tensors must be contiguous",
+    "anybody": "ProcessGroupHCCL does not support recv",
+    "sizes": "output tensor size must be equal to world_size times input tensor size",
+    "splits": "Split sizes doesn't match total dim 0 size",
+}
 
 EXPECTED: dict[str, list[Any]] = {
     "SUM": [[3, 8]] * 2,
@@ -108,6 +148,17 @@ EXPECTED: dict[str, list[Any]] = {
     "coalesced": [[3, 5]] * 2,
     "objects": [[{"rank": 0}, {"rank": 1}]] * 2,
     "subgroup": [1, 2],
+    "bool": [[[True, True], "torch.bool"]] * 2,
+    "int16": [[[1, 2], "torch.int16"]] * 2,
+    "uint8": [[[1, 2], "torch.uint8"]] * 2,
+    "whole average": [[0, 4]] * 2,
+    **{
+        f"moved {name}": [[[2, 6], [1, 7, 2, 6]]] * 2
+        for name in ("int16", "uint16", "uint32", "uint64", "float8_e5m2", "float64")
+    },
+    "all_gather_uneven": [[[1], [2, 2]]] * 2,
+    "gathered rows": [[1, 2, 2]] * 2,
+    "scattered rows": [[2], [4, 7]],
 }
 
 
@@ -121,8 +172,9 @@ def test_a_collective_gives_each_rank_its_value(collectives: list[dict[str, Any]
     assert [out[name] for out in collectives] == EXPECTED[name]
 
 
-def test_an_operation_that_gloo_lacks_is_named(collectives: list[dict[str, Any]]) -> None:
-    assert all("PREMUL_SUM is not supported" in out["premul"] for out in collectives)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_hccl_refuses_is_refused_in_its_words(collectives: list[dict[str, Any]], name: str) -> None:
+    assert all(REFUSED[name] in out["refused"][name] for out in collectives)
 
 
 def test_gather_takes_no_more_than_torch_npus(collectives: list[dict[str, Any]]) -> None:

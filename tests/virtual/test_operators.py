@@ -521,3 +521,44 @@ def test_silu_and_dtype_casts_are_torchs_with_gradients() -> None:
         assert torch.equal(torch.autograd.grad(cast.sum(), x)[0], torch.ones(3, 4))
     with pytest.raises(NotImplementedError, match="dtype 285"):
         ops.npu_dtype_cast(x, 285)
+
+
+@pytest.mark.parametrize("name", ["fast_gelu", "npu_fast_gelu"])
+def test_fast_gelu_is_the_documented_quotient(name: str) -> None:
+    x = draw(40, dtype=torch.float64).float().requires_grad_()
+    quotient = x * (0.851 * (x - x.abs())).exp() / (1 + (-1.702 * x.abs()).exp())
+    torch.testing.assert_close(getattr(ops, name)(x), quotient)
+    assert getattr(ops, name)(x.bfloat16()).dtype == torch.bfloat16
+    (gradient,) = torch.autograd.grad(getattr(ops, name)(x).sum(), x)
+    torch.testing.assert_close(gradient, torch.autograd.grad(quotient.sum(), x)[0])
+
+
+def test_bmm_broadcasts_and_sums_over_what_its_sizes_leave_out() -> None:
+    a, b = draw(2, 5, 3, 4), draw(5, 4, 6, seed=1)
+    full = torch.einsum("xbmk,bkn->xbmn", a, b)
+    torch.testing.assert_close(ops.npu_bmmV2(a, b, []), full)
+    torch.testing.assert_close(ops.npu_bmmV2(a, b, [5, 3, 6]), full.sum(0))
+    torch.testing.assert_close(ops.npu_bmmV2(a, b, [1, 5, 3, 6]), full.sum(0, keepdim=True))
+    with pytest.raises(RuntimeError):
+        ops.npu_bmmV2(a, b, [5, 3, 7])
+
+
+def test_linear_takes_matrices_only() -> None:
+    x, weight, bias = draw(3, 4), draw(5, 4, seed=1), draw(5, seed=2)
+    torch.testing.assert_close(ops.npu_linear(x, weight, bias), torch.einsum("mk,nk->mn", x, weight) + bias)
+    with pytest.raises(RuntimeError, match="npu_linear: expected input and weight of 2 dimensions, but got 3 and 2"):
+        ops.npu_linear(x[None], weight)
+
+
+def test_a_masked_softmax_gives_a_masked_score_next_to_nothing() -> None:
+    x, mask = draw(2, 32, 64).requires_grad_(), torch.ones(32, 64, dtype=torch.bool).triu(1)
+    weights = (x * 0.5).exp() * ~mask
+    torch.testing.assert_close(ops.npu_scaled_masked_softmax(x, mask, 0.5), weights / weights.sum(-1, keepdim=True))
+    everything = ops.npu_scaled_masked_softmax(x, torch.ones_like(mask), 0.5)
+    torch.testing.assert_close(everything, torch.full_like(x, 1 / 64))
+    with pytest.raises(RuntimeError, match="multiples of 32 from 32 to 4096"):
+        ops.npu_scaled_masked_softmax(x[:, :31], mask[:31])
+    with pytest.raises(RuntimeError, match="expected a mask of bool"):
+        ops.npu_scaled_masked_softmax(x, mask.float())
+    with pytest.raises(NotImplementedError, match="fixed_triu_mask"):
+        ops.npu_scaled_masked_softmax(x, mask, 0.5, True)

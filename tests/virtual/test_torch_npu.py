@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from verl_npu.virtual import names
+
 from .processes import Run
 
 pytestmark = pytest.mark.virtual
@@ -96,3 +98,80 @@ def test_recording_the_memory_history_raises_and_stopping_does_not(npu: ModuleTy
     npu.npu.memory._record_memory_history(enabled=None)
     with pytest.raises(NotImplementedError, match="_record_memory_history"):
         npu.npu.memory._record_memory_history()
+
+
+@pytest.mark.parametrize("module", ["torch_npu.npu", "torch_npu.npu.memory", "torch_npu.npu.utils", "torch_npu._C"])
+def test_every_public_name_of_the_pretended_version_is_there(torch_npu: ModuleType, module: str) -> None:
+    assert set(names.of_module(module, "2.7.1")) <= set(vars(importlib.import_module(module)))
+
+
+def test_a_public_name_that_is_not_written_raises_with_its_module(torch_npu: ModuleType) -> None:
+    with pytest.raises(NotImplementedError, match=r"^torch_npu\.npu\.graph_pool_handle is not implemented"):
+        torch_npu.npu.graph_pool_handle()
+
+
+@pytest.mark.parametrize(
+    ("version", "there"), [("2.4", False), ("2.7.1", False), ("2.8.0", False), ("2.10.0", True), ("2.99", True)]
+)
+def test_a_name_is_there_from_its_version_on(version: str, there: bool) -> None:
+    assert ("host_empty_cache" in names.of_module("torch_npu.npu", version)) is there
+
+
+def test_a_name_that_went_is_no_longer_there() -> None:
+    assert "_npu_set_threads_affinity" in names.of_module("torch_npu._C", "2.5.1")
+    assert "_npu_set_threads_affinity" not in names.of_module("torch_npu._C", "2.7.1")
+
+
+def test_an_overflow_is_an_infinity_or_a_nan(torch_npu: ModuleType, npu: ModuleType) -> None:
+    utils = importlib.import_module("torch_npu.npu.utils")
+    small, great = npu.ones(2, device="npu"), npu.full((2,), 65504.0, device="npu", dtype=npu.float16)
+    assert [utils.npu_check_overflow(x) for x in (small, great, great * 2, float("nan"), 1.0)] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+    with pytest.raises(RuntimeError, match="Unsupported type"):
+        utils.npu_check_overflow(1)
+    with pytest.raises(RuntimeError, match="please use npu_check_overflow"):
+        utils.get_npu_overflow_flag()
+    with pytest.warns(UserWarning, match="clear_npu_overflow_flag is useless"):
+        utils.clear_npu_overflow_flag()
+
+
+def test_the_version_of_cann_and_of_the_driver_is_the_pretended_one(torch_npu: ModuleType) -> None:
+    utils = importlib.import_module("torch_npu.npu.utils")
+    assert [utils.get_cann_version(part) for part in ("CANN", "HCCL", "DRIVER", "nothing")] == [
+        "8.3.RC1",
+        "8.3.RC1",
+        "25.2.0",
+        "",
+    ]
+
+
+def test_a_version_of_cann_is_compared_as_a_version(torch_npu: ModuleType) -> None:
+    utils = importlib.import_module("torch_npu.npu.utils")
+    assert [utils._is_gte_cann_version(v) for v in ("8.2.RC1", "8.3.RC1", "8.3.0", "10.0.0")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    with pytest.raises(RuntimeError, match=r'7\.0\.0 is less than "8\.1\.RC1"'):
+        utils._is_gte_cann_version("7.0.0")
+
+
+def test_an_option_takes_the_values_that_it_has(torch_npu: ModuleType) -> None:
+    torch_npu.npu.set_option(
+        {"ACL_PRECISION_MODE": "must_keep_origin_dtype", "ACL_AICORE_NUM": 20, "ACL_DEBUG_DIR": "x"}
+    )
+    for name, value in {"ACL_PRECISION_MODE": "500", "ACL_AICORE_NUM": "at", "ACL_OP_DEBUG_LEVEL": 300}.items():
+        with pytest.raises(ValueError, match=f"value of {name} should be .* but got {value}"):
+            torch_npu.npu.set_option({name: value})
+    with pytest.raises(TypeError, match="must be a dict"):
+        torch_npu.npu.set_option("jitCompile")
+    assert torch_npu.npu.is_jit_compile_false()
+    torch_npu.npu.set_option({"jitCompile": "enable", "MM_BMM_ND_ENABLE": "disable"})
+    assert (torch_npu.npu.is_jit_compile_false(), torch_npu.npu.get_mm_bmm_format_nd()) == (False, False)
+    torch_npu.npu.set_option({"jitCompile": "disable", "MM_BMM_ND_ENABLE": "enable"})

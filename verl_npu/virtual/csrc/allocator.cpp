@@ -9,6 +9,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #endif
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -22,6 +23,7 @@ namespace verl_npu {
 namespace {
 
 constexpr size_t kAlignment = 512;  // torch_npu rounds every block up to this
+constexpr size_t kSmallBlock = 1 << 20;  // up to here torch_npu takes a block from its pool of small ones
 constexpr size_t kHeader = 64;      // keeps the data 64-byte aligned for the CPU's vector units
 
 struct Account {
@@ -38,6 +40,8 @@ Account& account(int device) {
 }
 
 int64_t rounded(size_t nbytes) { return static_cast<int64_t>((nbytes + kAlignment - 1) / kAlignment * kAlignment); }
+
+Pool pool_of(size_t nbytes) { return rounded(nbytes) <= static_cast<int64_t>(kSmallBlock) ? kSmall : kLarge; }
 
 // As torch_npu prints sizes.
 std::string format_size(int64_t bytes) {
@@ -63,8 +67,9 @@ std::string format_size(int64_t bytes) {
   std::string allowed;
   if (account.fraction < 1) allowed = format_size(static_cast<int64_t>(account.fraction * static_cast<double>(total))) + " allowed; ";
   TORCH_CHECK_WITH(OutOfMemoryError, false, "NPU out of memory. Tried to allocate ", format_size(size), " (NPU ", device, "; ",
-                   format_size(total), " total capacity; ", format_size(s.allocated), " already allocated; ", format_size(s.allocated),
-                   " current active; ", format_size(total - s.allocated), " free; ", allowed, format_size(s.reserved),
+                   format_size(total), " total capacity; ", format_size(s.allocated[kAll].current), " already allocated; ",
+                   format_size(s.allocated[kAll].current), " current active; ", format_size(total - s.allocated[kAll].current), " free; ",
+                   allowed, format_size(s.reserved[kAll].current),
                    " reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid "
                    "fragmentation. (virtual Ascend", note, ")");
 }
@@ -77,23 +82,24 @@ void charge(int device, size_t nbytes) {
   if (faults::allocation_fails(size)) out_of_memory(device, size, a, ", as VERL_NPU_VIRTUAL_FAULTS asks");
   const int64_t total = g_total;
   const auto allowed = a.fraction < 1 ? static_cast<int64_t>(a.fraction * static_cast<double>(total)) : total;
-  if (s.allocated + size > allowed) out_of_memory(device, size, a, "");
-  s.allocated += size;
-  s.allocated_total += size;
-  s.allocated_peak = std::max(s.allocated_peak, s.allocated);
-  s.reserved = std::max(s.reserved, s.allocated);
-  s.reserved_peak = std::max(s.reserved_peak, s.reserved);
-  ++s.active;
-  ++s.allocations;
-  s.active_peak = std::max(s.active_peak, s.active);
+  if (s.allocated[kAll].current + size > allowed) out_of_memory(device, size, a, "");
+  for (const auto pool : {kAll, pool_of(nbytes)}) {
+    s.allocated[pool].add(size);
+    s.requested[pool].add(static_cast<int64_t>(nbytes));
+    s.blocks[pool].add(1);
+    s.reserved[pool].add(std::max<int64_t>(0, s.allocated[pool].current - s.reserved[pool].current));
+    s.segments[pool].add(std::max<int64_t>(0, s.blocks[pool].current - s.segments[pool].current));
+  }
 }
 
 void discharge(int device, size_t nbytes) {
   auto& a = account(device);
   std::lock_guard<std::mutex> lock(a.mutex);
-  a.stats.allocated -= rounded(nbytes);
-  a.stats.freed_total += rounded(nbytes);
-  --a.stats.active;
+  for (const auto pool : {kAll, pool_of(nbytes)}) {
+    a.stats.allocated[pool].remove(rounded(nbytes));
+    a.stats.requested[pool].remove(static_cast<int64_t>(nbytes));
+    a.stats.blocks[pool].remove(1);
+  }
 }
 
 struct Block {
@@ -144,26 +150,27 @@ struct NpuAllocator final : AllocatorBase {
   void resetPeakStats(c10::DeviceIndex device) override { reset_peak(device); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
     const auto s = memory_stats(device);
-    return {static_cast<size_t>(g_total - s.reserved), static_cast<size_t>(g_total)};
+    return {static_cast<size_t>(g_total - s.reserved[kAll].current), static_cast<size_t>(g_total)};
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     const auto s = memory_stats(device);
     c10::CachingDeviceAllocator::DeviceStats out;
-    for (auto* bytes : {&out.allocated_bytes, &out.active_bytes, &out.requested_bytes}) {
-      auto& stat = bytes->at(0);
-      stat.current = s.allocated;
-      stat.peak = s.allocated_peak;
-      stat.allocated = s.allocated_total;
-      stat.freed = s.freed_total;
-    }
-    out.reserved_bytes.at(0).current = s.reserved;
-    out.reserved_bytes.at(0).peak = s.reserved_peak;
-    for (auto* count : {&out.allocation, &out.active}) {
-      count->at(0).current = s.active;
-      count->at(0).peak = s.active_peak;
-      count->at(0).allocated = s.allocations;
-      count->at(0).freed = s.allocations - s.active;
-    }
+    const auto show = [](const Stats& from, c10::CachingAllocator::StatArray& to) {
+      // torch names them in this order too: all, small, large.
+      for (size_t pool = 0; pool < kPools; ++pool) {
+        to.at(pool).current = from[pool].current;
+        to.at(pool).peak = from[pool].peak;
+        to.at(pool).allocated = from[pool].allocated;
+        to.at(pool).freed = from[pool].freed;
+      }
+    };
+    show(s.allocated, out.allocated_bytes);
+    show(s.allocated, out.active_bytes);
+    show(s.requested, out.requested_bytes);
+    show(s.reserved, out.reserved_bytes);
+    show(s.blocks, out.allocation);
+    show(s.blocks, out.active);
+    show(s.segments, out.segment);
     out.num_ooms = s.ooms;
     return out;
   }
@@ -206,7 +213,22 @@ struct PinnedAllocator final : c10::Allocator {
   void copy_data(void* dest, const void* src, std::size_t count) const override { std::memcpy(dest, src, count); }
 };
 
+std::array<Stats*, 5> all(MemoryStats& stats) {
+  return {&stats.allocated, &stats.requested, &stats.reserved, &stats.blocks, &stats.segments};
+}
+
 }  // namespace
+
+void Stat::add(int64_t amount) {
+  current += amount;
+  allocated += amount;
+  peak = std::max(peak, current);
+}
+
+void Stat::remove(int64_t amount) {
+  current -= amount;
+  freed += amount;
+}
 
 c10::Allocator* npu_allocator() { return &g_allocator; }
 
@@ -246,16 +268,15 @@ MemoryStats memory_stats(int device) {
 void reset_peak(int device) {
   auto& a = account(device);
   std::lock_guard<std::mutex> lock(a.mutex);
-  a.stats.allocated_peak = a.stats.allocated;
-  a.stats.reserved_peak = a.stats.reserved;
-  a.stats.active_peak = a.stats.active;
+  for (auto* stats : all(a.stats))
+    for (auto& stat : *stats) stat.peak = stat.current;
 }
 
 void reset_accumulated(int device) {
   auto& a = account(device);
   std::lock_guard<std::mutex> lock(a.mutex);
-  a.stats.allocated_total = a.stats.freed_total = 0;
-  a.stats.allocations = a.stats.active;
+  for (auto* stats : all(a.stats))
+    for (auto& stat : *stats) stat.allocated = stat.freed = 0;
   a.stats.ooms = 0;
 }
 
@@ -273,7 +294,10 @@ void empty_cache() {
     copies::synchronize_device(device);  // as torch_npu does before it gives memory back
     auto& a = account(device);
     std::lock_guard<std::mutex> lock(a.mutex);
-    a.stats.reserved = a.stats.allocated;
+    for (const auto pool : {kAll, kSmall, kLarge}) {
+      a.stats.reserved[pool].remove(a.stats.reserved[pool].current - a.stats.allocated[pool].current);
+      a.stats.segments[pool].remove(a.stats.segments[pool].current - a.stats.blocks[pool].current);
+    }
   }
 }
 

@@ -4,17 +4,27 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Storage.h>
 
+#include <array>
 #include <cstdint>
 
 namespace verl_npu {
 
 constexpr int64_t kUsualMemory = int64_t{64} << 30;  // an Ascend 910B has 64 GiB
 
+struct Stat {
+  int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+  void add(int64_t amount);
+  void remove(int64_t amount);
+};
+
+enum Pool : size_t { kAll, kSmall, kLarge, kPools };
+using Stats = std::array<Stat, kPools>;
+
+// One NPU's account. There is no cache: what is reserved is the most that was allocated since `empty_cache`, and every
+// block is a segment of its own.
 struct MemoryStats {
-  int64_t allocated = 0, allocated_peak = 0, allocated_total = 0, freed_total = 0;
-  int64_t reserved = 0, reserved_peak = 0;
-  int64_t active = 0, active_peak = 0;  // live blocks
-  int64_t allocations = 0;              // blocks ever made
+  Stats allocated, requested, reserved;  // bytes; `allocated` are rounded up, `requested` are not
+  Stats blocks, segments;
   int64_t ooms = 0;
 };
 

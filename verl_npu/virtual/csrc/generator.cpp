@@ -3,8 +3,8 @@
 #include "runtime.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/Utils.h>
-#include <ATen/ops/empty.h>
 #if !VERL_NPU_TORCH_AT_LEAST(2, 6)
 #include <ATen/core/GeneratorForPrivateuseone.h>
 #endif
@@ -58,7 +58,8 @@ void NpuGenerator::set_state(const c10::TensorImpl& state) {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> NpuGenerator::get_state() const {
-  auto state = at::empty({2 * static_cast<int64_t>(sizeof(uint64_t))}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
+  // Past the dispatcher: under a mode of Python's (FakeTensorMode) the state is a real one too.
+  at::Tensor state = at::detail::empty_cpu({2 * static_cast<int64_t>(sizeof(uint64_t))}, at::TensorOptions().dtype(at::kByte));
   const uint64_t words[2] = {seed_, offset_};
   std::memcpy(state.mutable_data_ptr(), words, sizeof(words));
   return state.getIntrusivePtr();

@@ -3,14 +3,11 @@
 #include "alias.h"
 #include "copies.h"
 #include "faults.h"
+#include "hccl_types.h"
+#include "hccl_work.h"
 #include "runtime.h"
 
-#include <ATen/core/jit_type.h>
 #include <ATen/ops/cat.h>
-
-#include <chrono>
-#include <mutex>
-#include <thread>
 
 namespace verl_npu {
 namespace {
@@ -28,7 +25,7 @@ Tensors aliases(const Tensors& tensors) {
 
 // HCCL counts elements: a scalar is gathered into a vector of one, which upstream's trainers do and gloo refuses.
 Tensors counted(const Tensors& tensors) {
-  auto out = aliases(tensors);
+  auto out = moved(tensors);
   for (auto& tensor : out) {
     if (tensor.is_contiguous()) tensor = tensor.view({-1});
   }
@@ -41,94 +38,6 @@ TensorLists counted(const TensorLists& lists) {
   for (const auto& list : lists) out.push_back(counted(list));
   return out;
 }
-
-// What a caller waits for. Gloo's own error says what broke; this adds whose operation it was.
-class HcclWork final : public c10d::Work {
- public:
-  HcclWork(int rank, c10d::OpType type, std::vector<WorkPtr> inner, std::function<void()> finish, Tensors results, std::string where,
-           double slow)
-      : Work(rank, type), inner_(std::move(inner)), finish_(std::move(finish)), results_(std::move(results)), where_(std::move(where)) {
-    not_before_ = Time::now() + std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(slow));
-  }
-
-  bool isCompleted() override {
-    for (const auto& work : inner_)
-      if (!work->isCompleted()) return false;
-    return Time::now() >= not_before_;
-  }
-
-  bool wait(std::chrono::milliseconds timeout) override {
-    std::lock_guard<std::mutex> lock(wait_mutex_);
-    if (waited_) return true;
-    try {
-      for (const auto& work : inner_) work->wait(timeout);
-      std::this_thread::sleep_until(not_before_);
-      if (finish_) finish_();
-    } catch (const std::exception& error) {
-      TORCH_CHECK_WITH(DistBackendError, false, where_, " failed: ", error.what());
-    }
-    waited_ = true;
-    free_dropped();
-    return true;
-  }
-
-  void synchronize() override { wait(kNoTimeout); }
-  void abort() override {
-    for (const auto& work : inner_) work->abort();
-  }
-  int sourceRank() const override { return inner_.front()->sourceRank(); }
-  std::vector<at::Tensor> result() override { return results_; }
-  bool isSuccess() const override {
-    for (const auto& work : inner_)
-      if (!work->isSuccess()) return false;
-    return true;
-  }
-
-  // A future of a device holds stream events, not results in flight: it may be made when the work is done.
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    std::vector<c10::Device> devices;
-    for (const auto& tensor : results_)
-      if (tensor.device().type() == kNpu && (devices.empty() || devices.back() != tensor.device())) devices.push_back(tensor.device());
-    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
-    try {
-      wait(kNoTimeout);
-      future->markCompleted(c10::IValue(results_));
-    } catch (...) {
-      future->setError(std::current_exception());
-    }
-    return future;
-  }
-
- private:
-  using Time = std::chrono::steady_clock;
-
-  std::vector<WorkPtr> inner_;
-  Time::time_point not_before_;  // a slow link (faults.h)
-  std::function<void()> finish_;
-  Tensors results_;
-  std::string where_;
-  std::mutex wait_mutex_;
-  bool waited_ = false;
-};
-
-// Several operations that were issued together.
-class CoalescedWork final : public c10d::Work {
- public:
-  CoalescedWork(int rank, std::vector<WorkPtr> works) : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
-  bool isCompleted() override {
-    for (const auto& work : works_)
-      if (!work->isCompleted()) return false;
-    return true;
-  }
-  bool wait(std::chrono::milliseconds timeout) override {
-    for (const auto& work : works_) work->wait(timeout);
-    return true;
-  }
-  void synchronize() override { wait(kNoTimeout); }
-
- private:
-  std::vector<WorkPtr> works_;
-};
 
 c10d::ReduceOp summing(const c10d::ReduceOp& op) {
   return op == c10d::ReduceOp::AVG ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
@@ -148,8 +57,32 @@ std::function<void()> dividing(const c10d::ReduceOp& op, Tensors outputs, int si
   };
 }
 
-void check_op(const c10d::ReduceOp& op) {
-  TORCH_CHECK_NOT_IMPLEMENTED(op != c10d::ReduceOp::PREMUL_SUM, "hccl (virtual Ascend): reduce operation PREMUL_SUM is not supported");
+// What gloo reduces for `tensors`, and what is left to do when it has.
+struct Reduction {
+  Tensors tensors;
+  std::function<void()> finish;
+
+  Reduction(const Tensors& tensors, const c10d::ReduceOp& op, int size) : tensors(aliases(tensors)) {
+    const auto own = this->tensors;
+    bool copied = false;
+    for (auto& tensor : this->tensors) {
+      if (!reduced_as_copy(tensor)) continue;
+      tensor = tensor.to(at::kInt);
+      copied = true;
+    }
+    finish = dividing(op, this->tensors, size);
+    if (!copied) return;
+    finish = [own, reduced = this->tensors] {
+      for (size_t i = 0; i < own.size(); ++i)
+        if (!own[i].is_same(reduced[i])) own[i].copy_(reduced[i]);
+    };
+  }
+};
+
+bool same_sizes(const Tensors& tensors, const at::Tensor& as) {
+  for (const auto& tensor : tensors)
+    if (tensor.sizes() != as.sizes()) return false;
+  return true;
 }
 
 }  // namespace
@@ -170,7 +103,7 @@ WorkPtr HcclBackend::run(c10d::OpType type, const char* name, Tensors results, c
   } catch (const std::exception& error) {
     TORCH_CHECK_WITH(DistBackendError, false, where(name, detail), " failed: ", error.what());
   }
-  WorkPtr work = c10::make_intrusive<HcclWork>(getRank(), type, std::move(inner), std::move(finish), std::move(results), where(name, detail), slow);
+  WorkPtr work = work_of(getRank(), type, std::move(inner), std::move(finish), std::move(results), where(name, detail), slow);
   if (coalescing_) coalesced_.push_back(work);
   return work;
 }
@@ -182,69 +115,94 @@ void HcclBackend::startCoalescing() {
 
 WorkPtr HcclBackend::endCoalescing() {
   coalescing_ = false;
-  return c10::make_intrusive<CoalescedWork>(getRank(), std::exchange(coalesced_, {}));
+  return coalesced_work(getRank(), std::exchange(coalesced_, {}));
 }
 
 WorkPtr HcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  auto t = aliases(tensors);
+  check_contiguous(tensors);
+  auto t = moved(tensors);
   return run(c10d::OpType::BROADCAST, "broadcast", tensors, [&] { return std::vector{gloo_->broadcast(t, options)}; }, nullptr,
              c10::str(" from rank ", options.rootRank));
 }
 
 WorkPtr HcclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  check_op(options.reduceOp);
-  auto t = aliases(tensors);
+  check_contiguous(tensors);
+  for (const auto& tensor : tensors) check_reduction("allreduce", options.reduceOp, tensor, /*casts=*/true);
+  Reduction reduction(tensors, options.reduceOp, getSize());
   auto o = options;
   o.reduceOp = summing(options.reduceOp);
-  return run(c10d::OpType::ALLREDUCE, "all_reduce", tensors, [&] { return std::vector{gloo_->allreduce(t, o)}; },
-             dividing(options.reduceOp, t, getSize()));
+  return run(c10d::OpType::ALLREDUCE, "all_reduce", tensors, [&] { return std::vector{gloo_->allreduce(reduction.tensors, o)}; },
+             reduction.finish);
 }
 
 WorkPtr HcclBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  check_op(options.reduceOp);
-  auto t = aliases(tensors);
+  for (const auto& tensor : tensors) check_reduction("allreduce_coalesced", options.reduceOp, tensor, /*casts=*/true);
+  Reduction reduction(tensors, options.reduceOp, getSize());
   c10d::AllreduceOptions o;
   o.reduceOp = summing(options.reduceOp);
   o.timeout = options.timeout;
   return run(c10d::OpType::ALLREDUCE_COALESCED, "all_reduce_coalesced", tensors,
              [&] {
                std::vector<WorkPtr> works;
-               for (auto& tensor : t) {
+               for (auto& tensor : reduction.tensors) {
                  Tensors one{tensor};
                  works.push_back(gloo_->allreduce(one, o));
                }
                return works;
              },
-             dividing(options.reduceOp, t, getSize()));
+             reduction.finish);
 }
 
 WorkPtr HcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  check_op(options.reduceOp);
-  auto t = aliases(tensors);
+  check_contiguous(tensors);
+  for (const auto& tensor : tensors) check_reduction("reduce", options.reduceOp, tensor, /*casts=*/true);
+  Reduction reduction(tensors, options.reduceOp, getSize());
   auto o = options;
   o.reduceOp = summing(options.reduceOp);
-  const bool root = getRank() == options.rootRank;
-  return run(c10d::OpType::REDUCE, "reduce", tensors, [&] { return std::vector{gloo_->reduce(t, o)}; },
-             root ? dividing(options.reduceOp, t, getSize()) : nullptr, c10::str(" to rank ", options.rootRank));
+  return run(c10d::OpType::REDUCE, "reduce", tensors, [&] { return std::vector{gloo_->reduce(reduction.tensors, o)}; },
+             getRank() == options.rootRank ? reduction.finish : nullptr, c10::str(" to rank ", options.rootRank));
 }
 
 WorkPtr HcclBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  check_contiguous(inputs);
   auto out = counted(outputs);
   auto in = counted(inputs);
-  return run(c10d::OpType::ALLGATHER, "all_gather", outputs.empty() ? Tensors{} : outputs.front(),
-             [&] { return std::vector{gloo_->allgather(out, in, options)}; });
+  const auto results = outputs.empty() ? Tensors{} : outputs.front();
+  if (out.size() == 1 && in.size() == 1 && !same_sizes(out.front(), in.front())) {
+    // HCCL gathers parts of any size, gloo of one: every rank sends its own.
+    auto& parts = out.front();
+    TORCH_CHECK(static_cast<int>(parts.size()) == getSize(), where("all_gather", ""), ": expected one output per rank");
+    TORCH_CHECK(parts[getRank()].numel() == in.front().numel(), where("all_gather", ""), ": the output of this rank has ",
+                parts[getRank()].numel(), " elements, its input ", in.front().numel());
+    parts[getRank()].copy_(in.front().view_as(parts[getRank()]));
+    return run(c10d::OpType::ALLGATHER, "all_gather", results, [&] {
+      std::vector<WorkPtr> works;
+      for (int rank = 0; rank < getSize(); ++rank) {
+        Tensors one{parts[rank]};
+        c10d::BroadcastOptions o;
+        o.rootRank = rank;
+        o.timeout = options.timeout;
+        works.push_back(gloo_->broadcast(one, o));
+      }
+      return works;
+    });
+  }
+  return run(c10d::OpType::ALLGATHER, "all_gather", results, [&] { return std::vector{gloo_->allgather(out, in, options)}; });
 }
 
 WorkPtr HcclBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
-  auto out = lent_alias(output);
-  auto in = lent_alias(input);
+  TORCH_CHECK(input.dtype() == output.dtype(), "output tensor must have the same type as input tensor");
+  TORCH_CHECK(input.numel() * getSize() == output.numel(), "output tensor size must be equal to world_size times input tensor size");
+  check_contiguous(Tensors{input, output});
+  auto out = moved(output);
+  auto in = moved(input);
   return run(c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor", {output},
              [&] { return std::vector{gloo_->_allgather_base(out, in, options)}; });
 }
 
 WorkPtr HcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  auto out = aliases(outputs);
-  auto in = aliases(inputs);
+  auto out = moved(outputs);
+  auto in = moved(inputs);
   return run(c10d::OpType::COALESCED, "all_gather_into_tensor_coalesced", outputs, [&] {
     std::vector<WorkPtr> works;
     for (size_t i = 0; i < out.size(); ++i) works.push_back(gloo_->_allgather_base(out[i], in[i], options));
@@ -268,11 +226,14 @@ WorkPtr HcclBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::
 
 // Gloo's own reduce_scatter of lists came late and takes equal sizes only: reduce every part, keep one's own.
 WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
-  check_op(options.reduceOp);
   TORCH_CHECK(outputs.size() == 1 && inputs.size() == 1 && static_cast<int>(inputs[0].size()) == getSize(),
               where("reduce_scatter", ""), ": expected one output and one input per rank");
+  check_reduction("reduce_scatter", options.reduceOp, outputs[0], /*casts=*/false);
   auto parts = std::make_shared<Tensors>();
-  for (const auto& part : inputs[0]) parts->push_back(cpu_alias(part).clone());  // the inputs must stay as they are
+  for (const auto& part : inputs[0]) {
+    auto own = cpu_alias(part);  // the inputs must stay as they are
+    parts->push_back(reduced_as_copy(own) ? own.to(at::kInt) : own.clone(at::MemoryFormat::Contiguous));
+  }
   auto out = lent_alias(outputs[0]);
   c10d::AllreduceOptions o;
   o.reduceOp = summing(options.reduceOp);
@@ -293,34 +254,41 @@ WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const
 }
 
 WorkPtr HcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  check_op(options.reduceOp);
-  auto out = lent_alias(output);
+  check_contiguous(input);
+  TORCH_CHECK(input.dtype() == output.dtype(), "input tensor must be the same type as the output tensor.");
+  TORCH_CHECK(input.numel() == output.numel() * getSize(), "input tensor must be the same size as output size times world size");
+  check_reduction("_reduce_scatter_base", options.reduceOp, input, /*casts=*/false);
+  Reduction reduction({output}, options.reduceOp, getSize());
   auto in = lent_alias(input);
+  if (reduced_as_copy(in)) in = in.to(at::kInt);
   auto o = options;
   o.reduceOp = summing(options.reduceOp);
   return run(c10d::OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", {output},
-             [&] { return std::vector{gloo_->_reduce_scatter_base(out, in, o)}; }, dividing(options.reduceOp, {out}, getSize()));
+             [&] { return std::vector{gloo_->_reduce_scatter_base(reduction.tensors[0], in, o)}; }, reduction.finish);
 }
 
 WorkPtr HcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  check_op(options.reduceOp);
-  auto out = aliases(outputs);
+  for (const auto& input : inputs) check_reduction("reduce_scatter_tensor_coalesced", options.reduceOp, input, /*casts=*/false);
+  Reduction reduction(outputs, options.reduceOp, getSize());
   auto in = aliases(inputs);
+  for (auto& tensor : in)
+    if (reduced_as_copy(tensor)) tensor = tensor.to(at::kInt);
   auto o = options;
   o.reduceOp = summing(options.reduceOp);
   return run(c10d::OpType::COALESCED, "reduce_scatter_tensor_coalesced", outputs,
              [&] {
                std::vector<WorkPtr> works;
-               for (size_t i = 0; i < out.size(); ++i) works.push_back(gloo_->_reduce_scatter_base(out[i], in[i], o));
+               for (size_t i = 0; i < in.size(); ++i) works.push_back(gloo_->_reduce_scatter_base(reduction.tensors[i], in[i], o));
                return works;
              },
-             dividing(options.reduceOp, out, getSize()));
+             reduction.finish);
 }
 
 WorkPtr HcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                                    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
-  auto out = lent_alias(output);
-  auto in = lent_alias(input);
+  check_contiguous(Tensors{input, output});
+  auto out = moved(output);
+  auto in = moved(input);
   return run(c10d::OpType::ALLTOALL_BASE, "all_to_all_single", {output},
              [&] { return std::vector{gloo_->alltoall_base(out, in, output_splits, input_splits, options)}; });
 }
@@ -332,7 +300,7 @@ WorkPtr HcclBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::All
   for (const auto& output : outputs) output_splits.push_back(output.numel());
   for (const auto& input : inputs) {
     input_splits.push_back(input.numel());
-    flat.push_back(cpu_alias(input).reshape({-1}));
+    flat.push_back(moved(input).reshape({-1}));
   }
   auto in = at::cat(flat);
   int64_t total = 0;
@@ -340,7 +308,7 @@ WorkPtr HcclBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::All
   auto out = in.new_empty({total});
   return run(c10d::OpType::ALLTOALL, "all_to_all", outputs,
              [&] { return std::vector{gloo_->alltoall_base(out, in, output_splits, input_splits, options)}; },
-             [out, in, targets = aliases(outputs)] {
+             [out, in, targets = moved(outputs)] {
                int64_t at = 0;
                for (const auto& target : targets) {
                  target.copy_(out.narrow(0, at, target.numel()).view(target.sizes()));
@@ -350,20 +318,20 @@ WorkPtr HcclBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::All
 }
 
 WorkPtr HcclBackend::send(Tensors& tensors, int to, int tag) {
-  auto t = aliases(tensors);
+  check_contiguous(tensors);
+  auto t = moved(tensors);
   return run(c10d::OpType::SEND, "send", {}, [&] { return std::vector{gloo_->send(t, to, tag)}; }, nullptr, c10::str(" to rank ", to));
 }
 
 WorkPtr HcclBackend::recv(Tensors& tensors, int from, int tag) {
-  auto t = aliases(tensors);
+  check_contiguous(tensors);
+  auto t = moved(tensors);
   return run(c10d::OpType::RECV, "recv", tensors, [&] { return std::vector{gloo_->recv(t, from, tag)}; }, nullptr,
              c10::str(" from rank ", from));
 }
 
-WorkPtr HcclBackend::recvAnysource(Tensors& tensors, int tag) {
-  auto t = aliases(tensors);
-  return run(c10d::OpType::RECVANYSOURCE, "recv", tensors, [&] { return std::vector{gloo_->recvAnysource(t, tag)}; }, nullptr,
-             " from any rank");
+WorkPtr HcclBackend::recvAnysource(Tensors&, int) {
+  TORCH_CHECK(false, "ProcessGroupHCCL does not support recv from any rank (ERR02007 DIST feature not supported)");
 }
 
 WorkPtr HcclBackend::barrier(const c10d::BarrierOptions& options) {

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/histc.h>
@@ -27,6 +28,9 @@ template <typename T>
 using optional = std::optional<T>;
 
 const c10::DispatchKeySet kNpuKeys(kNpuKey);
+
+// torch_npu's own words and number.
+constexpr const char* kNotSupported = " (ERR01007 OPS feature not supported)";
 
 int device_of(optional<c10::Device> device, optional<bool> pin_memory) {
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
@@ -150,6 +154,21 @@ Tensor& set_nothing(Tensor& self) {
   return set_storage_offset(self, std::move(storage), 0, {0}, {});
 }
 
+// As torch_npu, which has no channels_last (torch_npu/csrc/aten/common/TensorProperties.cpp and ToKernelNpu.cpp).
+Tensor contiguous(const Tensor& self, at::MemoryFormat format) {
+  if (self.is_contiguous(format)) return self;
+  TORCH_CHECK(format == at::MemoryFormat::Contiguous, "NPU contiguous operator only supported contiguous memory format.", kNotSupported);
+  return self.clone(format);
+}
+
+Tensor to_copy(const Tensor& self, optional<at::ScalarType> dtype, optional<at::Layout> layout, optional<c10::Device> device,
+               optional<bool> pin_memory, bool non_blocking, optional<at::MemoryFormat> format) {
+  const auto wanted = format.value_or(at::MemoryFormat::Preserve);
+  TORCH_CHECK(wanted == at::MemoryFormat::Preserve || wanted == at::MemoryFormat::Contiguous || self.is_contiguous(wanted),
+              "Only contiguous_format or preserve_format is supported.", kNotSupported);
+  return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, format);
+}
+
 Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride, optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(self, size, stride, offset);
 }
@@ -202,6 +221,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage_storage_offset", &verl_npu::set_storage_offset);
   m.impl("set_.source_Tensor", &verl_npu::set_tensor);
   m.impl("set_", &verl_npu::set_nothing);
+  m.impl("contiguous", &verl_npu::contiguous);
+  m.impl("_to_copy", &verl_npu::to_copy);
   m.impl("as_strided", &verl_npu::as_strided);
   m.impl("view", &verl_npu::view);
   m.impl("unfold", &verl_npu::unfold);
@@ -213,6 +234,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("contiguous", &verl_npu::contiguous);  // a composition, whose parts have gradients
   m.impl("_has_compatible_shallow_copy_type", &verl_npu::compatible_shallow_copy);
 }
 

@@ -47,18 +47,27 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     free_dropped();
     const auto s = memory_stats(device);
     py::dict out;
-    out["allocated_bytes.all.current"] = s.allocated;
-    out["allocated_bytes.all.peak"] = s.allocated_peak;
-    out["allocated_bytes.all.allocated"] = s.allocated_total;
-    out["allocated_bytes.all.freed"] = s.freed_total;
-    out["reserved_bytes.all.current"] = s.reserved;
-    out["reserved_bytes.all.peak"] = s.reserved_peak;
-    out["active.all.current"] = s.active;
-    out["active.all.peak"] = s.active_peak;
-    out["allocation.all.current"] = s.active;
-    out["allocation.all.allocated"] = s.allocations;
-    out["num_ooms"] = s.ooms;
+    const auto put = [&out](const std::string& name, const Stat& stat) {
+      out[(name + ".current").c_str()] = stat.current;
+      out[(name + ".peak").c_str()] = stat.peak;
+      out[(name + ".allocated").c_str()] = stat.allocated;
+      out[(name + ".freed").c_str()] = stat.freed;
+    };
+    const Stats none{};  // nothing is split, and no block is too large
+    const std::pair<const char*, const Stats*> counters[] = {
+        {"active", &s.blocks},           {"active_bytes", &s.allocated},   {"allocated_bytes", &s.allocated},
+        {"allocation", &s.blocks},       {"inactive_split", &none},        {"inactive_split_bytes", &none},
+        {"requested_bytes", &s.requested}, {"reserved_bytes", &s.reserved}, {"segment", &s.segments}};
+    for (const auto& [name, stats] : counters) {
+      put(std::string(name) + ".all", (*stats)[kAll]);
+      put(std::string(name) + ".large_pool", (*stats)[kLarge]);
+      put(std::string(name) + ".small_pool", (*stats)[kSmall]);
+    }
+    put("oversize_allocations", Stat());
+    put("oversize_segments", Stat());
+    out["max_split_size"] = -1;
     out["num_alloc_retries"] = 0;  // there is no cache to empty and try again
+    out["num_ooms"] = s.ooms;
     return out;
   });
   m.def("reset_peak", &reset_peak);

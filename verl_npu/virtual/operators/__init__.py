@@ -6,13 +6,21 @@ They run wherever their tensors are. Differentiable exactly where the real opera
 
 from __future__ import annotations
 
-from verl_npu.virtual.operators.activation import npu_gelu, npu_silu, npu_swiglu
+from verl_npu.virtual.operators.activation import (
+    fast_gelu,
+    npu_fast_gelu,
+    npu_gelu,
+    npu_scaled_masked_softmax,
+    npu_silu,
+    npu_swiglu,
+)
 from verl_npu.virtual.operators.attention import npu_fusion_attention
 from verl_npu.virtual.operators.gating import npu_moe_gating_top_k, npu_moe_gating_top_k_softmax
 from verl_npu.virtual.operators.grouped import npu_grouped_matmul, npu_grouped_matmul_add_
 from verl_npu.virtual.operators.inference import npu_fused_infer_attention_score
 from verl_npu.virtual.operators.layout import npu_dtype_cast, npu_format_cast, npu_format_cast_
 from verl_npu.virtual.operators.loss import npu_cross_entropy_loss
+from verl_npu.virtual.operators.matrix import npu_bmmV2, npu_linear
 from verl_npu.virtual.operators.norm import npu_add_rms_norm, npu_rms_norm
 from verl_npu.virtual.operators.optimizer import npu_apply_adam_w
 from verl_npu.virtual.operators.permutation import (
@@ -29,11 +37,14 @@ from verl_npu.virtual.operators.routing import (
 )
 
 __all__ = [
+    "fast_gelu",
     "npu_add_rms_norm",
     "npu_apply_adam_w",
     "npu_apply_rotary_pos_emb",
+    "npu_bmmV2",
     "npu_cross_entropy_loss",
     "npu_dtype_cast",
+    "npu_fast_gelu",
     "npu_format_cast",
     "npu_format_cast_",
     "npu_fused_infer_attention_score",
@@ -41,6 +52,7 @@ __all__ = [
     "npu_gelu",
     "npu_grouped_matmul",
     "npu_grouped_matmul_add_",
+    "npu_linear",
     "npu_moe_compute_expert_tokens",
     "npu_moe_finalize_routing",
     "npu_moe_gating_top_k",
@@ -52,6 +64,7 @@ __all__ = [
     "npu_moe_token_unpermute_with_routing_map",
     "npu_rms_norm",
     "npu_rotary_mul",
+    "npu_scaled_masked_softmax",
     "npu_silu",
     "npu_swiglu",
 ]

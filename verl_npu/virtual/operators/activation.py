@@ -1,7 +1,9 @@
-"""Activations: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_swiglu.md and torch_npu-npu_gelu.md."""
+"""Activations: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_swiglu.md, torch_npu-npu_gelu.md,
+torch_npu-npu_scaled_masked_softmax.md and torch_npu-npu_fast_gelu.md."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -34,3 +36,38 @@ def npu_gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     if approximate not in ("none", "tanh"):
         raise RuntimeError(f"npu_gelu: approximate should be none or tanh, but got {approximate!r}")
     return functional.gelu(input, approximate=approximate)
+
+
+def npu_fast_gelu(input: Tensor) -> Tensor:
+    """`x * sigmoid(1.702 x)` of any shape, formed in float32; differentiable."""
+    x = input.float()
+    return (x * (1.702 * x).sigmoid()).to(input.dtype)
+
+
+def fast_gelu(input: Tensor) -> Tensor:
+    """`npu_fast_gelu` under its older name."""
+    return npu_fast_gelu(input)
+
+
+def npu_scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1, fixed_triu_mask: bool = False) -> Tensor:
+    """Softmax over the last dimension of `scale * x`, formed in float32, where the mask's true places count as -10000;
+    differentiable in x.
+
+    Shapes: x [.., H, W], mask broadcast to it.
+
+    Raises:
+        RuntimeError: the mask is not bool, H or W is not a multiple of 32 from 32 to 4096.
+        NotImplementedError: fixed_triu_mask, which the documentation says is not finished.
+    """
+    if fixed_triu_mask:
+        raise NotImplementedError(
+            "npu_scaled_masked_softmax: fixed_triu_mask is not implemented by the virtual Ascend"
+        )
+    if mask.dtype != torch.bool:
+        raise RuntimeError(f"npu_scaled_masked_softmax: expected a mask of bool, but got {mask.dtype}")
+    if x.dim() < 2 or any(size % 32 or not 32 <= size <= 4096 for size in x.shape[-2:]):
+        raise RuntimeError(
+            "npu_scaled_masked_softmax: the last two dimensions must be multiples of 32 from 32 to 4096, but x is "
+            f"{list(x.shape)}"
+        )
+    return (x.float() * scale).masked_fill(mask, -10000.0).softmax(-1).to(x.dtype)

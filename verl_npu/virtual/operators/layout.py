@@ -21,19 +21,35 @@ _DTYPES = {
     5: torch.float16,
     6: torch.float32,
     7: torch.float64,
+    8: torch.complex32,
+    9: torch.complex64,
+    10: torch.complex128,
     11: torch.bool,
     15: torch.bfloat16,
 }
 
 
 class Format(IntEnum):
-    """ACL's numbers of the formats that are used."""
+    """ACL's numbers of the formats: `torch_npu.Format`, as torch_npu/npu/_format.py has them."""
 
+    UNDEFINED = -1
     NCHW = 0
     NHWC = 1
     ND = 2
     NC1HWC0 = 3
+    FRACTAL_Z = 4
+    NC1HWC0_C04 = 12
+    HWCN = 16
+    NDHWC = 27
     FRACTAL_NZ = 29
+    NCDHW = 30
+    NDC1HWC0 = 32
+    FRACTAL_Z_3D = 33
+    NC = 35
+    NCL = 47
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def npu_format_cast(
@@ -91,6 +107,7 @@ def _check(acl_format: int, customize_dtype: int | None, input_dtype: int | None
         raise NotImplementedError(
             "npu_format_cast: customize_dtype and input_dtype are not implemented by the virtual Ascend"
         )
-    if acl_format not in list(Format):
-        known = ", ".join(f"{f.value} ({f.name})" for f in Format)
+    formats = [known for known in Format if known is not Format.UNDEFINED]
+    if acl_format not in formats:
+        known = ", ".join(f"{f.value} ({f.name})" for f in formats)
         raise RuntimeError(f"npu_format_cast: expected a format of {known}, but got {acl_format}")

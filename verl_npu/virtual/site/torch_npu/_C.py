@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch_npu import _distributed_c10d
+from torch_npu._unimplemented import missing
 from verl_npu.virtual.loading import extension
 
 __all__ = ["_distributed_c10d", "_npu_getDevice", "_npu_getDeviceCount", "_npu_setDevice"]
@@ -10,3 +11,5 @@ __all__ = ["_distributed_c10d", "_npu_getDevice", "_npu_getDeviceCount", "_npu_s
 _npu_getDeviceCount = extension().device_count
 _npu_getDevice = extension().current_device
 _npu_setDevice = extension().set_device
+
+globals().update(missing("torch_npu._C", globals()))

@@ -16,12 +16,27 @@ virtual.load()
 from torch_npu import _C, multiprocessing, npu, profiler, utils, version  # noqa: E402
 from torch_npu._operators import *  # noqa: E402, F403
 from torch_npu._operators import IMPLEMENTED, MISSING  # noqa: E402
+from torch_npu.npu._format import Format  # noqa: E402
+from torch_npu.npu.streams import erase_stream  # noqa: E402
 from torch_npu.version import __version__  # noqa: E402
 
 multiprocessing.reductions.install()
+if torch.distributed.is_available():
+    from torch_npu import distributed  # noqa: F401
 
 # Dtypes that the device's Tensor methods leave alone, as in torch_npu.
 unsupported_dtype = [torch.quint8, torch.quint4x2, torch.quint2x4, torch.qint32, torch.qint8]
 
-__all__ = ["_C", "__version__", "multiprocessing", "npu", "profiler", "unsupported_dtype", "utils", "version"]
-__all__ += [*IMPLEMENTED, *MISSING]
+__all__ = [
+    "_C",
+    "Format",
+    "__version__",
+    "erase_stream",
+    "multiprocessing",
+    "npu",
+    "profiler",
+    "unsupported_dtype",
+    "utils",
+    "version",
+]
+__all__ += [*IMPLEMENTED, *MISSING, "erase_stream"]

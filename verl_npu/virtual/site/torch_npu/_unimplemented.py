@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, NoReturn
 
-from verl_npu.virtual import DEVICES
+from verl_npu.virtual import DEVICES, names
+from verl_npu.virtual.settings import Settings
 
 
 class Unimplemented:
@@ -25,3 +27,9 @@ class Unimplemented:
 def not_implemented(name: str) -> Unimplemented:
     """A callable that raises NotImplementedError with `name`."""
     return Unimplemented(name)
+
+
+def missing(module: str, written: Container[str]) -> dict[str, Unimplemented]:
+    """The public names that a module of the pretended torch_npu has, and that are not in `written`."""
+    offered = names.of_module(module, Settings.read().torch_npu_version)
+    return {name: not_implemented(f"{module}.{name}") for name in offered if name not in written}

@@ -6,7 +6,8 @@ events have identities and times, and no order to enforce but that of delayed co
 
 from __future__ import annotations
 
-from torch_npu.npu import amp, memory, mstx
+from torch_npu._unimplemented import missing
+from torch_npu.npu import amp, memory, mstx, utils
 from torch_npu.npu.autocast_utils import (
     get_autocast_dtype,
     is_autocast_enabled,
@@ -36,7 +37,6 @@ from torch_npu.npu.device import (
     is_bf16_supported,
     is_initialized,
     maybe_exchange_device,
-    set_compile_mode,
     set_device,
     set_dump,
     synchronize,
@@ -46,6 +46,8 @@ from torch_npu.npu.memory import (
     caching_allocator_alloc,
     caching_allocator_delete,
     empty_cache,
+    get_allocator_backend,
+    get_per_process_memory_fraction,
     ipc_collect,
     max_memory_allocated,
     max_memory_cached,
@@ -54,7 +56,6 @@ from torch_npu.npu.memory import (
     memory_allocated,
     memory_cached,
     memory_reserved,
-    memory_snapshot,
     memory_stats,
     memory_stats_as_nested_dict,
     memory_summary,
@@ -64,19 +65,16 @@ from torch_npu.npu.memory import (
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
 )
-from torch_npu.npu.missing import (
-    ExternalEvent,
-    MemPool,
-    NPUGraph,
-    NPUPluggableAllocator,
-    graph,
-    graph_task_group_begin,
-    graph_task_group_end,
-    graph_task_update_begin,
-    graph_task_update_end,
-    use_mem_pool,
+from torch_npu.npu.options import (
+    config,
+    conv,
+    get_mm_bmm_format_nd,
+    is_jit_compile_false,
+    matmul,
+    set_compile_mode,
+    set_mm_bmm_format_nd,
+    set_option,
 )
-from torch_npu.npu.options import config, matmul
 from torch_npu.npu.random import (
     default_generators,
     get_rng_state,
@@ -110,6 +108,7 @@ from torch_npu.npu.types import (
     LongTensor,
     ShortTensor,
 )
+from torch_npu.npu.utils import clear_npu_overflow_flag, get_npu_overflow_flag
 
 __all__ = [
     "BFloat16Tensor",
@@ -118,14 +117,10 @@ __all__ = [
     "CharTensor",
     "DoubleTensor",
     "Event",
-    "ExternalEvent",
     "FloatTensor",
     "HalfTensor",
     "IntTensor",
     "LongTensor",
-    "MemPool",
-    "NPUGraph",
-    "NPUPluggableAllocator",
     "ShortTensor",
     "Stream",
     "StreamContext",
@@ -137,7 +132,9 @@ __all__ = [
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "can_device_access_peer",
+    "clear_npu_overflow_flag",
     "config",
+    "conv",
     "current_device",
     "current_stream",
     "default_generators",
@@ -148,19 +145,18 @@ __all__ = [
     "empty_cache",
     "exchange_device",
     "finalize_dump",
+    "get_allocator_backend",
     "get_amp_supported_dtype",
     "get_autocast_dtype",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_mm_bmm_format_nd",
+    "get_npu_overflow_flag",
+    "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
     "get_soc_version",
-    "graph",
-    "graph_task_group_begin",
-    "graph_task_group_end",
-    "graph_task_update_begin",
-    "graph_task_update_end",
     "init",
     "init_dump",
     "initial_seed",
@@ -169,6 +165,7 @@ __all__ = [
     "is_available",
     "is_bf16_supported",
     "is_initialized",
+    "is_jit_compile_false",
     "manual_seed",
     "manual_seed_all",
     "matmul",
@@ -181,7 +178,6 @@ __all__ = [
     "memory_allocated",
     "memory_cached",
     "memory_reserved",
-    "memory_snapshot",
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
@@ -197,12 +193,18 @@ __all__ = [
     "set_compile_mode",
     "set_device",
     "set_dump",
+    "set_mm_bmm_format_nd",
+    "set_option",
     "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
     "stream",
     "synchronize",
-    "use_mem_pool",
     "utilization",
+    "utils",
 ]
+
+_missing = missing("torch_npu.npu", globals())
+globals().update(_missing)
+__all__ += _missing

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 import torch
 
@@ -26,6 +28,7 @@ class DeviceProperties:
 
     name: str
     total_memory: int
+    uuid: UUID
     cube_core_num: int = CUBE_CORES
     vector_core_num: int = VECTOR_CORES
     L2_cache_size: int = 192 << 20
@@ -166,7 +169,12 @@ def get_device_name(device: Any = None) -> str:
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
     """Name, memory and cores of an NPU."""
-    return DeviceProperties(name=get_device_name(device), total_memory=int(_C.total_memory()))
+    index = _get_device_index(device)
+    return DeviceProperties(
+        name=get_device_name(index),
+        total_memory=int(_C.total_memory()),
+        uuid=uuid5(NAMESPACE_URL, f"verl-npu:{platform.node()}:{_C.visible_devices()[index]}"),
+    )
 
 
 def get_device_capability(device: Any = None) -> None:
@@ -192,10 +200,6 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 def can_device_access_peer(device: Any, peer: Any) -> bool:
     """Whether one NPU reaches another's memory: any but itself."""
     return _get_device_index(device) != _get_device_index(peer)
-
-
-def set_compile_mode(jit_compile: bool = False) -> None:
-    """Accepted: nothing is compiled here in either mode."""
 
 
 utilization = not_implemented("torch_npu.npu.utilization")

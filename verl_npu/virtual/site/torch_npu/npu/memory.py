@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torch_npu._unimplemented import not_implemented
+from torch_npu._unimplemented import missing, not_implemented
 from torch_npu.npu.device import _get_device_index
 from verl_npu.virtual.loading import extension
 
@@ -98,14 +98,95 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
         raise TypeError("Invalid type for fraction argument, must be `float`")
     if not 0 <= fraction <= 1:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-    _C.set_memory_fraction(_get_device_index(device), fraction)
+    index = _get_device_index(device)
+    _C.set_memory_fraction(index, fraction)
+    _fractions[index] = fraction
+
+
+_fractions: dict[int, float] = {}
+
+
+def get_per_process_memory_fraction(device: Any = None) -> float:
+    """The part of an NPU's memory that this process may take; 1 unless it was limited."""
+    return _fractions.get(_get_device_index(device), 1.0)
+
+
+def get_allocator_backend() -> str:
+    """There is one."""
+    return "native"
+
+
+_raw: dict[int, torch.Tensor] = {}
+
+
+def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -> int:
+    """The address of `size` bytes of an NPU's memory, until `caching_allocator_delete`.
+
+    Raises:
+        torch.OutOfMemoryError: there is not so much.
+    """
+    block = torch.empty(size, dtype=torch.uint8, device=torch.device("npu", _get_device_index(device)))
+    _raw[block.data_ptr()] = block
+    return int(block.data_ptr())
+
+
+def caching_allocator_delete(mem_ptr: int) -> None:
+    """Give it back.
+
+    Raises:
+        RuntimeError: it is no such address.
+    """
+    if _raw.pop(mem_ptr, None) is None:
+        raise RuntimeError(f"invalid device pointer: expected one of caching_allocator_alloc, found {mem_ptr:#x}")
+
+
+_SUMMARY = (  # counter, its name in the summary, whether it counts bytes
+    ("allocated_bytes", "Allocated memory", True),
+    ("active_bytes", "Active memory", True),
+    ("reserved_bytes", "NPU reserved memory", True),
+    ("inactive_split_bytes", "Non-releasable memory", True),
+    ("allocation", "Allocations", False),
+    ("active", "Active allocs", False),
+    ("segment", "NPU reserved segments", False),
+    ("inactive_split", "Non-releasable allocs", False),
+)
+_OVERSIZE = (("oversize_allocations", "Oversize allocations"), ("oversize_segments", "Oversize NPU segments"))
+_COLUMNS = {"current": "Cur Usage", "peak": "Peak Usage", "allocated": "Tot Alloc", "freed": "Tot Freed"}
+
+
+def _amount(value: int, of_bytes: bool) -> str:
+    # The unit in which at most six digits are left.
+    units = ("B ", "KB", "MB", "GB", "TB", "PB") if of_bytes else ("  ", "K ", "M ")
+    step = 1024 if of_bytes else 1000
+    power = 0
+    while value >= 768 * step and power < len(units) - 1:
+        value //= step
+        power += 1
+    return f"{value:7d} {units[power]}"
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """The counters as text."""
-    rows = memory_stats(device).items()
-    title = f"torch.npu memory of npu:{_get_device_index(device)} (virtual Ascend)"
-    return "\n".join([title, *(f"  {name:<40} {value:>16}" for name, value in rows)])
+    """The counters as a table, laid out as torch_npu does."""
+    stats = memory_stats(device)
+    ooms, retries = stats["num_ooms"], stats["num_alloc_retries"]
+    thick, thin = "=" * 75, "-" * 75
+    lines = [thick, f" {'':16} PyTorch NPU memory summary, device ID {_get_device_index(device):<18d} ", thin]
+    lines += [f"  {'':9} NPU OOMs: {ooms:<13d} | {'':6} npuMalloc retries: {retries:<9d}  ", thick]
+    lines.append(f" {'       Metric':<21} " + "".join(f"| {column:<10} " for column in _COLUMNS.values()))
+    pools = {"all": ""} if abbreviated else {"all": "", "large_pool": "large pool", "small_pool": "small pool"}
+    for counter, title, of_bytes in _SUMMARY:
+        lines.append(thin)
+        for pool, called in pools.items():
+            amounts = (_amount(stats[f"{counter}.{pool}.{column}"], of_bytes) for column in _COLUMNS)
+            name = f"      from {called}" if called else title
+            lines.append(f" {name:<21} " + "".join(f"| {amount} " for amount in amounts))
+    for counter, title in (
+        ("oversize_allocations", "Oversize allocations"),
+        ("oversize_segments", "Oversize NPU segments"),
+    ):
+        amounts = (_amount(stats[f"{counter}.{column}"], of_bytes=False) for column in _COLUMNS)
+        lines += [thin, f" {title:<21} " + "".join(f"| {amount} " for amount in amounts)]
+    return "".join(f"|{line}|\n" for line in [*lines, thick])
 
 
 def _record_memory_history(enabled: str | None = "all", **_options: Any) -> None:
@@ -114,10 +195,9 @@ def _record_memory_history(enabled: str | None = "all", **_options: Any) -> None
         not_implemented("torch_npu.npu.memory._record_memory_history")()
 
 
-memory_snapshot = not_implemented("torch_npu.npu.memory_snapshot")
 _dump_snapshot = not_implemented("torch_npu.npu.memory._dump_snapshot")
 _snapshot = not_implemented("torch_npu.npu.memory._snapshot")
-caching_allocator_alloc = not_implemented("torch_npu.npu.caching_allocator_alloc")
-caching_allocator_delete = not_implemented("torch_npu.npu.caching_allocator_delete")
 
 OutOfMemoryError = torch.OutOfMemoryError
+
+globals().update(missing("torch_npu.npu.memory", globals()))

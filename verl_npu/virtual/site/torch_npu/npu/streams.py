@@ -21,6 +21,11 @@ class Stream(torch.Stream):  # type: ignore[misc]
 
     def __new__(cls, device: Any = None, priority: int = 0, **identity: Any) -> Stream:
         if identity:
+            if identity.get("device_type") != _DEVICE_TYPE:
+                raise RuntimeError(
+                    f"expected a stream of an NPU ({_DEVICE_TYPE}), found one of {identity.get('device_type')}"
+                )
+            _C.check_index(identity.get("device_index", -1))
             existing: Stream = super().__new__(cls, priority=priority, **identity)
             return existing
         fresh: Stream = super().__new__(cls, device=torch.device("npu", _get_device_index(device)), priority=priority)
@@ -128,6 +133,16 @@ def set_stream(stream: torch.Stream | None) -> None:
     """Make a stream current on its NPU; None changes nothing."""
     if stream is not None:
         _C.set_stream_id(stream.device.index, stream.stream_id)
+
+
+def erase_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
+    """Take back `tensor.record_stream(stream)`: memory is free as soon as nobody has it, with or without.
+
+    Raises:
+        RuntimeError: not a tensor of an NPU.
+    """
+    if tensor.device.type != "npu":
+        raise RuntimeError(f"erase_stream: expected a tensor of an NPU, found one of {tensor.device}")
 
 
 def _existing(stream_id: int, index: int) -> Stream:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torch_npu._unimplemented import not_implemented
+from torch_npu._unimplemented import missing
+from torch_npu.npu.utils import get_cann_version
 from torch_npu.utils import collect_env
 
-__all__ = ["collect_env", "npu_combine_tensors"]
+__all__ = ["collect_env", "get_cann_version"]
 
-npu_combine_tensors = not_implemented("torch_npu.utils.npu_combine_tensors")
+globals().update(missing("torch_npu.utils", globals()))

@@ -1,35 +1,8 @@
-"""Mixed precision: `torch.npu.amp`, with torch's own autocast and gradient scaler on the device `npu`."""
+"""Mixed precision: `torch.npu.amp`."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-from torch.amp import custom_bwd as _custom_bwd
-from torch.amp import custom_fwd as _custom_fwd
+from torch_npu.npu.amp.autocast_mode import autocast, custom_bwd, custom_fwd
+from torch_npu.npu.amp.grad_scaler import GradScaler
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
-
-
-class autocast(torch.autocast):  # type: ignore[misc]
-    """`torch.autocast("npu", ...)`."""
-
-    def __init__(self, enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True) -> None:
-        super().__init__("npu", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
-
-
-class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
-    """`torch.amp.GradScaler("npu", ...)`."""
-
-    def __init__(self, init_scale: float = 2.0**16, **options: Any) -> None:
-        super().__init__("npu", init_scale=init_scale, **options)
-
-
-def custom_fwd(function: Any = None, *, cast_inputs: torch.dtype | None = None) -> Any:
-    """`torch.amp.custom_fwd(device_type="npu")`."""
-    return _custom_fwd(function, device_type="npu", cast_inputs=cast_inputs)
-
-
-def custom_bwd(function: Any = None) -> Any:
-    """`torch.amp.custom_bwd(device_type="npu")`."""
-    return _custom_bwd(function, device_type="npu")

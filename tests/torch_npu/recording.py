@@ -1,0 +1,69 @@
+"""A pytest plugin: writes each test's outcome as it ends, one JSON line each: a file that hangs loses one test.
+
+$TORCH_NPU_RESULTS names the file, $TORCH_NPU_SECONDS limits each test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+__all__ = ["pytest_collectreport", "pytest_runtest_logreport", "pytest_runtest_protocol"]
+
+
+def _reason(text: str, otherwise: str) -> str:
+    """The line of a traceback that says what happened."""
+    said = [line[1:].strip() for line in text.splitlines() if line.startswith("E ")]
+    said = [line for line in said if line] or [otherwise]
+    # What a process of a group raised stands at the end of the traceback that it sent.
+    raised = [line for line in said if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
+    return raised[-1] if "exception:" in said[0] and raised else said[0]
+
+
+def _write(test: str, outcome: str, text: str = "", otherwise: str = "") -> None:
+    reason = " ".join(_reason(text, otherwise).split())[:400] if outcome != "passed" else ""
+    line = {"test": test, "outcome": outcome, "reason": reason, "text": text[-6000:]}
+    with open(os.environ["TORCH_NPU_RESULTS"], "a") as results:
+        results.write(json.dumps(line) + "\n")
+
+
+def _name(nodeid: str) -> str:
+    return nodeid.partition("::")[2] or "(collecting)"
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """The call of each test; its set-up or tear-down where that failed."""
+    if report.when == "call" or report.outcome != "passed":
+        text = report.longreprtext
+        if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
+            text, said = "", str(report.longrepr[2])
+        else:
+            said = text.strip().splitlines()[-1] if text.strip() else ""
+        _write(_name(report.nodeid), report.outcome, text, said)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """A file that cannot be imported."""
+    if report.outcome == "failed":
+        text = report.longreprtext
+        _write("(collecting)", "failed", text, text.strip().splitlines()[-1])
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol() -> Iterator[Any]:
+    """End a test that takes too long."""
+    seconds = int(os.environ["TORCH_NPU_SECONDS"])
+
+    def ring(*_: Any) -> None:
+        raise TimeoutError(f"not over after {seconds} s")
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    yield
+    signal.alarm(0)

@@ -1,0 +1,115 @@
+#include "hccl_work.h"
+
+#include "alias.h"
+#include "runtime.h"
+
+#include <ATen/core/jit_type.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+namespace verl_npu {
+namespace {
+
+// What a caller waits for. Gloo's own error says what broke; this adds whose operation it was.
+class HcclWork final : public c10d::Work {
+ public:
+  HcclWork(int rank, c10d::OpType type, Works inner, std::function<void()> finish, std::vector<at::Tensor> results, std::string where,
+           double slow)
+      : Work(rank, type), inner_(std::move(inner)), finish_(std::move(finish)), results_(std::move(results)), where_(std::move(where)) {
+    not_before_ = Time::now() + std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(slow));
+  }
+
+  bool isCompleted() override {
+    for (const auto& work : inner_)
+      if (!work->isCompleted()) return false;
+    return Time::now() >= not_before_;
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    std::lock_guard<std::mutex> lock(wait_mutex_);
+    if (waited_) return true;
+    try {
+      for (const auto& work : inner_) work->wait(timeout);
+      std::this_thread::sleep_until(not_before_);
+      if (finish_) finish_();
+    } catch (const std::exception& error) {
+      TORCH_CHECK_WITH(DistBackendError, false, where_, " failed: ", error.what());
+    }
+    waited_ = true;
+    free_dropped();
+    return true;
+  }
+
+  void synchronize() override { wait(kNoTimeout); }
+  void abort() override {
+    for (const auto& work : inner_) work->abort();
+  }
+  int sourceRank() const override { return inner_.front()->sourceRank(); }
+  std::vector<at::Tensor> result() override { return results_; }
+  bool isSuccess() const override {
+    for (const auto& work : inner_)
+      if (!work->isSuccess()) return false;
+    return true;
+  }
+
+  // A future of a device holds stream events, not results in flight: it may be made when the work is done.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    std::vector<c10::Device> devices;
+    for (const auto& tensor : results_)
+      if (tensor.device().type() == kNpu && (devices.empty() || devices.back() != tensor.device())) devices.push_back(tensor.device());
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
+    try {
+      wait(kNoTimeout);
+      future->markCompleted(c10::IValue(results_));
+    } catch (...) {
+      future->setError(std::current_exception());
+    }
+    return future;
+  }
+
+ private:
+  using Time = std::chrono::steady_clock;
+
+  Works inner_;
+  Time::time_point not_before_;  // a slow link (faults.h)
+  std::function<void()> finish_;
+  std::vector<at::Tensor> results_;
+  std::string where_;
+  std::mutex wait_mutex_;
+  bool waited_ = false;
+};
+
+// Several operations that were issued together.
+class CoalescedWork final : public c10d::Work {
+ public:
+  CoalescedWork(int rank, Works works) : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+  bool isCompleted() override {
+    for (const auto& work : works_)
+      if (!work->isCompleted()) return false;
+    return true;
+  }
+  bool wait(std::chrono::milliseconds timeout) override {
+    for (const auto& work : works_) work->wait(timeout);
+    return true;
+  }
+  void synchronize() override { wait(kNoTimeout); }
+
+ private:
+  Works works_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Work> work_of(int rank, c10d::OpType type, Works inner, std::function<void()> finish,
+                                       std::vector<at::Tensor> results, std::string where, double slow) {
+  return c10::make_intrusive<HcclWork>(rank, type, std::move(inner), std::move(finish), std::move(results), std::move(where), slow);
+}
+
+c10::intrusive_ptr<c10d::Work> coalesced_work(int rank, Works works) {
+  return c10::make_intrusive<CoalescedWork>(rank, std::move(works));
+}
+
+}  // namespace verl_npu

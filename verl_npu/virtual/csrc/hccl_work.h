@@ -1,0 +1,22 @@
+// What a caller of a collective waits for.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace verl_npu {
+
+using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+// One operation: `inner` are gloo's, `finish` runs once after they have succeeded, `results` are the NPU tensors that it
+// fills, `where` names it in errors; it is not over for `slow` seconds (faults.h).
+c10::intrusive_ptr<c10d::Work> work_of(int rank, c10d::OpType type, Works inner, std::function<void()> finish,
+                                       std::vector<at::Tensor> results, std::string where, double slow);
+
+// Several operations that were issued together.
+c10::intrusive_ptr<c10d::Work> coalesced_work(int rank, Works works);
+
+}  // namespace verl_npu

@@ -1,0 +1,27 @@
+"""The public names of the torch_npu that is pretended: names.json, made by scripts/record_names.py from the wheels."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+from packaging.version import Version
+
+__all__ = ["of_module"]
+
+RECORDED = Path(__file__).with_name("names.json")
+
+
+@functools.cache
+def _recorded() -> dict[str, dict[str, str]]:
+    return json.loads(RECORDED.read_text())  # type: ignore[no-any-return]
+
+
+def of_module(module: str, version: str) -> list[str]:
+    """What a module offers in a version: of the oldest recorded one, where that is older still."""
+    # A name's first version and, where it went, the first without it.
+    spans = {name: [Version(v) for v in text.split()] for name, text in _recorded().get(module, {}).items()}
+    oldest = min((span[0] for span in spans.values()), default=Version("0"))
+    wanted = max(Version(Version(version).base_version), oldest)
+    return [name for name, (since, *gone) in spans.items() if since <= wanted and all(wanted < end for end in gone)]

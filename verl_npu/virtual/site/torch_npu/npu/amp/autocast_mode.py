@@ -1,0 +1,28 @@
+"""Autocast of `torch.npu.amp`: torch's own, on the device `npu`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.amp import custom_bwd as _custom_bwd
+from torch.amp import custom_fwd as _custom_fwd
+
+__all__ = ["autocast", "custom_bwd", "custom_fwd"]
+
+
+class autocast(torch.autocast):  # type: ignore[misc]
+    """`torch.autocast("npu", ...)`."""
+
+    def __init__(self, enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True) -> None:
+        super().__init__("npu", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
+
+
+def custom_fwd(function: Any = None, *, cast_inputs: torch.dtype | None = None) -> Any:
+    """`torch.amp.custom_fwd(device_type="npu")`."""
+    return _custom_fwd(function, device_type="npu", cast_inputs=cast_inputs)
+
+
+def custom_bwd(function: Any = None) -> Any:
+    """`torch.amp.custom_bwd(device_type="npu")`."""
+    return _custom_bwd(function, device_type="npu")

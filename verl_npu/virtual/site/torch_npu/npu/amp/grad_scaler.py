@@ -1,0 +1,65 @@
+"""The gradient scaler of `torch.npu.amp`: torch_npu/npu/amp/grad_scaler.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["GradScaler"]
+
+
+class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
+    """`torch.amp.GradScaler("npu", ...)`, with what torch_npu's own one has beside on an Ascend 910B: an overflow in one
+    optimizer's gradients skips the steps of all that follow until `update`, and with `dynamic=False` the scale stays as
+    it is and no step is skipped."""
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        dynamic: bool = True,
+        enabled: bool = True,
+    ) -> None:
+        super().__init__("npu", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+        self._dynamic = dynamic
+        self._has_overflow = False
+
+    def _unscale_grads_(self, *args: Any, **options: Any) -> dict[torch.device, torch.Tensor]:
+        found: dict[torch.device, torch.Tensor] = super()._unscale_grads_(*args, **options)
+        self._has_overflow |= self._dynamic and any(bool(value.item()) for value in found.values())
+        for value in found.values():
+            value.fill_(float(self._has_overflow))
+        return found
+
+    def _maybe_opt_step(self, *args: Any, **options: Any) -> Any:
+        if not self._has_overflow:
+            return super()._maybe_opt_step(*args, **options)
+        print("Gradient overflow. Skipping step")
+        return None
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """End the iteration: the scale follows its overflows, unless it is given or not dynamic."""
+        self._has_overflow = False
+        if self.is_enabled() and not self._dynamic and new_scale is None:
+            self._per_optimizer_states.clear()
+        else:
+            super().update(new_scale)
+
+    def state_dict(self) -> dict[str, Any]:
+        """torch's, and whether the scale is dynamic."""
+        state: dict[str, Any] = super().state_dict()
+        return state | {"dynamic": self._dynamic} if self.is_enabled() else state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state of this kind.
+
+        Raises:
+            RuntimeError: it is empty.
+            KeyError: it does not say whether the scale is dynamic.
+        """
+        super().load_state_dict(state_dict)
+        if self.is_enabled():
+            self._dynamic = state_dict["dynamic"]
