@@ -6,7 +6,8 @@ out-of-tree device), distributed/tensor or distributed/_composable/fsdp. Runs fr
 is changed to ours (`openreg`, `torch.openreg`, `torch_openreg` to `npu`, `torch.npu`, `torch_npu`), and nothing else.
 
 Prints what passed and failed in each file, and why. Why a test cannot pass here is in reasons.py: a failure without
-one, or a reason of a test that passes, is said, and the run ends with 1. `--table` rewrites the documentation's table.
+one, or a reason of a test that passes, is said, and the run ends with 1. With `--cpu` each file also runs on the CPU:
+what fails there as well says nothing of the device. `--table` rewrites the documentation's table.
 """
 
 from __future__ import annotations
@@ -61,9 +62,11 @@ def prepared(checkout: Path, file: Path, folder: Path) -> Path:
 
 
 def run(script: Path, npus: int, seconds: float) -> Iterator[tuple[str, str, str]]:
-    """How each test of a file ended: its name, its outcome, and what was said where it did not pass."""
+    """How each test of a file ended: its name, its outcome, and what was said where it did not pass. On no NPUs the
+    tests that choose their device take the CPU."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("VERL_NPU_") or k == "VERL_NPU_CACHE"}
-    environment |= {"VERL_NPU_VIRTUAL": str(npus), "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+    environment |= {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+    environment |= {"VERL_NPU_VIRTUAL": str(npus)} if npus else {}
     report = script.with_suffix(".xml")
     command = [sys.executable, "-c", PYTEST, "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "--tb=short"]
     try:
@@ -88,6 +91,13 @@ def run(script: Path, npus: int, seconds: float) -> Iterator[tuple[str, str, str
         yield name.rpartition(".")[2], outcome, said[:200]
 
 
+def failing(script: Path, seconds: float) -> Iterator[tuple[str, str]]:
+    """The tests of a file that fail on the CPU, and how."""
+    for name, outcome, said in run(script, 0, seconds):
+        if outcome not in ("passed", "skipped"):
+            yield name, f"fails on the CPU too: {said}"
+
+
 def files(test: Path, asked: list[str]) -> Iterator[Path]:
     """The files that were asked for, below `test`; raises SystemExit for one that is not there."""
     for name in asked:
@@ -98,12 +108,12 @@ def files(test: Path, asked: list[str]) -> Iterator[Path]:
             yield found.relative_to(test)
 
 
-def table(rows: list[tuple[str, Counter[str], list[str]]]) -> str:
-    """The documentation's table: a line for each file, and one for each test that does not pass."""
+def table(rows: list[tuple[str, Counter[str], dict[str, list[str]]]]) -> str:
+    """The documentation's table: for each file what passed, and what did not, by its reason."""
     lines = ["| file | passed | does not pass | reason |", "|---|---|---|---|"]
     for file, counts, bad in rows:
-        lines.append(f"| `{file}` | {counts['passed']} | {sum(counts.values()) - counts['passed']} | |")
-        lines += [f"| | | `{name.rpartition('::')[2]}` | {reason(name)} |" for name in bad]
+        lines.append(f"| `{file}` | {counts['passed']} | {sum(counts.values()) - counts['passed'] or ''} | |")
+        lines += [f"| | | {', '.join(f'`{name}`' for name in names)} | {why} |" for why, names in bad.items()]
     return "\n".join(lines)
 
 
@@ -114,26 +124,30 @@ def main() -> int:
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--npus", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=600, help="for one file (default 600)")
+    parser.add_argument(
+        "--cpu", action="store_true", help="run each file on the CPU too: what fails there is no finding"
+    )
     parser.add_argument("--table", action="store_true", help="rewrite the table of the documentation")
     asked = parser.parse_args()
     test = asked.checkout / "test"
     if not test.is_dir():
         parser.error(f"expected a checkout of github.com/pytorch/pytorch, found no folder test in {asked.checkout}")
-    rows: list[tuple[str, Counter[str], list[str]]] = []
+    rows: list[tuple[str, Counter[str], dict[str, list[str]]]] = []
     surprises = []
     with tempfile.TemporaryDirectory(prefix="pytorch-tests-") as folder:
         for file in files(test, asked.files):
             counts: Counter[str] = Counter()
-            bad = []
+            bad: dict[str, list[str]] = {}
             script = prepared(asked.checkout, file, Path(folder))
+            host = dict(failing(script, asked.seconds)) if asked.cpu else {}
             for name, outcome, said in run(script, asked.npus, asked.seconds):
                 counts[outcome] += 1
                 full = f"{file.stem}::{name}"
                 if outcome == "passed":
                     surprises += [f"{full}: passes, but reasons.py says why it cannot"] if full in REASONS else []
                     continue
-                bad.append(full)
-                why = reason(full, said if outcome == "skipped" else "")
+                why = reason(full, f"PyTorch skips it: {said}" if outcome == "skipped" else host.get(name, ""))
+                bad.setdefault(why, []).append(name.rpartition("::")[2])
                 print(f"  {outcome:8} {full}: {why or said}", flush=True)
                 surprises += [] if why else [f"{full}: {said}"]
             rows.append((file.name, counts, bad))

@@ -29,7 +29,7 @@ REASONS: dict[str, str] = {
     "test_ops::TestSDPA::test_scaled_dot_product_fused_attention_overrideable_backward": _SDPA,
     "test_ops::TestSDPAExtended::test_fused_sdp_choice_with_mask": _SDPA,
     "test_ops::TestSTUBExtended::test_custom_abs": _OPERATOR,
-    "test_openreg::TestOpenReg::test_autograd_init": "asks the example device's module for NUM_DEVICES",
+    "test_openreg::TestNPU::test_autograd_init": "asks the example device's module for NUM_DEVICES",
     "test_rng::TestRNG::test_offset_unsupported": "functions of the example device; an NPU's generator has an offset",
     "test_storage::TestSerialization::test_copy_backend_meta": _METADATA,
     "test_storage::TestSerialization::test_fake_tensor_metadata_preservation": _METADATA,
