@@ -82,7 +82,7 @@ def test_saved_tensors_load_onto_any_device(npu: ModuleType) -> None:
     npu.save({"w": npu.arange(3.0, device="npu:1")}, file)
     for place in ("cpu", "npu:0"):
         file.seek(0)
-        loaded = npu.load(file, map_location=place)["w"]
+        loaded = npu.load(file, map_location=place, weights_only=True)["w"]
         assert loaded.device == npu.device(place)
         assert loaded.tolist() == [0, 1, 2]
     file.seek(0)

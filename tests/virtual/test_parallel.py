@@ -21,7 +21,7 @@ import torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 try: from torch.distributed.fsdp import fully_shard
-except ImportError: from torch.distributed._composable.fsdp import fully_shard  # torch 2.5
+except ImportError: fully_shard = None  # torch 2.5's, elsewhere, needs CUDA
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, schedules
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
@@ -115,6 +115,7 @@ average = torch.zeros(1)
 dist.reduce_scatter_tensor(average, torch.ones(size), op=dist.ReduceOp.AVG)  # gloo of torch 2.8 sums
 out = {"gloo_averages": average.item() == 1}
 for kind in os.environ["KINDS"].split(","):
+    if kind == "fsdp2" and fully_shard is None: continue
     out[kind] = {}
     for device in ("cpu", "npu"):
         mesh = init_device_mesh(device, (size,))
@@ -135,6 +136,8 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_equals_the_cpu_and_gloo(trained: list[dict[str, Any]], kind: str) -> None:
+    if kind == "fsdp2" and "fsdp2" not in trained[0]:
+        pytest.skip("this torch's FSDP2 needs CUDA, and torch_npu of that version does not change it")
     if kind == "fsdp2" and not all(rank["gloo_averages"] for rank in trained):
         pytest.skip("this torch's gloo sums where FSDP2 asks for the average: there is nothing to compare with")
     for rank in trained:
