@@ -16,13 +16,13 @@ KINDS = ("fsdp1", "fsdp2", "tensor", "pipeline")
 
 # Every rank trains each kind on both devices, and prints the losses, gradient norms and weights in hexadecimal.
 PROGRAM = """
-import datetime, json, os
+import datetime, inspect, json, os
 import torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 try: from torch.distributed.fsdp import fully_shard
-except ImportError: from torch.distributed._composable.fsdp import fully_shard  # torch 2.5
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+except ImportError: fully_shard = None  # torch 2.5's, elsewhere, needs CUDA
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, schedules
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
@@ -83,9 +83,22 @@ def tensor(device, mesh):
         parallelize_module(block, mesh, plan)
     return train(model, device, lambda batch: batch.chunk(size, 1)[rank])
 
+class Batch:
+    def __init__(self, works): self.works = works
+    def wait(self): [work.wait() for work in self.works]
+
+# Before 2.8 torch waits for the last message of a batch only. HCCL runs a batch as one; gloo loses the others.
+last_only = not hasattr(schedules, "_wait_batch_p2p")
+send_batch = schedules._batch_p2p
+def wait_for_all(messages, desc=None): return Batch(dist.batch_isend_irecv(messages)) if messages else None
+
 def pipeline(device, mesh):
+    if last_only: schedules._batch_p2p = wait_for_all if device == "cpu" else send_batch
     module = torch.nn.Sequential(*blocks(size)[rank:rank + 1]).to(device)
-    stage = PipelineStage(module, rank, size, torch.device(device) if device == "cpu" else torch.device("npu", rank))
+    where = torch.device(device) if device == "cpu" else torch.device("npu", rank)
+    asks = inspect.signature(PipelineStage).parameters["input_args"].default is inspect.Parameter.empty  # torch 2.5
+    shape = (torch.empty(3, 12, WIDTH, device=where),) if asks else ()
+    stage = PipelineStage(module, rank, size, where, *shape)
     schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=lambda out, target: (out - target).pow(2).mean())
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.05)
     seen = []
@@ -102,6 +115,7 @@ average = torch.zeros(1)
 dist.reduce_scatter_tensor(average, torch.ones(size), op=dist.ReduceOp.AVG)  # gloo of torch 2.8 sums
 out = {"gloo_averages": average.item() == 1}
 for kind in os.environ["KINDS"].split(","):
+    if kind == "fsdp2" and fully_shard is None: continue
     out[kind] = {}
     for device in ("cpu", "npu"):
         mesh = init_device_mesh(device, (size,))
@@ -122,6 +136,8 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_equals_the_cpu_and_gloo(trained: list[dict[str, Any]], kind: str) -> None:
+    if kind == "fsdp2" and "fsdp2" not in trained[0]:
+        pytest.skip("this torch's FSDP2 needs CUDA, and torch_npu of that version does not change it")
     if kind == "fsdp2" and not all(rank["gloo_averages"] for rank in trained):
         pytest.skip("this torch's gloo sums where FSDP2 asks for the average: there is nothing to compare with")
     for rank in trained:

@@ -72,6 +72,8 @@ def _by_name(function: Operator, schema: Any) -> Operator:
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        return function(**{**defaults, **dict(zip(names, args, strict=False)), **options})
+        results = function(**{**defaults, **dict(zip(names, args, strict=False)), **options})
+        # Later versions have more results, behind those of the earlier ones.
+        return results[: len(schema.returns)] if isinstance(results, tuple) else results
 
     return call

@@ -15,9 +15,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <iomanip>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <sstream>
-#include <unordered_set>
 
 namespace verl_npu {
 namespace {
@@ -181,8 +182,9 @@ NpuAllocator g_allocator;
 REGISTER_ALLOCATOR(kNpu, &g_allocator);
 
 std::mutex g_pinned_mutex;
-std::unordered_set<const void*>& pinned_blocks() {
-  static auto* blocks = new std::unordered_set<const void*>();
+// Where each block begins, and its size.
+std::map<const char*, size_t>& pinned_blocks() {
+  static auto* blocks = new std::map<const char*, size_t>();
   return *blocks;
 }
 
@@ -190,7 +192,7 @@ void free_pinned(void* data) {
   if (data == nullptr) return;
   {
     std::lock_guard<std::mutex> lock(g_pinned_mutex);
-    pinned_blocks().erase(data);
+    pinned_blocks().erase(static_cast<const char*>(data));
   }
   std::free(data);
 }
@@ -205,7 +207,7 @@ struct PinnedAllocator final : c10::Allocator {
     if (nbytes > 0) {
       TORCH_CHECK(posix_memalign(&data, kHeader, nbytes) == 0, "cannot allocate ", nbytes, " bytes of pinned host memory");
       std::lock_guard<std::mutex> lock(g_pinned_mutex);
-      pinned_blocks().insert(data);
+      pinned_blocks().emplace(static_cast<const char*>(data), nbytes);
     }
     return {data, data, &free_pinned, c10::Device(c10::kCPU)};
   }
@@ -308,7 +310,9 @@ c10::Allocator* pinned_allocator() {
 
 bool is_pinned(const void* data) {
   std::lock_guard<std::mutex> lock(g_pinned_mutex);
-  return pinned_blocks().count(data) > 0;
+  const auto* byte = static_cast<const char*>(data);
+  auto block = pinned_blocks().upper_bound(byte);
+  return block != pinned_blocks().begin() && byte < std::prev(block)->first + std::prev(block)->second;
 }
 
 }  // namespace verl_npu

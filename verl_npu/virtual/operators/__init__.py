@@ -17,7 +17,7 @@ from verl_npu.virtual.operators.activation import (
 from verl_npu.virtual.operators.attention import npu_fusion_attention
 from verl_npu.virtual.operators.gating import npu_moe_gating_top_k, npu_moe_gating_top_k_softmax
 from verl_npu.virtual.operators.grouped import npu_grouped_matmul, npu_grouped_matmul_add_
-from verl_npu.virtual.operators.inference import npu_fused_infer_attention_score
+from verl_npu.virtual.operators.inference import npu_fused_infer_attention_score, npu_fused_infer_attention_score_v2
 from verl_npu.virtual.operators.layout import npu_dtype_cast, npu_format_cast, npu_format_cast_
 from verl_npu.virtual.operators.loss import npu_cross_entropy_loss
 from verl_npu.virtual.operators.matrix import npu_bmmV2, npu_linear
@@ -29,6 +29,7 @@ from verl_npu.virtual.operators.permutation import (
     npu_moe_token_unpermute,
     npu_moe_token_unpermute_with_routing_map,
 )
+from verl_npu.virtual.operators.ring import npu_fusion_attention_grad, npu_ring_attention_update
 from verl_npu.virtual.operators.rotary import npu_apply_rotary_pos_emb, npu_rotary_mul
 from verl_npu.virtual.operators.routing import (
     npu_moe_compute_expert_tokens,
@@ -48,7 +49,9 @@ __all__ = [
     "npu_format_cast",
     "npu_format_cast_",
     "npu_fused_infer_attention_score",
+    "npu_fused_infer_attention_score_v2",
     "npu_fusion_attention",
+    "npu_fusion_attention_grad",
     "npu_gelu",
     "npu_grouped_matmul",
     "npu_grouped_matmul_add_",
@@ -62,6 +65,7 @@ __all__ = [
     "npu_moe_token_permute_with_routing_map",
     "npu_moe_token_unpermute",
     "npu_moe_token_unpermute_with_routing_map",
+    "npu_ring_attention_update",
     "npu_rms_norm",
     "npu_rotary_mul",
     "npu_scaled_masked_softmax",

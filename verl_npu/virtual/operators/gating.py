@@ -47,6 +47,8 @@ def npu_moe_gating_top_k(
     k: int,
     *,
     bias: Tensor | None = None,
+    input_ids: Tensor | None = None,
+    tid2eid: Tensor | None = None,
     k_group: int = 1,
     group_count: int = 1,
     group_select_mode: int = 0,
@@ -67,7 +69,12 @@ def npu_moe_gating_top_k(
 
     Raises:
         RuntimeError: an argument out of range, and in backward.
+        NotImplementedError: input_ids or tid2eid: experts by token id.
     """
+    if input_ids is not None or tid2eid is not None:
+        raise NotImplementedError(
+            "npu_moe_gating_top_k: input_ids and tid2eid are not implemented by the virtual Ascend"
+        )
     experts = x.shape[-1]
     for name, value, good in (
         ("k", k, 0 < k <= experts),

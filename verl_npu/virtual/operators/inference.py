@@ -1,15 +1,18 @@
-"""npu_fused_infer_attention_score: op-plugin,
-docs/zh/custom_APIs/torch_npu/torch_npu-npu_fused_infer_attention_score.md."""
+"""npu_fused_infer_attention_score and its second version: op-plugin,
+docs/zh/custom_APIs/torch_npu/torch_npu-npu_fused_infer_attention_score.md and _v2.md."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 
-from verl_npu.virtual.operators.attention import UNBOUNDED, SparseMode, _attend, _How, _Rule
 from verl_npu.virtual.operators.gradient import without_formula
+from verl_npu.virtual.operators.masks import UNBOUNDED, Rule, SparseMode
+from verl_npu.virtual.operators.scores import How, attend
+from verl_npu.virtual.operators.sequences import cache_lengths, cached, joined, sequences
+
+__all__ = ["npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"]
 
 _LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND", "TND")
 
@@ -71,12 +74,7 @@ def npu_fused_infer_attention_score(
         RuntimeError: an argument out of range, and in backward.
         NotImplementedError: quantisation, pse_shift, rope, shared prefixes, padding sizes, sparse modes above 4.
     """
-    given = locals()
-    for name in _UNWRITTEN:
-        if given[name] is not None and given[name] != 0:
-            raise NotImplementedError(
-                f"npu_fused_infer_attention_score: {name} is not implemented by the virtual Ascend"
-            )
+    _refuse("npu_fused_infer_attention_score", locals(), _UNWRITTEN)
     if input_layout not in _LAYOUTS:
         raise RuntimeError(
             f"npu_fused_infer_attention_score: input_layout should be {'/'.join(_LAYOUTS)}, but got {input_layout!r}"
@@ -91,14 +89,14 @@ def npu_fused_infer_attention_score(
         )
 
     def compute() -> tuple[Tensor, ...]:
-        queries = _sequences(query, input_layout, num_heads, actual_seq_lengths)
+        queries = sequences(query, input_layout, num_heads, actual_seq_lengths)
         if block_table is None:
-            keys = _sequences(key, input_layout, key_heads, actual_seq_lengths_kv)
-            values = _sequences(value, input_layout, key_heads, actual_seq_lengths_kv)
+            keys = sequences(key, input_layout, key_heads, actual_seq_lengths_kv)
+            values = sequences(value, input_layout, key_heads, actual_seq_lengths_kv)
         else:
-            lengths = _cache_lengths(actual_seq_lengths_kv, len(queries))
-            keys = _cached(key, block_table, block_size, key_heads, lengths)
-            values = _cached(value, block_table, block_size, key_heads, lengths)
+            lengths = cache_lengths(actual_seq_lengths_kv, len(queries))
+            keys = cached(key, block_table, block_size, key_heads, lengths)
+            values = cached(value, block_table, block_size, key_heads, lengths)
         if not len(queries) == len(keys) == len(values):
             raise RuntimeError(
                 f"npu_fused_infer_attention_score: {len(queries)} sequences of queries, but {len(keys)} of keys and "
@@ -112,15 +110,91 @@ def npu_fused_infer_attention_score(
             keep = rule.keep(q.shape[1], k.shape[1], q.device)
             while keep is not None and keep.dim() < 4:
                 keep = keep.unsqueeze(0)
-            out, top, total = _attend(q[None], k[None], v[None], _How(scale), keep)
+            out, top, total = attend(q[None], k[None], v[None], How(scale), keep)
             outs.append(out[0])
             lses.append((top + total.log())[0, ..., :1])
         rows = query.shape[{"TND": 0, "BNSD": 2, "BNSD_BSND": 2}.get(input_layout, 1)]
-        lse = _joined(lses, rows, "TND" if input_layout == "TND" else "BNSD")
-        return _joined(outs, rows, input_layout), lse if softmax_lse_flag else lse.new_empty(0)
+        lse = joined(lses, rows, "TND" if input_layout == "TND" else "BNSD")
+        return joined(outs, rows, input_layout), lse if softmax_lse_flag else lse.new_empty(0)
 
     attention, lse = without_formula("npu_fused_infer_attention_score", (query, key, value), compute)
     return attention, lse
+
+
+def npu_fused_infer_attention_score_v2(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+    pse_shift: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    actual_seq_qlen: Sequence[int] | None = None,
+    actual_seq_kvlen: Sequence[int] | None = None,
+    block_table: Tensor | None = None,
+    dequant_scale_query: Tensor | None = None,
+    dequant_scale_key: Tensor | None = None,
+    dequant_offset_key: Tensor | None = None,
+    dequant_scale_value: Tensor | None = None,
+    dequant_offset_value: Tensor | None = None,
+    dequant_scale_key_rope: Tensor | None = None,
+    quant_scale_out: Tensor | None = None,
+    quant_offset_out: Tensor | None = None,
+    quant_scale_p: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
+    num_query_heads: int = 1,
+    num_key_value_heads: int = 0,
+    softmax_scale: float = 1.0,
+    pre_tokens: int = UNBOUNDED,
+    next_tokens: int = UNBOUNDED,
+    input_layout: str = "BSH",
+    sparse_mode: int = 0,
+    block_size: int = 0,
+    query_quant_mode: int = 0,
+    key_quant_mode: int = 0,
+    value_quant_mode: int = 0,
+    inner_precise: int = 0,
+    return_softmax_lse: bool = False,
+    query_dtype: int | None = None,
+    key_dtype: int | None = None,
+    value_dtype: int | None = None,
+    query_rope_dtype: int | None = None,
+    key_rope_dtype: int | None = None,
+    key_shared_prefix_dtype: int | None = None,
+    value_shared_prefix_dtype: int | None = None,
+    dequant_scale_query_dtype: int | None = None,
+    dequant_scale_key_dtype: int | None = None,
+    dequant_scale_value_dtype: int | None = None,
+    dequant_scale_key_rope_dtype: int | None = None,
+    out_dtype: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`npu_fused_infer_attention_score` by other names of its arguments.
+
+    Raises:
+        RuntimeError: an argument out of range, and in backward.
+        NotImplementedError: quantisation, pse_shift, rope, a sink, dtypes.
+    """
+    _refuse("npu_fused_infer_attention_score_v2", locals(), _UNWRITTEN_V2)
+    return npu_fused_infer_attention_score(
+        query,
+        key,
+        value,
+        atten_mask=atten_mask,
+        actual_seq_lengths=actual_seq_qlen,
+        actual_seq_lengths_kv=actual_seq_kvlen,
+        block_table=block_table,
+        num_heads=num_query_heads,
+        num_key_value_heads=num_key_value_heads,
+        scale=softmax_scale,
+        pre_tokens=pre_tokens,
+        next_tokens=next_tokens,
+        input_layout=input_layout,
+        sparse_mode=sparse_mode,
+        block_size=block_size,
+        inner_precise=inner_precise,
+        softmax_lse_flag=return_softmax_lse,
+    )
 
 
 _UNWRITTEN = (
@@ -150,9 +224,48 @@ _UNWRITTEN = (
 )
 
 
+_UNWRITTEN_V2 = (
+    "query_rope",
+    "key_rope",
+    "pse_shift",
+    "dequant_scale_query",
+    "dequant_scale_key",
+    "dequant_offset_key",
+    "dequant_scale_value",
+    "dequant_offset_value",
+    "dequant_scale_key_rope",
+    "quant_scale_out",
+    "quant_offset_out",
+    "quant_scale_p",
+    "learnable_sink",
+    "query_quant_mode",
+    "key_quant_mode",
+    "value_quant_mode",
+    "query_dtype",
+    "key_dtype",
+    "value_dtype",
+    "query_rope_dtype",
+    "key_rope_dtype",
+    "key_shared_prefix_dtype",
+    "value_shared_prefix_dtype",
+    "dequant_scale_query_dtype",
+    "dequant_scale_key_dtype",
+    "dequant_scale_value_dtype",
+    "dequant_scale_key_rope_dtype",
+    "out_dtype",
+)
+
+
+def _refuse(operator: str, given: Mapping[str, object], unwritten: Sequence[str]) -> None:
+    for name in unwritten:
+        value = given[name]
+        if isinstance(value, Tensor) or value not in (None, 0):
+            raise NotImplementedError(f"{operator}: {name} is not implemented by the virtual Ascend")
+
+
 def _rule(
     mask: Tensor | None, number: int, count: int, rows: int, columns: int, mode: int, before: int, after: int
-) -> _Rule:
+) -> Rule:
     kind = SparseMode(mode)
     if mask is not None and mask.dim() > 2 and mask.shape[0] == count:
         mask = mask[number]
@@ -162,54 +275,4 @@ def _rule(
             mask = None
     if mask is not None and kind in (SparseMode.DEFAULT, SparseMode.ALL):
         mask = mask[..., :rows, :columns]
-    return _Rule(kind, mask, before, after)
-
-
-def _sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | None) -> list[Tensor]:
-    """Each sequence as [N,S,D], as long as it is."""
-    if layout == "TND":
-        if not lengths:
-            raise RuntimeError("npu_fused_infer_attention_score: TND takes the sequences' cumulative lengths")
-        starts = [0, *lengths[:-1]]
-        return [tensor[start:end].transpose(0, 1) for start, end in zip(starts, lengths, strict=True)]
-    if layout == "BSH":
-        tensor = tensor.unflatten(-1, (heads, -1))
-    by_head = tensor if layout in ("BNSD", "BNSD_BSND") else tensor.transpose(1, 2)
-    if lengths is None:
-        return list(by_head)
-    if len(lengths) == 1:
-        lengths = list(lengths) * by_head.shape[0]
-    return [sequence[:, :length] for sequence, length in zip(by_head, lengths, strict=True)]
-
-
-def _cache_lengths(lengths: Sequence[int] | None, count: int) -> list[int]:
-    if lengths is None or len(lengths) not in (1, count):
-        raise RuntimeError(
-            f"npu_fused_infer_attention_score: a block_table needs actual_seq_lengths_kv of {count} sequences, but "
-            f"got {lengths}"
-        )
-    return list(lengths) * count if len(lengths) == 1 else list(lengths)
-
-
-def _cached(cache: Tensor, table: Tensor, size: int, heads: int, lengths: list[int]) -> list[Tensor]:
-    blocks = cache.unflatten(-1, (heads, -1)).transpose(1, 2) if cache.dim() == 3 else cache  # [blocks,N,size,D]
-    if blocks.shape[2] != size:
-        raise RuntimeError(
-            f"npu_fused_infer_attention_score: block_size is {size}, but blocks have {blocks.shape[2]} rows"
-        )
-    found = []
-    for row, length in zip(table, lengths, strict=True):
-        used = row[: -(-length // size)].long()
-        found.append(blocks[used].transpose(0, 1).flatten(1, 2)[:, :length])
-    return found
-
-
-def _joined(parts: list[Tensor], rows: int, layout: str) -> Tensor:
-    """Sequences [N,S,D] in one tensor of `rows` (of all tokens, in TND); what they do not fill is zero."""
-    if layout == "TND":
-        packed = torch.cat([part.transpose(0, 1) for part in parts])
-        return torch.nn.functional.pad(packed, (0, 0, 0, 0, 0, rows - packed.shape[0]))
-    out = torch.stack([torch.nn.functional.pad(part, (0, 0, 0, rows - part.shape[1])) for part in parts])
-    if layout == "BSH":
-        return out.transpose(1, 2).flatten(2)
-    return out.transpose(1, 2) if layout in ("BSND", "BNSD_BSND") else out
+    return Rule(kind, mask, before, after)

@@ -41,12 +41,12 @@ def npu_rotary_mul(
 
 
 def npu_apply_rotary_pos_emb(
-    query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, layout: str = "BSH", rotary_mode: str = "half"
+    query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, layout: str = "BSND", rotary_mode: str = "half"
 ) -> tuple[Tensor, Tensor]:
     """`npu_rotary_mul` of query and key; no gradient.
 
-    Shapes: query [B,S,N,D], key [B,S,Nkv,D], cos and sin [B,S,1,D] in the layout "BSH"; "SBH", "BNSD" and "TND"
-    ([T,N,D]) alike: cos and sin must broadcast.
+    Shapes: query [B,S,N,D], key [B,S,Nkv,D], cos and sin [B,S,1,D] in the layout "BSND", or "BSH" as it was called
+    first; "SBH", "BNSD" and "TND" ([T,N,D]) alike: cos and sin must broadcast.
 
     Raises:
         RuntimeError: an unknown layout or mode, widths that differ, and in backward.

@@ -99,11 +99,13 @@ def npu_moe_finalize_routing(
     expanded_src_to_dst_row: Tensor,
     export_for_source_row: Tensor | None,
     drop_pad_mode: int | None = 0,
+    k: int | None = 1,
 ) -> Tensor:
     """`skip1 + skip2 + sum_k scales[i,k] * (rows[place[i,k]] + bias[expert[i,k]])`; no gradient.
 
     Shapes: rows [T*K,H] (drop_pad_mode 0, 2) or [E,C,H] (1, 3; -1 stands for a row of zeros), skips [T,H], bias [E,H],
-    scales [T,K], places int32 [T*K]: column by column (0, 1) or row by row (2, 3), experts int32 [T,K].
+    scales [T,K] (without them K is `k`), places int32 [T*K]: column by column (0, 1) or row by row (2, 3), experts
+    int32 [T,K].
 
     Raises:
         RuntimeError: an unknown mode, skip2 without skip1, bias without experts, and in backward.
@@ -117,7 +119,7 @@ def npu_moe_finalize_routing(
 
     def compute() -> tuple[Tensor, ...]:
         rows = expanded_permuted_rows.reshape(-1, expanded_permuted_rows.shape[-1])
-        copies = 1 if scales is None else scales.shape[1]
+        copies = k or 1 if scales is None else scales.shape[1]
         places = expanded_src_to_dst_row.long()
         places = places.view(copies, -1).t() if mode in (0, 1) else places.view(-1, copies)
         found = rows[places.clamp_min(0)].masked_fill((places < 0).unsqueeze(-1), 0)

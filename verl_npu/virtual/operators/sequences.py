@@ -1,0 +1,62 @@
+"""The sequences of a batch for inference, apart: each as long as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["cache_lengths", "cached", "joined", "sequences"]
+
+
+def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | None) -> list[Tensor]:
+    """Each sequence as [N,S,D], as long as it is."""
+    if layout == "TND":
+        if not lengths:
+            raise RuntimeError("npu_fused_infer_attention_score: TND takes the sequences' cumulative lengths")
+        starts = [0, *lengths[:-1]]
+        return [tensor[start:end].transpose(0, 1) for start, end in zip(starts, lengths, strict=True)]
+    if layout == "BSH":
+        tensor = tensor.unflatten(-1, (heads, -1))
+    by_head = tensor if layout in ("BNSD", "BNSD_BSND") else tensor.transpose(1, 2)
+    if lengths is None:
+        return list(by_head)
+    if len(lengths) == 1:
+        lengths = list(lengths) * by_head.shape[0]
+    return [sequence[:, :length] for sequence, length in zip(by_head, lengths, strict=True)]
+
+
+def cache_lengths(lengths: Sequence[int] | None, count: int) -> list[int]:
+    """The length of each sequence of a cache; raises RuntimeError without them."""
+    if lengths is None or len(lengths) not in (1, count):
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: a block_table needs actual_seq_lengths_kv of {count} sequences, but "
+            f"got {lengths}"
+        )
+    return list(lengths) * count if len(lengths) == 1 else list(lengths)
+
+
+def cached(cache: Tensor, table: Tensor, size: int, heads: int, lengths: list[int]) -> list[Tensor]:
+    """Each sequence of a paged cache as [N,S,D], from its blocks."""
+    blocks = cache.unflatten(-1, (heads, -1)).transpose(1, 2) if cache.dim() == 3 else cache  # [blocks,N,size,D]
+    if blocks.shape[2] != size:
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: block_size is {size}, but blocks have {blocks.shape[2]} rows"
+        )
+    found = []
+    for row, length in zip(table, lengths, strict=True):
+        used = row[: -(-length // size)].long()
+        found.append(blocks[used].transpose(0, 1).flatten(1, 2)[:, :length])
+    return found
+
+
+def joined(parts: list[Tensor], rows: int, layout: str) -> Tensor:
+    """Sequences [N,S,D] in one tensor of `rows` (of all tokens, in TND); what they do not fill is zero."""
+    if layout == "TND":
+        packed = torch.cat([part.transpose(0, 1) for part in parts])
+        return torch.nn.functional.pad(packed, (0, 0, 0, 0, 0, rows - packed.shape[0]))
+    out = torch.stack([torch.nn.functional.pad(part, (0, 0, 0, rows - part.shape[1])) for part in parts])
+    if layout == "BSH":
+        return out.transpose(1, 2).flatten(2)
+    return out.transpose(1, 2) if layout in ("BSND", "BNSD_BSND") else out
