@@ -103,7 +103,8 @@ class TaskRunner:
         sys.path.insert(0, os.environ["FOLDER"])
         trainer = OneStepOffRayTrainer.__new__(OneStepOffRayTrainer)
         roles = {Role.Actor: "trainers", Role.Rollout: "rollouts"}
-        trainer.resource_pool_manager = ResourcePoolManager({"trainers": [2], "rollouts": [1]}, roles)
+        # Upstream divides the rollouts by the trainers' parallelism as well.
+        trainer.resource_pool_manager = ResourcePoolManager({"trainers": [2], "rollouts": [2]}, roles)
         trainer.role_worker_mapping = {Role.Actor: ray.remote(Actor), Role.Rollout: ray.remote(Rollout)}
         trainer.config = config
         trainer.use_critic = trainer.use_reference_policy = trainer.use_rm = trainer.ref_in_actor = False
@@ -114,7 +115,8 @@ class TaskRunner:
         for change in (0.0, 0.5, 0.25):
             trainer.actor_wg.change(change)
             trainer.sync_rollout_weights()
-            equal.append(trainer.rollout_wg.look()[0] == trainer.actor_wg.look()[0])
+            trained = trainer.actor_wg.look()[0]
+            equal.append(all(held == trained for held in trainer.rollout_wg.look()))
         return equal
 
 print("FACTS " + json.dumps(ray.get(TaskRunner.remote().run.remote())), flush=True)
@@ -129,7 +131,7 @@ def test_trainers_with_tensor_parallelism_give_their_weights_at_each_sync(tmp_pa
     paths = [*(str(Path(folder) / name) for name in WANTED), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
-        "VERL_NPU_VIRTUAL": "3",
+        "VERL_NPU_VIRTUAL": "4",
         "FOLDER": str(tmp_path),
         "CHECKOUT": str(Path(folder) / WANTED[0]),
         "OMP_NUM_THREADS": "1",
