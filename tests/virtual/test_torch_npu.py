@@ -162,6 +162,12 @@ def test_a_version_of_cann_is_compared_as_a_version(torch_npu: ModuleType) -> No
         utils._is_gte_cann_version("7.0.0")
 
 
+def test_the_compiled_part_knows_the_chip_and_the_current_stream(torch_npu: ModuleType, npu: ModuleType) -> None:
+    with npu.npu.stream(npu.npu.Stream()) as entered:
+        assert torch_npu._C._npu_getCurrentRawStream(0) == entered.stream.npu_stream != 0
+    assert torch_npu._C._npu_get_soc_version() == npu.npu.get_soc_version()
+
+
 def test_an_option_takes_the_values_that_it_has(torch_npu: ModuleType) -> None:
     torch_npu.npu.set_option(
         {"ACL_PRECISION_MODE": "must_keep_origin_dtype", "ACL_AICORE_NUM": 20, "ACL_DEBUG_DIR": "x"}
