@@ -49,6 +49,15 @@ def test_a_tensor_is_of_the_type_of_its_device_and_dtype(torch_npu: ModuleType) 
     assert isinstance(torch.nn.Parameter(made), torch.npu.BFloat16Tensor)
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_a_storage_is_of_the_type_of_its_device_and_dtype(torch_npu: ModuleType, npu: ModuleType) -> None:
+    storage = npu.ones(2, dtype=npu.float16, device="npu").storage()
+    types = {name: getattr(npu.npu, name) for name in npu.npu.__all__ if name.endswith("Storage")}
+    assert [name for name, type_ in types.items() if isinstance(storage, type_)] == ["HalfStorage"]
+    assert isinstance(storage.float(), npu.npu.FloatStorage)
+    assert not any(isinstance(storage.cpu(), type_) for type_ in types.values())
+
+
 def test_a_profiler_follows_its_schedule_and_leaves_an_empty_trace(
     torch_npu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
