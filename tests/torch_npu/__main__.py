@@ -27,8 +27,15 @@ from . import expected
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE = 120  # seconds for one test
 _TEMPLATE = Path("torchnpugen/templates/npu_testing_utils.py")
-# It checks the mode bits of files of expected values: nothing of the device.
-_PATHS = "class PathManager:\n    @staticmethod\n    def check_directory_path_readable(path): pass\n"
+# It checks the mode bits of files of expected values, and makes folders: nothing of the device.
+_PATHS = """
+import os
+class PathManager:
+    @staticmethod
+    def check_directory_path_readable(path): pass
+    @staticmethod
+    def make_dir_safety(path): os.makedirs(path, exist_ok=True)
+"""
 
 
 def prepared(checkout: Path, folder: Path) -> Path:

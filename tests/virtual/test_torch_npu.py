@@ -49,6 +49,15 @@ def test_a_tensor_is_of_the_type_of_its_device_and_dtype(torch_npu: ModuleType) 
     assert isinstance(torch.nn.Parameter(made), torch.npu.BFloat16Tensor)
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_a_storage_is_of_the_type_of_its_device_and_dtype(torch_npu: ModuleType, npu: ModuleType) -> None:
+    storage = npu.ones(2, dtype=npu.float16, device="npu").storage()
+    types = {name: getattr(npu.npu, name) for name in npu.npu.__all__ if name.endswith("Storage")}
+    assert [name for name, type_ in types.items() if isinstance(storage, type_)] == ["HalfStorage"]
+    assert isinstance(storage.float(), npu.npu.FloatStorage)
+    assert not any(isinstance(storage.cpu(), type_) for type_ in types.values())
+
+
 def test_a_profiler_follows_its_schedule_and_leaves_an_empty_trace(
     torch_npu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,6 +169,12 @@ def test_a_version_of_cann_is_compared_as_a_version(torch_npu: ModuleType) -> No
     ]
     with pytest.raises(RuntimeError, match=r'7\.0\.0 is less than "8\.1\.RC1"'):
         utils._is_gte_cann_version("7.0.0")
+
+
+def test_the_compiled_part_knows_the_chip_and_the_current_stream(torch_npu: ModuleType, npu: ModuleType) -> None:
+    with npu.npu.stream(npu.npu.Stream()) as entered:
+        assert torch_npu._C._npu_getCurrentRawStream(0) == entered.stream.npu_stream != 0
+    assert torch_npu._C._npu_get_soc_version() == npu.npu.get_soc_version()
 
 
 def test_an_option_takes_the_values_that_it_has(torch_npu: ModuleType) -> None:

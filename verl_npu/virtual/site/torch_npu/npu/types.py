@@ -1,10 +1,12 @@
-"""The old types of tensors by device and dtype, such as `torch.npu.BFloat16Tensor`; what Megatron asks of a tensor."""
+"""The old types of tensors and storages by device and dtype, such as `torch.npu.BFloat16Tensor`; what Megatron asks of
+a tensor."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch.storage import _LegacyStorage
 
 
 class _OfAnNpu(type):
@@ -35,3 +37,21 @@ HalfTensor = _type("HalfTensor")
 IntTensor = _type("IntTensor")
 LongTensor = _type("LongTensor")
 ShortTensor = _type("ShortTensor")
+
+
+def _storage(name: str) -> Any:
+    # torch tells such a type's device by its module.
+    dtype = getattr(torch, name)._dtype
+    return type(name, (_LegacyStorage,), {"__module__": "torch.npu", "dtype": dtype, "_dtype": dtype})
+
+
+BFloat16Storage = _storage("BFloat16Storage")
+BoolStorage = _storage("BoolStorage")
+ByteStorage = _storage("ByteStorage")
+CharStorage = _storage("CharStorage")
+DoubleStorage = _storage("DoubleStorage")
+FloatStorage = _storage("FloatStorage")
+HalfStorage = _storage("HalfStorage")
+IntStorage = _storage("IntStorage")
+LongStorage = _storage("LongStorage")
+ShortStorage = _storage("ShortStorage")

@@ -10,9 +10,9 @@ __all__ = ["GradScaler"]
 
 
 class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
-    """`torch.amp.GradScaler("npu", ...)`, with what torch_npu's own one has beside on an Ascend 910B: an overflow in one
-    optimizer's gradients skips the steps of all that follow until `update`, and with `dynamic=False` the scale stays as
-    it is and no step is skipped."""
+    """`torch.amp.GradScaler("npu", ...)`, and what torch_npu's own has beside on an Ascend 910B: an overflow in one
+    optimizer's gradients skips the steps of all that follow until `update`; with `dynamic=False` the scale stays as it
+    is and no step is skipped."""
 
     def __init__(
         self,
