@@ -32,6 +32,7 @@ END = "<!-- end of openreg -->"
 
 # The virtual torch_npu is there from `import torch` on; a test may import it first.
 PYTEST = "import sys, pytest, torch; sys.exit(pytest.main(sys.argv[1:]))"
+FORKING = f"from tests import forking; forking.install(); {PYTEST}"
 
 # What the example device is called, and what it is called here.
 NAMES = {
@@ -68,7 +69,8 @@ def run(script: Path, npus: int, seconds: float) -> Iterator[tuple[str, str, str
     environment |= {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
     environment |= {"VERL_NPU_VIRTUAL": str(npus)} if npus else {}
     report = script.with_suffix(".xml")
-    command = [sys.executable, "-c", PYTEST, "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "--tb=short"]
+    program = FORKING if "distributed" in script.parts else PYTEST
+    command = [sys.executable, "-c", program, "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "--tb=short"]
     try:
         ended = subprocess.run(
             [*command, f"--junitxml={report}", f"--rootdir={script.parent}", str(script)],

@@ -3,6 +3,7 @@ serves."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from verl_npu.virtual import operators as ops  # noqa: E402
+
+from .processes import Run  # noqa: E402
 
 TEMPLATE = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
 HEADS, WIDTH, ROWS, BATCH = 4, 8, 6, 2
@@ -137,3 +140,22 @@ def test_the_second_version_of_inference_attention_is_the_first_by_other_names()
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(second, first, strict=True))
     with pytest.raises(NotImplementedError, match="learnable_sink"):
         ops.npu_fused_infer_attention_score_v2(q, k, v, num_query_heads=HEADS, learnable_sink=torch.zeros(HEADS))
+
+
+PROGRAM = """
+import json, torch, torch_npu
+q = torch.randn(4, 1, 8, device="npu")
+out, top, total, *_ = torch_npu.npu_fusion_attention(q, q, q, 1, "SBH")
+grads = torch_npu.npu_fusion_attention_grad(q, q, q, q, 1, "SBH", softmax_max=top, softmax_sum=total, attention_in=out)
+try: joined = len(torch_npu.npu_ring_attention_update(out, top, total, out, top, total))
+except AttributeError: joined = None
+print(json.dumps({"grads": len(grads), "device": str(grads[0].device), "joined": joined}))
+"""
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize(("version", "grads", "joined"), [("2.7.1", 4, None), ("2.13.0", 5, 3)])
+def test_each_version_has_its_results(python: Run, version: str, grads: int, joined: int | None) -> None:
+    done = python(PROGRAM, VERL_NPU_VIRTUAL_TORCH_NPU_VERSION=version)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"grads": grads, "device": "npu:0", "joined": joined}

@@ -1,0 +1,39 @@
+"""Lets a test's spawned processes be forked off one that has imported torch, and has not touched an NPU: most tests of
+distributed programs start 2 to 4, each of which would take seconds to import it."""
+
+from __future__ import annotations
+
+import os
+import random
+from multiprocessing import context, forkserver
+from multiprocessing.popen_forkserver import Popen
+from typing import Any
+
+__all__ = ["install"]
+
+IMPORTED = [
+    "torch",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.testing._internal.common_fsdp",
+    "torch.testing._internal.distributed._tensor.common_dtensor",
+]
+
+
+def install() -> None:
+    """From now on this process's spawned processes are forked."""
+    forkserver.set_forkserver_preload(IMPORTED)
+    context.SpawnProcess._Popen = staticmethod(_start)  # type: ignore[method-assign, assignment]
+    context.SpawnProcess.run = _run  # type: ignore[method-assign]
+
+
+def _start(process: Any) -> Popen:
+    process.environment = dict(os.environ)  # what this process has changed since the other one started
+    return Popen(process)
+
+
+def _run(process: Any) -> None:
+    os.environ.clear()
+    os.environ.update(process.environment)
+    random.seed()  # not the same in all of them
+    context.SpawnProcess.__mro__[1].run(process)
