@@ -103,7 +103,7 @@ def engines(pin: str, source: Callable[[str, str], Path], importable: Callable[[
 
 @pytest.fixture
 def run(engines: Nursery, tmp_path: Path) -> Run:
-    def run(program: str, size: int = 4, timeout: float = 60, **changes: str) -> list[Ended]:
+    def run(program: str, size: int = 4, timeout: float = 150, **changes: str) -> list[Ended]:
         return engines.run(START + program, tmp_path, size, timeout, **changes)
 
     return run
