@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import BadInput
-from harness.jobs import checkpoint_engine, fully_async, grpo, megatron, one_step_off, ppo, sft
+from harness.jobs import fully_async, grpo, megatron, one_step_off, ppo, sft
 from harness.jobs.base import Job, Plan
 from harness.pins import Pin
 
@@ -15,7 +15,6 @@ JOBS: dict[str, Job] = {
         sft.JOB,
         one_step_off.JOB,
         fully_async.JOB,
-        checkpoint_engine.JOB,
         megatron.JOB,
         megatron.PPO,
         megatron.MOE,
