@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import BadInput
-from harness.jobs import checkpoint_engine, fully_async, gkd, grpo, megatron, one_step_off, ppo, sft
+from harness.jobs import fully_async, gkd, grpo, megatron, one_step_off, ppo, sft
 from harness.jobs.base import Job, Plan
 from harness.pins import Pin
 
@@ -18,7 +18,6 @@ JOBS: dict[str, Job] = {
         fully_async.JOB,
         fully_async.MEGATRON,
         gkd.JOB,
-        checkpoint_engine.JOB,
         megatron.JOB,
         megatron.PPO,
         megatron.MOE,

@@ -118,7 +118,8 @@ def test_a_trainer_that_announces_nothing_is_an_error(monkeypatch: pytest.Monkey
         awaited(waiting, SimpleNamespace(rank=1))
 
 
-def test_an_engine_that_takes_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("connected", [True, False], ids=["silent", "gone"])
+def test_an_engine_that_takes_nothing_is_an_error(connected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     zmq = pytest.importorskip("zmq", reason="verl's checkpoint engine needs zmq, which comes with vLLM")
     monkeypatch.setenv("VERL_NPU_WEIGHT_SYNC_TIMEOUT", "0.2")
     sender = SimpleNamespace(zmq_handle="inproc://weights", socket=None)
@@ -130,16 +131,32 @@ def test_an_engine_that_takes_nothing_is_an_error(monkeypatch: pytest.MonkeyPatc
     async def hand_over(sender: Any, weights: Any) -> None:
         limited(opened, sender)
         worker = zmq.Context.instance().socket(zmq.REP)
-        worker.connect(sender.zmq_handle)
+        if connected:
+            worker.connect(sender.zmq_handle)
         try:
             sender.socket.send(b"a bucket")
             sender.socket.recv()
         finally:
             worker.close(linger=0)
             sender.socket.close()
+            raise_in_cleanup()
+
+    def raise_in_cleanup() -> None:
+        if not connected:
+            raise FileNotFoundError("shared memory that went with the worker")
 
     with pytest.raises(TransferError, match=r"behind inproc://weights took no weights for 0\.2 s"):
         asyncio.run(acknowledged(hand_over, sender, []))
+
+
+def test_another_error_while_weights_are_handed_over_stays_what_it_is() -> None:
+    pytest.importorskip("zmq", reason="verl's checkpoint engine needs zmq, which comes with vLLM")
+
+    async def hand_over(sender: Any, weights: Any) -> None:
+        raise ValueError("too large")
+
+    with pytest.raises(ValueError, match="too large"):
+        asyncio.run(acknowledged(hand_over, None, []))
 
 
 async def later(weights: list[tuple[str, torch.Tensor]]) -> AsyncIterator[tuple[str, torch.Tensor]]:

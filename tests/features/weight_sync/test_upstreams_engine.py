@@ -103,7 +103,7 @@ def engines(pin: str, source: Callable[[str, str], Path], importable: Callable[[
 
 @pytest.fixture
 def run(engines: Nursery, tmp_path: Path) -> Run:
-    def run(program: str, size: int = 4, timeout: float = 60, **changes: str) -> list[Ended]:
+    def run(program: str, size: int = 4, timeout: float = 150, **changes: str) -> list[Ended]:
         return engines.run(START + program, tmp_path, size, timeout, **changes)
 
     return run
@@ -320,3 +320,37 @@ def test_a_bit_that_changed_on_the_way_is_then_an_error(run: Run) -> None:
     ended = ok(run(CHECKED.replace("range(2)", "range(1)"), GARBLED="3", **changes))
     assert "the 17 weights that arrived have the sha256" in ended[3].facts["error"]
     assert [ended[rank].facts for rank in range(3)] == [{}] * 3
+
+
+HANDED_ON = """
+sys.modules["vllm.model_executor.models.qwen3_next"] = None  # its placeholder for triton on a CPU has no exp
+from verl.workers.rollout.vllm_rollout import bucketed_weight_transfer as transfer
+
+free = socket.create_server(("127.0.0.1", 0))
+handle = share("handle", f"tcp://127.0.0.1:{free.getsockname()[1]}")
+free.close()
+sent = {f"layers.{number}": torch.full((1 << 18,), float(number), device=DEVICE) for number in range(3)}
+held = {}
+def take(weights, *last):
+    if os.environ.get("FAILS"): raise ValueError("a shape that does not fit")
+    held.update((name, tensor.clone()) for name, tensor in weights)
+try:
+    if RANK == 0:
+        sender = transfer.BucketedWeightSender(handle, bucket_size_mb=1, use_shm=True)
+        asyncio.run(sender.async_send_weights(iter(sent.items())))
+    else:
+        transfer.BucketedWeightReceiver(handle, DEVICE, use_shm=True).receive_weights(take)
+        tell(right=all(torch.equal(bits(held[name]), bits(tensor)) for name, tensor in sent.items()))
+except Exception as error:
+    tell(error=type(error).__name__ + ": " + str(error))
+"""
+
+
+def test_the_engines_worker_gets_each_bucket(run: Run) -> None:
+    assert [rank.facts for rank in ok(run(HANDED_ON, size=2))] == [{}, {"right": True}]
+
+
+def test_an_engines_worker_that_fails_is_an_error_where_the_weights_come_from(run: Run) -> None:
+    ended = ok(run(HANDED_ON, size=2, FAILS="yes", VERL_NPU_WEIGHT_SYNC_TIMEOUT="2"))
+    assert "TransferError: the rollout engine's worker" in ended[0].facts["error"]
+    assert ended[1].facts["error"] == "ValueError: a shape that does not fit"

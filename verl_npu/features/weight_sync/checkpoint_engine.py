@@ -120,7 +120,10 @@ def limited(original: Callable[..., Any], sender: Any) -> Any:
     import zmq
 
     made = original(sender)
-    sender.socket.setsockopt(zmq.RCVTIMEO, int(Settings.from_environment().timeout * 1000))
+    milliseconds = int(Settings.from_environment().timeout * 1000)
+    sender.socket.setsockopt(zmq.RCVTIMEO, milliseconds)
+    # Sending waits as well, where nobody is connected any more.
+    sender.socket.setsockopt(zmq.SNDTIMEO, milliseconds)
     # Nobody may be there to take what is still unsent: closing must not wait for them.
     sender.socket.setsockopt(zmq.LINGER, 0)
     return made
@@ -142,7 +145,10 @@ async def acknowledged(original: Callable[..., Any], sender: Any, weights: Any) 
 
     try:
         return await original(sender, weights)
-    except zmq.Again as error:
+    except Exception as error:
+        # Its clean-up fails as well where the worker has ended, and took their shared memory with it.
+        if not isinstance(error, zmq.Again) and not isinstance(error.__context__, zmq.Again):
+            raise
         raise TransferError(
             f"the rollout engine's worker behind {sender.zmq_handle} took no weights for "
             f"{Settings.from_environment().timeout:g} s: it has ended, or failed to load them; its own error is in "
