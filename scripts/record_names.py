@@ -26,6 +26,10 @@ MODULES = {
     "torch_npu": "torch_npu/__init__.py",
     "torch_npu.distributed": "torch_npu/distributed/__init__.py",
     "torch_npu.npu": "torch_npu/npu/__init__.py",
+    "torch_npu.npu._backends": "torch_npu/npu/_backends.py",
+    "torch_npu.npu.autocast_utils": "torch_npu/npu/autocast_utils.py",
+    "torch_npu.npu.backends": "torch_npu/npu/backends.py",
+    "torch_npu.npu.npu_config": "torch_npu/npu/npu_config.py",
     "torch_npu.npu.memory": "torch_npu/npu/memory.py",
     "torch_npu.npu.utils": "torch_npu/npu/utils.py",
     "torch_npu.optim": "torch_npu/optim/__init__.py",
@@ -47,6 +51,8 @@ def found(wheel: Path) -> dict[str, set[str]]:
         library = archive.read(LIBRARY)
         inside = set(archive.namelist())
         by_module = {m: public(archive.read(path).decode()) for m, path in MODULES.items() if path in inside}
+    for starred in ("_backends", "autocast_utils", "backends", "npu_config"):
+        by_module["torch_npu.npu"] |= by_module.pop(f"torch_npu.npu.{starred}", set())
     by_module["torch_npu"] |= {name.decode() for name in OPERATOR.findall(library)}
     by_module["torch_npu._C"] = {name.decode() for name in METHOD.findall(library)}
     return by_module

@@ -39,69 +39,83 @@ class Rule:
 
 
 _ABSENT = r"(\S+) is not implemented by the virtual Ascend"
-_DTENSOR = r"new_empty_strided|split_tensor|view_groups|view_ops_p4|embedding_rowwise|seq_parallel_False"
+_DTENSOR = (
+    r"new_empty_strided|split_tensor|view_groups|view_ops_p4|embedding_rowwise|seq_parallel_False|replicate_forward"
+)
 _FSDP = r"communication_count|backward_prefetch|forward_prefetch"
+
+_RULES = "rules of its own operators for DTensor: they are compositions"
+_FORMATS = "formats of its memory: there is one here"
+_NAMES = "names that torch 2.13 does not have"
+_SIGNATURES = "signatures that torch 2.13 does not have"
+_SAME = "what torch 2.13 does, on every device"
+_WORDS = "words and numbers of errors"
+_FILES = "its libraries, headers and documentation"
+_PROPERTIES = "properties of the chip"
 
 RULES = (
     # What raises with its name.
-    Rule(Kind.CHIP, "formats of its memory: there is one here", test="internal_format|test_npu_format_cast.py"),
-    Rule(Kind.CHIP, "formats of its memory: there is one here", r"get_npu_format|empty_with_format|get_storage_size"),
-    Rule(Kind.CHIP, "formats of its memory: there is one here", r"npu_format_cast|npu_change_data_ptr"),
+    Rule(Kind.CHIP, _FORMATS, test=r"internal_format|test_npu_format_cast.py|with_format|2p_size_dist$"),
+    Rule(
+        Kind.CHIP, _FORMATS, r"get_npu_format|empty_with_format|get_storage_size|npu_format_cast|npu_change_data_ptr"
+    ),
     Rule(Kind.NAMED, "operators", r"^(?:.*: )?torch_npu\.[a-z_]\w+ is not implemented by the virtual"),
     Rule(Kind.NAMED, "operators", r"'_OpNamespace' 'npu' object has no attribute|operator npu::\w+ does not exist"),
     Rule(Kind.NAMED, r"`\1`", rf"NotImplementedError: {_ABSENT}"),
+    Rule(Kind.NAMED, r"`torch_npu.npu.set_sync_debug_mode`", r"set_sync_debug_mode is not implemented"),
+    Rule(Kind.NAMED, "sparse tensors", r"'Sparsenpu'"),
+    Rule(Kind.NAMED, "graphs and memory pools", test=r"test_mempool_destructor"),
+    Rule(Kind.NAMED, _RULES, r"got DTensor|be evenly sharded,"),
+    Rule(Kind.NAMED, _RULES, r"RuntimeError: (aten\.masked_fill|view size is not)", r"tensor/test_attention_ops"),
+    Rule(Kind.NAMED, r"`\1`", r"(npu_\w+: \w+) is not implemented by the virtual"),
     Rule(Kind.OTHER, r"module `\1`", r"No module named '(torch_npu[\w.]*)'"),
     Rule(Kind.OTHER, r"`\1.\2`", r"module '(torch_npu[\w.]*)' has no attribute '(\w+)'"),
     Rule(Kind.OTHER, r"`\2.\1`", r"cannot import name '(\w+)' from '(torch_npu[\w.]*)'"),
-    Rule(
-        Kind.OTHER,
-        "`reduce_scatter` of lists that do not fit",
-        test="input_list_not_equal_world|input_numel_not_equal",
-    ),
+    Rule(Kind.OTHER, "`reduce_scatter` of lists that do not fit", test=r"input_list_not_equal|input_numel_not_equal"),
+    Rule(Kind.OTHER, "an event's `recorded_time`", r"'Event' object has no attribute 'recorded_time'"),
     # Another torch.
-    Rule(
-        Kind.TORCH,
-        "names that torch 2.13 does not have",
-        r"No module named 'torch\.|cannot import name '\w+' from 'torch\.",
-    ),
-    Rule(
-        Kind.TORCH,
-        "names that torch 2.13 does not have",
-        r"'DeviceMesh' object has no attribute|'dict' object is not call",
-    ),
-    Rule(
-        Kind.TORCH,
-        "signatures that torch 2.13 does not have",
-        r"positional argument|unexpected keyword argument|_dtensor__new__",
-    ),
-    Rule(Kind.TORCH, "signatures that torch 2.13 does not have", r"incompatible constructor arguments"),
+    Rule(Kind.TORCH, _NAMES, r"No module named 'torch\.|cannot import name '\w+' from 'torch\."),
+    Rule(Kind.TORCH, _NAMES, r"'DeviceMesh' object has no attribute|'dict' object is not call"),
+    Rule(Kind.TORCH, _SIGNATURES, r"positional argument|unexpected keyword argument|_dtensor__new__"),
+    Rule(Kind.TORCH, _SIGNATURES, r"incompatible constructor arguments"),
     Rule(
         Kind.TORCH,
         "what torch 2.13 says in its errors",
         r'AssertionError: ".*" does not match',
         r"^distributed/_?tensor/",
     ),
-    Rule(
-        Kind.TORCH,
-        "what torch 2.13 does, on the CPU too",
-        test=r"_tensor/test_(dtensor|view_ops|embedding_ops|redistribute)\.py",
-    ),
-    Rule(
-        Kind.TORCH,
-        "what torch 2.13 does, on every device",
-        test=rf"/_tensor/.*({_DTENSOR}|partial_to_replicate_forward)",
-    ),
+    Rule(Kind.TORCH, _SAME, test=rf"/_tensor/.*({_DTENSOR})"),
+    Rule(Kind.TORCH, _SAME, r"[Cc]annot (un)?flatten unevenly sharded"),
     Rule(Kind.TORCH, "FSDP2's order of communications in torch 2.13", test=rf"fsdp2/test_fully_shard_comm.*({_FSDP})"),
+    # The chip.
+    Rule(
+        Kind.CHIP, "which operators fall back to the CPU, and what is said of it", test=r"fallback|not_supported_ops"
+    ),
+    Rule(Kind.CHIP, _FILES, r"build_stub\.sh|site/torch_npu/include"),
+    Rule(Kind.CHIP, _FILES, test=r"test_(ops_doc|compatibility|public_bindings)\.py"),
+    Rule(Kind.CHIP, "settings of CANN in files and variables", test=r"AclInitConfigPath|AclOpInitMode|aclopCompile"),
+    Rule(Kind.CHIP, "numbers of its kernels in float16", test=r"logits_float16|logits_function_float16"),
+    Rule(Kind.CHIP, _PROPERTIES, test=r"device_capability|unsupported_device_properties"),
+    Rule(Kind.CHIP, "its faults", test=r"test_uce\.py|test_recovery\.py"),
+    # The rest.
     Rule(Kind.TESTS, "calls an operator without an argument that its schema asks for", r"missing value for argument"),
     Rule(Kind.TESTS, "calls what is no method", r"'builtin_function_or_method' object has no attribute"),
     Rule(
         Kind.TESTS, "a package that is not installed", r"No module named '(ml_dtypes|torchvision|onnx\w*|expecttest)'"
     ),
+    Rule(Kind.TESTS, "classes that unittest cannot make without a test", r"has no attribute 'runTest'"),
+    Rule(Kind.TESTS, "no test is in it", r"no test ran"),
+    Rule(Kind.TESTS, "more memory than is given to the run", r"NPU out of memory"),
     Rule(
         Kind.DETAIL,
-        "a gradient that depends on nothing has a node in the graph there",
-        test=r"dtype_cast_double_backward",
+        "settings of the caching allocator: nothing is cached",
+        test=r"segment|divisions|caching_pinned|erase_stream",
     ),
+    Rule(Kind.DETAIL, "settings of the caching allocator: nothing is cached", test=r"test_allocator_envs"),
+    Rule(Kind.DETAIL, _WORDS, test=r"test_errcode|test_fault_mode|alltoall_single_2p_expect"),
+    Rule(Kind.DETAIL, "`batch_isend_irecv` to oneself, which torch refuses", test=r"test_dist_batch_isend_irecv$"),
+    Rule(Kind.DETAIL, "an old file's `map_location`", test=r"maplocation_map_kind_none"),
+    Rule(Kind.DETAIL, "a gradient that depends on nothing has a node there", test=r"dtype_cast_double_backward"),
 )
 
 

@@ -472,3 +472,34 @@ def test_a_scaler_s_state_says_whether_it_is_dynamic(npu: ModuleType) -> None:
     other.load_state_dict(state)
     assert (state["dynamic"], other.state_dict()) == (False, state)
     assert npu.npu.amp.GradScaler(enabled=False).state_dict() == {}
+
+
+def test_a_cast_to_float64_on_an_npu_gives_float32_as_on_a_real_one(npu: ModuleType) -> None:
+    x = npu.ones(2, device="npu")
+    assert [y.dtype for y in (x.double(), x.to(npu.float64), x.half().to(npu.float64))] == [npu.float32] * 3
+    made = [npu.ones(2, device="npu", dtype=npu.float64), x.cpu().double().to("npu"), x.to("npu", npu.float64)]
+    assert [y.dtype for y in made] == [npu.float64] * 3
+
+
+def test_a_tensor_is_set_to_what_it_is_a_view_of(npu: ModuleType) -> None:
+    x = npu.ones(2, 3, device="npu")
+    y = npu.empty(0, device="npu").set_(x)
+    assert [y.is_set_to(x), y.is_set_to(x.clone()), y.is_set_to(x.t())] == [True, False, False]
+
+
+def test_fresh_memory_is_filled_where_torch_is_to_be_deterministic(npu: ModuleType) -> None:
+    npu.use_deterministic_algorithms(True)
+    try:
+        made = [npu.empty(3, device="npu"), npu.empty_strided((2, 2), (1, 2), device="npu")]
+        grown = npu.zeros(2, device="npu").resize_(4)
+    finally:
+        npu.use_deterministic_algorithms(False)
+    assert all(x.isnan().all() for x in made)
+    assert grown.isnan().tolist() == [False, False, True, True]
+
+
+def test_an_npu_reaches_the_memory_of_all_but_itself(npu: ModuleType) -> None:
+    assert [npu.npu.can_device_access_peer(0, peer) for peer in (0, 1, "npu:1")] == [False, True, True]
+    for pair in ((-1, 0), (0, 9)):
+        with pytest.raises(AssertionError, match=r"Invalid (peer )?device id"):
+            npu.npu.can_device_access_peer(*pair)

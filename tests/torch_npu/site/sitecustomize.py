@@ -10,6 +10,7 @@ import importlib.util
 import os
 import random
 import sys
+import time
 from importlib.machinery import ModuleSpec
 from multiprocessing import context, forkserver
 from multiprocessing.popen_forkserver import Popen
@@ -60,7 +61,12 @@ def run(process: Any) -> None:
     os.environ.clear()
     os.environ.update(process.environment)
     random.seed()  # not the same in all of them
-    context.SpawnProcess.__mro__[1].run(process)
+    try:
+        context.SpawnProcess.__mro__[1].run(process)
+    finally:
+        # Tests put a tensor into a queue and end. Who takes it out asks this process for its memory, and a spawned one
+        # takes a while to end.
+        time.sleep(1)
 
 
 forkserver.set_forkserver_preload(IMPORTED)

@@ -191,7 +191,6 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&verl_npu::cpu_fallback>());
   m.impl("conj_physical_", torch::CppFunction::makeFromBoxedFunction<&verl_npu::cpu_fallback>());
-  m.impl("max_unpool2d", torch::CppFunction::makeFromBoxedFunction<&verl_npu::cpu_fallback>());
   m.impl("native_group_norm", torch::CppFunction::makeFromBoxedFunction<&verl_npu::cpu_fallback>());
 }
 

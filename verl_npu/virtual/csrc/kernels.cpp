@@ -5,8 +5,11 @@
 #include "generator.h"
 #include "runtime.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/native/ResizeCommon.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/_to_copy_native.h>
@@ -38,16 +41,24 @@ int device_of(optional<c10::Device> device, optional<bool> pin_memory) {
   return device.has_value() ? resolve(*device) : current_device();
 }
 
+// torch.use_deterministic_algorithms: memory that nobody has written to holds NaN, or the greatest number.
+bool fills() { return at::globalContext().deterministicAlgorithms() && at::globalContext().deterministicFillUninitializedMemory(); }
+
+Tensor filled(Tensor fresh) {
+  if (C10_UNLIKELY(fills())) at::native::fill_empty_deterministic_(fresh);
+  return fresh;
+}
+
 Tensor empty(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout>, optional<c10::Device> device,
              optional<bool> pin_memory, optional<at::MemoryFormat> format) {
   DeviceScope scope(device_of(device, pin_memory));
-  return at::detail::empty_generic(size, npu_allocator(), kNpuKeys, c10::dtype_or_default(dtype), format);
+  return filled(at::detail::empty_generic(size, npu_allocator(), kNpuKeys, c10::dtype_or_default(dtype), format));
 }
 
 Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<at::ScalarType> dtype, optional<at::Layout>,
                      optional<c10::Device> device, optional<bool> pin_memory) {
   DeviceScope scope(device_of(device, pin_memory));
-  return at::detail::empty_strided_generic(size, stride, npu_allocator(), kNpuKeys, c10::dtype_or_default(dtype));
+  return filled(at::detail::empty_strided_generic(size, stride, npu_allocator(), kNpuKeys, c10::dtype_or_default(dtype)));
 }
 
 // Autograd's zeros without memory: here they have some, like any other tensor.
@@ -118,10 +129,12 @@ const Tensor& resize(const Tensor& self, IntArrayRef size, optional<at::MemoryFo
     elements *= extent;
   }
   if (size == self.sizes() && !format.has_value()) return self;
+  const auto before = static_cast<int64_t>(self.storage().nbytes());
   grow_storage(self, elements);
   auto* impl = self.unsafeGetTensorImpl();
   impl->set_sizes_contiguous(size);
   if (format.has_value() && *format != at::MemoryFormat::Preserve) impl->empty_tensor_restride(*format);
+  if (C10_UNLIKELY(fills())) at::native::fill_resize_deterministic_(self, before);
   return self;
 }
 
@@ -166,7 +179,18 @@ Tensor to_copy(const Tensor& self, optional<at::ScalarType> dtype, optional<at::
   const auto wanted = format.value_or(at::MemoryFormat::Preserve);
   TORCH_CHECK(wanted == at::MemoryFormat::Preserve || wanted == at::MemoryFormat::Contiguous || self.is_contiguous(wanted),
               "Only contiguous_format or preserve_format is supported.", kNotSupported);
+  // Also as there: `x.double()` of a tensor on an NPU has float32 (float64 is made by factories, and on the host).
+  if (dtype == at::kDouble && !layout.has_value() && !device.has_value()) {
+    TORCH_WARN_ONCE("Device do not support double dtype now, dtype cast replace with float.");
+    dtype = at::kFloat;
+  }
   return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, format);
+}
+
+// On the host the two would have storages of their own.
+bool is_set_to(const Tensor& self, const Tensor& other) {
+  return self.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl() &&
+         self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() && self.strides() == other.strides();
 }
 
 Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride, optional<int64_t> offset) {
@@ -223,6 +247,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_", &verl_npu::set_nothing);
   m.impl("contiguous", &verl_npu::contiguous);
   m.impl("_to_copy", &verl_npu::to_copy);
+  m.impl("is_set_to", &verl_npu::is_set_to);
   m.impl("as_strided", &verl_npu::as_strided);
   m.impl("view", &verl_npu::view);
   m.impl("unfold", &verl_npu::unfold);

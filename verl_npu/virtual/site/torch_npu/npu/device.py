@@ -198,8 +198,18 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def can_device_access_peer(device: Any, peer: Any) -> bool:
-    """Whether one NPU reaches another's memory: any but itself."""
-    return _get_device_index(device) != _get_device_index(peer)
+    """Whether one NPU reaches another's memory: any but itself.
+
+    Raises:
+        AssertionError: there is no such NPU.
+    """
+    indices = []
+    for which, asked in (("device", device), ("peer device", peer)):
+        index = asked if isinstance(asked, int) else _get_device_index(asked)
+        if not 0 <= index < device_count():
+            raise AssertionError(f"Invalid {which} id: {index}")
+        indices.append(index)
+    return indices[0] != indices[1]
 
 
 utilization = not_implemented("torch_npu.npu.utilization")

@@ -6,6 +6,7 @@ the last `empty_cache`, which is what a caching allocator without fragmentation 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -17,9 +18,9 @@ from verl_npu.virtual.loading import extension
 _C = extension()
 
 
-def memory_stats(device: Any = None) -> dict[str, int]:
-    """Counters of one NPU, under torch's names."""
-    return dict(_C.memory_stats(_get_device_index(device)))
+def memory_stats(device: Any = None) -> OrderedDict[str, int]:
+    """Counters of one NPU, under torch's names and in their order."""
+    return OrderedDict(sorted(_C.memory_stats(_get_device_index(device)).items()))
 
 
 def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
