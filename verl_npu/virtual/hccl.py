@@ -25,6 +25,8 @@ def register(torch: ModuleType) -> None:
     distributed.Backend.register_backend(NAME, _create, devices=["npu"])
     distributed.is_hccl_available = lambda: True  # as torch_npu names it
     distributed.gather = _as_torch_npu_takes_it(distributed.gather)
+    if not hasattr(distributed.distributed_c10d.Backend, "supports_coalescing"):
+        _batch_as_one(distributed)
 
 
 def _as_torch_npu_takes_it(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,6 +36,26 @@ def _as_torch_npu_takes_it(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(tensor, gather_list, dst, group, async_op)
 
     return gather
+
+
+def _batch_as_one(distributed: Any) -> None:
+    """Run an NPU's batch of messages as one, as torch_npu does where torch (2.5) asks whether the device is cuda. Its
+    pipelines wait for the last of a batch only."""
+    c10d = distributed.distributed_c10d
+    original = c10d.batch_isend_irecv
+
+    @functools.wraps(original)
+    def batch_isend_irecv(p2p_op_list: list[Any]) -> Any:
+        if not p2p_op_list or p2p_op_list[0].tensor.device.type != "npu":
+            return original(p2p_op_list)
+        c10d._check_p2p_op_list(p2p_op_list)
+        first = p2p_op_list[0]
+        with c10d._coalescing_manager(first.group, first.tensor.device, async_ops=True) as batch:
+            for message in p2p_op_list:
+                message.op(message.tensor, message.peer, message.group, message.tag)
+        return batch.works
+
+    c10d.batch_isend_irecv = distributed.batch_isend_irecv = batch_isend_irecv
 
 
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
