@@ -57,7 +57,9 @@ RULES = (
     # What raises with its name.
     Rule(Kind.CHIP, _FORMATS, test=r"internal_format|test_npu_format_cast.py|with_format|2p_size_dist$"),
     Rule(
-        Kind.CHIP, _FORMATS, r"get_npu_format|empty_with_format|get_storage_size|npu_format_cast|npu_change_data_ptr"
+        Kind.CHIP,
+        _FORMATS,
+        r"FRACTAL_|get_npu_format|empty_with_format|get_storage_size|npu_format_cast|npu_change_data_ptr",
     ),
     Rule(Kind.NAMED, "operators", r"^(?:.*: )?torch_npu\.[a-z_]\w+ is not implemented by the virtual"),
     Rule(Kind.NAMED, "operators", r"'_OpNamespace' 'npu' object has no attribute|operator npu::\w+ does not exist"),
@@ -68,6 +70,11 @@ RULES = (
     Rule(Kind.NAMED, _RULES, r"got DTensor|be evenly sharded,"),
     Rule(Kind.NAMED, _RULES, r"RuntimeError: (aten\.masked_fill|view size is not)", r"tensor/test_attention_ops"),
     Rule(Kind.NAMED, r"`\1`", r"(npu_\w+: \w+) is not implemented by the virtual"),
+    Rule(
+        Kind.DETAIL,
+        "`import torch_npu` before `import torch`, which makes it importable",
+        r"No module named 'torch_npu'$",
+    ),
     Rule(Kind.OTHER, r"module `\1`", r"No module named '(torch_npu[\w.]*)'"),
     Rule(Kind.OTHER, r"`\1.\2`", r"module '(torch_npu[\w.]*)' has no attribute '(\w+)'"),
     Rule(Kind.OTHER, r"`\2.\1`", r"cannot import name '(\w+)' from '(torch_npu[\w.]*)'"),
@@ -106,6 +113,7 @@ RULES = (
     Rule(Kind.TESTS, "classes that unittest cannot make without a test", r"has no attribute 'runTest'"),
     Rule(Kind.TESTS, "no test is in it", r"no test ran"),
     Rule(Kind.TESTS, "more memory than is given to the run", r"NPU out of memory"),
+    Rule(Kind.TESTS, "more memory than the host has", r"ended by signal 9", r"test_ipc_event"),
     Rule(
         Kind.DETAIL,
         "settings of the caching allocator: nothing is cached",
@@ -114,6 +122,7 @@ RULES = (
     Rule(Kind.DETAIL, "settings of the caching allocator: nothing is cached", test=r"test_allocator_envs"),
     Rule(Kind.DETAIL, _WORDS, test=r"test_errcode|test_fault_mode|alltoall_single_2p_expect"),
     Rule(Kind.DETAIL, "`batch_isend_irecv` to oneself, which torch refuses", test=r"test_dist_batch_isend_irecv$"),
+    Rule(Kind.DETAIL, "names of nodes of its autograd", test=r"dtype_cast_complex"),
     Rule(Kind.DETAIL, "an old file's `map_location`", test=r"maplocation_map_kind_none"),
     Rule(Kind.DETAIL, "a gradient that depends on nothing has a node there", test=r"dtype_cast_double_backward"),
 )
