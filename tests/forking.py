@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from multiprocessing import context, forkserver
 from multiprocessing.popen_forkserver import Popen
 from typing import Any
@@ -15,14 +16,15 @@ IMPORTED = [
     "torch",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
+    "torch.testing._internal.common_distributed",
     "torch.testing._internal.common_fsdp",
     "torch.testing._internal.distributed._tensor.common_dtensor",
 ]
 
 
-def install() -> None:
-    """From now on this process's spawned processes are forked."""
-    forkserver.set_forkserver_preload(IMPORTED)
+def install(*modules: str) -> None:
+    """From now on this process's spawned processes are forked off one that has also imported `modules`."""
+    forkserver.set_forkserver_preload([*IMPORTED[:1], *modules, *IMPORTED[1:]])
     context.SpawnProcess._Popen = staticmethod(_start)  # type: ignore[method-assign, assignment]
     context.SpawnProcess.run = _run  # type: ignore[method-assign]
 
@@ -36,4 +38,9 @@ def _run(process: Any) -> None:
     os.environ.clear()
     os.environ.update(process.environment)
     random.seed()  # not the same in all of them
-    context.SpawnProcess.__mro__[1].run(process)
+    try:
+        context.SpawnProcess.__mro__[1].run(process)
+    finally:
+        # Tests put a tensor into a queue and end. Who takes it out asks this process for its memory, and a spawned one
+        # takes a while to end.
+        time.sleep(1)
