@@ -64,6 +64,7 @@ def _job(name: str, arguments: Callable[[Plan], list[str]], experts: int = 0) ->
         arguments=arguments,
         metric="critic/score/mean",
         trained_model=grpo.trained_model,
+        idle=("weight_sync",),
         packages=PACKAGES,
         sources=SOURCES,
         key_value_heads=2,
