@@ -77,6 +77,7 @@ except TypeError as error: out["group_dst"] = str(error)
 for name in ("bool", "int16", "uint8"):
     x = new(rank, 1, dtype=getattr(torch, name)); dist.all_reduce(x); out[name] = [x.tolist(), str(x.dtype)]
 x = new(rank, 4 + rank, dtype=torch.uint8); dist.all_reduce(x, op=dist.ReduceOp.AVG); out["whole average"] = x.tolist()
+x = new(rank * 4, 4 + rank * 2, dtype=torch.int16); dist.all_reduce(x, op=dist.ReduceOp.AVG); out["average of int16"] = x.tolist()
 for name in ("int16", "uint16", "uint32", "uint64", "float8_e5m2", "float64"):
     x = new(rank + 1, 7 - rank, dtype=torch.float64).to(getattr(torch, name)); own = x.clone(); dist.broadcast(own, 1)
     both = torch.empty(4, dtype=x.dtype, device="npu"); dist.all_gather_into_tensor(both, x)
@@ -152,6 +153,7 @@ EXPECTED: dict[str, list[Any]] = {
     "int16": [[[1, 2], "torch.int16"]] * 2,
     "uint8": [[[1, 2], "torch.uint8"]] * 2,
     "whole average": [[0, 4]] * 2,
+    "average of int16": [[2, 5]] * 2,
     **{
         f"moved {name}": [[[2, 6], [1, 7, 2, 6]]] * 2
         for name in ("int16", "uint16", "uint32", "uint64", "float8_e5m2", "float64")

@@ -64,15 +64,9 @@ struct Reduction {
 
   Reduction(const Tensors& tensors, const c10d::ReduceOp& op, int size) : tensors(aliases(tensors)) {
     const auto own = this->tensors;
-    bool copied = false;
-    for (auto& tensor : this->tensors) {
-      if (!reduced_as_copy(tensor)) continue;
-      tensor = tensor.to(at::kInt);
-      copied = true;
-    }
-    finish = dividing(op, this->tensors, size);
-    if (!copied) return;
-    finish = [own, reduced = this->tensors] {
+    for (auto& tensor : this->tensors) tensor = reducible_by_gloo(tensor);
+    finish = [own, reduced = this->tensors, divide = dividing(op, this->tensors, size)] {
+      if (divide) divide();
       for (size_t i = 0; i < own.size(); ++i)
         if (!own[i].is_same(reduced[i])) own[i].copy_(reduced[i]);
     };
@@ -231,8 +225,9 @@ WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const
   check_reduction("reduce_scatter", options.reduceOp, outputs[0], /*casts=*/false);
   auto parts = std::make_shared<Tensors>();
   for (const auto& part : inputs[0]) {
-    auto own = cpu_alias(part);  // the inputs must stay as they are
-    parts->push_back(reduced_as_copy(own) ? own.to(at::kInt) : own.clone(at::MemoryFormat::Contiguous));
+    const auto own = cpu_alias(part);  // the inputs must stay as they are
+    const auto reduced = reducible_by_gloo(own);
+    parts->push_back(reduced.is_same(own) ? own.clone(at::MemoryFormat::Contiguous) : reduced);
   }
   auto out = lent_alias(outputs[0]);
   c10d::AllreduceOptions o;
@@ -259,8 +254,7 @@ WorkPtr HcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
   TORCH_CHECK(input.numel() == output.numel() * getSize(), "input tensor must be the same size as output size times world size");
   check_reduction("_reduce_scatter_base", options.reduceOp, input, /*casts=*/false);
   Reduction reduction({output}, options.reduceOp, getSize());
-  auto in = lent_alias(input);
-  if (reduced_as_copy(in)) in = in.to(at::kInt);
+  auto in = reducible_by_gloo(lent_alias(input));
   auto o = options;
   o.reduceOp = summing(options.reduceOp);
   return run(c10d::OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", {output},
@@ -271,8 +265,7 @@ WorkPtr HcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
   for (const auto& input : inputs) check_reduction("reduce_scatter_tensor_coalesced", options.reduceOp, input, /*casts=*/false);
   Reduction reduction(outputs, options.reduceOp, getSize());
   auto in = aliases(inputs);
-  for (auto& tensor : in)
-    if (reduced_as_copy(tensor)) tensor = tensor.to(at::kInt);
+  for (auto& tensor : in) tensor = reducible_by_gloo(tensor);
   auto o = options;
   o.reduceOp = summing(options.reduceOp);
   return run(c10d::OpType::COALESCED, "reduce_scatter_tensor_coalesced", outputs,

@@ -106,6 +106,9 @@ std::vector<at::Tensor> moved(const std::vector<at::Tensor>& tensors) {
   return out;
 }
 
-bool reduced_as_copy(const at::Tensor& tensor) { return tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kShort; }
+at::Tensor reducible_by_gloo(const at::Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  return type == at::kBool || type == at::kShort ? tensor.to(at::kInt) : tensor;
+}
 
 }  // namespace verl_npu

@@ -21,8 +21,8 @@ void check_contiguous(const std::vector<at::Tensor>& tensors);
 at::Tensor moved(const at::Tensor& tensor);
 std::vector<at::Tensor> moved(const std::vector<at::Tensor>& tensors);
 
-// What gloo may reduce: bool is summed as numbers in HCCL (true + true is true), and gloo does not know int16. Such a
-// tensor is reduced as a copy of int32, and comes back by `copy_`.
-bool reduced_as_copy(const at::Tensor& tensor);
+// What gloo may reduce: bool is summed as numbers in HCCL (true + true is true), and gloo does not know int16. Of such a
+// tensor it is a copy in int32, of any other the tensor itself.
+at::Tensor reducible_by_gloo(const at::Tensor& tensor);
 
 }  // namespace verl_npu
