@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ...registry.probe import AllOf, AnyOf, Defines, Mentions, Not
+from .drawing import each
 from .errors import GroupError, TransferError
 from .feature import weight_sync
 from .readback import Tally, checking, publish
@@ -81,7 +82,7 @@ def awaited(original: Callable[..., Any], operation: Any) -> Any:
 )
 async def contiguous(original: Callable[..., Any], engine: Any, weights: Any, *args: Any, **kwargs: Any) -> Any:
     """Send weights in any layout, and where the user asked for a check, say afterwards what was sent."""
-    dense = _dense_later(weights) if hasattr(weights, "__aiter__") else _dense(weights)
+    dense = each(weights, lambda name, weight: weight.contiguous())
     if engine.rank != 0 or not checking():
         return await original(engine, dense, *args, **kwargs)
     tally = Tally()
@@ -110,9 +111,7 @@ def dropped(original: Callable[..., Any], engine: Any) -> Any:
     why="where the rollout engine's worker fails while it loads a bucket, who hands it the next one waits for ever",
     how="it waits VERL_NPU_WEIGHT_SYNC_TIMEOUT seconds",
     link="none: nobody seems to have reported it",
-    retired_by=AnyOf(
-        Mentions(f"{_SENDER}._init_socket", "RCVTIMEO"), Mentions(f"{_SENDER}.async_send_weights", "poll")
-    ),
+    retired_by=_WAITS_NO_LONGER,
     requires=Defines(f"{_SENDER}._init_socket"),
 )
 def limited(original: Callable[..., Any], sender: Any) -> Any:
@@ -134,9 +133,7 @@ def limited(original: Callable[..., Any], sender: Any) -> Any:
     why="see weight_sync.limited: zmq says only that a resource is temporarily unavailable",
     how="an error that says who did not answer",
     link="none: nobody seems to have reported it",
-    retired_by=AnyOf(
-        Mentions(f"{_SENDER}._init_socket", "RCVTIMEO"), Mentions(f"{_SENDER}.async_send_weights", "poll")
-    ),
+    retired_by=_WAITS_NO_LONGER,
     requires=Defines(f"{_SENDER}.async_send_weights"),
 )
 async def acknowledged(original: Callable[..., Any], sender: Any, weights: Any) -> Any:
@@ -206,13 +203,3 @@ def _heard(socket: Any, call: int) -> bool:
         if socket.recv_pyobj() == call:
             return True
     return False
-
-
-def _dense(weights: Any) -> Iterator[tuple[str, Any]]:
-    for name, weight in weights:
-        yield name, weight.contiguous()
-
-
-async def _dense_later(weights: Any) -> AsyncIterator[tuple[str, Any]]:
-    async for name, weight in weights:
-        yield name, weight.contiguous()

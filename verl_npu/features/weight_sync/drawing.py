@@ -1,15 +1,15 @@
-"""Drawing tensors from a trainer, each held against what was announced."""
+"""Drawing tensors from a trainer, each changed or held against what was announced."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from .errors import MetadataError
 from .metadata import Spec
 
-__all__ = ["draw", "draw_no_more", "exhaust"]
+__all__ = ["draw", "draw_no_more", "each", "exhaust"]
 
 
 def draw(drawn: Iterator[tuple[str, Any]], specs: Sequence[Spec]) -> list[Any]:
@@ -32,6 +32,13 @@ def draw_no_more(drawn: Iterator[tuple[str, Any]]) -> None:
     extra = next(drawn, None)
     if extra is not None:
         raise MetadataError(f"{extra[0]}: the trainer gave it, and it was not announced")
+
+
+def each(weights: Any, change: Callable[[str, Any], Any]) -> Any:
+    """The same names, with what `change` makes of each tensor as it is drawn; asynchronous where `weights` is."""
+    if hasattr(weights, "__aiter__"):
+        return ((name, change(name, tensor)) async for name, tensor in weights)
+    return ((name, change(name, tensor)) for name, tensor in weights)
 
 
 def exhaust(tensors: Iterable[tuple[str, Any]]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from ... import activation
 from ...registry.probe import Defines, Never
 from .checksum import as_bytes
+from .drawing import each
 from .engine import VLLMEngine
 from .errors import TransferError
 from .feature import weight_sync
@@ -36,25 +37,16 @@ class Tally:
     def digest(self) -> str:
         return self._hash.hexdigest()
 
-    def add(self, name: str, tensor: Any) -> None:
-        """Count one more."""
+    def add(self, name: str, tensor: Any) -> Any:
+        """Count one more, and give it back."""
         self._hash.update(name.encode() + b"\0")
         self._hash.update(as_bytes(tensor).cpu().numpy().tobytes())
         self.tensors += 1
+        return tensor
 
     def watched(self, weights: Any) -> Any:
         """The same weights, counted as they are drawn."""
-        return self._later(weights) if hasattr(weights, "__aiter__") else self._now(weights)
-
-    def _now(self, weights: Any) -> Iterator[tuple[str, Any]]:
-        for name, tensor in weights:
-            self.add(name, tensor)
-            yield name, tensor
-
-    async def _later(self, weights: Any) -> AsyncIterator[tuple[str, Any]]:
-        async for name, tensor in weights:
-            self.add(name, tensor)
-            yield name, tensor
+        return each(weights, self.add)
 
     def tell(self, owner: Any, who: str, held: str = "") -> None:
         """Say it, with the number of the owner's sync."""
