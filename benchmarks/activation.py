@@ -66,9 +66,9 @@ def imports(repeats: int) -> Table:
 
 def calls() -> Table:
     """A call of a function as it is, replaced, and wrapped; the patched ones as the registry makes them."""
-    from verl_npu.registry.binding import build
+    from verl_npu.registry.apply.binding import build
     from verl_npu.registry.patch import Feature
-    from verl_npu.registry.probe import Never
+    from verl_npu.registry.source.probe import Never
 
     feature = Feature("calls", "for this benchmark")
     texts = {"why": "a benchmark", "how": "a benchmark", "link": "none", "retired_by": Never("a benchmark")}

@@ -48,11 +48,11 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int)
     import torch
     import torch_npu  # noqa: F401
 
-    from verl_npu.features.weight_sync import group as groups
-    from verl_npu.features.weight_sync.meeting import Meeting, open_meeting
-    from verl_npu.features.weight_sync.metadata import Metadata
     from verl_npu.features.weight_sync.settings import Check, Settings
-    from verl_npu.features.weight_sync.sync import receive, send
+    from verl_npu.features.weight_sync.transport import group as groups
+    from verl_npu.features.weight_sync.transport.meeting import Meeting, open_meeting
+    from verl_npu.features.weight_sync.transport.metadata import Metadata
+    from verl_npu.features.weight_sync.transport.sync import receive, send
 
     torch.npu.set_device(rank)
     device = torch.device("npu", rank)

@@ -16,7 +16,7 @@ from harness.errors import BadInput
 
 from verl_npu.cli import main as verl_npu
 from verl_npu.features import UPSTREAMS, locks_folder
-from verl_npu.registry.lock import read_locks
+from verl_npu.registry.judge.lock import read_locks
 
 
 def main() -> int:

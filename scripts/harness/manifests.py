@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import RunFailed
-from verl_npu.registry.errors import SourceError
-from verl_npu.registry.fleet import differences
-from verl_npu.registry.manifest import read_manifests
+from verl_npu.errors import SourceError
+from verl_npu.features.fleet.comparison import differences
+from verl_npu.manifest import read_manifests
 
 Manifest = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from verl_npu.cli import main
-from verl_npu.registry.manifest import write_manifest
+from verl_npu.manifest import write_manifest
 
 
 def manifest(pid: int, role: str, state: str = "applied", **changes: object) -> dict[str, object]:
@@ -17,6 +17,7 @@ def manifest(pid: int, role: str, state: str = "applied", **changes: object) -> 
     return {
         "host": "node0",
         "pid": pid,
+        "token": f"{pid:08x}",
         "role": role,
         "version": "0.1.0",
         "active": True,

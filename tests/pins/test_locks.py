@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from verl_npu.cli import main
 from verl_npu.features import UPSTREAMS, load, locks_folder
-from verl_npu.registry.lock import read_locks
+from verl_npu.registry.judge.lock import read_locks
 
 LOCKS = [(upstream.name, lock.pin) for upstream in UPSTREAMS for lock in read_locks(locks_folder(), upstream.name)]
 VERL_PINS = [pin for upstream, pin in LOCKS if upstream == "verl"]

@@ -12,11 +12,11 @@ from types import ModuleType
 
 import pytest
 
-from verl_npu.registry.engine import Registry
-from verl_npu.registry.lock import record_lock, write_lock
+from verl_npu.registry.apply.engine import Registry
+from verl_npu.registry.judge.lock import record_lock, write_lock
 from verl_npu.registry.patch import Feature, Upstream
 from verl_npu.registry.policy import Policy
-from verl_npu.registry.source import SourceTree
+from verl_npu.registry.source.tree import SourceTree
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Plugin:
             features=lambda: self.features,
             locks=self.locks,
             policy=Policy("PLUGIN", **policy),  # type: ignore[arg-type]
-            report=self.reported.append,
+            warn=self.reported.append,
             changed=lambda _: None,
         )
         self.registries.append(registry)

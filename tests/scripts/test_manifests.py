@@ -11,10 +11,13 @@ from harness.errors import RunFailed
 
 def write(folder: Path, role: str, pid: int, **states: str) -> None:
     content: dict[str, Any] = {
-        "schema": 1,
+        "schema": 2,
         "version": "0.1.0",
+        "active": True,
+        "origin": "a test",
         "host": "here",
         "pid": pid,
+        "token": f"{pid:08x}",
         "role": role,
         "simulated": True,
         "upstreams": {"verl": {"nearest_pin": "v0.6.1", "exact": True, "differs": []}},
@@ -22,6 +25,8 @@ def write(folder: Path, role: str, pid: int, **states: str) -> None:
             name: {"state": state, "patches": {f"{name}.one": {"target": "verl:x", "state": state, "reason": "so"}}}
             for name, state in states.items()
         },
+        "tainted": [],
+        "seconds": 0.0,
     }
     (folder / f"{role}-{pid}.json").write_text(json.dumps(content))
 

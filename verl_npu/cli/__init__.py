@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from .. import __version__
-from ..registry.errors import RegistryError
+from ..errors import VerlNpuError
+from ..version import __version__
 from .check import check
 from .drift import drift
 from .explain import explain
@@ -24,7 +24,7 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except RegistryError as error:
+        except VerlNpuError as error:
             click.echo(f"verl-npu: {error}", err=True)
             sys.exit(2)
 

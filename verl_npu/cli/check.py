@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.text import Text
 
 from ..features import UPSTREAMS, load
-from ..registry.difference import drift_diff
-from ..registry.judgement import judge
-from ..registry.lock import Lock, Record
+from ..registry.judge.difference import drift_diff
+from ..registry.judge.judgement import judge
+from ..registry.judge.lock import Lock, Record
+from ..registry.judge.revision import Revision
+from ..registry.judge.verdict import Verdict
 from ..registry.patch import Feature, owners
-from ..registry.revision import Revision
-from ..registry.source import SourceTree
+from ..registry.source.tree import SourceTree
 from ..registry.state import State, feature_state
-from ..registry.verify import Verdict
 from . import upstreams
 
 __all__ = ["check", "style"]

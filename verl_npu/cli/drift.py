@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from ..features import UPSTREAMS, load
-from ..registry.drift import Finding, Outcome, survey
-from ..registry.source import SourceTree
+from ..registry.judge.drift import Finding, Outcome, survey
+from ..registry.source.tree import SourceTree
 from . import upstreams
 
 __all__ = ["drift"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from ..errors import DeclarationError
 from ..features import UPSTREAMS, load
-from ..registry.difference import patch_diff
-from ..registry.errors import DeclarationError
+from ..registry.judge.difference import patch_diff
 from ..registry.patch import owners
 from . import upstreams
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from ..features import UPSTREAMS, load, locks_folder
-from ..registry.difference import patch_diff
-from ..registry.lock import Lock, record_lock, write_lock
+from ..registry.judge.difference import patch_diff
+from ..registry.judge.lock import Lock, record_lock, write_lock
 from ..registry.patch import Feature
-from ..registry.source import SourceTree
+from ..registry.source.tree import SourceTree
 from ..registry.state import Standing
 
 __all__ = ["lock"]

@@ -10,12 +10,12 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from ..errors import DeclarationError
 from ..features.megatron.catalogue import CATALOGUE, missing
 from ..features.megatron.command_line import requests
 from ..features.megatron.contract import Contract
 from ..features.megatron.installation import Installation, contracts, installation
 from ..features.megatron.overrides import Request, effective, problems
-from ..registry.errors import DeclarationError
 
 __all__ = ["mindspeed"]
 

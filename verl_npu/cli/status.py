@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,9 +13,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ..registry.errors import SourceError
-from ..registry.fleet import differences
-from ..registry.manifest import read_manifests
+from .. import process
+from ..activation import status as status_of_this_process
+from ..errors import SourceError
+from ..features.fleet.comparison import differences
+from ..manifest import Manifest, read_manifests
 from ..registry.state import State
 from .check import style
 
@@ -50,13 +53,25 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     sys.exit(int(bool(differ or states & bad)))
 
 
-def _here() -> dict[str, Any]:
-    import importlib
-
-    from .. import activation
-
-    importlib.import_module("verl")
-    return activation.manifest()
+def _here() -> Manifest:
+    try:
+        importlib.import_module("verl")
+    except ModuleNotFoundError as error:
+        if error.name != "verl":
+            raise
+        raise SourceError(
+            subject="verl",
+            expected="verl in this environment, or the FOLDER of a job's manifests",
+            found="no package of that name",
+            fix="install verl here, or give the folder that a job had as VERL_NPU_MANIFEST_DIR",
+        ) from None
+    identity = process.identity()
+    return {
+        **status_of_this_process(),
+        "host": identity.host,
+        "pid": identity.pid,
+        "token": identity.token,
+    }
 
 
 def _print(manifests: Sequence[Mapping[str, Any]], differ: Sequence[str]) -> None:

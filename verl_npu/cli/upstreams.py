@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..features import UPSTREAMS, locks_folder
-from ..registry.lock import Lock, read_locks
-from ..registry.source import SourceTree
+from ..registry.judge.lock import Lock, read_locks
+from ..registry.source.tree import SourceTree
 
 __all__ = ["INSTALLED", "locks", "tree"]
 

@@ -1,23 +1,23 @@
-"""What we change upstream, one module or folder a feature."""
+"""What we change upstream, one folder a feature."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..registry.engine import Registry
+from .. import environment
+from ..registry.apply.engine import Registry
 from ..registry.patch import Feature, Upstream
 from ..registry.policy import Policy
 
-__all__ = ["UPSTREAMS", "load", "locks_folder", "registry"]
+__all__ = ["UPSTREAMS", "load", "locks_folder", "make_registry"]
 
 # `recipe` lies beside `verl` in a checkout and is in no wheel.
 UPSTREAMS = (
     Upstream("verl", ("verl", "recipe")),
     Upstream("transformers", ("transformers",)),
     Upstream("hydra", ("hydra",)),
-    # In no registry: its pins are revisions of its repository.
+    # In no package index: its pins are revisions of its git repository.
     Upstream("mindspeed", ("mindspeed",)),
 )
 
@@ -42,14 +42,20 @@ def locks_folder() -> Path:
     return shipped if shipped.is_dir() else package.parent / "patches"
 
 
-def registry(report: Callable[[str], None], changed: Callable[[Registry], None]) -> Registry:
-    """The registry of verl-npu in this process, not active yet."""
+def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], None]) -> Registry:
+    """The registry of verl-npu in this process, not active yet. Raises SettingError for a switch that is wrong."""
     return Registry(
         trigger="verl",
         upstreams=UPSTREAMS,
         features=load,
         locks=locks_folder(),
-        policy=Policy.from_environment("VERL_NPU", os.environ),
-        report=report,
+        policy=Policy(
+            prefix="VERL_NPU",
+            command="verl-npu",
+            strict=environment.STRICT.read(),
+            force=environment.FORCE.read(),
+            disable=environment.DISABLE.read(),
+        ),
+        warn=warn,
         changed=changed,
     )

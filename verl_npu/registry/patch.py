@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from .errors import ConflictError, DeclarationError
-from .probe import Defines, Probe
-from .target import Target
+from ..errors import ConflictError, DeclarationError
+from .source.probe import Defines, Probe
+from .source.target import Target
 
 __all__ = ["Action", "Feature", "Patch", "Upstream", "conflicts", "owners"]
 

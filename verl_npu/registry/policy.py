@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .errors import DeclarationError
+from ..errors import DeclarationError
 
 __all__ = ["Policy"]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The switches of a registry, as its user set them in the environment."""
+    """The switches of a registry, as its user set them."""
 
     prefix: str
     """What the names of the environment variables begin with: `<prefix>_STRICT`, `_FORCE`, `_DISABLE`."""
+    command: str = ""
+    """The command that shows drift in detail, for the error that names it."""
     strict: bool = False
     """Drift and failure raise, in the import that meets them."""
     force: frozenset[str] = frozenset()
     """Features that are applied although they drifted; the summary is tainted."""
     disable: frozenset[str] = frozenset()
     """Features that are left out."""
-
-    @classmethod
-    def from_environment(cls, prefix: str, environment: Mapping[str, str]) -> Policy:
-        """Read the switches. Raises DeclarationError where `<prefix>_STRICT` is neither 0 nor 1."""
-        strict = environment.get(f"{prefix}_STRICT", "").strip()
-        if strict not in ("", "0", "1"):
-            raise DeclarationError(
-                subject=f"{prefix}_STRICT", expected="0 or 1", found=repr(strict), fix="correct it or leave it out"
-            )
-        return cls(
-            prefix=prefix,
-            strict=strict == "1",
-            force=_names(environment.get(f"{prefix}_FORCE", "")),
-            disable=_names(environment.get(f"{prefix}_DISABLE", "")),
-        )
 
     def check(self, known: Iterable[str]) -> None:
         """Raise DeclarationError where a switch names no feature."""
@@ -54,7 +41,3 @@ class Policy:
     def override(self, feature: str) -> str:
         """What the user sets to have `feature` applied regardless."""
         return f"{self.prefix}_FORCE={feature}"
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(name.strip() for name in text.split(",") if name.strip())

@@ -13,6 +13,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
 
 __all__ = [
     "DEVICES",
@@ -48,16 +49,20 @@ def device_count_configured() -> int:
 def expose() -> None:
     """Make `torch_npu` and `acl` importable: our packages of these names go on `sys.path`. No torch import.
 
+    verl's registries of rollout engines get the one for virtual NPUs when they are imported.
+
     Raises:
         RealAscendError: a real torch_npu is installed.
         SettingError: `VERL_NPU_VIRTUAL` is not a number of NPUs.
     """
+    from ..registry.apply import hooks
     from . import exposure
     from .settings import Settings
 
     Settings.read()
-
     exposure.expose()
+    hooks.add_hook("verl.workers.rollout.base", _offer_rollout)
+    hooks.add_hook("verl.workers.rollout.replica", _offer_replica)
 
 
 def load() -> None:
@@ -75,3 +80,17 @@ def loaded() -> bool:
     """Whether the virtual Ascend is up in this process."""
     loading = sys.modules.get(f"{__name__}.loading")
     return loading is not None and bool(loading.is_loaded())
+
+
+def _offer_rollout(module: ModuleType) -> None:
+    """Enter the rollout engine into upstream's registry: here only, never on real NPUs."""
+    from .rollout import register_rollout
+
+    register_rollout(module)
+
+
+def _offer_replica(module: ModuleType) -> None:
+    """The same for the server of the revisions that have one."""
+    from .rollout import register_replica
+
+    register_replica(module)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from verl_npu.errors import LockError, SourceError
 from verl_npu.features import locks_folder
 from verl_npu.features.megatron.contract import Argument, Contract, read_contract, write_contract
 from verl_npu.features.megatron.extraction import extract
 from verl_npu.features.megatron.installation import find, nearest
-from verl_npu.registry.errors import LockError, SourceError
 
 from .conftest import MEGATRON, REVISIONS
 

@@ -22,13 +22,13 @@ from typing import Any
 START = """
 import json, os, signal, sys, time
 import torch, torch_npu
-from verl_npu.features.weight_sync.bucket import find_tied
+from verl_npu.features.weight_sync.transport.bucket import find_tied
 from verl_npu.features.weight_sync.errors import WeightSyncError
-from verl_npu.features.weight_sync.group import find, join
-from verl_npu.features.weight_sync.meeting import Meeting, open_meeting
-from verl_npu.features.weight_sync.metadata import Metadata
+from verl_npu.features.weight_sync.transport.group import find, join
+from verl_npu.features.weight_sync.transport.meeting import Meeting, open_meeting
+from verl_npu.features.weight_sync.transport.metadata import Metadata
 from verl_npu.features.weight_sync.settings import Check, Settings
-from verl_npu.features.weight_sync.sync import follow, preparing, receive, send
+from verl_npu.features.weight_sync.transport.sync import follow, preparing, receive, send
 
 RANK, SIZE, FOLDER = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["FOLDER"]
 TIMEOUT = float(os.environ.get("LIMIT", "60"))
@@ -134,7 +134,7 @@ def _serve() -> None:
     import torch  # noqa: F401
     import torch_npu  # noqa: F401
 
-    import verl_npu.features.weight_sync.sync  # noqa: F401
+    import verl_npu.features.weight_sync.transport.sync  # noqa: F401
 
     # Some of them print as they are imported, and this process answers on its standard output.
     answers, sys.stdout = sys.stdout, sys.stderr

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from verl_npu.features.weight_sync.bucket import ALIGNMENT, find_tied, plan, views
-from verl_npu.features.weight_sync.metadata import Metadata
+from verl_npu.features.weight_sync.transport.bucket import ALIGNMENT, find_tied, plan, views
+from verl_npu.features.weight_sync.transport.metadata import Metadata
 
 
 def metadata(**sizes: int) -> Metadata:

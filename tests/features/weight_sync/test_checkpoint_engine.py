@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu.features.weight_sync.checkpoint_engine import (
+from verl_npu.features.weight_sync.errors import GroupError, TransferError
+from verl_npu.features.weight_sync.patches.checkpoint_engine import (
     acknowledged,
     awaited,
     connected,
@@ -21,7 +22,6 @@ from verl_npu.features.weight_sync.checkpoint_engine import (
     dropped,
     limited,
 )
-from verl_npu.features.weight_sync.errors import GroupError, TransferError
 
 
 def engine(**facts: Any) -> SimpleNamespace:

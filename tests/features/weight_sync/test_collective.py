@@ -71,7 +71,7 @@ sys.path.insert(0, os.environ["FOLDER"])
 from ranked import Both
 from verl.single_controller.ray.base import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from verl.single_controller.ray.base import create_colocated_worker_cls
-from verl_npu.features.weight_sync.collective import create_collective_group
+from verl_npu.features.weight_sync.patches.collective import create_collective_group
 from verl_npu.features.weight_sync.errors import WeightSyncError
 
 passed = {"PYTHONPATH": os.environ["FOLDER"] + os.pathsep + os.environ.get("PYTHONPATH", "")}

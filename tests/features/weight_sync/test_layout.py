@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from verl_npu.features.weight_sync.errors import EngineError
-from verl_npu.features.weight_sync.layout import follow_copies, loadable, refuse_square_experts
+from verl_npu.features.weight_sync.patches.layout import follow_copies, loadable, refuse_square_experts
 
 
 class Attention:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from verl_npu.features.weight_sync.errors import EngineError
-from verl_npu.features.weight_sync.readback import compared, kept
+from verl_npu.features.weight_sync.patches.readback import compared, kept
 
 GIVEN = {"weight": torch.randn(3, 2), "bias": torch.randn(3)}
 

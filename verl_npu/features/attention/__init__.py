@@ -7,7 +7,7 @@ and vLLM. What upstream imports from it, or from transformers' NPU module, is pu
 from __future__ import annotations
 
 from . import admission, choice, forward, imports
-from .declared import attention
+from .feature import attention
 from .forward import AttentionSettingError
 from .padding import index_first_axis, pad_input, rearrange, unpad_input
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ...registry.probe import AllOf, Defines, Mentions, Never
-from .declared import UTILS, attention
+from ...registry.source.probe import AllOf, Defines, Mentions, Never
+from .feature import UTILS, attention
 
 __all__ = ["NoFlashAttentionError"]
 

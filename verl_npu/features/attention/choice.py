@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...registry.patch import Feature
-from ...registry.probe import AllOf, Defines, Not, Passes, Probe
-from .declared import attention
+from ...registry.source.probe import AllOf, Defines, Not, Passes, Probe
 from .exchange import with_constant
+from .feature import attention
 
 __all__ = ["declare"]
 

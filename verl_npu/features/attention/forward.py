@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...registry.probe import Never
-from .declared import NPU_MODULE, UTILS, attention
+from ...registry.source.probe import Never
+from .feature import NPU_MODULE, UTILS, attention
 from .lengths import host_copy, packing, unpadding
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ...registry.patch import Feature
-from ...registry.probe import AllOf, AnyOf, Defines, Mentions, Never
+from ...registry.source.probe import AllOf, AnyOf, Defines, Mentions, Never
 from . import padding
-from .declared import NPU_MODULE, attention
 from .exchange import import_module, with_import
+from .feature import NPU_MODULE, attention
 
 __all__ = ["declare"]
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ...registry.probe import Never
+from ...registry.source.probe import Never
 from .feature import device
 from .verdict import has_ascend_software
 

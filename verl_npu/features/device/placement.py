@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...registry.probe import Mentions, Never, Not
+from ...registry.source.probe import Mentions, Never, Not
 from .feature import DEFAULT, device
 
 __all__ = ["PlacementError"]

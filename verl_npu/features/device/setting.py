@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...registry.probe import Defines, Mentions, Never
+from ...registry.source.probe import Defines, Mentions, Never
 from .feature import DEFAULT, device
 
 __all__ = ["DeviceContradictionError", "resolve_device"]

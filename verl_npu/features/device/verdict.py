@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ...registry.probe import Never
+from ...registry.source.probe import Never
 from .feature import device
 
 __all__ = ["has_ascend_software"]

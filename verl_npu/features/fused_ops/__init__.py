@@ -7,6 +7,6 @@ missing. Here each stands by itself, and whatever an operator cannot do goes ups
 from __future__ import annotations
 
 from . import experts, mlp, norm, rotary
-from .declared import fused_ops
+from .feature import fused_ops
 
 __all__ = ["experts", "fused_ops", "mlp", "norm", "rotary"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ...registry.probe import AllOf, Defines, Mentions, Never, Not, Probe
-from .declared import LINK, NPU_PATCH, UPSTREAM_DOES_IT, fused_ops, modeling, named
+from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not, Probe
+from .feature import LINK, NPU_PATCH, UPSTREAM_DOES_IT, fused_ops, modeling, named
 from .grouped import LONGEST, grouped_linear
 from .mlp import is_silu
 from .operator import is_plain, operator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...registry.probe import AllOf, Mentions
-from .declared import LINK, UPSTREAM_DOES_IT, fused_ops, modeling, named
+from ...registry.source.probe import AllOf, Mentions
+from .feature import LINK, UPSTREAM_DOES_IT, fused_ops, modeling, named
 from .operator import operator
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ... import activation
+from ... import reporting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +27,7 @@ def operator(
     found: Callable[..., Any] | None = getattr(torch_npu, name, None)
     if found is None:
         version = getattr(torch_npu, "__version__", "of unknown version")
-        activation.report(f"torch_npu {version} has no {name}: {otherwise}")
+        reporting.report(f"torch_npu {version} has no {name}: {otherwise}")
     return found
 
 

@@ -11,6 +11,6 @@ from . import (  # noqa: F401  # for the patches that they declare
     kernels,
     workers,
 )
-from .declared import megatron
+from .feature import megatron
 
 __all__ = ["megatron"]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ...registry.probe import AllOf, Defines, Mentions, Never, Not
-from .declared import megatron
+from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not
+from .feature import megatron
 from .installation import package_folder
 from .settlement import put_in_force
 from .snapshot import drop_dummies, own_functions_kept

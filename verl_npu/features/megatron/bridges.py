@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ...registry.probe import Mentions
-from .declared import megatron
+from ...registry.source.probe import Mentions
+from .feature import megatron
 
 __all__ = ["save_through_bridge"]
 

@@ -8,8 +8,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...registry.probe import Defines, Never
-from .declared import megatron
+from ...registry.source.probe import Defines, Never
+from .feature import megatron
 
 __all__ = ["written_in_torchs_format"]
 

@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import Any
 
-from ...registry.errors import RegistryError
+from ...errors import VerlNpuError
 from .overrides import SECTION_KEYS, Request
 
 __all__ = ["CommandLineError", "requests"]
@@ -26,7 +26,7 @@ _DEFAULTS = {
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
-class CommandLineError(RegistryError):
+class CommandLineError(VerlNpuError):
     """The text is no list of overrides."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...registry.errors import LockError
+from ...errors import LockError
 
 __all__ = ["FILE_NAME", "Argument", "Contract", "FeatureFacts", "read_contract", "read_contracts", "write_contract"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...registry.probe import Defines, Mentions, Never
-from .declared import megatron
+from ...registry.source.probe import Defines, Mentions, Never
+from .feature import megatron
 from .settlement import asked, settle
 from .workers import request_of
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...registry.errors import SourceError
+from ...errors import SourceError
 from .contract import Argument, Contract, FeatureFacts
 
 __all__ = ["extract", "megatron_fields"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-from ...registry.probe import Mentions, Not
-from .declared import megatron
+from ...registry.source.probe import Mentions, Not
+from .feature import megatron
 from .installation import package_folder
 
 __all__: list[str] = []

@@ -7,7 +7,7 @@ import importlib.util
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...registry.errors import SourceError
+from ...errors import SourceError
 from .contract import Contract, read_contracts
 from .extraction import extract
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-from ...registry.probe import Defines, Not
-from .declared import megatron
+from ...registry.source.probe import Defines, Not
+from .feature import megatron
 
 __all__: list[str] = []
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...registry.errors import RegistryError
+from ...errors import VerlNpuError
 from .contract import Argument, Contract
 from .rules import RULES, Problem
 
@@ -31,7 +31,7 @@ _PLAIN = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,), 
 _WORDS = {"Optional", "Union", "List", "list", "Literal", "None", "bool", "int", "float", "str", "typing"}
 
 
-class OverrideError(RegistryError):
+class OverrideError(VerlNpuError):
     """MindSpeed would not do what these overrides say. Nothing has been changed."""
 
 

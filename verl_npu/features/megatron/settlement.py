@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...registry.errors import RegistryError
+from ...errors import VerlNpuError
 from .contract import Contract
 from .installation import installation
 from .overrides import Request, check
@@ -20,11 +20,11 @@ _OVERRIDE = "VERL_NPU_DISABLE=megatron"
 Repatch = Callable[[Mapping[str, Any]], Any]
 
 
-class RepatchError(RegistryError):
+class RepatchError(VerlNpuError):
     """MindSpeed raised; torch, Megatron, sys.modules and MindSpeed's own state are as before."""
 
 
-class SettledError(RegistryError):
+class SettledError(VerlNpuError):
     """Another worker in this process has settled otherwise what holds for the whole process."""
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...registry.probe import Defines, Mentions, Never
-from .declared import megatron
+from ...registry.source.probe import Defines, Mentions, Never
+from .feature import megatron
 from .overrides import SECTION_KEYS, OverrideError, Request
 from .settlement import asked, plain, settle
 

@@ -5,8 +5,9 @@
 `readback` and `release` are the patches.
 """
 
-from . import checkpoint_engine, fully_async_policy, gkd, layout, one_step_off_policy, readback, release
+from ..rollout import release
 from .feature import weight_sync
+from .patches import checkpoint_engine, fully_async_policy, gkd, layout, one_step_off_policy, readback
 from .settings import NAMES
 
 __all__ = [

@@ -1,0 +1,68 @@
+"""Each variable is declared once, and a wrong value of it is one clear error."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from verl_npu import environment
+from verl_npu.errors import SettingError
+
+PROJECT = Path(__file__).resolve().parents[1]
+NAME = re.compile(r"\bVERL_NPU(?:_[A-Z]+)*\b")
+# Marks of the scripts and tests among themselves, and macros of the C++ sources.
+OWN = {"VERL_NPU_RUN_ID", "VERL_NPU_HARNESS_INSIDE", "VERL_NPU_OPINFO"}
+
+
+def mentioned() -> set[str]:
+    files = [path for top in ("verl_npu", "scripts") for path in (PROJECT / top).rglob("*.py")]
+    return {name for path in files for name in NAME.findall(path.read_text())}
+
+
+def test_every_variable_that_is_mentioned_is_declared() -> None:
+    assert mentioned() - OWN == set(environment.VARIABLES)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        (environment.SWITCH, "yes"),
+        (environment.STRICT, "yes"),
+        (environment.WEIGHT_SYNC_CHECK, "all"),
+        (environment.VIRTUAL, "two"),
+        (environment.VIRTUAL, "1.5"),
+        (environment.VIRTUAL, "65"),
+        (environment.VIRTUAL, "-1"),
+        (environment.PLACEMENT_TIMEOUT, "nan"),
+        (environment.PLACEMENT_TIMEOUT, "inf"),
+        (environment.PLACEMENT_TIMEOUT, "0"),
+    ],
+)
+def test_a_wrong_value_names_the_variable_and_what_it_may_hold(variable, text: str) -> None:
+    with pytest.raises(SettingError) as raised:
+        variable.read({variable.name: text})
+    assert str(raised.value).startswith(f"{variable.name}={text!r}: expected {variable.expected}")
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_a_blank_value_is_none(text: str) -> None:
+    assert environment.PLACEMENT_TIMEOUT.read({"VERL_NPU_PLACEMENT_TIMEOUT": text}) == 120.0
+    assert not environment.PLACEMENT_TIMEOUT.is_set({"VERL_NPU_PLACEMENT_TIMEOUT": text})
+
+
+def test_words_are_read_in_any_case_and_names_without_their_blanks() -> None:
+    assert environment.SWITCH.read({"VERL_NPU": " OFF "}) == "off"
+    assert environment.DISABLE.read({"VERL_NPU_DISABLE": "device , ,attention"}) == {"device", "attention"}
+
+
+def test_what_the_user_set_is_forwarded_and_nothing_else() -> None:
+    given = {"VERL_NPU": "on", "VERL_NPU_STRICT": "1", "VERL_NPU_DRIVER_MANIFEST": "{}", "PATH": "/bin"}
+    assert environment.forwarded(given) == {"VERL_NPU": "on", "VERL_NPU_STRICT": "1"}
+
+
+def test_every_variable_for_users_has_a_summary_of_one_line() -> None:
+    for variable in environment.VARIABLES.values():
+        assert variable.summary.strip()
+        assert "\n" not in variable.summary

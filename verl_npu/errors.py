@@ -1,0 +1,178 @@
+"""Every error of verl-npu that a user can meet, under one root.
+
+An error says what it is about, what was expected, what was found, how to mend it, and, where there is one, the
+variable that overrides the refusal. All of them are here and not beside what raises them, so that a program can catch
+them without importing a feature.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ApplyError",
+    "AttentionSettingError",
+    "BuildError",
+    "CommandLineError",
+    "ConflictError",
+    "DeclarationError",
+    "DeviceContradictionError",
+    "DriftError",
+    "EngineError",
+    "FleetError",
+    "GroupError",
+    "LockError",
+    "MetadataError",
+    "OverrideError",
+    "PlacementError",
+    "RealAscendError",
+    "RepatchError",
+    "RewriteError",
+    "SettingError",
+    "SettledError",
+    "SourceError",
+    "TorchError",
+    "TransferError",
+    "VerlNpuError",
+    "VirtualError",
+    "WeightSyncError",
+]
+
+
+class VerlNpuError(RuntimeError):
+    """The root of all errors of verl-npu; its text is one line."""
+
+    def __init__(self, *, subject: str, expected: str, found: str, fix: str, override: str = "") -> None:
+        self.subject = subject
+        self.expected = expected
+        self.found = found
+        self.fix = fix
+        self.override = override
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        line = f"{self.subject}: expected {self.expected}, found {self.found}; {self.fix}"
+        return f"{line} (override: {self.override})" if self.override else line
+
+    # RuntimeError's own reduction would call __init__ with the text alone: a Ray worker could not report us.
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.subject, self.expected, self.found, self.fix, self.override))
+
+
+def _rebuild(
+    kind: type[VerlNpuError], subject: str, expected: str, found: str, fix: str, override: str
+) -> VerlNpuError:
+    return kind(subject=subject, expected=expected, found=found, fix=fix, override=override)
+
+
+# The registry.
+
+
+class DeclarationError(VerlNpuError):
+    """A patch, a feature or a target is declared wrongly."""
+
+
+class ConflictError(VerlNpuError):
+    """Two patches change the same target."""
+
+
+class DriftError(VerlNpuError):
+    """An upstream is not what a patch was written for."""
+
+
+class ApplyError(VerlNpuError):
+    """A verified patch could not be applied to the live object."""
+
+
+class LockError(VerlNpuError):
+    """A lock file cannot be read, or is of another version."""
+
+
+class SourceError(VerlNpuError):
+    """A source tree, a wheel, a module or a manifest cannot be read."""
+
+
+# What the user sets.
+
+
+class SettingError(VerlNpuError):
+    """An environment variable has a value that is not understood."""
+
+
+class CommandLineError(VerlNpuError):
+    """A command line of Hydra overrides cannot be read."""
+
+
+class DeviceContradictionError(VerlNpuError):
+    """The job asks for a device that this installation is not for."""
+
+
+class AttentionSettingError(VerlNpuError):
+    """A model asks of attention what transformers' NPU path would ignore."""
+
+
+class OverrideError(VerlNpuError):
+    """MindSpeed would not do what these overrides say. Nothing has been changed."""
+
+
+# The job.
+
+
+class PlacementError(VerlNpuError):
+    """A placement group asks for more than the cluster has."""
+
+
+class FleetError(VerlNpuError):
+    """The processes of a job differ in what is patched, or have settings with which the job cannot run."""
+
+
+class RewriteError(VerlNpuError):
+    """A function of upstream cannot be rebuilt with the one change that a patch makes to it."""
+
+
+class RepatchError(VerlNpuError):
+    """MindSpeed failed while it changed Megatron; what it had changed was taken back."""
+
+
+class SettledError(VerlNpuError):
+    """Two workers of one process want different MindSpeed settings, and MindSpeed has one for a process."""
+
+
+# Weight syncs.
+
+
+class WeightSyncError(VerlNpuError):
+    """A weight sync did not happen; the rollout engine must not be used with what it holds."""
+
+
+class GroupError(WeightSyncError):
+    """The ranks of a group did not come together, or one of them is gone."""
+
+
+class MetadataError(WeightSyncError):
+    """The ranks do not agree on names, shapes or dtypes. Nothing was loaded."""
+
+
+class TransferError(WeightSyncError):
+    """The weights did not arrive on every rank. What an engine holds of them is not used."""
+
+
+class EngineError(WeightSyncError):
+    """The rollout engine cannot take the weights, or does not hold what it was given."""
+
+
+# The virtual Ascend.
+
+
+class VirtualError(VerlNpuError):
+    """The virtual Ascend cannot be used."""
+
+
+class RealAscendError(VirtualError):
+    """A real torch_npu is installed here, beside which the virtual Ascend does not load."""
+
+
+class BuildError(VirtualError):
+    """The virtual device cannot be compiled or loaded."""
+
+
+class TorchError(VirtualError):
+    """The torch that is installed cannot carry the virtual device."""

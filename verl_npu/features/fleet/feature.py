@@ -1,0 +1,9 @@
+"""The feature that the modules beside this one add their patches to."""
+
+from __future__ import annotations
+
+from ...registry.patch import Feature
+
+__all__ = ["fleet"]
+
+fleet = Feature("fleet", "the switches reach every process, and the processes are compared before training starts")

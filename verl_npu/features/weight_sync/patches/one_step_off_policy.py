@@ -1,0 +1,118 @@
+"""Patches of `recipe.one_step_off_policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....registry.source.probe import AllOf, Defines, Mentions, Not
+from ..errors import GroupError
+from ..feature import GROUP, weight_sync
+from .collective import create_collective_group, in_place_of_ray
+from .workers import sync_fsdp, sync_megatron
+
+_RECIPE = "recipe.one_step_off_policy"
+_TRAINER = f"{_RECIPE}.ray_trainer:OneStepOffRayTrainer"
+_FSDP = f"{_RECIPE}.fsdp_workers"
+_MEGATRON = f"{_RECIPE}.megatron_workers"
+
+_GROUP_WHY = "the group is made by an actor that sees no NPU, of Ray's collectives, which have no HCCL: the job dies"
+_GROUP_HOW = "the workers meet at a store of rank 0's and make an HCCL group of their own; decided by trainer.device"
+_SYNC_WHY = "the weights go tensor by tensor through Ray's collectives, which have no HCCL"
+_SYNC_HOW = "they go in buckets over the HCCL group, their names, shapes and dtypes checked on all ranks first"
+_LINK = "https://github.com/volcengine/verl/issues/4651"
+
+
+@weight_sync.replace(
+    f"{_TRAINER}._create_weight_sync_group",
+    why=_GROUP_WHY,
+    how=_GROUP_HOW,
+    link=_LINK,
+    retired_by=Mentions(f"{_TRAINER}._create_weight_sync_group", "npu"),
+    requires=Mentions(f"{_TRAINER}._create_weight_sync_group", "create_collective_group"),
+)
+def one_step_group(trainer: Any) -> None:
+    """Make the group of all trainers and rollouts. Raises GroupError where the trainer's device is not npu."""
+    if trainer.device_name != "npu":
+        raise GroupError(
+            f"trainer.device={trainer.device_name}: expected npu: this installation has no NCCL; leave trainer.device "
+            "out (override: VERL_NPU_DISABLE=weight_sync)"
+        )
+    workers = trainer.actor_wg.workers + trainer.rollout_wg.workers
+    create_collective_group(workers, len(workers), range(len(workers)), "hccl", GROUP)
+
+
+@weight_sync.wrap(
+    f"{_TRAINER}.init_workers",
+    why=_GROUP_WHY,
+    how=_GROUP_HOW,
+    link="https://github.com/ray-project/ray/issues/55477",
+    retired_by=AllOf(
+        Defines(f"{_TRAINER}.init_workers"), Not(Mentions(f"{_TRAINER}.init_workers", "create_collective_group"))
+    ),
+    requires=Mentions(f"{_TRAINER}.init_workers", "create_collective_group"),
+)
+def one_step_workers(original: Callable[..., None], trainer: Any) -> None:
+    """Set up the workers; what is asked of Ray's collectives in there is ours."""
+    if trainer.device_name != "npu":
+        return original(trainer)
+    with in_place_of_ray():
+        return original(trainer)
+
+
+@weight_sync.replace(
+    f"{_FSDP}:DetachSync.sync_rollout_weights",
+    why=_SYNC_WHY,
+    how=_SYNC_HOW,
+    link=_LINK,
+    retired_by=Mentions(f"{_FSDP}:DetachSync.sync_rollout_weights", "_weight_sync_group"),
+    requires=Mentions(f"{_FSDP}:DetachSync.sync_rollout_weights", "collective"),
+)
+def one_step_fsdp(worker: Any) -> None:
+    """Sync the weights of one worker over FSDP."""
+    sync_fsdp(worker, GROUP)
+
+
+@weight_sync.replace(
+    f"{_MEGATRON}:DetachSync.sync_rollout_weights",
+    why=_SYNC_WHY,
+    how=_SYNC_HOW,
+    link=_LINK,
+    retired_by=Mentions(f"{_MEGATRON}:DetachSync.sync_rollout_weights", "_weight_sync_group"),
+    requires=Mentions(f"{_MEGATRON}:DetachSync.sync_rollout_weights", "collective"),
+)
+def one_step_megatron(worker: Any) -> None:
+    """Sync the weights of one worker over Megatron."""
+    sync_megatron(worker, GROUP)
+
+
+@weight_sync.replace(
+    f"{_FSDP}:ActorRolloutRefWorker.sync_rollout_weights",
+    why=_SYNC_WHY,
+    how=_SYNC_HOW,
+    link=_LINK,
+    retired_by=AllOf(
+        Defines(f"{_FSDP}:ActorRolloutRefWorker.sync_rollout_weights"),
+        Not(Mentions(f"{_FSDP}:ActorRolloutRefWorker.sync_rollout_weights", "collective")),
+    ),
+    requires=Mentions(f"{_FSDP}:ActorRolloutRefWorker.sync_rollout_weights", "collective"),
+)
+def early_one_step_fsdp(worker: Any) -> None:
+    """Sync the weights of one worker over FSDP, as of August 2025."""
+    sync_fsdp(worker, GROUP)
+
+
+@weight_sync.replace(
+    f"{_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights",
+    why=_SYNC_WHY,
+    how=_SYNC_HOW,
+    link=_LINK,
+    retired_by=AllOf(
+        Defines(f"{_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights"),
+        Not(Mentions(f"{_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights", "collective")),
+    ),
+    requires=Mentions(f"{_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights", "collective"),
+)
+def early_one_step_megatron(worker: Any) -> None:
+    """Sync the weights of one worker over Megatron, as of August 2025."""
+    sync_megatron(worker, GROUP)

@@ -1,0 +1,82 @@
+"""Differences that can be read: of a drifted target against its lock, and of a patch against its target."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import textwrap
+from collections.abc import Iterator
+
+from ..patch import Action, Patch
+from ..source.fingerprint import outline
+from ..source.target import Target
+from ..source.tree import SourceTree
+from .lock import Record
+
+__all__ = ["drift_diff", "patch_diff"]
+
+
+_WHAT = {
+    Action.WRAP: "calls go to this, the original is its first argument",
+    Action.ADD: "not upstream",
+    Action.SET: "the value becomes what this makes of it",
+    Action.GUARD: "runs before the module is executed",
+}
+
+
+def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> str:
+    """Show how `target` in `tree` differs from `record`, its lock at `pin`, as a unified diff.
+
+    A lock knows the pin's statements by their hashes alone, so what went is counted and what came is shown.
+    """
+    data = tree.read(target.module)
+    source = data.decode("utf-8", "replace").splitlines() if data is not None else []
+    found = outline(tree.nodes(target))
+    observed = Record.of(tree.definition(target))
+    lines = [f"--- {target} at {pin}", f"+++ {target} found"]
+    if record.signature != observed.signature:
+        lines += [f"-signature {record.signature or 'none'}", f"+signature {observed.signature or 'none'}"]
+    if not found:
+        return "\n".join([*lines, f"-all {len(record.outline)} statements", "+(not there)", ""])
+    matcher = difflib.SequenceMatcher(a=record.outline, b=[line.mark for line in found], autojunk=False)
+    for tag, a1, a2, b1, b2 in matcher.get_opcodes():
+        if tag == "equal":
+            continue
+        where = found[min(b1, len(found) - 1)].first
+        lines.append(f"@@ statement {a1 + 1} of {len(record.outline)} at {pin}, line {where} found @@")
+        if a2 > a1:
+            lines.append(f"-({a2 - a1} statement{'s' if a2 - a1 > 1 else ''} of {pin})")
+        lines += [f"+{text}" for line in found[b1:b2] for text in source[line.first - 1 : line.last]]
+    return "\n".join([*lines, ""])
+
+
+def patch_diff(patch: Patch, tree: SourceTree) -> str:
+    """Show what `patch` changes in `tree`, as a unified diff without context: our lines, and those they replace."""
+    ours = _source(patch)
+    implementation = f"{patch.implementation.__module__}:{patch.implementation.__qualname__}"
+    head = [f"--- {patch.target}", f"+++ {implementation} ({patch.action})"]
+    if patch.action is not Action.REPLACE:
+        what = (
+            "calls go to this, the original is its first argument" if patch.action is Action.WRAP else "not upstream"
+        )
+        return "\n".join([*head, f"@@ {what} @@", *(f"+{line}" for line in ours), ""])
+    return "\n".join([*head, *_replacement(_upstream_source(patch.target, tree), ours), ""])
+
+
+def _source(patch: Patch) -> list[str]:
+    lines = textwrap.dedent(inspect.getsource(patch.implementation)).splitlines()
+    # The declaration above it is shown by `explain`; what runs begins at the definition.
+    start = next(n for n, line in enumerate(lines) if line.startswith(("def ", "async def ", "class ")))
+    return lines[start:]
+
+
+def _upstream_source(target: Target, tree: SourceTree) -> list[str]:
+    data = tree.read(target.module)
+    lines = data.decode("utf-8", "replace").splitlines() if data is not None else []
+    taken = [line for node in tree.nodes(target) for line in lines[node.lineno - 1 : node.end_lineno]]
+    return textwrap.dedent("\n".join(taken)).splitlines()
+
+
+def _replacement(theirs: list[str], ours: list[str]) -> Iterator[str]:
+    # The first two lines of difflib name the files; they are named above.
+    yield from list(difflib.unified_diff(theirs, ours, n=0, lineterm=""))[2:]

@@ -1,0 +1,158 @@
+"""Locks: per upstream and pin, what each target looked like there and what each patch stands for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import LockError
+from ..patch import Action, Patch, Upstream
+from ..source.fingerprint import NORMALISER
+from ..source.probe import Probe
+from ..source.target import Target
+from ..source.tree import Definition, SourceTree
+from ..state import Standing
+
+__all__ = ["Lock", "Record", "read_lock", "read_locks", "record_lock", "write_lock"]
+
+SCHEMA = 1
+FILE_NAME = "lock.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A target as it stood at the pin; all empty where it was not defined there."""
+
+    kind: str = ""
+    signature: str = ""
+    fingerprint: str = ""
+    outline: tuple[str, ...] = field(default=(), compare=False)
+    """The marks of its statements: upstream's code is not ours to keep, and this is enough to show what changed."""
+
+    @classmethod
+    def of(cls, definition: Definition | None) -> Record:
+        """What a lock keeps of a definition."""
+        if definition is None:
+            return cls()
+        return cls(str(definition.kind), definition.signature, definition.fingerprint, definition.outline)
+
+    def as_json(self) -> dict[str, str]:
+        """The plain form that `from_json` reads; an outline is one string, so that a lock stays readable."""
+        if not self.fingerprint:
+            return {}
+        return {
+            "kind": self.kind,
+            "signature": self.signature,
+            "fingerprint": self.fingerprint,
+            "outline": " ".join(self.outline),
+        }
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, str]) -> Record:
+        """Read what `as_json` gave. Raises KeyError where a part is missing."""
+        if not plain:
+            return cls()
+        return cls(plain["kind"], plain["signature"], plain["fingerprint"], tuple(plain["outline"].split()))
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """One upstream at one pin."""
+
+    upstream: str
+    pin: str
+    revision: str
+    targets: Mapping[Target, Record]
+    patches: Mapping[str, Standing]
+    files: Mapping[str, str]
+    """SHA-256 of each target's source file by module: equal bytes need not be parsed to be known."""
+
+
+def standing(patch: Patch, tree: SourceTree) -> Standing:
+    """What `patch` stands for in `tree`: native where its own probe says so, absent where there is nothing to patch.
+
+    A probe that asks a package of which `tree` does not speak decides nothing: a lock is of one upstream alone.
+    """
+    if _answers(patch.retired_by, tree, otherwise=False):
+        return Standing.NATIVE
+    if patch.requires is not None and not _answers(patch.requires, tree, otherwise=True):
+        return Standing.ABSENT
+    present = tree.read(patch.target.module) is not None
+    if patch.action is not Action.ADD:
+        present = present and bool(tree.nodes(patch.target))
+    return Standing.NEEDED if present else Standing.ABSENT
+
+
+def _answers(probe: Probe, tree: SourceTree, *, otherwise: bool) -> bool:
+    known = all(tree.covers(module.partition(".")[0]) for module in probe.modules())
+    return probe.holds(tree) if known else otherwise
+
+
+def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, patches: Iterable[Patch]) -> Lock:
+    """Make the lock of `upstream` at `pin` from its source, for those of `patches` whose target lies in it."""
+    own = [patch for patch in patches if patch.target.package in upstream.packages]
+    asked = {module for patch in own for module in (patch.target.module, *patch.probed_modules())}
+    modules = sorted(module for module in asked if module.partition(".")[0] in upstream.packages)
+    return Lock(
+        upstream=upstream.name,
+        pin=pin,
+        revision=revision,
+        targets={patch.target: Record.of(tree.definition(patch.target)) for patch in own},
+        patches={patch.id: standing(patch, tree) for patch in own},
+        files={module: tree.digest(module) or "" for module in modules},
+    )
+
+
+def write_lock(lock: Lock, folder: Path) -> Path:
+    """Write `lock` below `folder` as `<upstream>/<pin>/lock.json` and return that path."""
+    path = folder / lock.upstream / lock.pin / FILE_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {
+        "schema": SCHEMA,
+        "normaliser": NORMALISER,
+        "upstream": lock.upstream,
+        "pin": lock.pin,
+        "revision": lock.revision,
+        "targets": {str(target): record.as_json() for target, record in sorted(lock.targets.items())},
+        "patches": {id: str(standing) for id, standing in sorted(lock.patches.items())},
+        "files": dict(sorted(lock.files.items())),
+    }
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    return path
+
+
+def read_lock(path: Path) -> Lock:
+    """Read one lock. Raises LockError where the file is damaged or of another schema."""
+    try:
+        content = json.loads(path.read_text())
+        versions = (content["schema"], content["normaliser"])
+        if versions != (SCHEMA, NORMALISER):
+            raise LockError(
+                subject=str(path),
+                expected=f"schema {SCHEMA}, normaliser {NORMALISER}",
+                found=f"schema {versions[0]}, normaliser {versions[1]}",
+                fix="write the lock anew",
+            )
+        return Lock(
+            upstream=content["upstream"],
+            pin=content["pin"],
+            revision=content["revision"],
+            targets={Target.parse(target): Record.from_json(record) for target, record in content["targets"].items()},
+            patches={id: Standing(standing) for id, standing in content["patches"].items()},
+            files=content["files"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LockError(
+            subject=str(path),
+            expected="a lock file",
+            found=f"{type(error).__name__}: {error}",
+            fix="write the lock anew, or install again the package that it came with",
+        ) from error
+
+
+def read_locks(folder: Path, upstream: str) -> tuple[Lock, ...]:
+    """All locks of `upstream` below `folder`, by pin."""
+    return tuple(read_lock(path) for path in sorted((folder / upstream).glob(f"*/{FILE_NAME}")))
