@@ -9,7 +9,7 @@ import pytest
 
 FEATURES = "verl_npu.features"
 REGISTRY = "verl_npu.registry"
-LEAVES = ("errors", "environment", "reporting", "process", "version")
+LEAVES = ("errors", "environment", "reporting", "process", "variable", "version")
 
 
 @pytest.fixture(scope="module")

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from .. import environment
 from ..registry.apply.engine import Registry
-from ..registry.patch import Feature, Upstream
+from ..registry.patch import Feature
 from ..registry.policy import Policy
+from .upstreams import UPSTREAMS, locks_folder
 
 __all__ = ["UPSTREAMS", "load", "locks_folder", "make_registry"]
-
-# `recipe` lies beside `verl` in a checkout and is in no wheel.
-UPSTREAMS = (
-    Upstream("verl", ("verl", "recipe")),
-    Upstream("transformers", ("transformers",)),
-    Upstream("hydra", ("hydra",)),
-    # In no package index: its pins are revisions of its git repository.
-    Upstream("mindspeed", ("mindspeed",)),
-)
 
 
 def load() -> Sequence[Feature]:
@@ -33,13 +24,6 @@ def load() -> Sequence[Feature]:
     from .weight_sync import weight_sync
 
     return (device, attention, fused_ops, rollout, weight_sync, megatron, fleet)
-
-
-def locks_folder() -> Path:
-    """Where the locks are: inside the package when it is installed, beside it in a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    shipped = package / "patches"
-    return shipped if shipped.is_dir() else package.parent / "patches"
 
 
 def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], None]) -> Registry:

@@ -31,7 +31,7 @@ class Installation:
 @functools.cache
 def contracts() -> tuple[Contract, ...]:
     """All recorded contracts."""
-    from .. import locks_folder
+    from ..upstreams import locks_folder
 
     return read_contracts(locks_folder() / "mindspeed")
 
