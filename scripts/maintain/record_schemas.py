@@ -1,14 +1,15 @@
-"""Records what the operators that the virtual Ascend offers look like in real torch_npu: reads the schemas out of the
-wheels' libtorch_npu.so, where they are plain text, and writes verl_npu/virtual/operators/schemas.json.
+"""Record the schemas of the operators that the virtual Ascend offers, in verl_npu/virtual/operators/schemas.json.
 
-    pip download --no-deps torch_npu==2.7.1 ...; python scripts/record_schemas.py torch_npu-*.whl
+They are read from libtorch_npu.so in the wheels of the real torch_npu, where they are plain text.
+
+    pip download --no-deps torch_npu==2.7.1 ...; python scripts/maintain/record_schemas.py torch_npu-*.whl
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-import sys
 import zipfile
 from pathlib import Path
 
@@ -41,11 +42,11 @@ def schemas(wheel: Path) -> dict[str, list[str]]:
     return {name: texts for name, texts in kept.items() if texts}
 
 
-def main(wheels: list[str]) -> None:
-    """Write the file: per operator, the schemas from each version on in which they change."""
-    by_version = {}
-    for wheel in map(Path, wheels):
-        by_version[Version(wheel.name.split("-")[1])] = schemas(wheel)
+def main() -> None:
+    """Write the file: for each operator, its schemas by the version from which on they are so."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help="one wheel of each version")
+    by_version = {Version(wheel.name.split("-")[1]): schemas(wheel) for wheel in parser.parse_args().wheels}
     recorded: dict[str, dict[str, list[str]]] = {name: {} for name in sorted(operators.__all__)}
     for name, changes in recorded.items():
         last: list[str] = []
@@ -59,4 +60,4 @@ def main(wheels: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

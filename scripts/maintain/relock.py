@@ -1,9 +1,9 @@
-"""Makes every lock and diff under patches/ anew, after a patch was added or changed.
+"""Write every lock and diff under patches/ again, after a patch was added or changed.
 
-    [VERL_NPU_UPSTREAMS=FOLDER] python scripts/relock.py [--upstream NAME] [--pin NAME]
+    [VERL_NPU_UPSTREAMS=FOLDER] python scripts/maintain/relock.py [--upstream NAME] [--pin NAME]
 
-Wheels come from PyPI. Pins that are in no registry are made anew where FOLDER holds their checkouts, named as
-tests/conftest.py says; the others stay as they are, with a line each, and the status is 1.
+Wheels are downloaded from PyPI. A pin that is in no registry is read from its checkout in FOLDER, which is named as
+tests/conftest.py says. If there is no such checkout, its lock stays as it is, a line says so, and the status is 1.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from harness import sources
-from harness.errors import BadInput
+import sources
 
 from verl_npu.cli import main as verl_npu
 from verl_npu.features import UPSTREAMS, locks_folder
@@ -35,7 +34,7 @@ def main() -> int:
     for lock in wanted:
         try:
             source = sources.find(lock.upstream, lock.pin)
-        except BadInput as error:
+        except (sources.NotHere, sources.DownloadFailed) as error:
             print(f"relock.py: left as it is: {error}", file=sys.stderr)
             left += 1
             continue

@@ -1,15 +1,17 @@
-"""Records which public names real torch_npu has, from its wheels: writes verl_npu/virtual/names.json. What is in there
-and not written for the virtual Ascend raises with its name; what is not in there does not exist.
+"""Record which public names the real torch_npu has, from its wheels, in verl_npu/virtual/names.json.
 
-    pip download --no-deps torch_npu==2.7.1 ...; python scripts/record_names.py torch_npu-*.whl
+On the virtual Ascend a recorded name that is not implemented raises with its name; a name that is not recorded does
+not exist.
+
+    pip download --no-deps torch_npu==2.7.1 ...; python scripts/maintain/record_names.py torch_npu-*.whl
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import re
-import sys
 import zipfile
 from pathlib import Path
 
@@ -58,9 +60,11 @@ def found(wheel: Path) -> dict[str, set[str]]:
     return by_module
 
 
-def main(wheels: list[str]) -> None:
-    """Write the file: per module and name, the versions that have it first and, where it went, no longer."""
-    by_version = {Version(Path(wheel).name.split("-")[1]): found(Path(wheel)) for wheel in wheels}
+def main() -> None:
+    """Write the file: for each name of each module, the first version that has it and, if it went, the first without."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help="one wheel of each version")
+    by_version = {Version(wheel.name.split("-")[1]): found(wheel) for wheel in parser.parse_args().wheels}
     recorded: dict[str, dict[str, list[str]]] = {}
     for version in sorted(by_version):
         for module in {*by_version[version], *recorded}:
@@ -78,4 +82,4 @@ def main(wheels: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

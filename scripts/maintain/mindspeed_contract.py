@@ -1,4 +1,4 @@
-"""Record the contract of a MindSpeed revision: `python scripts/mindspeed_contract.py --help`.
+"""Record the contract of a MindSpeed revision: `python scripts/maintain/mindspeed_contract.py --help`.
 
 Reads source, imports neither MindSpeed nor Megatron. What it records are names, types, defaults and choices.
 """
