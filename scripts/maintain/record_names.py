@@ -61,7 +61,7 @@ def found(wheel: Path) -> dict[str, set[str]]:
 
 
 def main() -> None:
-    """Write the file: for each name of each module, the first version that has it and, if it went, the first without."""
+    """Write the file: for each name, the first version that has it and, if it went, the first that lacks it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help="one wheel of each version")
     by_version = {Version(wheel.name.split("-")[1]): found(wheel) for wheel in parser.parse_args().wheels}
