@@ -5,15 +5,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
 
 from ...errors import SourceError
 from .fingerprint import fingerprint, outline, signature
+from .folder import Folder, PackedFolder, PlainFolder, open_wheel
 from .target import Target
 
 __all__ = ["Definition", "Kind", "SourceTree"]
@@ -49,19 +48,10 @@ class Definition:
     """The marks of its statements, in order."""
 
 
-class _Folder(Protocol):
-    """What pathlib.Path and zipfile.Path have in common, as far as a source tree needs it."""
-
-    def joinpath(self, *other: str) -> _Folder: ...
-    def is_file(self) -> bool: ...
-    def is_dir(self) -> bool: ...
-    def read_bytes(self) -> bytes: ...
-
-
 class SourceTree:
     """The source of some top-level packages, each in its own folder; a package may be absent."""
 
-    def __init__(self, folders: Mapping[str, _Folder | None]) -> None:
+    def __init__(self, folders: Mapping[str, Folder | None]) -> None:
         self._folders = dict(folders)
         self._bytes: dict[str, bytes | None] = {}
         self._trees: dict[str, ast.Module] = {}
@@ -74,24 +64,14 @@ class SourceTree:
 
     @classmethod
     def at(cls, path: Path, packages: Sequence[str]) -> SourceTree:
-        """The packages in a checkout or a wheel at `path`. Raises SourceError where it holds none of them."""
-        if path.is_file() and zipfile.is_zipfile(path):
-            archive = zipfile.ZipFile(path)
-            folders: dict[str, _Folder] = {package: zipfile.Path(archive, f"{package}/") for package in packages}
-            present = {package: any(n.startswith(f"{package}/") for n in archive.namelist()) for package in packages}
-        else:
-            # A checkout may keep its packages under src/, as transformers does.
-            base = path / "src" if any((path / "src" / package).is_dir() for package in packages) else path
-            folders = {package: base / package for package in packages}
-            present = {package: (base / package).is_dir() for package in packages}
-        if not any(present.values()):
-            raise SourceError(
-                subject=str(path),
-                expected=f"a source tree or a wheel that holds {' or '.join(f'{p}/' for p in packages)}",
-                found="none of these" if path.exists() else "no such file or folder",
-                fix=f"give the folder that contains {packages[0]}/, or a wheel of it",
-            )
-        return cls({package: folders[package] if present[package] else None for package in packages})
+        """The packages in a checkout or a wheel at `path`. Raises SourceError if it holds none of them."""
+        try:
+            folders = _packages_at(path, packages)
+        except OSError as error:
+            raise _no_source(path, packages, error.strerror or str(error)) from error
+        if not folders:
+            raise _no_source(path, packages, _what_is_at(path))
+        return cls({package: folders.get(package) for package in packages})
 
     def with_packages(self, other: SourceTree) -> SourceTree:
         """This tree, with the packages that `other` speaks of taken from there."""
@@ -115,10 +95,8 @@ class SourceTree:
         folder = self._folders.get(package)
         if folder is None:
             return None
-        candidates = [folder.joinpath(*parts, "__init__.py")]
-        if parts:
-            candidates.append(folder.joinpath(*parts[:-1], f"{parts[-1]}.py"))
-        return next((candidate.read_bytes() for candidate in candidates if candidate.is_file()), None)
+        found = folder.read(*parts, "__init__.py")
+        return folder.read(*parts[:-1], f"{parts[-1]}.py") if found is None and parts else found
 
     def digest(self, module: str) -> str | None:
         """A hash of the source file as it is, byte for byte."""
@@ -133,13 +111,9 @@ class SourceTree:
         if module not in self._trees:
             try:
                 self._trees[module] = ast.parse(data)
-            except (SyntaxError, ValueError) as error:
-                raise SourceError(
-                    subject=module,
-                    expected="Python source that this interpreter can parse",
-                    found=str(error),
-                    fix="use the Python version that the upstream asks for",
-                ) from error
+            # The parser raises the last two for code that is nested too deeply.
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+                raise _unparsable(module, error) from error
         return self._trees[module]
 
     def declared_version(self, package: str) -> str | None:
@@ -174,7 +148,10 @@ class SourceTree:
     def definition(self, target: Target) -> Definition | None:
         """What the source says of `target`, or None where it does not define it."""
         if target not in self._definitions:
-            self._definitions[target] = self._define(target)
+            try:
+                self._definitions[target] = self._define(target)
+            except RecursionError as error:
+                raise _unparsable(target.module, error) from error
         return self._definitions[target]
 
     def _define(self, target: Target) -> Definition | None:
@@ -190,14 +167,50 @@ class SourceTree:
         )
 
 
-def _installed_folder(package: str) -> Path | None:
+def _packages_at(path: Path, packages: Sequence[str]) -> dict[str, Folder]:
+    wheel = open_wheel(path) if path.is_file() else None
+    if wheel is not None:
+        names = wheel.namelist()
+        return {p: PackedFolder(wheel, p) for p in packages if any(name.startswith(f"{p}/") for name in names)}
+    # A checkout may keep its packages under src/, as transformers does.
+    base = path / "src" if any((path / "src" / package).is_dir() for package in packages) else path
+    return {package: PlainFolder(base / package) for package in packages if (base / package).is_dir()}
+
+
+def _what_is_at(path: Path) -> str:
+    if not path.exists():
+        return "no such file or folder"
+    if path.is_file() and open_wheel(path) is None:
+        return "a file that is no wheel, or not all of one"
+    return "none of these"
+
+
+def _no_source(path: Path, packages: Sequence[str], found: str) -> SourceError:
+    return SourceError(
+        subject=str(path),
+        expected=f"a source tree or a wheel that holds {' or '.join(f'{p}/' for p in packages)}",
+        found=found,
+        fix=f"give the folder that contains {packages[0]}/, or a wheel of it",
+    )
+
+
+def _unparsable(module: str, error: Exception) -> SourceError:
+    return SourceError(
+        subject=module,
+        expected="Python source that this interpreter can parse",
+        found=str(error) or type(error).__name__,
+        fix="use the Python version that the upstream asks for",
+    )
+
+
+def _installed_folder(package: str) -> Folder | None:
     try:
         spec = importlib.util.find_spec(package)
     except ValueError:  # a module put into sys.modules by hand, with no spec: there is no source to read
         return None
     if spec is None or not spec.submodule_search_locations:
         return None
-    return Path(next(iter(spec.submodule_search_locations)))
+    return PlainFolder(Path(next(iter(spec.submodule_search_locations))))
 
 
 def _bindings(statements: Sequence[ast.stmt], name: str) -> Iterator[ast.stmt]:
