@@ -122,6 +122,10 @@ class _Bounded(io.FileIO):
             raise ValueError(f"a list of files of more than {LARGEST_LISTING >> 20} MiB")
         return content
 
+    def __del__(self) -> None:
+        # It lives as long as the source tree, which nobody closes; zipfile closes only files that it opened itself.
+        self.close()
+
 
 def _read_in_pieces(stream: IO[bytes]) -> bytes:
     content = bytearray()
