@@ -119,6 +119,7 @@ def _print(result: _Result, verbose: bool) -> None:
     present = {*states, *(verdict.state for verdict in result.verdicts.values())}
     meanings = [(str(state), meaning) for state, meaning in _MEANING.items() if state in present]
     terminal.table(meanings, [""] * len(meanings), indent="  ")
+    terminal.echo()
     _print_advice(result, verbose)
 
 

@@ -11,7 +11,7 @@ from ..registry.state import State
 
 __all__ = ["BAD", "QUIET", "Share", "colour", "process", "shares"]
 
-BAD = frozenset({State.DRIFTED, State.FAILED, State.SHADOWED})
+BAD = frozenset({State.DRIFTED, State.FAILED, State.SHADOWED, State.MISSED})
 """States that a user has to do something about."""
 QUIET = frozenset({State.VERIFIED, State.APPLIED, State.PENDING, State.NATIVE, State.ABSENT})
 """States that are as they should be."""
@@ -20,6 +20,7 @@ _COLOURS: Mapping[str, str] = {
     State.DRIFTED: "red",
     State.FAILED: "red",
     State.SHADOWED: "red",
+    State.MISSED: "red",
     State.ABSENT: "dim",
     State.PENDING: "yellow",
     State.DISABLED: "yellow",

@@ -30,8 +30,8 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
 
     FOLDER is what the job had as VERL_NPU_MANIFEST_DIR. Without it, verl is imported here, and this process is shown.
 
-    Exit status: 0 all is as it should be, 1 processes differ or a feature drifted, failed or was overwritten, 2
-    nothing can be shown.
+    Exit status: 0 all is as it should be, 1 processes differ or a feature drifted, failed, was missed or overwritten,
+    2 nothing can be shown.
     """
     manifests = read_manifests(folder) if folder is not None else [_here()]
     if not manifests:
@@ -93,8 +93,11 @@ def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
     else:
         terminal.echo("No process has looked at any feature: none has imported verl.")
     _print_trouble(manifests)
-    for line in differ:
-        terminal.line(terminal.styled(line, "red"))
+    if differ:
+        terminal.echo()
+        terminal.line(terminal.styled("The processes differ:", "red"))
+    for each in differ:
+        terminal.paragraph(each, indent="    ", label="  ")
 
 
 def _row(manifest: Manifest) -> tuple[str, ...]:

@@ -159,7 +159,7 @@ class SourceTree:
     def _is_package(self, module: str) -> bool:
         package, *parts = module.split(".")
         folder = self._folders.get(package)
-        return folder is not None and folder.joinpath(*parts, "__init__.py").is_file()
+        return folder is not None and folder.read(*parts, "__init__.py") is not None
 
     def definition(self, target: Target) -> Definition | None:
         """What the source says of `target`, or None where it does not define it."""
