@@ -20,7 +20,8 @@ from types import SimpleNamespace
 import ray, torch
 from verl.single_controller.base import Worker
 from verl.single_controller.base.decorator import Dispatch, register
-from verl_npu.features.weight_sync import engine, workers
+from verl_npu.features.weight_sync.engines import vllm
+from verl_npu.features.weight_sync.patches import workers
 
 class Model(torch.nn.Module):
     # Stands in for an engine's model.
@@ -40,7 +41,7 @@ class Both(Worker):
         self._is_actor, self._is_rollout = role == "actor", role == "rollout"
         self.model = Model()
         # What needs vLLM itself: finding the model in it, and its loaders of experts.
-        workers._engine = lambda worker: engine.VLLMEngine(worker.model)
+        workers._engine = lambda worker: vllm.VLLMEngine(worker.model)
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def get_actor_weights_info(self):
         self._weights_info = [(n, t.size(), t.dtype) for n, t in self._get_actor_params().items()]
@@ -72,7 +73,7 @@ from ranked import Both
 from verl.single_controller.ray.base import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from verl.single_controller.ray.base import create_colocated_worker_cls
 from verl_npu.features.weight_sync.patches.collective import create_collective_group
-from verl_npu.features.weight_sync.errors import WeightSyncError
+from verl_npu.errors import WeightSyncError
 
 passed = {"PYTHONPATH": os.environ["FOLDER"] + os.pathsep + os.environ.get("PYTHONPATH", "")}
 ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": passed})

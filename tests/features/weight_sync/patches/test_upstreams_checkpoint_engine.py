@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .ranks import Ended, Nursery, Run
+from ..ranks import Ended, Nursery, Run
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
@@ -190,7 +190,7 @@ leave()
 def test_a_rollout_that_never_hears_the_trainer_is_named_on_all_ranks(run: Run) -> None:
     program = """
 import dataclasses
-from verl_npu.features.weight_sync.errors import GroupError
+from verl_npu.errors import GroupError
 deaf = socket.create_server(("127.0.0.1", 0))
 def away(metadata):
     return dataclasses.replace(metadata, zmq_port=deaf.getsockname()[1]) if RANK == 3 else metadata
@@ -254,7 +254,7 @@ except Exception as error:
 
 def test_a_communicator_without_hccl_is_an_error(run: Run) -> None:
     program = """
-from verl_npu.features.weight_sync.errors import GroupError
+from verl_npu.errors import GroupError
 engine = made()
 try:
     join_group(engine, 0)
