@@ -103,7 +103,7 @@ ray.kill(trainers.workers[0])
 try:
     ray.get(rollouts.sync_rollout_weights("fsdp"))
 except WeightSyncError as error:
-    facts["killed"] = str(error)
+    facts["killed"], facts["subject"] = str(error), error.subject
 print("FACTS " + json.dumps(facts), flush=True)
 """
 
@@ -128,3 +128,5 @@ def test_trainers_and_rollouts_in_ray_actors_sync_and_a_killed_trainer_is_named(
     assert facts["equal"] == [True, True, True]
     assert "is in a group 'actor_rollout' already" in facts["twice"]
     assert "rank 0 (actor " in facts["killed"]
+    # The fields have come whole through Ray.
+    assert facts["subject"] == "weight sync group 'actor_rollout'"

@@ -353,5 +353,5 @@ def test_the_engines_worker_gets_each_bucket(run: Run) -> None:
 
 def test_an_engines_worker_that_fails_is_an_error_where_the_weights_come_from(run: Run) -> None:
     ended = ok(run(HANDED_ON, size=2, FAILS="yes", VERL_NPU_WEIGHT_SYNC_TIMEOUT="2"))
-    assert "TransferError: the rollout engine's worker" in ended[0].facts["error"]
+    assert "TransferError: checkpoint engine: expected the rollout engine's worker" in ended[0].facts["error"]
     assert ended[1].facts["error"] == "ValueError: a shape that does not fit"

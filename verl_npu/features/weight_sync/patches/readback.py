@@ -117,7 +117,7 @@ async def compare_received_weights_with_sent(
 @weight_sync.wrap(
     f"{_WORKER}._update_weights",
     why=_HELD_WHY,
-    how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine each weight is copied before it is loaded, until the sync has ended.",
+    how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine each weight is copied before it is loaded, to be compared at the end.",
     link=_LINK,
     retired_by=_NEVER_RETIRED,
     requires=Defines(f"{_WORKER}._update_weights"),
@@ -135,7 +135,7 @@ def copy_given_weights_for_comparison(
 @weight_sync.wrap(
     f"{_WORKER}.update_weights_from_ipc",
     why=_HELD_WHY,
-    how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine the engine's parameters are compared with these copies, bit for bit.",
+    how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine its parameters are compared with what it was given, bit for bit.",
     link=_LINK,
     retired_by=_NEVER_RETIRED,
     requires=Defines(f"{_WORKER}.update_weights_from_ipc"),
