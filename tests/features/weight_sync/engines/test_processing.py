@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu.features.weight_sync.errors import EngineError
-from verl_npu.features.weight_sync.patches.layout import follow_copies, loadable, refuse_square_experts
+from verl_npu.errors import EngineError
+from verl_npu.features.weight_sync.engines.processing import refresh_copies_on_load, refuse_square_experts
+from verl_npu.features.weight_sync.patches.loader import prepare_vllm_model_for_new_weights
 
 
 class Attention:
@@ -63,7 +64,7 @@ def test_without_it_the_copies_stay_as_they_were() -> None:
 def test_copies_follow_each_sync() -> None:
     model = Model()
     for _ in range(2):
-        follow_copies(model)
+        refresh_copies_on_load(model)
         assert model.load_weights(iter(sent())) == {"layers.0.kv_b_proj.weight", "layers.1.kv_b_proj.weight"}
         assert [attention.current() for attention in model.attention()] == [True, True]
     assert model.loads == 2
@@ -72,14 +73,14 @@ def test_copies_follow_each_sync() -> None:
 def test_they_follow_where_they_lie() -> None:
     model = Model()
     before = [attention.W_UV.data_ptr() for attention in model.attention()]
-    follow_copies(model)
+    refresh_copies_on_load(model)
     model.load_weights(sent())
     assert [attention.W_UV.data_ptr() for attention in model.attention()] == before
 
 
 def test_a_load_without_their_source_makes_none() -> None:
     model = Model()
-    follow_copies(model)
+    refresh_copies_on_load(model)
     for attention in model.attention():
         attention.process_weights_after_loading = None  # type: ignore[assignment,method-assign]
     assert model.load_weights([("norm.weight", torch.ones(1))]) == {"norm.weight"}
@@ -87,7 +88,7 @@ def test_a_load_without_their_source_makes_none() -> None:
 
 @pytest.mark.parametrize("model", [Model(copying=False), torch.nn.Linear(2, 2)], ids=["views", "none"])
 def test_a_model_without_copies_is_left_alone(model: torch.nn.Module) -> None:
-    follow_copies(model)
+    refresh_copies_on_load(model)
     assert "load_weights" not in vars(model)
 
 
@@ -114,7 +115,7 @@ def test_transposed_square_experts_are_refused_before_anything_is_loaded(
         pytest.fail("asked for")
 
     with pytest.raises(EngineError, match=named):
-        loadable(original, experts(w13, w2, transpose=False))
+        prepare_vllm_model_for_new_weights(original, experts(w13, w2, transpose=False))
 
 
 @pytest.mark.parametrize(
@@ -130,4 +131,4 @@ def test_other_experts_pass(w13: tuple[int, ...], w2: tuple[int, ...], transpose
 
 
 def test_upstreams_own_preparation_still_runs() -> None:
-    assert loadable(lambda model: "prepared", torch.nn.Linear(1, 1)) == "prepared"
+    assert prepare_vllm_model_for_new_weights(lambda model: "prepared", torch.nn.Linear(1, 1)) == "prepared"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from verl_npu.features.weight_sync.errors import MetadataError
-from verl_npu.features.weight_sync.transport.metadata import Metadata, refusal
+from verl_npu.errors import MetadataError
+from verl_npu.features.weight_sync.transport.metadata import Metadata, disagreement
 
 A = ("a", torch.Size([2, 3]), torch.bfloat16)
 B = ("b", torch.Size([]), torch.bool)
@@ -24,7 +24,7 @@ def test_metadata_survives_the_way_over_the_store() -> None:
 
 
 def test_ranks_that_agree_are_not_refused() -> None:
-    assert refusal({0: Metadata.of([A, B]), 3: Metadata.of([A, B])}, describe) is None
+    assert disagreement({0: Metadata.of([A, B]), 3: Metadata.of([A, B])}, describe) is None
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def test_ranks_that_agree_are_not_refused() -> None:
     ],
 )
 def test_what_differs_is_named(other: list, said: str) -> None:
-    text = refusal({0: Metadata.of([A, B]), 1: Metadata.of(other)}, describe)
+    text = disagreement({0: Metadata.of([A, B]), 1: Metadata.of(other)}, describe)
     assert text is not None
     assert said in text
 
 
 def test_a_name_that_comes_twice_is_refused() -> None:
-    with pytest.raises(MetadataError, match="found twice: a"):
+    with pytest.raises(MetadataError, match="found more than once: a"):
         Metadata.of([A, A])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .ranks import Ended, Nursery, Run
+from ..ranks import Ended, Nursery, Run
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
@@ -190,7 +190,7 @@ leave()
 def test_a_rollout_that_never_hears_the_trainer_is_named_on_all_ranks(run: Run) -> None:
     program = """
 import dataclasses
-from verl_npu.features.weight_sync.errors import GroupError
+from verl_npu.errors import GroupError
 deaf = socket.create_server(("127.0.0.1", 0))
 def away(metadata):
     return dataclasses.replace(metadata, zmq_port=deaf.getsockname()[1]) if RANK == 3 else metadata
@@ -254,7 +254,7 @@ except Exception as error:
 
 def test_a_communicator_without_hccl_is_an_error(run: Run) -> None:
     program = """
-from verl_npu.features.weight_sync.errors import GroupError
+from verl_npu.errors import GroupError
 engine = made()
 try:
     join_group(engine, 0)
@@ -353,5 +353,5 @@ def test_the_engines_worker_gets_each_bucket(run: Run) -> None:
 
 def test_an_engines_worker_that_fails_is_an_error_where_the_weights_come_from(run: Run) -> None:
     ended = ok(run(HANDED_ON, size=2, FAILS="yes", VERL_NPU_WEIGHT_SYNC_TIMEOUT="2"))
-    assert "TransferError: the rollout engine's worker" in ended[0].facts["error"]
+    assert "TransferError: checkpoint engine: expected the rollout engine's worker" in ended[0].facts["error"]
     assert ended[1].facts["error"] == "ValueError: a shape that does not fit"

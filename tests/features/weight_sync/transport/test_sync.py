@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .ranks import Run
+from ..ranks import Run
 
 pytestmark = pytest.mark.virtual
 
@@ -95,13 +95,14 @@ def test_a_damaged_bucket_is_refused_before_it_is_loaded(run_ranks: Run, tmp_pat
 group, engine = meet(), Engine()
 if RANK == 1:
     # A link that changes a byte: the first broadcast of a sync is the first bucket.
-    true = group.broadcast
+    from verl_npu.features.weight_sync.transport import communicator
+    true = communicator.broadcast
     class Damaged:
         def __init__(self, work, tensor): self.work, self.tensor = work, tensor
         def wait(self, limit):
             self.work.wait(limit)
             if self.tensor.dtype == torch.uint8: self.tensor[3] += 1
-    group.broadcast = lambda tensor: Damaged(true(tensor), tensor)
+    communicator.broadcast = lambda made, tensor, limit: Damaged(true(made, tensor, limit), tensor)
 given = {"w": torch.randn(64, 64, device=DEVICE)}
 try:
     sync(group, given, engine, Settings(check=Check.CHECKSUMS))

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu.features.weight_sync.errors import GroupError, TransferError
+from verl_npu.errors import GroupError, TransferError
 from verl_npu.features.weight_sync.patches.checkpoint_engine import (
-    acknowledged,
-    awaited,
-    connected,
-    contiguous,
-    dropped,
-    limited,
+    drop_communicator_without_destroy,
+    explain_engine_worker_timeout,
+    limit_wait_for_bucket,
+    limit_wait_for_engine_worker,
+    make_sent_weights_contiguous,
+    verify_checkpoint_engine_connections,
 )
 
 
@@ -29,12 +29,12 @@ def engine(**facts: Any) -> SimpleNamespace:
 
 
 def test_a_disabled_communicator_is_an_error() -> None:
-    with pytest.raises(GroupError, match="rank 1 of 2: PyHccl is disabled"):
-        connected(lambda engine: None, engine(pyhccl=SimpleNamespace(disabled=True)))
+    with pytest.raises(GroupError, match=r"rank 1 of 2: .* found that PyHccl is disabled"):
+        verify_checkpoint_engine_connections(lambda engine: None, engine(pyhccl=SimpleNamespace(disabled=True)))
 
 
 def test_a_rank_that_is_in_no_group_passes() -> None:
-    assert connected(lambda engine: "made", engine(pyhccl=None)) == "made"
+    assert verify_checkpoint_engine_connections(lambda engine: "made", engine(pyhccl=None)) == "made"
 
 
 class Communicator:
@@ -68,7 +68,9 @@ def together(join: Callable[[Any, Any, int], None], zmq: Any) -> list[Any]:
     def run(rank: int) -> Any:
         given = {"rank": rank, "world_size": 3, "topic": "bucket", "socket": sockets[rank], "pyhccl": communicator}
         try:
-            return connected(lambda engine: rank and join(sockets[rank], port, rank), engine(**given))
+            return verify_checkpoint_engine_connections(
+                lambda engine: rank and join(sockets[rank], port, rank), engine(**given)
+            )
         except GroupError as error:
             return str(error)
 
@@ -114,22 +116,23 @@ def test_a_trainer_that_announces_nothing_is_an_error(monkeypatch: pytest.Monkey
     def waiting(operation: Any) -> None:
         raise zmq.Again
 
-    with pytest.raises(TransferError, match=r"rank 1: rank 0, the trainer, announced no bucket for 3 s"):
-        awaited(waiting, SimpleNamespace(rank=1))
+    with pytest.raises(TransferError, match=r"rank 1: .* found that rank 0, the trainer, announced no bucket for 3 s"):
+        limit_wait_for_bucket(waiting, SimpleNamespace(rank=1))
 
 
 @pytest.mark.parametrize("connected", [True, False], ids=["silent", "gone"])
 def test_an_engine_that_takes_nothing_is_an_error(connected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     zmq = pytest.importorskip("zmq", reason="verl's checkpoint engine needs zmq, which comes with vLLM")
     monkeypatch.setenv("VERL_NPU_WEIGHT_SYNC_TIMEOUT", "0.2")
-    sender = SimpleNamespace(zmq_handle="inproc://weights", socket=None)
+    # ZeroMQ frees an address some time after its socket was closed.
+    sender = SimpleNamespace(zmq_handle=f"inproc://weights-{connected}", socket=None)
 
     def opened(sender: Any) -> None:
         sender.socket = zmq.Context.instance().socket(zmq.REQ)
         sender.socket.bind(sender.zmq_handle)
 
     async def hand_over(sender: Any, weights: Any) -> None:
-        limited(opened, sender)
+        limit_wait_for_engine_worker(opened, sender)
         worker = zmq.Context.instance().socket(zmq.REP)
         if connected:
             worker.connect(sender.zmq_handle)
@@ -145,8 +148,8 @@ def test_an_engine_that_takes_nothing_is_an_error(connected: bool, monkeypatch: 
         if not connected:
             raise FileNotFoundError("shared memory that went with the worker")
 
-    with pytest.raises(TransferError, match=r"behind inproc://weights took no weights for 0\.2 s"):
-        asyncio.run(acknowledged(hand_over, sender, []))
+    with pytest.raises(TransferError, match=rf"behind inproc://weights-{connected} took no weights for 0\.2 s"):
+        asyncio.run(explain_engine_worker_timeout(hand_over, sender, []))
 
 
 def test_another_error_while_weights_are_handed_over_stays_what_it_is() -> None:
@@ -156,7 +159,7 @@ def test_another_error_while_weights_are_handed_over_stays_what_it_is() -> None:
         raise ValueError("too large")
 
     with pytest.raises(ValueError, match="too large"):
-        asyncio.run(acknowledged(hand_over, None, []))
+        asyncio.run(explain_engine_worker_timeout(hand_over, None, []))
 
 
 async def later(weights: list[tuple[str, torch.Tensor]]) -> AsyncIterator[tuple[str, torch.Tensor]]:
@@ -175,7 +178,7 @@ def test_weights_in_any_layout_are_sent(given: Callable[[Any], Any]) -> None:
         else:
             sent.extend(weights)
 
-    asyncio.run(contiguous(send, engine(rank=0), given(weights), global_steps=1))
+    asyncio.run(make_sent_weights_contiguous(send, engine(rank=0), given(weights), global_steps=1))
     assert [name for name, _ in sent] == ["transposed", "plain"]
     assert all(tensor.is_contiguous() and torch.equal(tensor, dict(weights)[name]) for name, tensor in sent)
     assert sent[1][1] is weights[1][1]
@@ -188,11 +191,13 @@ def upstreams(engine: Any) -> None:
 
 def test_a_communicator_that_cannot_be_destroyed_is_dropped() -> None:
     ended = engine(pyhccl=SimpleNamespace(comm=1))
-    dropped(upstreams, ended)
+    drop_communicator_without_destroy(upstreams, ended)
     assert ended.pyhccl is None
 
 
 def test_one_that_can_be_destroyed_is() -> None:
     destroyed: list[Any] = []
-    dropped(upstreams, engine(pyhccl=SimpleNamespace(comm="c", destroyComm=destroyed.append)))
+    drop_communicator_without_destroy(
+        upstreams, engine(pyhccl=SimpleNamespace(comm="c", destroyComm=destroyed.append))
+    )
     assert destroyed == ["c"]

@@ -20,7 +20,8 @@ from types import SimpleNamespace
 import ray, torch
 from verl.single_controller.base import Worker
 from verl.single_controller.base.decorator import Dispatch, register
-from verl_npu.features.weight_sync import engine, workers
+from verl_npu.features.weight_sync.engines import vllm
+from verl_npu.features.weight_sync.patches import workers
 
 class Model(torch.nn.Module):
     # Stands in for an engine's model.
@@ -40,7 +41,7 @@ class Both(Worker):
         self._is_actor, self._is_rollout = role == "actor", role == "rollout"
         self.model = Model()
         # What needs vLLM itself: finding the model in it, and its loaders of experts.
-        workers._engine = lambda worker: engine.VLLMEngine(worker.model)
+        workers._engine = lambda worker: vllm.VLLMEngine(worker.model)
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def get_actor_weights_info(self):
         self._weights_info = [(n, t.size(), t.dtype) for n, t in self._get_actor_params().items()]
@@ -72,7 +73,7 @@ from ranked import Both
 from verl.single_controller.ray.base import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from verl.single_controller.ray.base import create_colocated_worker_cls
 from verl_npu.features.weight_sync.patches.collective import create_collective_group
-from verl_npu.features.weight_sync.errors import WeightSyncError
+from verl_npu.errors import WeightSyncError
 
 passed = {"PYTHONPATH": os.environ["FOLDER"] + os.pathsep + os.environ.get("PYTHONPATH", "")}
 ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": passed})
@@ -102,7 +103,7 @@ ray.kill(trainers.workers[0])
 try:
     ray.get(rollouts.sync_rollout_weights("fsdp"))
 except WeightSyncError as error:
-    facts["killed"] = str(error)
+    facts["killed"], facts["subject"] = str(error), error.subject
 print("FACTS " + json.dumps(facts), flush=True)
 """
 
@@ -127,3 +128,5 @@ def test_trainers_and_rollouts_in_ray_actors_sync_and_a_killed_trainer_is_named(
     assert facts["equal"] == [True, True, True]
     assert "is in a group 'actor_rollout' already" in facts["twice"]
     assert "rank 0 (actor " in facts["killed"]
+    # The fields have come whole through Ray.
+    assert facts["subject"] == "weight sync group 'actor_rollout'"

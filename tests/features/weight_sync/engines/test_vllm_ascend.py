@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu.features.weight_sync.errors import EngineError
-from verl_npu.features.weight_sync.patches.layout import follow_copies, refuse_square_experts
+from verl_npu.errors import EngineError
+from verl_npu.features.weight_sync.engines.processing import refresh_copies_on_load, refuse_square_experts
 
 pytestmark = pytest.mark.upstream
 
@@ -166,7 +166,7 @@ def test_mlas_copies_are_those_of_the_last_sync_only_where_they_follow(source: S
     assert attention.current()
     model = Model(attention)
     if followed:
-        follow_copies(model)
+        refresh_copies_on_load(model)
     for _ in range(2):
         model.load_weights([("layers.0.self_attn.kv_b_proj.weight", torch.randn(14, 8, dtype=torch.bfloat16))])
         assert attention.current() is followed

@@ -18,7 +18,7 @@ import pytest
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
 WANTED = ("verl-796871d7", "mindspeed-1cdd0abd75", "megatron-0.12.1")
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[4] / "scripts"
 
 MODEL = """
 import sys

@@ -9,8 +9,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from verl_npu.features.weight_sync.engine import VLLMEngine, refuse_nz
-from verl_npu.features.weight_sync.errors import EngineError
+from verl_npu.errors import EngineError
+from verl_npu.features.weight_sync.engines.vllm import VLLMEngine, refuse_nz
 
 
 class Fused(torch.nn.Module):
@@ -101,7 +101,9 @@ def test_experts_in_two_fused_parameters_compare_equal(of_experts: dict[str, tor
 def test_an_expert_that_differs_is_named(of_experts: dict[str, torch.Tensor]) -> None:
     model = Experts(of_experts)
     model.experts.w2_weight.data[1, 0, 0] += 1
-    with pytest.raises(EngineError, match=r"sent: experts\.1\.down_proj\.weight: the engine holds other values"):
+    with pytest.raises(
+        EngineError, match=r"found differences \(1\): experts\.1\.down_proj\.weight: the engine holds other values"
+    ):
         VLLMEngine(model).compare(of_experts)
 
 
