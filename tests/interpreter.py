@@ -1,4 +1,4 @@
-"""Python processes for tests of activation, which happens once in a process: fake packages come first on their path."""
+"""Python processes for tests of activation, which happens once in a process, with fake packages on their path."""
 
 from __future__ import annotations
 
