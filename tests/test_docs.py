@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -20,6 +19,7 @@ from verl_npu.variable import CONTRIBUTOR, USER
 from verl_npu.version import __version__
 
 from .interpreter import Interpreter
+from .pages import fences, outside_of_fences
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,18 +47,8 @@ def name(path: Path) -> str:
     return path.relative_to(PROJECT).as_posix()
 
 
-def outside_of_code(text: str) -> Iterator[str]:
-    """The lines that are no part of a fenced block."""
-    fenced = False
-    for line in text.splitlines():
-        if line.startswith("```"):
-            fenced = not fenced
-        elif not fenced:
-            yield line
-
-
 def headings(page: Path) -> list[str]:
-    return [line for line in outside_of_code(page.read_text()) if re.match(r"#+ ", line)]
+    return [line for line in outside_of_fences(page.read_text()) if re.match(r"#+ ", line)]
 
 
 def anchor(heading: str) -> str:
@@ -77,7 +67,7 @@ def first_column(page: Path, heading: str) -> list[str]:
 
 
 def links(page: Path) -> list[str]:
-    found = re.findall(r"\]\(([^)\s]+)\)", "\n".join(outside_of_code(page.read_text())))
+    found = re.findall(r"\]\(([^)\s]+)\)", "\n".join(outside_of_fences(page.read_text())))
     return [link for link in found if not link.startswith(("http://", "https://", "mailto:"))]
 
 
@@ -95,9 +85,9 @@ def test_a_page_has_a_chinese_twin_with_the_same_outline(page: Path) -> None:
 @pytest.mark.parametrize("page", [READMES[0], *ENGLISH], ids=name)
 def test_a_page_and_its_twin_have_the_same_commands_and_tables(page: Path) -> None:
     def shape(text: str) -> tuple[list[str], list[int]]:
-        blocks = re.findall(r"(?ms)^```(?!mermaid).*?\n(.*?)^```", text)
+        blocks = [fence.text for fence in fences(text) if fence.language != "mermaid"]
         commands = [line.split("#")[0].rstrip() for block in blocks for line in block.splitlines()]
-        rows = [line.count("|") for line in outside_of_code(text.replace("\\|", "")) if line.startswith("|")]
+        rows = [line.count("|") for line in outside_of_fences(text.replace("\\|", "")) if line.startswith("|")]
         return commands, rows
 
     assert shape(page.read_text()) == shape(page.with_name(f"{page.stem}.zh-CN.md").read_text())
@@ -168,7 +158,7 @@ def test_no_page_names_another_range_of_pythons(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_the_device_takes_up_to_a_minute_to_compile_and_no_page_says_otherwise(page: Path) -> None:
-    lines = [line for line in outside_of_code(page.read_text()) if re.search(r"(?i)\bcompil|编译", line)]
+    lines = [line for line in outside_of_fences(page.read_text()) if re.search(r"(?i)\bcompil|编译", line)]
     times = [
         found for line in lines for found in re.findall(r"\d+ ?(?:to \d+ )?(?:s\b|seconds|秒)|\d+ 到 \d+ 秒", line)
     ]
