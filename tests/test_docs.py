@@ -271,3 +271,28 @@ def test_the_script_says_which_page_is_old_and_changes_nothing() -> None:
     script = PROJECT / "scripts" / "maintain" / "environment_page.py"
     answer = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stderr) == (0, "")
+
+
+# What stands in two files.
+
+
+def test_pre_commit_runs_the_versions_of_the_extra_dev(project: dict) -> None:
+    pinned = [one.split("==") for one in project["project"]["optional-dependencies"]["dev"] if "==" in one]
+    configuration = (PROJECT / ".pre-commit-config.yaml").read_text()
+    revisions = dict(re.findall(r"/(?:mirrors-)?(ruff|mypy)(?:-pre-commit)?\n    rev: v(\S+)", configuration))
+    assert revisions == dict(pinned)
+
+
+def test_the_nightly_checks_the_pins_out_that_no_wheel_holds() -> None:
+    from harness.pins import PINS
+
+    workflow = (PROJECT / ".github/workflows/nightly.yml").read_text()
+    checked_out = dict(re.findall(r"ref: ([0-9a-f]{40})\n +path: upstreams/verl-(\S+)", workflow))
+    commits = {pin.commit: pin.name for pin in PINS.values() if not pin.on_pypi or pin.name == "v0.6.1"}
+    assert checked_out == commits
+
+
+def test_all_addresses_of_the_project_are_in_one_repository(project: dict) -> None:
+    urls = project["project"]["urls"]
+    assert all(url.startswith(urls["Homepage"]) for url in urls.values())
+    assert urls["Homepage"] in (PROJECT / "CHANGELOG.md").read_text()
