@@ -17,6 +17,9 @@ from .slot import Slot, find_slot
 
 __all__ = ["Application"]
 
+Trusted = Callable[[Patch, object], bool]
+"""Whether an object is taken as it is, although it may not be the one that the source defines."""
+
 
 class Application:
     """What is about to be applied to some modules."""
@@ -61,35 +64,35 @@ class Application:
         self._modules = modules
         self._executed = executed
 
-    def prepare(self, wanted: Mapping[str, Sequence[Patch]], forced: Callable[[Patch], bool]) -> dict[str, Prepared]:
+    def prepare(self, wanted: Mapping[str, Sequence[Patch]], trusted: Trusted) -> dict[str, Prepared]:
         """Make what will be written, by feature. Nothing is changed; what goes wrong is kept in the result."""
-        prepared = {name: self._prepared(patches, forced) for name, patches in wanted.items()}
+        prepared = {name: self._prepared(patches, trusted) for name, patches in wanted.items()}
         fresh = [b for p in prepared.values() if p.failure is None for b in p.bindings if not b.writes]
         copies = find_copies(fresh, self._holders(), self._tree) if fresh else {}
         for one in prepared.values():
             one.copies = copies
         return prepared
 
-    def _prepared(self, patches: Sequence[Patch], forced: Callable[[Patch], bool]) -> Prepared:
+    def _prepared(self, patches: Sequence[Patch], trusted: Trusted) -> Prepared:
         prepared = self.Prepared()
         for patch in patches:
             try:
-                prepared.bindings.append(self._binding(patch, checked=not forced(patch)))
+                prepared.bindings.append(self._binding(patch, trusted))
             except BaseException as error:
                 prepared.failed, prepared.failure = patch, error
                 break
         return prepared
 
-    def _binding(self, patch: Patch, *, checked: bool) -> Binding:
+    def _binding(self, patch: Patch, trusted: Trusted) -> Binding:
         module = self._modules[patch.target.module]
         slot = find_slot(module, patch.target)
         made = self._bindings.get(patch.id)
         if made is not None and made.slot == slot and made.in_force():
             # A reload executes the module in its old namespace, so a name that we added is still there.
             return made
-        if checked:
-            check_live(patch, slot, self._tree, module)
         before = slot.read()
+        if not trusted(patch, before):
+            check_live(patch, slot, self._tree, module)
         return Binding(patch, slot, before, build(patch, before, slot), earlier=made)
 
     def _holders(self) -> list[ModuleType]:

@@ -60,7 +60,7 @@ def verify(patch: Patch, answers: Answers, found: Found) -> Verdict:
         return Verdict(State.ABSENT, absence.reason)
     if adds:
         return Verdict(State.VERIFIED, "not defined upstream")
-    if found.exact and found.nearest is not None:
+    if found.exact and found.nearest is not None and patch.target in found.nearest.targets:
         return Verdict(State.VERIFIED, f"as at pin {found.nearest.pin}")
     records = {lock.pin: lock.targets[patch.target] for lock in found.locks if patch.target in lock.targets}
     return _present(patch, Record.of(answers.tree.definition(patch.target)), records, found.locks)
