@@ -74,7 +74,7 @@ def test_a_renamed_function_is_gone(tree: Path) -> None:
     edit(tree, MAIN, "run_ppo(", "run_the_ppo(")
     status, content, patches = states(tree)
     assert status == 1
-    assert patches["device.called_device"] == "drifted"
+    assert patches["device.set_npu_in_run_ppo_config"] == "drifted"
     assert content["revision"]["nearest_pin"] == "v0.6.1"
     assert content["revision"]["differs"] == ["verl.trainer.main_ppo:run_ppo"]
 
@@ -82,7 +82,7 @@ def test_a_renamed_function_is_gone(tree: Path) -> None:
 def test_an_added_parameter_is_drift_for_a_wrapper(tree: Path) -> None:
     edit(tree, MAIN, "def run_ppo(config, task_runner_class=None)", "def run_ppo(config, task_runner_class=None, x=1)")
     status, content, patches = states(tree)
-    assert (status, patches["device.called_device"]) == (1, "drifted")
+    assert (status, patches["device.set_npu_in_run_ppo_config"]) == (1, "drifted")
     device = next(feature for feature in content["features"] if feature["name"] == "device")
     assert device["state"] == "drifted"
 
@@ -90,7 +90,7 @@ def test_an_added_parameter_is_drift_for_a_wrapper(tree: Path) -> None:
 def test_one_changed_operator_is_named_but_no_drift_for_a_wrapper(tree: Path) -> None:
     edit(tree, MAIN, "if not ray.is_initialized():", "if ray.is_initialized():")
     status, content, patches = states(tree)
-    assert (status, patches["device.called_device"]) == (0, "verified")
+    assert (status, patches["device.set_npu_in_run_ppo_config"]) == (0, "verified")
     assert content["revision"]["exact"] is False
     assert content["revision"]["differs"] == ["verl.trainer.main_ppo:run_ppo"]
 
@@ -98,7 +98,7 @@ def test_one_changed_operator_is_named_but_no_drift_for_a_wrapper(tree: Path) ->
 def test_a_moved_module_is_gone(tree: Path) -> None:
     (tree / RAY).rename(tree / "verl/single_controller/ray/moved.py")
     status, _, patches = states(tree)
-    assert (status, patches["device.placed_or_refused"]) == (1, "drifted")
+    assert (status, patches["device.refuse_job_that_cannot_be_placed"]) == (1, "drifted")
 
 
 def test_diff_shows_the_new_signature_and_not_upstreams_old_code(tree: Path) -> None:
@@ -126,20 +126,20 @@ def test_drift_names_what_has_to_be_worked_on(tree: Path, form: str) -> None:
     edit(tree, RAY, "placement_group", "a_placement_group")
     status, output = run("drift", "--source", str(tree), "--format", form)
     assert status == 1
-    assert "device.called_device" in output
+    assert "device.set_npu_in_run_ppo_config" in output
     assert "drifted" in output
     if form == "json":
         outcomes = {patch["id"]: patch["outcome"] for patch in json.loads(output)["patches"]}
-        assert outcomes["device.called_device"] == "drifted"
-        assert outcomes["device.placed_or_refused"] == "idle"
-        assert outcomes["fleet.compared_before_training"] == "fits"
+        assert outcomes["device.set_npu_in_run_ppo_config"] == "drifted"
+        assert outcomes["device.refuse_job_that_cannot_be_placed"] == "idle"
+        assert outcomes["fleet.compare_processes_before_training"] == "fits"
 
 
 def test_drift_says_what_landed(tree: Path) -> None:
     edit(tree, MAIN, "if not ray.is_initialized():", "auto_set_device(config)\n    if not ray.is_initialized():")
     status, output = run("drift", "--source", str(tree), "--format", "json")
     outcomes = {patch["id"]: patch["outcome"] for patch in json.loads(output)["patches"]}
-    assert outcomes["device.called_device"] == "landed"
+    assert outcomes["device.set_npu_in_run_ppo_config"] == "landed"
     assert status == 0
 
 
@@ -161,13 +161,13 @@ def test_source_that_does_not_parse_is_one_line(tree: Path) -> None:
 
 
 def test_explain_shows_reason_retirement_and_change() -> None:
-    status, output = run("explain", "device.called_device")
+    status, output = run("explain", "device.set_npu_in_run_ppo_config")
     assert status == 0
-    for part in ("why", "retired by", "v0.6.1 needed", "+def called_device("):
+    for part in ("why", "retired by", "v0.6.1 needed", "+def set_npu_in_run_ppo_config("):
         assert part in output
 
 
 def test_explain_of_no_patch_names_the_patches() -> None:
     status, output = run("explain", "device.nothing")
     assert status == 2
-    assert "device.called_device" in output
+    assert "device.set_npu_in_run_ppo_config" in output

@@ -24,7 +24,7 @@ def manifest(pid: int, role: str, state: str = "applied", **changes: object) -> 
         "origin": "the entry point torch.backends",
         "simulated": True,
         "upstreams": {"verl": {"nearest_pin": "v0.6.1", "exact": True, "differs": []}},
-        "features": {"device": {"state": state, "patches": {"device.called_device": patch}}},
+        "features": {"device": {"state": state, "patches": {"device.set_npu_in_run_ppo_config": patch}}},
         "tainted": [],
         "seconds": 0.05,
         **changes,
@@ -82,7 +82,7 @@ def test_force_is_a_taint_that_is_shown(tmp_path: Path) -> None:
 def test_targets_are_shown_by_state(job: Path) -> None:
     write_manifest(job, manifest(4, "WorkerDict", "pending"))
     _, output = run(str(job), "--targets")
-    assert "device.called_device  verl.trainer.main_ppo:run_ppo" in output
+    assert "device.set_npu_in_run_ppo_config  verl.trainer.main_ppo:run_ppo" in output
     assert "applied in driver:1, TaskRunner:2, WorkerDict:3" in output
     assert "pending in WorkerDict:4" in output
 
