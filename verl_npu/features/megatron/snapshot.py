@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...registry.apply.binding import namespace
+from ...registry.apply.slot import namespace
 
 __all__ = ["DUMMY_FILE", "Snapshot", "drop_dummies", "own_functions_kept"]
 
