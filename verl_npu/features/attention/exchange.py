@@ -15,7 +15,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Protocol, TypeVar, cast
 
 from ...errors import RewriteError
-from ...registry.apply.functions import clone
+from ...registry.apply.code import clone
 
 __all__ = ["import_module", "with_constant", "with_import"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from types import FunctionType
+from typing import TypeVar, cast
 
-from ...registry.apply.functions import clone
+from ...registry.apply.code import clone
 from ...registry.source.probe import AllOf, AnyOf, Defines, Mentions, Never, Probe
 from . import padding
 from .exchange import import_module, with_import
@@ -44,7 +45,7 @@ def declare_helper(helper: Callable[..., object], requires: Probe) -> None:
         how="The same function, written in plain torch, is added to that module.",
         link=_ISSUE,
         requires=requires,
-    )(clone(helper, name=f"add_{name}"))
+    )(clone(cast(FunctionType, helper), name=f"add_{name}"))
 
 
 declare_helper(padding.index_first_axis, _WORKERS)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
+from typing import cast
 
-from ...registry.apply.functions import clone
+from ...registry.apply.code import clone
 from ...registry.patch import Feature
 from ...registry.source.probe import Defines, Probe
 
@@ -41,4 +43,4 @@ def declare(
     One implementation serves several targets, so each patch gets a copy of it with a name of its own.
     """
     wrap = fused_ops.wrap(target, why=why, how=how, link=link, retired_by=retired_by, requires=requires)
-    wrap(clone(implementation, name=name))
+    wrap(clone(cast(FunctionType, implementation), name=name))
