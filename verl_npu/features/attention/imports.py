@@ -15,12 +15,12 @@ from .feature import NPU_MODULE, attention
 __all__ = [
     "BERT_PADDING",
     "PADDING",
-    "replace_flash_attn_import_in_all_log_probs",
-    "replace_flash_attn_import_in_pipeline_shapes",
-    "replace_flash_attn_import_in_prime_reward_model",
-    "replace_flash_attn_import_in_response_log_probs",
-    "replace_flash_attn_import_in_spin_reward_model",
-    "replace_flash_attn_import_in_vocab_parallel_log_probs",
+    "avoid_flash_attn_in_all_log_probs",
+    "avoid_flash_attn_in_pipeline_shapes",
+    "avoid_flash_attn_in_prime_reward_model",
+    "avoid_flash_attn_in_response_log_probs",
+    "avoid_flash_attn_in_spin_reward_model",
+    "avoid_flash_attn_in_vocab_parallel_log_probs",
 ]
 
 PADDING = padding.__name__
@@ -68,23 +68,19 @@ def declare(target: str) -> Callable[[Implementation], Implementation]:
 
 
 @declare("verl.utils.torch_functional:log_probs_from_logits_response_rmpad")
-def replace_flash_attn_import_in_response_log_probs(
-    original: Callable[..., Result], *args: object, **kwargs: object
-) -> Result:
+def avoid_flash_attn_in_response_log_probs(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
     """Log probabilities of responses from packed logits."""
     return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
 
 
 @declare("verl.utils.torch_functional:log_probs_from_logits_all_rmpad")
-def replace_flash_attn_import_in_all_log_probs(
-    original: Callable[..., Result], *args: object, **kwargs: object
-) -> Result:
+def avoid_flash_attn_in_all_log_probs(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
     """Log probabilities of whole sequences from packed logits."""
     return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
 
 
 @declare("verl.utils.megatron.tensor_parallel:vocab_parallel_log_probs_from_logits_response_rmpad")
-def replace_flash_attn_import_in_vocab_parallel_log_probs(
+def avoid_flash_attn_in_vocab_parallel_log_probs(
     original: Callable[..., Result], *args: object, **kwargs: object
 ) -> Result:
     """Log probabilities of responses from packed logits whose vocabulary is split."""
@@ -92,17 +88,13 @@ def replace_flash_attn_import_in_vocab_parallel_log_probs(
 
 
 @declare("verl.utils.megatron.pipeline_parallel:compute_transformers_input_shapes")
-def replace_flash_attn_import_in_pipeline_shapes(
-    original: Callable[..., Result], *args: object, **kwargs: object
-) -> Result:
+def avoid_flash_attn_in_pipeline_shapes(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
     """Shapes of the pipeline's inputs."""
     return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
 
 
 @declare("recipe.spin.fsdp_workers:RewardModelWorker._forward_micro_batch")
-def replace_flash_attn_import_in_spin_reward_model(
-    original: Callable[..., Result], *args: object, **kwargs: object
-) -> Result:
+def avoid_flash_attn_in_spin_reward_model(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
     """Rewards of a micro batch in the SPIN recipe."""
     return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
 
@@ -119,7 +111,7 @@ def replace_flash_attn_import_in_spin_reward_model(
         Defines("recipe.prime.prime_fsdp_workers:PRIMERewardModelWorker.init_model"),
     ),
 )
-def replace_flash_attn_import_in_prime_reward_model(
+def avoid_flash_attn_in_prime_reward_model(
     original: Callable[..., Result], worker: object, *args: object, **kwargs: object
 ) -> Result:
     """Build the reward model of the PRIME recipe."""

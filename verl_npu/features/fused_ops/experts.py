@@ -196,7 +196,7 @@ _declare("qwen3_moe", "Qwen3MoeExperts", fused_experts, "top_k_weights", "gate_u
 _declare("qwen3_vl_moe", "Qwen3VLMoeTextExperts", vision_experts, "gate_up_proj", "down_proj", "one_hot")
 
 declare(
-    "fuse_experts_in_npu_patch_NPUQwen3VLMoeTextExperts",
+    "fuse_experts_in_verl_NPUQwen3VLMoeTextExperts",
     f"{NPU_PATCH}:NPUQwen3VLMoeTextExperts.forward",
     upstream_experts,
     why="Upstream's own class gets the probabilities of the chosen experts only, and looks them up by the numbers of "
