@@ -131,7 +131,7 @@ def test_drift_names_what_has_to_be_worked_on(tree: Path, form: str) -> None:
     if form == "json":
         outcomes = {patch["id"]: patch["outcome"] for patch in json.loads(output)["patches"]}
         assert outcomes["device.set_npu_in_run_ppo_config"] == "drifted"
-        assert outcomes["device.refuse_job_that_cannot_be_placed"] == "idle"
+        assert outcomes["device.refuse_job_that_cannot_be_placed"] == "gone"
         assert outcomes["fleet.compare_processes_before_training"] == "fits"
 
 
