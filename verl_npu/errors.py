@@ -19,11 +19,14 @@ __all__ = [
     "EngineError",
     "FleetError",
     "GroupError",
+    "HiddenDeviceError",
     "LockError",
     "MetadataError",
+    "NoFlashAttentionError",
     "OverrideError",
     "PlacementError",
     "RealAscendError",
+    "RearrangeError",
     "RepatchError",
     "RewriteError",
     "SettingError",
@@ -102,11 +105,22 @@ class CommandLineError(VerlNpuError):
 
 
 class DeviceContradictionError(VerlNpuError):
-    """The job asks for a device that this installation is not for."""
+    """The user sets trainer.device=cuda, and this installation is for NPUs."""
 
 
 class AttentionSettingError(VerlNpuError):
-    """A model asks of attention what transformers' NPU path would ignore."""
+    """The model's configuration has a setting that flash attention on NPUs would ignore without an error."""
+
+
+class NoFlashAttentionError(VerlNpuError, ImportError):
+    """This version of transformers cannot reach the NPU's flash attention.
+
+    It is an ImportError as well: transformers raises one if flash attention is missing, and callers catch that.
+    """
+
+
+class RearrangeError(VerlNpuError):
+    """verl-npu's `rearrange`, which replaces that of einops, was called with a pattern that it does not know."""
 
 
 class OverrideError(VerlNpuError):
@@ -117,7 +131,11 @@ class OverrideError(VerlNpuError):
 
 
 class PlacementError(VerlNpuError):
-    """A placement group asks for more than the cluster has."""
+    """A placement group needs more than the cluster has, or more than is free in time."""
+
+
+class HiddenDeviceError(VerlNpuError):
+    """Ray assigned a worker an NPU that ASCEND_RT_VISIBLE_DEVICES hides from it."""
 
 
 class FleetError(VerlNpuError):
@@ -125,7 +143,7 @@ class FleetError(VerlNpuError):
 
 
 class RewriteError(VerlNpuError):
-    """A function of upstream cannot be rebuilt with the one change that a patch makes to it."""
+    """A function of upstream does not contain the import or the constant that a patch replaces in it."""
 
 
 class RepatchError(VerlNpuError):

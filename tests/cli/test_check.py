@@ -54,7 +54,7 @@ def test_a_renamed_function_is_gone(run: Run, tree: Path) -> None:
     edit(tree, MAIN, "run_ppo(", "run_the_ppo(")
     status, content, patches = states(run, tree)
     assert status == 1
-    assert patches["device.called_device"] == "drifted"
+    assert patches["device.set_npu_in_run_ppo_config"] == "drifted"
     assert content["revision"]["nearest_pin"] == "v0.6.1"
     assert content["revision"]["differs"] == ["verl.trainer.main_ppo:run_ppo"]
 
@@ -62,7 +62,7 @@ def test_a_renamed_function_is_gone(run: Run, tree: Path) -> None:
 def test_an_added_parameter_is_drift_for_a_wrapper(run: Run, tree: Path) -> None:
     edit(tree, MAIN, "def run_ppo(config, task_runner_class=None)", "def run_ppo(config, task_runner_class=None, x=1)")
     status, content, patches = states(run, tree)
-    assert (status, patches["device.called_device"]) == (1, "drifted")
+    assert (status, patches["device.set_npu_in_run_ppo_config"]) == (1, "drifted")
     device = next(feature for feature in content["features"] if feature["name"] == "device")
     assert device["state"] == "drifted"
 
@@ -70,7 +70,7 @@ def test_an_added_parameter_is_drift_for_a_wrapper(run: Run, tree: Path) -> None
 def test_one_changed_operator_is_named_but_no_drift_for_a_wrapper(run: Run, tree: Path) -> None:
     edit(tree, MAIN, "if not ray.is_initialized():", "if ray.is_initialized():")
     status, content, patches = states(run, tree)
-    assert (status, patches["device.called_device"]) == (0, "verified")
+    assert (status, patches["device.set_npu_in_run_ppo_config"]) == (0, "verified")
     assert content["revision"]["exact"] is False
     assert content["revision"]["differs"] == ["verl.trainer.main_ppo:run_ppo"]
 
@@ -78,7 +78,7 @@ def test_one_changed_operator_is_named_but_no_drift_for_a_wrapper(run: Run, tree
 def test_a_moved_module_is_gone(run: Run, tree: Path) -> None:
     (tree / RAY).rename(tree / "verl/single_controller/ray/moved.py")
     status, _, patches = states(run, tree)
-    assert (status, patches["device.placed_or_refused"]) == (1, "drifted")
+    assert (status, patches["device.refuse_job_that_cannot_be_placed"]) == (1, "drifted")
 
 
 def test_diff_shows_the_new_signature_and_not_upstreams_old_code(run: Run, tree: Path) -> None:
@@ -106,20 +106,20 @@ def test_drift_names_what_has_to_be_worked_on(run: Run, tree: Path, form: str) -
     edit(tree, RAY, "placement_group", "a_placement_group")
     status, output = run("drift", "--source", str(tree), "--format", form)
     assert status == 1
-    assert "device.called_device" in output
+    assert "device.set_npu_in_run_ppo_config" in output
     assert "drifted" in output
     if form == "json":
         outcomes = {patch["id"]: patch["outcome"] for patch in json.loads(output)["patches"]}
-        assert outcomes["device.called_device"] == "drifted"
-        assert outcomes["device.placed_or_refused"] == "gone"
-        assert outcomes["fleet.compared_before_training"] == "fits"
+        assert outcomes["device.set_npu_in_run_ppo_config"] == "drifted"
+        assert outcomes["device.refuse_job_that_cannot_be_placed"] == "gone"
+        assert outcomes["fleet.compare_processes_before_training"] == "fits"
 
 
 def test_drift_says_what_landed(run: Run, tree: Path) -> None:
     edit(tree, MAIN, "if not ray.is_initialized():", "auto_set_device(config)\n    if not ray.is_initialized():")
     status, output = run("drift", "--source", str(tree), "--format", "json")
     outcomes = {patch["id"]: patch["outcome"] for patch in json.loads(output)["patches"]}
-    assert outcomes["device.called_device"] == "landed"
+    assert outcomes["device.set_npu_in_run_ppo_config"] == "landed"
     assert status == 0
 
 
@@ -160,7 +160,7 @@ def test_patches_that_fit_are_shown_only_by_verbose(run: Run, tree: Path) -> Non
 def test_a_drifted_patch_is_shown_with_its_target_its_reason_and_the_way_out(run: Run, drifted: Path) -> None:
     status, output = run("check", "--source", str(drifted))
     assert status == 1
-    assert "  device.called_device  drifted" in output.splitlines()
+    assert "  device.set_npu_in_run_ppo_config  drifted" in output.splitlines()
     for part in ("verl.trainer.main_ppo:run_ppo", "signature differs", "VERL_NPU_FORCE=device"):
         assert part in output
 

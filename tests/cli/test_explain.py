@@ -10,7 +10,7 @@ from .conftest import Run
 
 
 @pytest.mark.upstream
-@pytest.mark.parametrize("name", ["device.called_device", "verl.trainer.main_ppo:run_ppo"])
+@pytest.mark.parametrize("name", ["device.set_npu_in_run_ppo_config", "verl.trainer.main_ppo:run_ppo"])
 def test_a_patch_is_explained_by_its_id_and_by_its_target(run: Run, name: str) -> None:
     status, output = run("explain", name)
     assert status == 0
@@ -28,9 +28,9 @@ def test_a_feature_lists_its_patches(run: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("device.called_devise", "device.called_device"),
-        ("called_device", "device.called_device"),
-        ("run_ppo", "device.called_device"),
+        ("device.called_devise", "device.set_npu_in_run_ppo_config"),
+        ("called_device", "device.set_npu_in_run_ppo_config"),
+        ("run_ppo", "device.set_npu_in_run_ppo_config"),
         ("verl.trainer.main_pp:run_ppo", "verl.trainer.main_ppo:run_ppo"),
         ("devise", "device"),
     ],

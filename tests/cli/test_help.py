@@ -91,7 +91,7 @@ def complete(*words: str) -> list[str]:
     [
         (("ch",), "check"),
         (("explain", "fle"), "fleet"),
-        (("explain", "fleet.comp"), "fleet.compared_before_training"),
+        (("explain", "fleet.comp"), "fleet.compare_processes_before_training"),
         (("lock", "--pin", "v0.7"), "v0.7.1"),
         (("lock", "--upstream", "hydra", "--pin", "1"), "1.3.2"),
         (("check", "--source", "inst"), "installed"),

@@ -26,7 +26,7 @@ def manifest(pid: int, role: str, state: str = "applied", **changes: object) -> 
         "origin": "the entry point torch.backends",
         "simulated": True,
         "upstreams": {"verl": {"nearest_pin": "v0.6.1", "exact": True, "differs": []}},
-        "features": {"device": {"state": state, "patches": {"device.called_device": patch}}},
+        "features": {"device": {"state": state, "patches": {"device.set_npu_in_run_ppo_config": patch}}},
         "tainted": [],
         "seconds": 0.05,
         **changes,
@@ -102,7 +102,7 @@ def test_force_is_a_taint_that_is_shown(status: Run, tmp_path: Path) -> None:
 def test_targets_are_shown_by_state(status: Run, job: Path) -> None:
     write_manifest(job, manifest(4, "WorkerDict", "pending"))
     _, output = status(str(job), "--targets")
-    assert "device.called_device  verl.trainer.main_ppo:run_ppo" in output
+    assert "device.set_npu_in_run_ppo_config  verl.trainer.main_ppo:run_ppo" in output
     assert "applied in driver:1, TaskRunner:2, WorkerDict:3" in output
     assert "pending in WorkerDict:4" in output
 
@@ -140,7 +140,7 @@ def test_a_job_is_readable_at_80_columns(status: Run, job: Path) -> None:
 
 def test_what_a_patch_that_is_not_in_force_gave_as_its_reason_is_shown(status: Run, tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest(1, "driver", "failed"))
-    assert "  device.called_device  failed\n    as at v0.6.1\n" in status(str(tmp_path))[1]
+    assert "  device.set_npu_in_run_ppo_config  failed\n    as at v0.6.1\n" in status(str(tmp_path))[1]
 
 
 @pytest.mark.usefixtures("no_verl")

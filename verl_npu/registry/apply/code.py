@@ -13,14 +13,18 @@ __all__ = ["clone", "functions_of", "global_names", "unresolved_names"]
 def clone(
     function: types.FunctionType,
     *,
+    name: str = "",
     code: types.CodeType | None = None,
     namespace: dict[str, object] | None = None,
 ) -> types.FunctionType:
-    """Return another function that does what `function` does, or what `code` says; over other globals if given."""
+    """Return another function that does what `function` does, or what `code` says.
+
+    It has the given name and looks up globals in the given namespace, or has those of `function`.
+    """
     made = types.FunctionType(
         code or function.__code__,
         function.__globals__ if namespace is None else namespace,
-        function.__name__,
+        name or function.__name__,
         function.__defaults__,
         function.__closure__,
     )
