@@ -21,6 +21,7 @@ __all__ = [
     "GroupError",
     "LockError",
     "MetadataError",
+    "MindSpeedImportError",
     "OverrideError",
     "PlacementError",
     "RealAscendError",
@@ -126,6 +127,10 @@ class FleetError(VerlNpuError):
 
 class RewriteError(VerlNpuError):
     """A function of upstream cannot be rebuilt with the one change that a patch makes to it."""
+
+
+class MindSpeedImportError(VerlNpuError, ImportError):
+    """A package that MindSpeed imports is missing. An ImportError too, because that is what importers expect."""
 
 
 class RepatchError(VerlNpuError):
