@@ -67,7 +67,7 @@ def _unreadable(text: str, found: str) -> CommandLineError:
         subject=f"--check {text[:80]!r}",
         expected="'key=value …', or a Hydra command line with <worker>.megatron.override_transformer_config.key=value",
         found=found,
-        fix="quote the whole text once for the shell",
+        fix="give the overrides themselves, or a whole command line or script in one pair of quotes",
     )
 
 
