@@ -1,13 +1,26 @@
-"""What verl-npu uses of verl's configurations and of MindSpeed's objects, as types."""
+"""What verl-npu uses of the objects of verl, MindSpeed, Megatron and mbridge, as types."""
 
 from __future__ import annotations
 
 import types
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
-__all__ = ["MindSpeedFeature", "MindSpeedPatch", "Owner", "PatchesManager", "Repatch", "Role", "Roles", "Section"]
+__all__ = [
+    "AsyncRequest",
+    "Bridge",
+    "CheckpointManager",
+    "Engine",
+    "MindSpeedFeature",
+    "MindSpeedPatch",
+    "Owner",
+    "PatchesManager",
+    "Repatch",
+    "Role",
+    "Roles",
+    "Section",
+]
 
 Owner = types.ModuleType | type
 """What MindSpeed sets attributes on."""
@@ -40,6 +53,32 @@ class Roles(Protocol):
     def get(self, key: str, default: Mapping[str, Section], /) -> Mapping[str, Section]:
         """Return the configuration of the role `key`, or `default` if there is none."""
         ...
+
+
+class Engine(Protocol):
+    """An engine of upstream's."""
+
+    engine_config: Section
+
+
+class Bridge(Protocol):
+    """A bridge of mbridge's."""
+
+    save_weights: Callable[..., object]
+
+
+class CheckpointManager(Protocol):
+    """Upstream's manager of Megatron's checkpoints."""
+
+    bridge: Bridge | None
+
+
+class AsyncRequest(Protocol):
+    """Megatron's named tuple of what is still to be written of a checkpoint."""
+
+    async_fn: Callable[..., object] | None
+
+    def _replace(self, *, async_fn: Callable[..., object]) -> AsyncRequest: ...
 
 
 class MindSpeedPatch(Protocol):

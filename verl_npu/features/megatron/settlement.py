@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ...errors import RepatchError, SettledError
-from .interfaces import MindSpeedFeature, Repatch
-from .overrides.contract import Contract
-from .overrides.installation import installation
-from .overrides.judgement import OVERRIDE, check
-from .overrides.request import Request
-from .snapshot import Snapshot
+from .overrides.request import OVERRIDE, Request
+
+# The patches import this module in every process, and most processes never call repatch: what judges and what undoes
+# is imported when it is needed.
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from .interfaces import MindSpeedFeature, Repatch
+    from .overrides.contract import Contract
 
 __all__ = ["Settlement", "current", "plain", "put_in_force", "settle", "speaking_for"]
 
@@ -70,6 +72,9 @@ def put_in_force(original: Repatch, overrides: Mapping[str, object]) -> None:
     Raises OverrideError, SettledError or RepatchError; the process is then as it was before.
     """
     global _in_force
+    from .overrides.installation import installation
+    from .overrides.judgement import check
+
     request = _speakers[-1] if _speakers else Request("a caller of repatch", plain(overrides), {})
     contract = installation().contract
     settings = _with_megatrons_types(check(request, contract))
@@ -118,6 +123,8 @@ def _arguments() -> Namespace:
 def _apply(original: Repatch, request: Request, settings: Mapping[str, object], arguments: Namespace) -> None:
     from mindspeed.patch_utils import MindSpeedPatchesManager
 
+    from .snapshot import Snapshot
+
     before = Snapshot(MindSpeedPatchesManager, arguments)
     try:
         original(settings)
@@ -160,8 +167,12 @@ def _patches_for(
     request: Request, settings: Mapping[str, object], defaults: Mapping[str, object], arguments: Namespace
 ) -> Patches:
     """Return the patches that MindSpeed would make with `settings`, and make none of them."""
+    from argparse import Namespace
+
     from mindspeed.features_manager.features_manager import MindSpeedFeaturesManager
     from mindspeed.patch_utils import MindSpeedPatchesManager
+
+    from .snapshot import Snapshot
 
     candidate, listed = Namespace(**{**defaults, **settings}), _PatchList()
     features: list[MindSpeedFeature] = MindSpeedFeaturesManager.FEATURES_LIST

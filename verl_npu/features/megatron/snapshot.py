@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from ...registry.apply.binding import namespace
-from .interfaces import MindSpeedPatch, Owner, PatchesManager
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from .interfaces import MindSpeedPatch, Owner, PatchesManager
 
 __all__ = ["DUMMY_FILE", "Snapshot", "drop_dummies", "own_functions_kept"]
 

@@ -9,14 +9,12 @@ from collections.abc import Iterator
 
 from ....errors import OverrideError
 from .contract import Argument, Contract
-from .request import Request, effective
+from .request import OVERRIDE, Request, effective
 from .rules import Problem, rules
 from .unexpanded import Known, Unexpanded, UnknownValueError
 
-__all__ = ["OVERRIDE", "check", "problems"]
+__all__ = ["check", "problems"]
 
-OVERRIDE = "VERL_NPU_DISABLE=megatron"
-"""What a user sets to have MindSpeed do as it likes."""
 _PLAIN: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int": (int,),

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from .unexpanded import Unexpanded
 
-__all__ = ["SECTION_KEYS", "Request", "effective", "not_judged"]
+__all__ = ["OVERRIDE", "SECTION_KEYS", "Request", "effective", "not_judged"]
 
+OVERRIDE = "VERL_NPU_DISABLE=megatron"
+"""What a user sets to leave MindSpeed as it is."""
 # The settings of a worker's `megatron` section that the rules read.
 SECTION_KEYS = (
     "tensor_model_parallel_size",

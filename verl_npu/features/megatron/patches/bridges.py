@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ....registry.source.probe import Mentions
 from ..feature import megatron
 
-__all__ = ["Bridge", "Manager", "drop_save_options_unknown_to_mbridge"]
+if TYPE_CHECKING:
+    from ..interfaces import CheckpointManager
+
+__all__ = ["drop_save_options_unknown_to_mbridge"]
 
 _SAVE = "verl.utils.checkpoint.megatron_checkpoint_manager:MegatronCheckpointManager.save_checkpoint"
-
-
-class Bridge(Protocol):
-    """A bridge of mbridge's."""
-
-    save_weights: Callable[..., object]
-
-
-class Manager(Protocol):
-    """Upstream's checkpoint manager."""
-
-    bridge: Bridge | None
 
 
 @megatron.wrap(
@@ -36,7 +27,7 @@ class Manager(Protocol):
     requires=Mentions(_SAVE, "distributed_filesystem"),
 )
 def drop_save_options_unknown_to_mbridge(
-    original: Callable[..., object], manager: Manager, *args: object, **kwargs: object
+    original: Callable[..., object], manager: CheckpointManager, *args: object, **kwargs: object
 ) -> object:
     """Save a checkpoint, with a bridge that gets no option that it cannot follow."""
     bridge = manager.bridge

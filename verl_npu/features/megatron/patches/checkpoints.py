@@ -6,23 +6,18 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ....registry.source.probe import Defines, Never
 from ..feature import megatron
 
-__all__ = ["AsyncRequest", "pass_torch_the_checkpoint_format", "written_in_torchs_format"]
+if TYPE_CHECKING:
+    from ..interfaces import AsyncRequest
+
+__all__ = ["pass_torch_the_checkpoint_format", "written_in_torchs_format"]
 
 _SAVE = "verl.utils.megatron.dist_checkpointing:save_dist_checkpointing"
 _FORMAT = "serialization_format"
-
-
-class AsyncRequest(Protocol):
-    """Megatron's tuple of what is still to be written."""
-
-    async_fn: Callable[..., object] | None
-
-    def _replace(self, *, async_fn: Callable[..., object]) -> AsyncRequest: ...
 
 
 @megatron.wrap(

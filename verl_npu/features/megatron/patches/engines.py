@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ....registry.source.probe import Defines, Mentions, Never
 from ..feature import megatron
-from ..interfaces import Section
 from ..settlement import settle, speaking_for
 from .workers import REQUEST, request_of, settle_again
+
+if TYPE_CHECKING:
+    from ..interfaces import Engine, Section
 
 __all__: list[str] = []
 
@@ -25,16 +27,10 @@ _CHECKED = "The engine's overrides are checked together with its section when up
 _LINK = "https://github.com/volcengine/verl/pull/5697"
 
 
-class Engine(Protocol):
-    """An engine of upstream's."""
-
-    engine_config: Section
-
-
 @megatron.wrap(
     f"{_LM}.__init__",
-    why="Upstream calls repatch after the process groups are made, so Megatron runs without MindSpeed's patches of "
-    "them; it drops the user's override_transformer_config, or writes to it.",
+    why="Upstream calls repatch after the process groups are made, too late for MindSpeed's patches of the groups, "
+    "and drops the user's override_transformer_config or writes to it.",
     how="The engine's own overrides are put in force before upstream's constructor runs; its later call of repatch "
     "then changes nothing.",
     link=_LINK,

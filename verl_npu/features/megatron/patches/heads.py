@@ -7,7 +7,6 @@ import sys
 
 from ....registry.source.probe import Mentions, Not
 from ..feature import megatron
-from ..overrides.installation import package_folder
 
 __all__: list[str] = []
 
@@ -25,6 +24,8 @@ _HEAD = "verl.models.llama.megatron.layers.parallel_linear"
 )
 def load_the_value_head_without_flash_attn() -> None:
     """Put the value head's module into sys.modules, where upstream imports it from."""
+    from ..overrides.installation import package_folder
+
     folder = package_folder("verl", "models")
     if _HEAD in sys.modules or folder is None or importlib.util.find_spec("flash_attn") is not None:
         return

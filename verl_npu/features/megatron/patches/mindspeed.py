@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ....errors import MindSpeedImportError
 from ....registry.source.probe import AllOf, Defines, Mentions, Never, Not
 from ..feature import megatron
-from ..interfaces import Repatch
-from ..overrides.installation import package_folder
-from ..overrides.judgement import OVERRIDE
+from ..overrides.request import OVERRIDE
 from ..settlement import put_in_force
-from ..snapshot import drop_dummies, own_functions_kept
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from ..interfaces import Repatch
 
 __all__ = ["missing_packages"]
 
@@ -43,6 +45,8 @@ _BASICS = "mindspeed.features_manager.megatron_basic.requirements_basic"
 )
 def refuse_mindspeed_without_its_dependencies() -> None:
     """Raise MindSpeedImportError if MindSpeed would fail half way."""
+    from ..overrides.installation import package_folder
+
     missing = missing_packages(package_folder("mindspeed", "features_manager"))
     if missing:
         error = MindSpeedImportError(
@@ -59,6 +63,8 @@ def refuse_mindspeed_without_its_dependencies() -> None:
 
 def missing_packages(mindspeed: Path | None) -> list[str]:
     """Return the packages that are not installed, of those that the MindSpeed in this folder imports in any case."""
+    from ..overrides.installation import package_folder
+
     missing = [] if package_folder("megatron", "core") is not None else ["megatron.core"]
     for package, file, mark in _IMPORTS:
         path = mindspeed / file if mindspeed is not None else None
@@ -85,8 +91,8 @@ def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, obj
 
 @megatron.wrap(
     "mindspeed.args_utils:get_full_args",
-    why="repatch ends with AssertionError: args is not initialized, if megatron.training can be imported, because "
-    "verl never initialises it.",
+    why="If megatron.training can be imported, repatch ends with AssertionError: args is not initialized. verl never "
+    "initialises megatron.training.",
     how="On this AssertionError MindSpeed's own arguments are returned, as later revisions of MindSpeed do.",
     link="none: fixed in MindSpeed's mindspeed/args_utils.py in October 2025",
     retired_by=Mentions("mindspeed.args_utils:get_full_args", "AssertionError"),
@@ -116,6 +122,8 @@ def remove_mindspeeds_empty_flash_attn(
     original: Callable[..., object], manager: type, *args: object, **kwargs: object
 ) -> object:
     """Make Megatron's patches, then remove the empty module."""
+    from ..snapshot import drop_dummies
+
     try:
         return original(manager, *args, **kwargs)
     finally:
@@ -135,6 +143,8 @@ def keep_mindspeeds_patches_through_repatch(
 ) -> object:
     """Apply the first half of the patches, and put MindSpeed's own functions back after it."""
     from mindspeed.patch_utils import MindSpeedPatchesManager
+
+    from ..snapshot import own_functions_kept
 
     with own_functions_kept(MindSpeedPatchesManager):
         return original(manager, *args, **kwargs)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ....errors import OverrideError
 from ....registry.source.probe import Defines, Mentions, Never
 from ..feature import megatron
-from ..interfaces import Role, Roles, Section
-from ..overrides.judgement import OVERRIDE
-from ..overrides.request import SECTION_KEYS, Request
+from ..overrides.request import OVERRIDE, SECTION_KEYS, Request
 from ..settlement import plain, settle, speaking_for
+
+if TYPE_CHECKING:
+    from ..interfaces import Role, Roles, Section
 
 __all__ = ["REQUEST", "request_of", "settle_again"]
 

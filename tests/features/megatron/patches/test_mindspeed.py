@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from verl_npu.errors import MindSpeedImportError
+from verl_npu.features.megatron.overrides import installation
 from verl_npu.features.megatron.patches import mindspeed
 
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """The folders of the packages that are installed."""
-    installed: dict[str, Path] = {"mindspeed": tmp_path, "megatron": tmp_path}
-    monkeypatch.setattr(mindspeed, "package_folder", lambda package, part: installed.get(package))
-    return installed
+    folders: dict[str, Path] = {"mindspeed": tmp_path, "megatron": tmp_path}
+    monkeypatch.setattr(installation, "package_folder", lambda package, part: folders.get(package))
+    return folders
 
 
 def test_a_missing_megatron_is_an_import_error_that_says_what_to_install(folders: dict[str, Path]) -> None:
