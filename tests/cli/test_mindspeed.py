@@ -79,7 +79,7 @@ def test_a_shell_variable_is_not_judged_and_that_is_said() -> None:
     assert status == 0
     assert "critic: in order, as far as it can be judged; MindSpeed gets use_flash_attn=True, " in output
     assert "critic: not judged: megatron.context_parallel_size=${CP} is a shell variable\n" in output
-    assert "note: what is not judged is judged if you write its value in its place" in output
+    assert "note: to have the rest judged as well, write each value in the place of its variable" in output
 
 
 def test_what_is_not_judged_is_in_the_json() -> None:

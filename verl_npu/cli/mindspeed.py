@@ -154,7 +154,7 @@ def _print(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> N
         ]
     lines += [f"note: {note}" for note in notes]
     if any(verdict.not_judged for verdict in verdicts):
-        lines.append("note: what is not judged is judged if you write its value in its place")
+        lines.append("note: to have the rest judged as well, write each value in the place of its variable")
     for line in lines:
         click.echo(_printable(line))
 

@@ -54,7 +54,7 @@ def settle_again(owner: object) -> None:
     retired_by=Never("these workers were removed in v0.8 without it"),
     requires=Mentions(f"{_MODULE}:ActorRolloutRefWorker.__init__", "repatch"),
 )
-def give_mindspeed_the_overrides_of_actor_or_reference(
+def give_mindspeed_the_actors_or_refs_overrides(
     original: Callable[..., None], worker: object, config: Roles, role: str, *args: object, **kwargs: object
 ) -> None:
     """Make the worker with the overrides of its role in force."""
