@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ...registry.apply.binding import namespace
+from ...registry.apply.slot import namespace
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...errors import DriftError
 from ..patch import Feature, Patch, Upstream, owners
@@ -14,15 +13,7 @@ from .lock import Lock
 from .revision import Revision, identify
 from .verdict import Verdict, verify
 
-__all__ = ["Status", "judge", "settle"]
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The state of one patch in this process, and why."""
-
-    state: State
-    reason: str
+__all__ = ["judge", "settle"]
 
 
 def judge(
@@ -45,27 +36,27 @@ def judge(
 
 def settle(
     feature: Feature, verdicts: Mapping[str, Verdict], policy: Policy
-) -> tuple[dict[str, Status], DriftError | None]:
-    """The status of each patch of `feature` by its id; the error, where the feature is refused for drift."""
+) -> tuple[dict[str, Verdict], DriftError | None]:
+    """The verdict on each patch of `feature` by its id, and the error if the feature is refused for drift."""
     drifted = [patch for patch in feature if verdicts[patch.id].state is State.DRIFTED]
     disabled = feature.name in policy.disable
     refused = bool(drifted) and feature.name not in policy.force
 
-    def status(patch: Patch) -> Status:
+    def settled(patch: Patch) -> Verdict:
         verdict = verdicts[patch.id]
         if disabled:
-            return Status(State.DISABLED, f"{policy.prefix}_DISABLE")
+            return Verdict(State.DISABLED, f"{policy.prefix}_DISABLE")
         if verdict.state in (State.NATIVE, State.ABSENT):
-            return Status(verdict.state, verdict.reason)
+            return verdict
         if verdict.state is State.DRIFTED:
             if refused:
-                return Status(State.DRIFTED, verdict.reason)
-            return Status(State.PENDING, f"by force: {verdict.reason}")
+                return Verdict(State.DRIFTED, verdict.reason)
+            return Verdict(State.PENDING, f"by force: {verdict.reason}", forced=True)
         if refused:
-            return Status(State.VERIFIED, f"not applied: {drifted[0].id} drifted, and features go whole")
-        return Status(State.PENDING, verdict.reason)
+            return Verdict(State.VERIFIED, f"not applied: {drifted[0].id} drifted, and features go whole")
+        return Verdict(State.PENDING, verdict.reason)
 
-    statuses = {patch.id: status(patch) for patch in feature}
+    statuses = {patch.id: settled(patch) for patch in feature}
     if disabled or not refused:
         return statuses, None
     first = verdicts[drifted[0].id]

@@ -18,12 +18,14 @@ _STATE_OF = {Standing.NATIVE: State.NATIVE, Standing.ABSENT: State.ABSENT}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What verification says of one patch: verified, native, absent or drifted, and why."""
+    """The state of one patch, and why: as verification finds it, and later as it is in this process."""
 
     state: State
     reason: str
     expected: str = ""
     found: str = ""
+    forced: bool = False
+    """Whether the target drifted and the user has the patch applied all the same."""
 
 
 def verify(patch: Patch, tree: SourceTree, revision: Revision, locks: Sequence[Lock]) -> Verdict:

@@ -47,6 +47,8 @@ class Definition:
     fingerprint: str
     outline: tuple[str, ...]
     """The marks of its statements, in order."""
+    plain: bool
+    """Whether only definitions of that kind bind it, and no decorator may have made something else of them."""
 
 
 class _Folder(Protocol):
@@ -166,10 +168,24 @@ class SourceTree:
             return False
         for node in self.nodes(Target(module, name)):
             if isinstance(node, ast.ImportFrom):
-                package = module.split(".")[: -node.level] if node.level else []
+                package = self._package_of(module, node.level)
                 if ".".join([*package, *filter(None, [node.module])]) == source:
                     return True
         return False
+
+    def _package_of(self, module: str, level: int) -> list[str]:
+        """Return the parts of the package that `level` dots stand for in `module`."""
+        if not level:
+            return []
+        parts = module.split(".")
+        # In a package's own __init__ one dot is the package itself.
+        above = level - 1 if self._is_package(module) else level
+        return parts[: len(parts) - above]
+
+    def _is_package(self, module: str) -> bool:
+        package, *parts = module.split(".")
+        folder = self._folders.get(package)
+        return folder is not None and folder.joinpath(*parts, "__init__.py").is_file()
 
     def definition(self, target: Target) -> Definition | None:
         """What the source says of `target`, or None where it does not define it."""
@@ -187,6 +203,7 @@ class SourceTree:
             signature=" | ".join(dict.fromkeys(signature(node) for node in functions)),
             fingerprint=fingerprint(nodes),
             outline=tuple(line.mark for line in outline(nodes)),
+            plain=all(_is_plain(node) for node in nodes) and len({_kind(node) for node in nodes}) == 1,
         )
 
 
@@ -238,3 +255,10 @@ def _kind(node: ast.stmt) -> Kind:
                 return _DECORATED[decorator.id]
         return Kind.COROUTINE if isinstance(node, ast.AsyncFunctionDef) else Kind.FUNCTION
     return Kind.IMPORTED if isinstance(node, ast.Import | ast.ImportFrom) else Kind.ASSIGNED
+
+
+def _is_plain(node: ast.stmt) -> bool:
+    if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    known = () if isinstance(node, ast.ClassDef) else tuple(_DECORATED)
+    return all(isinstance(decorator, ast.Name) and decorator.id in known for decorator in node.decorator_list)
