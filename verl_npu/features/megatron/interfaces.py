@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -14,16 +13,12 @@ __all__ = [
     "Engine",
     "MindSpeedFeature",
     "MindSpeedPatch",
-    "Owner",
     "PatchesManager",
     "Repatch",
     "Role",
     "Roles",
     "Section",
 ]
-
-Owner = types.ModuleType | type
-"""What MindSpeed sets attributes on."""
 
 
 class Section(Protocol):

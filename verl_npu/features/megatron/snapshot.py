@@ -8,12 +8,12 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ...registry.apply.slot import namespace
+from ...registry.apply.slot import Owner, namespace, read_namespace
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from .interfaces import MindSpeedPatch, Owner, PatchesManager
+    from .interfaces import MindSpeedPatch, PatchesManager
 
 __all__ = ["DUMMY_FILE", "Snapshot", "drop_dummies", "own_functions_kept"]
 
@@ -64,7 +64,7 @@ class Snapshot:
         for one, before in self._classes:
             _put_back(one, before, None if _own(one.__module__) else names)
         for owner, name in self._came_later(patches, names):
-            original = failed.get(id(namespace(owner).get(name, _GONE)), _GONE)
+            original = failed.get(id(read_namespace(owner).get(name, _GONE)), _GONE)
             if original is not _GONE:
                 _set(owner, name, original)
 
@@ -126,7 +126,7 @@ def _classes_of(module: str, contents: Mapping[str, object]) -> Iterator[type]:
 
 def _put_back(owner: Owner, before: Mapping[str, object], names: set[str] | None) -> None:
     """Give `owner` the attributes that it had `before`: all of them, or only those in `names`."""
-    now = dict(namespace(owner))
+    now = dict(read_namespace(owner))
     for key in now.keys() - before.keys():
         if (names is None or key in names) and not _is_submodule(owner, key, now[key]):
             _set(owner, key, _GONE)
