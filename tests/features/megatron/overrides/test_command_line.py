@@ -75,6 +75,11 @@ def test_a_size_that_is_yet_to_be_computed_is_filled_in_as_it_is_written() -> No
     assert str(effective(only(f"{ACTOR}.context_parallel_size=$CP"))["context_parallel_size"]) == "$CP"
 
 
+def test_flash_attention_is_filled_in_as_the_opposite_of_an_unknown_value() -> None:
+    settings = effective(only(f"{OVERRIDE}.use_flash_attn_npu_batch_invariant=$BI"))
+    assert str(settings["use_flash_attn"]) == "not $BI"
+
+
 def test_a_dollar_sign_alone_is_a_value() -> None:
     assert not_judged(only("key=a$")) == {}
 
