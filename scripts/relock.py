@@ -9,14 +9,31 @@ tests/conftest.py says; the others stay as they are, with a line each, and the s
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 from harness import sources
 from harness.errors import BadInput
 
 from verl_npu.cli import main as verl_npu
 from verl_npu.features import UPSTREAMS, locks_folder
-from verl_npu.registry.judge.lock import read_locks
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What of a lock has to be known to make it anew, of whatever schema it is."""
+
+    upstream: str
+    pin: str
+    revision: str
+
+
+def heading(path: Path) -> Heading:
+    """Read the heading of a lock file."""
+    content = json.loads(path.read_text())
+    return Heading(content["upstream"], content["pin"], content["revision"])
 
 
 def main() -> int:
@@ -26,7 +43,7 @@ def main() -> int:
     parser.add_argument("--pin")
     asked = parser.parse_args()
     folder = locks_folder()
-    locks = [lock for upstream in UPSTREAMS for lock in read_locks(folder, upstream.name)]
+    locks = [heading(path) for upstream in UPSTREAMS for path in sorted((folder / upstream.name).glob("*/lock.json"))]
     wanted = [lock for lock in locks if asked.upstream in (None, lock.upstream) and asked.pin in (None, lock.pin)]
     if not wanted:
         print(f"relock.py: expected a pin that has a lock, found none called {asked.pin}", file=sys.stderr)

@@ -131,7 +131,7 @@ def test_drift_names_what_has_to_be_worked_on(tree: Path, form: str) -> None:
     if form == "json":
         outcomes = {patch["id"]: patch["outcome"] for patch in json.loads(output)["patches"]}
         assert outcomes["device.called_device"] == "drifted"
-        assert outcomes["device.placed_or_refused"] == "idle"
+        assert outcomes["device.placed_or_refused"] == "gone"
         assert outcomes["fleet.compared_before_training"] == "fits"
 
 

@@ -57,7 +57,10 @@ class _Folder(Protocol):
     def joinpath(self, *other: str) -> _Folder: ...
     def is_file(self) -> bool: ...
     def is_dir(self) -> bool: ...
+    def iterdir(self) -> Iterator[_Folder]: ...
     def read_bytes(self) -> bytes: ...
+    @property
+    def name(self) -> str: ...
 
 
 class SourceTree:
@@ -179,13 +182,43 @@ class SourceTree:
             return []
         parts = module.split(".")
         # In a package's own __init__ one dot is the package itself.
-        above = level - 1 if self._is_package(module) else level
+        above = level - 1 if self.read(module) is not None and self.is_package(module) else level
         return parts[: len(parts) - above]
 
-    def _is_package(self, module: str) -> bool:
+    def is_package(self, module: str) -> bool:
+        """Whether `module` is a package: a folder of modules with an `__init__`, or without one."""
         package, *parts = module.split(".")
         folder = self._folders.get(package)
-        return folder is not None and folder.joinpath(*parts, "__init__.py").is_file()
+        if folder is None:
+            return False
+        return folder.joinpath(*parts).is_dir() if parts else True
+
+    def modules_in(self, package: str) -> Iterator[str]:
+        """The names of the modules and packages that lie in `package` itself."""
+        top, *parts = package.split(".")
+        folder = self._folders.get(top)
+        if folder is None:
+            return
+        for entry in (folder.joinpath(*parts) if parts else folder).iterdir():
+            if entry.name.endswith(".py"):
+                yield entry.name.removesuffix(".py")
+            elif entry.is_dir() and entry.name.isidentifier() and entry.name != "__pycache__":
+                yield entry.name
+
+    def modules_below(self, package: str) -> Iterator[str]:
+        """The full names of all modules in `package` and in the packages below it."""
+        for name in sorted(self.modules_in(package)):
+            if name == "__init__":
+                yield package
+            elif self.read(f"{package}.{name}") is not None and not self.is_package(f"{package}.{name}"):
+                yield f"{package}.{name}"
+            else:
+                yield from self.modules_below(f"{package}.{name}")
+
+    @staticmethod
+    def bound_names(statement: ast.stmt) -> Iterator[str]:
+        """The names that a statement binds in its own scope; both branches of an `if` count."""
+        return _bound(statement)
 
     def definition(self, target: Target) -> Definition | None:
         """What the source says of `target`, or None where it does not define it."""
@@ -237,6 +270,21 @@ def _bindings(statements: Sequence[ast.stmt], name: str) -> Iterator[ast.stmt]:
                 yield from _bindings(getattr(statement, part, []), name)
             for handler in getattr(statement, "handlers", []):
                 yield from _bindings(handler.body, name)
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield statement.name
+    elif isinstance(statement, ast.Import | ast.ImportFrom):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in statement.names)
+    elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        yield from (n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
+    else:
+        for part in ("body", "orelse", "finalbody"):
+            yield from (name for inner in getattr(statement, part, []) for name in _bound(inner))
+        for handler in getattr(statement, "handlers", []):
+            yield from (name for inner in handler.body for name in _bound(inner))
 
 
 def _import_of(statement: ast.Import | ast.ImportFrom, names: list[ast.alias]) -> ast.stmt:
