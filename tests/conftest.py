@@ -42,7 +42,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def source() -> Callable[[str, str], Path]:
     """Give the source of an upstream at a pin: downloaded once, or a checkout; skips where neither can be had."""
 
-    from harness import sources
+    from maintain import sources
 
     def find(upstream: str, pin: str) -> Path:
         try:

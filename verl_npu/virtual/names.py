@@ -1,4 +1,7 @@
-"""The public names of the torch_npu that is pretended: names.json, made by scripts/record_names.py from the wheels."""
+"""The public names of the torch_npu that is pretended.
+
+They are in names.json, which scripts/maintain/record_names.py makes from the wheels.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The operators under `torch.ops.npu`, with the schemas of the torch_npu that is pretended.
 
-`operators/schemas.json` holds the real ones (made by scripts/record_schemas.py from the wheels). An operator or a
-parameter that a version does not have does not exist when that version is pretended.
+`operators/schemas.json` holds the real ones (made by scripts/maintain/record_schemas.py from the wheels). An operator
+or a parameter that a version does not have does not exist when that version is pretended.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ import types
 
 from ...errors import ApplyError
 from ..patch import Action, Patch
-from ..source.tree import Kind, SourceTree
+from ..source.definition import Kind
+from ..source.tree import SourceTree
 from .slot import MISSING, Slot
 
 __all__ = ["check_live", "comes_from"]

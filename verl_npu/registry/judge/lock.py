@@ -10,10 +10,11 @@ from typing import Any
 
 from ...errors import LockError
 from ..patch import Action, Patch, Upstream
+from ..source.definition import Definition
 from ..source.fingerprint import NORMALISER
 from ..source.presence import is_there, package_of, surroundings
 from ..source.target import Target
-from ..source.tree import Definition, SourceTree
+from ..source.tree import SourceTree
 from ..state import Standing
 
 __all__ = ["THERE", "Lock", "Record", "read_lock", "read_locks", "record_lock", "write_lock"]

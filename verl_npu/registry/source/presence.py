@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from .definition import bound_names
 from .fingerprint import outline
 from .target import Target
 from .tree import SourceTree
@@ -49,12 +50,12 @@ def surroundings(subject: str, tree: SourceTree) -> Surroundings:
         found = tree.nodes(Target(module, ".".join(owners)))
         classes = [node for node in found if isinstance(node, ast.ClassDef)]
         if classes:
-            names = {name for node in classes for statement in node.body for name in tree.bound_names(statement)}
+            names = {name for node in classes for statement in node.body for name in bound_names(statement)}
             return Surroundings(f"{module}:{'.'.join(owners)}", _hash(names))
         owners.pop()
     parsed = tree.parse(module) if qualname else None
     if parsed is not None:
-        return Surroundings(module, _hash({name for statement in parsed.body for name in tree.bound_names(statement)}))
+        return Surroundings(module, _hash({name for statement in parsed.body for name in bound_names(statement)}))
     package = module.rpartition(".")[0]
     while package and not tree.is_package(package):
         package = package.rpartition(".")[0]

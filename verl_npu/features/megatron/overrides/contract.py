@@ -122,7 +122,7 @@ def read_contract(path: Path) -> Contract:
             subject=str(path),
             expected="the contract of a MindSpeed revision",
             found=f"{type(error).__name__}: {error}",
-            fix="install verl-npu again, or record the contract again with scripts/mindspeed_contract.py",
+            fix="install verl-npu again, or record the contract again with scripts/maintain/mindspeed_contract.py",
         ) from error
 
 
