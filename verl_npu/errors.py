@@ -22,6 +22,7 @@ __all__ = [
     "HiddenDeviceError",
     "LockError",
     "MetadataError",
+    "MindSpeedImportError",
     "NoFlashAttentionError",
     "OverrideError",
     "PlacementError",
@@ -144,6 +145,10 @@ class FleetError(VerlNpuError):
 
 class RewriteError(VerlNpuError):
     """A function of upstream does not contain the import or the constant that a patch replaces in it."""
+
+
+class MindSpeedImportError(VerlNpuError, ImportError):
+    """A package that MindSpeed imports is missing. An ImportError too, because that is what importers expect."""
 
 
 class RepatchError(VerlNpuError):

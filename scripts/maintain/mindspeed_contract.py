@@ -1,6 +1,6 @@
 """Record the contract of a MindSpeed revision: `python scripts/maintain/mindspeed_contract.py --help`.
 
-Reads source, imports neither MindSpeed nor Megatron. What it records are names, types, defaults and choices.
+It reads source and imports neither MindSpeed nor Megatron. It records names, types, defaults and choices.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import argparse
 from pathlib import Path
 
 from verl_npu.features import locks_folder
-from verl_npu.features.megatron.contract import write_contract
-from verl_npu.features.megatron.extraction import extract
+from verl_npu.features.megatron.overrides.contract import write_contract
+from verl_npu.features.megatron.overrides.extraction import extract
 
 
 def main() -> None:
-    """Extract and write."""
+    """Extract the contract and write it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--mindspeed", type=Path, required=True, help="a checkout of MindSpeed")
     parser.add_argument("--megatron", type=Path, required=True, help="a checkout, or a site-packages folder")

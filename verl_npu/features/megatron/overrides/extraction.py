@@ -1,19 +1,18 @@
-"""The contract of a MindSpeed revision, read from its source and Megatron's by `ast`: neither is imported."""
+"""Reads the contract of a MindSpeed revision from its source and Megatron's, and imports neither."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from ...errors import SourceError
+from ....errors import SourceError
 from .contract import Argument, Contract, FeatureFacts
 
 __all__ = ["extract", "megatron_fields"]
 
 _BASE = "MindSpeedFeature"
-# Megatron's own get_args has nothing to give under verl, which never initialises megatron.training.
+# Megatron's own get_args is left out: verl never initialises megatron.training, so it has no arguments.
 _GETTERS = ("get_full_args", "get_mindspeed_args")
 _CONFIGS = ("ModelParallelConfig", "TransformerConfig", "MLATransformerConfig")
 _CONFIG_FILES = ("core/model_parallel_config.py", "core/transformer/transformer_config.py")
@@ -22,14 +21,14 @@ _CONFIG_FILES = ("core/model_parallel_config.py", "core/transformer/transformer_
 def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: bool = True) -> Contract:
     """Read the contract of the packages in the folders `mindspeed` and `megatron`.
 
-    Without `deep` the keys that MindSpeed's code reads while it runs are not searched for, which takes seconds.
-    Raises SourceError where either folder is not such a package.
+    `deep` also searches for the keys that MindSpeed's code reads at run time, which takes seconds.
+    Raises SourceError if either folder is not such a package.
     """
     classes = _feature_classes(mindspeed)
     active = _active_classes(mindspeed / "features_manager" / "__init__.py")
     features: dict[str, FeatureFacts] = {}
     arguments: dict[str, Argument] = {}
-    added: dict[str, list[Any]] = {}
+    added: dict[str, list[object]] = {}
     reads: set[str] = set()
     for name in active:
         node = classes.get(name)
@@ -61,7 +60,7 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
 
 
 def megatron_fields(megatron: Path) -> dict[str, str]:
-    """The fields of Megatron's transformer configurations, with their annotations as written."""
+    """Return the fields of Megatron's transformer configurations, with their annotations as they are written."""
     fields = {}
     for path in _CONFIG_FILES:
         for node in _parse(megatron / path).body:
@@ -85,15 +84,15 @@ def _parse(path: Path) -> ast.Module:
 
 
 def _feature_classes(mindspeed: Path) -> dict[str, ast.ClassDef]:
-    """Every class below `features_manager`, with the methods that it inherits from another one there."""
-    found = {}
+    """Return each class below `features_manager`, with the methods that it inherits from another one there."""
+    classes = {}
     for path in sorted((mindspeed / "features_manager").rglob("*.py")):
-        found.update({node.name: node for node in _parse(path).body if isinstance(node, ast.ClassDef)})
-    for node in found.values():
+        classes.update({node.name: node for node in _parse(path).body if isinstance(node, ast.ClassDef)})
+    for node in classes.values():
         own = {method.name for method in _methods(node)}
-        for base in _bases(node, found):
+        for base in _bases(node, classes):
             node.body += [method for method in _methods(base) if method.name not in own]
-    return found
+    return classes
 
 
 def _bases(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterator[ast.ClassDef]:
@@ -104,14 +103,14 @@ def _bases(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterator[
 
 
 def _active_classes(path: Path) -> list[str]:
-    """The classes that MindSpeed's own list names, in its order."""
+    """Return the names of the classes in MindSpeed's own list, in its order."""
     functions = {node.name: node for node in _parse(path).body if isinstance(node, ast.FunctionDef)}
     if "create_features_list" not in functions:
         raise SourceError(
             subject=str(path),
             expected="a function create_features_list",
             found="none",
-            fix="this MindSpeed builds its features in another way: use one of the recorded revisions",
+            fix="this MindSpeed lists its features in another way: use one of the recorded revisions",
         )
     order = []
     for call in _calls(functions["create_features_list"]):
@@ -141,15 +140,15 @@ def _name_and_level(node: ast.ClassDef) -> tuple[str, int]:
             given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
             name = _resolved(given.get("feature_name"), defaults)
             level = _resolved(given["optimization_level"], defaults) if "optimization_level" in given else 2
-            return str(name).lower().strip().replace("-", "_"), int(level)
+            return str(name).lower().strip().replace("-", "_"), level if isinstance(level, int) else 2
     return node.name, 2
 
 
-def _resolved(node: ast.expr | None, names: Mapping[str, Any]) -> Any:
+def _resolved(node: ast.expr | None, names: Mapping[str, object]) -> object:
     return names.get(node.id) if isinstance(node, ast.Name) else _literal(node)
 
 
-def _literal(node: ast.expr | None) -> Any:
+def _literal(node: ast.expr | None) -> object:
     try:
         return ast.literal_eval(node) if node is not None else None
     except ValueError:
@@ -187,7 +186,7 @@ def _merged(first: FeatureFacts | None, second: FeatureFacts) -> FeatureFacts:
 
 
 def _reads(node: ast.AST, names: set[str]) -> Iterator[str]:
-    """The attributes that `node` reads of the variables `names`."""
+    """Return the attributes that `node` reads from the variables `names`."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id in names:
             yield inner.attr
@@ -198,19 +197,19 @@ def _reads(node: ast.AST, names: set[str]) -> Iterator[str]:
             and len(inner.args) > 1
             and isinstance(inner.args[0], ast.Name)
             and inner.args[0].id in names
-            and isinstance(_literal(inner.args[1]), str)
+            and isinstance(name := _literal(inner.args[1]), str)
         ):
-            yield _literal(inner.args[1])
+            yield name
 
 
 def _arguments(node: ast.ClassDef, feature: str) -> Iterator[tuple[str, Argument]]:
     for call in _calls(node):
         if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and call.args:
-            flag = next((_literal(a) for a in call.args if str(_literal(a)).startswith("--")), None)
+            flag = next((text for a in call.args if (text := str(_literal(a))).startswith("--")), None)
             if flag is not None:
                 options = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
                 key = _literal(options.get("dest")) or flag[2:].replace("-", "_")
-                yield key, _argument(options, feature)
+                yield str(key), _argument(options, feature)
 
 
 def _argument(options: Mapping[str, ast.expr], feature: str) -> Argument:
@@ -225,7 +224,7 @@ def _argument(options: Mapping[str, ast.expr], feature: str) -> Argument:
     return Argument(kind, default, tuple(choices) if isinstance(choices, list | tuple) else (), feature)
 
 
-def _added_choices(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
+def _added_choices(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
     for call in _calls(node):
         if isinstance(call.func, ast.Attribute) and call.func.attr == "add_parser_argument_choices_value":
             flag, choice = (_literal(argument) for argument in call.args[-2:])
@@ -254,7 +253,7 @@ def _process_keys(mindspeed: Path) -> set[str]:
 
 
 def _reachable(mindspeed: Path) -> list[Path]:
-    """The files that the features import, and those that these import, but for the features themselves."""
+    """Return the files that the features import, directly or not, without the features themselves."""
     waiting = sorted((mindspeed / "features_manager").rglob("*.py"))
     seen = set(waiting)
     for path in waiting:
@@ -275,7 +274,7 @@ def _reachable(mindspeed: Path) -> list[Path]:
 
 
 def _holders(function: ast.AST, getters: set[str]) -> set[str]:
-    """The local names that hold the process-wide arguments."""
+    """Return the local variables that hold the arguments of the process."""
     assigned = (n for n in ast.walk(function) if isinstance(n, ast.Assign) and _gets(n.value, getters))
     return {target.id for n in assigned for target in n.targets if isinstance(target, ast.Name)}
 

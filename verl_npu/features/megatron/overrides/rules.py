@@ -1,4 +1,4 @@
-"""Combinations of overrides that MindSpeed takes without a word and that fail later, or train something else.
+"""Combinations of overrides that MindSpeed accepts, and that fail later or train something else than was meant.
 
 Sources: MindSpeed's docs/user-guide/verl.md, the `validate_args` and `register_patches` of its features, and
 Megatron's TransformerConfig.
@@ -6,18 +6,18 @@ Megatron's TransformerConfig.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from .contract import Contract
 
-__all__ = ["ATTENTION_BACKENDS", "RULES", "Problem"]
+__all__ = ["ATTENTION_BACKENDS", "Problem", "Rule", "Settings", "rules"]
 
-# Megatron's AttnBackend, whose members its configuration holds.
+# The members of Megatron's AttnBackend.
 ATTENTION_BACKENDS = ("flash", "fused", "unfused", "local", "auto")
 
-Settings = Mapping[str, Any]
+Settings = Mapping[str, object]
 Rule = Callable[[Settings, Settings, Contract], "Iterator[Problem]"]
 
 
@@ -29,6 +29,9 @@ class Problem:
     expected: str
     found: str
     fix: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}: expected {self.expected}, found {self.found}; {self.fix}"
 
 
 def _flash_attention(settings: Settings, section: Settings, contract: Contract) -> Iterator[Problem]:
@@ -180,26 +183,24 @@ def _recomputation(settings: Settings, section: Settings, contract: Contract) ->
         )
 
 
-def _declared(settings: Settings, section: Settings, contract: Contract) -> Iterator[Problem]:
-    """What MindSpeed's own features say of each other; it looks only when a model is built, or never."""
-    for name, facts in contract.features.items():
-        if name == "use_ascend_mc2" or not settings.get(name):
-            continue
-        for other in facts.conflicts:
-            if settings.get(other):
-                yield Problem(
-                    f"{name}={settings[name]}", f"{other} off", f"{other}={settings[other]}", "leave one out"
-                )
-        for other in facts.needs:
-            # What Megatron's configuration may still get from the model cannot be judged here.
-            missing = other in contract.arguments and not settings.get(other)
-            if other != "use_distributed_optimizer" and (missing or settings.get(other) is False):
-                yield Problem(
-                    f"{name}={settings[name]}", f"{other} beside it", f"{other} off", f"set {other}, or leave it out"
-                )
+def _declared(name: str, settings: Settings, section: Settings, contract: Contract) -> Iterator[Problem]:
+    """What MindSpeed's feature `name` says of others; MindSpeed itself looks only when it builds a model, or never."""
+    if name == "use_ascend_mc2" or not settings.get(name):
+        return
+    facts = contract.features[name]
+    for other in facts.conflicts:
+        if settings.get(other):
+            yield Problem(f"{name}={settings[name]}", f"{other} off", f"{other}={settings[other]}", "leave one out")
+    for other in facts.needs:
+        # What Megatron's configuration may still get from the model cannot be judged here.
+        missing = other in contract.arguments and not settings.get(other)
+        if other != "use_distributed_optimizer" and (missing or settings.get(other) is False):
+            yield Problem(
+                f"{name}={settings[name]}", f"{other} beside it", f"{other} off", f"set {other}, or leave it out"
+            )
 
 
-RULES: tuple[Rule, ...] = (
+_RULES: tuple[Rule, ...] = (
     _flash_attention,
     _context_parallel,
     _fused_rope,
@@ -211,5 +212,11 @@ RULES: tuple[Rule, ...] = (
     _moe_permutation,
     _attention_backend,
     _recomputation,
-    _declared,
 )
+
+
+def rules(contract: Contract) -> Iterator[Rule]:
+    """Return all rules: ours, then what each of MindSpeed's features declares."""
+    yield from _RULES
+    for name in contract.features:
+        yield functools.partial(_declared, name)

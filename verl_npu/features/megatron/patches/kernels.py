@@ -1,12 +1,12 @@
-"""The triton kernels of upstream's Megatron backend: loaded where one is used, not where a module is imported."""
+"""The triton kernels of upstream's Megatron backend: loaded when one is used."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 
-from ...registry.source.probe import Defines, Not
-from .feature import megatron
+from ....registry.source.probe import Defines, Not
+from ..feature import megatron
 
 __all__: list[str] = []
 
@@ -16,13 +16,14 @@ _KERNELS = "verl.utils.kernel.kernels"
 
 @megatron.guard(
     f"{_CALLER}:linear_cross_entropy",
-    why="importing the Megatron workers compiles triton kernels, and a triton without its driver raises then",
-    how="the kernels' module is executed at its first use, as later revisions do",
+    why="Importing the Megatron workers loads triton kernels, and ends with RuntimeError: 0 active drivers ([]). "
+    "There should only be one., if triton has no driver for the NPU.",
+    how="The kernels' module is executed when it is first used, as in later revisions of verl.",
     link="none: later revisions import the kernels within the functions that use them",
     retired_by=Not(Defines(f"{_CALLER}:kernels")),
 )
-def kernels_when_used() -> None:
-    """Put a module that loads itself on first use in the kernels' place."""
+def load_triton_kernels_on_first_use() -> None:
+    """Put a module that loads itself on first use in the place of the kernels' module."""
     spec = None if _KERNELS in sys.modules else importlib.util.find_spec(_KERNELS)
     if spec is None or spec.loader is None:
         return

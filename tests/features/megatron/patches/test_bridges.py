@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from verl_npu.features.megatron.bridges import save_through_bridge
+from verl_npu.features.megatron.patches.bridges import drop_save_options_unknown_to_mbridge
 
 
 class Released:
@@ -35,7 +35,7 @@ FILES = {"weight": "model-00001-of-00002.safetensors"}
 
 
 @pytest.mark.parametrize(
-    ("bridge", "asked"),
+    ("bridge", "passed"),
     [
         (Released(FILES), (True,)),
         (Newer(FILES), (True, True)),
@@ -44,9 +44,9 @@ FILES = {"weight": "model-00001-of-00002.safetensors"}
         (Newer({}), (False, True)),
     ],
 )
-def test_a_bridge_is_given_the_options_that_it_can_follow(bridge: Released, asked: tuple[bool, ...]) -> None:
-    save_through_bridge(save_checkpoint, SimpleNamespace(bridge=bridge), "folder")
-    assert bridge.saved == [(["model"], "folder", *asked)]
+def test_a_bridge_is_given_the_options_that_it_can_follow(bridge: Released, passed: tuple[bool, ...]) -> None:
+    drop_save_options_unknown_to_mbridge(save_checkpoint, SimpleNamespace(bridge=bridge), "folder")
+    assert bridge.saved == [(["model"], "folder", *passed)]
     assert "save_weights" not in vars(bridge)
 
 
@@ -57,9 +57,9 @@ def test_a_failed_save_leaves_the_bridge_as_it_was() -> None:
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space"):
-        save_through_bridge(fail, SimpleNamespace(bridge=bridge))
+        drop_save_options_unknown_to_mbridge(fail, SimpleNamespace(bridge=bridge))
     assert "save_weights" not in vars(bridge)
 
 
 def test_without_a_bridge_upstream_saves_by_itself() -> None:
-    assert save_through_bridge(lambda manager: "saved", SimpleNamespace(bridge=None)) == "saved"
+    assert drop_save_options_unknown_to_mbridge(lambda manager: "saved", SimpleNamespace(bridge=None)) == "saved"

@@ -10,11 +10,11 @@ import pytest
 
 from verl_npu.errors import LockError, SourceError
 from verl_npu.features import locks_folder
-from verl_npu.features.megatron.contract import Argument, Contract, read_contract, write_contract
-from verl_npu.features.megatron.extraction import extract
-from verl_npu.features.megatron.installation import find, nearest
+from verl_npu.features.megatron.overrides.contract import Argument, Contract, read_contract, write_contract
+from verl_npu.features.megatron.overrides.extraction import extract
+from verl_npu.features.megatron.overrides.installation import examine, nearest
 
-from .conftest import MEGATRON, REVISIONS
+from ..conftest import MEGATRON, REVISIONS
 
 FEATURE = """
     from mindspeed.features_manager.feature import MindSpeedFeature
@@ -147,14 +147,14 @@ def test_a_mindspeed_without_a_list_of_features_is_one_clear_error(sources: tupl
 
 def test_mindspeed_without_megatron_says_what_to_install(sources: tuple[Path, Path]) -> None:
     with pytest.raises(SourceError, match="pip install megatron-core"):
-        find(sources[0], None)
+        examine(sources[0], None)
 
 
 def test_an_unknown_mindspeed_is_reported_with_what_differs(sources: tuple[Path, Path]) -> None:
-    found = find(*sources)
-    assert not found.exact
-    assert found.contract.revision.startswith("installed (nearest ")
-    assert any("argument fused_mode: only at installed" in line for line in found.differences)
+    installed = examine(*sources)
+    assert not installed.exact
+    assert installed.contract.revision.startswith("installed (nearest ")
+    assert any("argument fused_mode: only at installed" in line for line in installed.differences)
 
 
 def test_a_recorded_contract_is_nearest_to_itself(contract: Contract) -> None:

@@ -1,4 +1,4 @@
-"""What one revision of MindSpeed understands: its arguments, the features they belong to, and what those demand."""
+"""The contract of a MindSpeed revision: the arguments that it understands, its features, and what these demand."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from ...errors import LockError
+from ....errors import LockError
 
 __all__ = ["FILE_NAME", "Argument", "Contract", "FeatureFacts", "read_contract", "read_contracts", "write_contract"]
 
@@ -20,46 +19,46 @@ _DOCUMENTED = ("swiglu", "use_distributed_optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One key that a mapping given to `repatch` may hold."""
+    """One key that may be given to `repatch`."""
 
     type: str
-    """bool, int, float, str, list, or any where MindSpeed converts it by a function of its own."""
-    default: Any
-    choices: tuple[Any, ...]
-    """Empty where any value of the type will do."""
+    """bool, int, float, str, list, or any if MindSpeed converts it by a function of its own."""
+    default: object
+    choices: tuple[object, ...]
+    """Empty if any value of the type is accepted."""
     feature: str
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureFacts:
-    """One of MindSpeed's features: the switch of the same name turns it on, at level 0 it is always on."""
+    """One of MindSpeed's features. The switch of the same name turns it on; at level 0 it is always on."""
 
     level: int
     conflicts: tuple[str, ...]
-    """Keys that must be off where the feature is on."""
+    """Keys that must be off if the feature is on."""
     needs: tuple[str, ...]
-    """Keys that must be on where the feature is on."""
+    """Keys that must be on if the feature is on."""
     switches: tuple[str, ...]
-    """Keys that decide which patches it makes: they hold for the whole process."""
+    """Keys that decide which patches it makes, and so have one value for the whole process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The recorded or the extracted contract of a revision. `fields` are those of Megatron's transformer configs."""
+    """The contract of a revision, recorded or extracted from source."""
 
     revision: str
     megatron: str
     arguments: Mapping[str, Argument]
     features: Mapping[str, FeatureFacts]
     fields: Mapping[str, str]
-    """Type by name: what Megatron's configurations take, and what `repatch` therefore passes on."""
+    """The fields of Megatron's transformer configurations, with their annotations: `repatch` passes these keys on."""
     reads: tuple[str, ...]
-    """Other keys that a feature looks at when it validates or patches."""
+    """Other keys that a feature reads when it validates or patches."""
     process: tuple[str, ...]
     """Keys that MindSpeed's code reads from its process-wide arguments while it runs."""
 
     def knows(self, key: str) -> bool:
-        """Whether `key` has an effect, or is asked for by the documents."""
+        """Whether `key` has an effect, or the documents ask for it."""
         return any(key in known for known in (self.arguments, self.features, self.fields, self.reads, _DOCUMENTED))
 
     @property
@@ -69,11 +68,11 @@ class Contract:
 
     @property
     def switches(self) -> frozenset[str]:
-        """The keys that decide what is patched, or are read from the process: one value for all workers in it."""
+        """The keys that must have one value for all workers in a process."""
         return frozenset({*self.process, *(key for facts in self.features.values() for key in facts.switches)})
 
     def differences(self, other: Contract) -> Iterator[str]:
-        """What of the arguments and features of `self` is not so in `other`, one line each."""
+        """Return a line for each argument or feature that differs between `self` and `other`."""
         for label, mine, theirs in (
             ("argument", self.arguments, other.arguments),
             ("feature", self.features, other.features),
@@ -96,7 +95,7 @@ def write_contract(contract: Contract, folder: Path) -> Path:
 
 
 def read_contract(path: Path) -> Contract:
-    """Read what `write_contract` wrote. Raises LockError where the file is damaged or of another schema."""
+    """Read what `write_contract` wrote. Raises LockError if the file is damaged or has another schema."""
     try:
         content = json.loads(path.read_text())
         if content["schema"] != _SCHEMA:
@@ -123,10 +122,10 @@ def read_contract(path: Path) -> Contract:
             subject=str(path),
             expected="the contract of a MindSpeed revision",
             found=f"{type(error).__name__}: {error}",
-            fix="install verl-npu again, or record it anew with scripts/maintain/mindspeed_contract.py",
+            fix="install verl-npu again, or record the contract again with scripts/maintain/mindspeed_contract.py",
         ) from error
 
 
 def read_contracts(folder: Path) -> tuple[Contract, ...]:
-    """All recorded contracts below `folder`, by revision."""
+    """Return all recorded contracts below `folder`, sorted by revision."""
     return tuple(read_contract(path) for path in sorted(folder.glob(f"*/{FILE_NAME}")))

@@ -1,6 +1,6 @@
 """The features that a verl user can switch on through MindSpeed, and the exact overrides that do it.
 
-Source: the tables of MindSpeed's docs/user-guide/verl.md at the recorded revisions; there each row is "Preview".
+Source: the tables of MindSpeed's docs/user-guide/verl.md at the recorded revisions; there each feature is a "Preview".
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _O = f"{SECTION}.override_transformer_config"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row: what it is, how it is switched on, what it demands."""
+    """One feature: its name, the overrides that switch it on, and what it demands."""
 
     name: str
     overrides: tuple[str, ...]
     documented: str
-    """The first revision whose documents have the row."""
+    """The first revision whose documents list it; a dash if none does."""
     constraint: str
     keys: tuple[str, ...] = ()
-    """What MindSpeed or Megatron must know for it; empty where it is upstream's own setting."""
+    """The keys that MindSpeed or Megatron must know; empty if it is a setting of verl's."""
 
 
 CATALOGUE = (
@@ -121,5 +121,5 @@ CATALOGUE = (
 
 
 def missing(entry: Entry, contract: Contract) -> tuple[str, ...]:
-    """The keys of `entry` that this MindSpeed and this Megatron do not have."""
+    """Return the keys of `entry` that neither this MindSpeed nor this Megatron knows."""
     return tuple(key for key in entry.keys if not contract.knows(key))

@@ -1,21 +1,21 @@
-"""Overrides as a user types them: `key=value …`, or a whole Hydra command line."""
+"""Overrides as a user types them: `key=value …`, a Hydra command line, or the shell script around one."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from typing import Any
 
-from ...errors import VerlNpuError
-from .overrides import SECTION_KEYS, Request
+from ....errors import CommandLineError
+from .request import SECTION_KEYS, Request
+from .unexpanded import unexpanded
 
-__all__ = ["CommandLineError", "requests"]
+__all__ = ["requests"]
 
 _OVERRIDE = re.compile(r"(?:\+\+|\+|~)?(?P<key>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
 _SECTION = ".megatron."
 _TRANSFORMER = "override_transformer_config."
-# What upstream's own configuration files say of a section, where they agree at every pin.
-_DEFAULTS = {
+# The values in upstream's configuration files that are the same at every pin.
+_DEFAULTS: dict[str, object] = {
     "tensor_model_parallel_size": 1,
     "pipeline_model_parallel_size": 1,
     "context_parallel_size": 1,
@@ -26,24 +26,17 @@ _DEFAULTS = {
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
-class CommandLineError(VerlNpuError):
-    """The text is no list of overrides."""
-
-
 def requests(text: str) -> list[Request]:
-    """What each worker asks for, in the order of its first override.
+    """Return what each worker asks for, in the order of its first override.
 
-    Raises CommandLineError where the text cannot be read, or names no override of Megatron's.
+    Raises CommandLineError if the text cannot be read, or has no override of Megatron's.
     """
-    try:
-        words = shlex.split(text.replace("\\\n", " "))
-    except ValueError as error:
-        raise _unreadable(text, str(error)) from error
+    words = _words(text)
     pairs = [match for word in words if (match := _OVERRIDE.fullmatch(word))]
-    sections: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    sections: dict[str, tuple[dict[str, object], dict[str, object]]] = {}
     for match in pairs:
-        worker, found, key = match["key"].rpartition(_SECTION)
-        if found:
+        worker, separator, key = match["key"].rpartition(_SECTION)
+        if separator:
             overrides, section = sections.setdefault(worker, ({}, dict(_DEFAULTS)))
             if key.startswith(_TRANSFORMER):
                 overrides[key.removeprefix(_TRANSFORMER)] = _value(match["value"])
@@ -58,18 +51,31 @@ def requests(text: str) -> list[Request]:
     return [Request("the overrides", bare, {})]
 
 
+def _words(text: str) -> list[str]:
+    """Split a text as a shell does: without lines that are comments, and with lines that are continued joined."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    # A script may end in a backslash: `$(cat run.sh)` takes away the line break after it.
+    joined = "\n".join(lines).replace("\\\n", " ").rstrip().removesuffix("\\")
+    try:
+        return shlex.split(joined)
+    except ValueError as error:
+        raise _unreadable(text, str(error)) from error
+
+
 def _unreadable(text: str, found: str) -> CommandLineError:
     return CommandLineError(
         subject=f"--check {text[:80]!r}",
         expected="'key=value …', or a Hydra command line with <worker>.megatron.override_transformer_config.key=value",
         found=found,
-        fix="quote the whole text once for the shell",
+        fix="give the overrides themselves, or a whole command line or script in one pair of quotes",
     )
 
 
-def _value(text: str) -> Any:
-    """A value as Hydra reads it: quoted is a string, the rest what it looks like."""
+def _value(text: str) -> object:
+    """Return a value as Hydra reads it: a quoted text is a string, anything else is what it looks like."""
     text = text.strip()
+    if (value := unexpanded(text)) is not None:
+        return value
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
     if text.startswith("[") and text.endswith("]"):

@@ -1,13 +1,12 @@
-"""The value head of upstream's Megatron critic: one file, without the package around it that needs flash_attn."""
+"""The value head of upstream's Megatron critic: its one module, without the package around it."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 
-from ...registry.source.probe import Mentions, Not
-from .feature import megatron
-from .installation import package_folder
+from ....registry.source.probe import Mentions, Not
+from ..feature import megatron
 
 __all__: list[str] = []
 
@@ -17,13 +16,16 @@ _HEAD = "verl.models.llama.megatron.layers.parallel_linear"
 
 @megatron.guard(
     f"{_INITIALIZER}:BaseModelInitializer",
-    why="a critic takes its last layer from a package whose other modules import flash_attn, which Ascend lacks",
-    how="the one module that is needed, which imports none of them, is loaded by itself from its file",
+    why="Building a critic ends with ModuleNotFoundError: No module named 'flash_attn', because its last layer is in "
+    "a package whose other modules import flash_attn, which does not exist on Ascend.",
+    how="The one module that is needed is loaded from its file; it does not import flash_attn.",
     link="none: see initialize in verl/models/mcore/model_initializer.py",
     retired_by=Not(Mentions(_INITIALIZER, _HEAD)),
 )
-def head_alone() -> None:
-    """Put the value head's module where upstream imports it from."""
+def load_the_value_head_without_flash_attn() -> None:
+    """Put the value head's module into sys.modules, where upstream imports it from."""
+    from ..overrides.installation import package_folder
+
     folder = package_folder("verl", "models")
     if _HEAD in sys.modules or folder is None or importlib.util.find_spec("flash_attn") is not None:
         return

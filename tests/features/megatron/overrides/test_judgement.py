@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from verl_npu.features.megatron.catalogue import CATALOGUE
-from verl_npu.features.megatron.command_line import requests
-from verl_npu.features.megatron.contract import Contract
-from verl_npu.features.megatron.overrides import OverrideError, Request, check, effective
+from verl_npu.errors import OverrideError
+from verl_npu.features.megatron.overrides.catalogue import CATALOGUE
+from verl_npu.features.megatron.overrides.command_line import requests
+from verl_npu.features.megatron.overrides.contract import Contract
+from verl_npu.features.megatron.overrides.judgement import check
+from verl_npu.features.megatron.overrides.request import Request, effective
 
 # What upstream's own configuration files put there.
 UPSTREAMS_OWN = {
@@ -27,8 +29,8 @@ SECTION = {
 }
 
 
-def test_upstreams_own_defaults_are_in_order(found) -> None:
-    assert found(SECTION, **UPSTREAMS_OWN) == []
+def test_upstreams_own_defaults_are_in_order(refusals) -> None:
+    assert refusals(SECTION, **UPSTREAMS_OWN) == []
 
 
 @pytest.mark.parametrize("entry", [e for e in CATALOGUE if e.name != "checkpoint acceleration"], ids=lambda e: e.name)
@@ -40,8 +42,8 @@ def test_every_documented_override_is_accepted(entry, contract: Contract) -> Non
         check(request, contract)
 
 
-def test_an_unknown_key_is_refused_with_the_nearest_one(found) -> None:
-    (problem,) = found(use_flash_atn=True)
+def test_an_unknown_key_is_refused_with_the_nearest_one(refusals) -> None:
+    (problem,) = refusals(use_flash_atn=True)
     assert problem.startswith("use_flash_atn=True: a key that MindSpeed ")
 
 
@@ -78,13 +80,13 @@ def test_all_that_is_wrong_is_named_at_once(contract: Contract) -> None:
         ("recompute_modules", 3, "[str]"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_refused(found, key: str, value: object, expected: str) -> None:
-    (problem,) = [line for line in found(**{key: value}) if line.startswith(f"{key}=")]
+def test_a_value_of_the_wrong_type_is_refused(refusals, key: str, value: object, expected: str) -> None:
+    (problem,) = [line for line in refusals(**{key: value}) if line.startswith(f"{key}=")]
     assert expected in problem
 
 
-def test_flash_attention_cannot_be_switched_off(found) -> None:
-    (problem,) = found(use_flash_attn=False)
+def test_flash_attention_cannot_be_switched_off(refusals) -> None:
+    (problem,) = refusals(use_flash_attn=False)
     assert "without flash attention MindSpeed finds no attention mask" in problem
 
 
@@ -93,21 +95,21 @@ def test_flash_attention_is_filled_in() -> None:
 
 
 def test_the_batch_invariant_attention_replaces_the_other() -> None:
-    asked = {"use_flash_attn_npu_batch_invariant": True}
-    assert effective(Request("actor", asked, {})) == {**asked, "use_flash_attn": False}
+    overrides = {"use_flash_attn_npu_batch_invariant": True}
+    assert effective(Request("actor", overrides, {})) == {**overrides, "use_flash_attn": False}
 
 
 @pytest.mark.parametrize("mode", [1, 3, 4])
-def test_flash_attention_has_two_sparse_modes(found, mode: int) -> None:
-    assert found(sparse_mode=mode) == [f"sparse_mode={mode}: 0 or 2 beside use_flash_attn"]
+def test_flash_attention_has_two_sparse_modes(refusals, mode: int) -> None:
+    assert refusals(sparse_mode=mode) == [f"sparse_mode={mode}: 0 or 2 beside use_flash_attn"]
 
 
 def test_the_size_of_context_parallelism_is_filled_in_from_the_section() -> None:
     assert effective(Request("actor", {}, {"context_parallel_size": 2}))["context_parallel_size"] == 2
 
 
-def test_both_sizes_of_context_parallelism_are_alike(found) -> None:
-    (problem,) = found({"context_parallel_size": 2}, context_parallel_size=4)
+def test_both_sizes_of_context_parallelism_are_alike(refusals) -> None:
+    (problem,) = refusals({"context_parallel_size": 2}, context_parallel_size=4)
     assert "megatron.context_parallel_size=2" in problem
 
 
@@ -149,8 +151,8 @@ def test_both_sizes_of_context_parallelism_are_alike(found) -> None:
         ({}, {"moe_fb_overlap": True, "moe_grouped_gemm": False}, "moe_grouped_gemm beside it"),
     ],
 )
-def test_a_bad_combination_is_refused_with_its_reason(found, section, overrides, reason: str) -> None:
-    assert any(reason in line for line in found(section, **overrides)), found(section, **overrides)
+def test_a_bad_combination_is_refused_with_its_reason(refusals, section, overrides, reason: str) -> None:
+    assert any(reason in line for line in refusals(section, **overrides)), refusals(section, **overrides)
 
 
 @pytest.mark.parametrize(
@@ -165,8 +167,8 @@ def test_a_bad_combination_is_refused_with_its_reason(found, section, overrides,
         ({}, {"use_fused_moe_token_permute_and_unpermute": True, "moe_token_dispatcher_type": "alltoall"}),
     ],
 )
-def test_what_each_combination_needs_makes_it_good(found, section, overrides) -> None:
-    assert found(section, **overrides) == []
+def test_what_each_combination_needs_makes_it_good(refusals, section, overrides) -> None:
+    assert refusals(section, **overrides) == []
 
 
 def test_mc2_and_the_swapped_optimizer_find_what_they_look_for() -> None:

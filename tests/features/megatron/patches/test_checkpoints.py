@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.filesystem import _StorageWriterTransforms
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
-from verl_npu.features.megatron.checkpoints import save, written_in_torchs_format
+from verl_npu.features.megatron.patches.checkpoints import pass_torch_the_checkpoint_format, written_in_torchs_format
 
 def write(path):
     item = WriteItem(index=MetadataIndex("weight"), type=WriteItemType.TENSOR)
@@ -38,12 +38,12 @@ def write(path):
     return str(answer) if isinstance(answer, Exception) else torch.load(path).tolist()
 
 function = megatron._write_item
-later = save(lambda: AsyncRequest(write, (sys.argv[1],), []))
+later = pass_torch_the_checkpoint_format(lambda: AsyncRequest(write, (sys.argv[1],), []))
 with written_in_torchs_format():
     within = write(sys.argv[1])
-found = {"within": within, "later": later.async_fn(*later.async_fn_args), "outside": write(sys.argv[1])}
-found["put back"] = megatron._write_item is function
-print(json.dumps(found))
+answers = {"within": within, "later": later.async_fn(*later.async_fn_args), "outside": write(sys.argv[1])}
+answers["put back"] = megatron._write_item is function
+print(json.dumps(answers))
 """
 
 
@@ -61,8 +61,8 @@ def test_an_item_is_written_within_and_megatron_is_as_before_after(tmp_path: Pat
         check=False,
     )
     assert answer.returncode == 0, answer.stderr[-3000:]
-    found = json.loads(answer.stdout.splitlines()[-1])
-    assert found["within"] == found["later"] == [0.0, 1.0, 2.0, 3.0]
-    # Where this fails Megatron or torch has changed, and the patch can go.
-    assert "serialization_format" in found["outside"]
-    assert found["put back"]
+    answers = json.loads(answer.stdout.splitlines()[-1])
+    assert answers["within"] == answers["later"] == [0.0, 1.0, 2.0, 3.0]
+    # If this fails, Megatron or torch has changed and the patch can be removed.
+    assert "serialization_format" in answers["outside"]
+    assert answers["put back"]
