@@ -26,6 +26,7 @@ __all__ = [
     "RealAscendError",
     "RepatchError",
     "RewriteError",
+    "RolloutError",
     "SettingError",
     "SettledError",
     "SourceError",
@@ -175,4 +176,8 @@ class BuildError(VirtualError):
 
 
 class TorchError(VirtualError):
-    """The torch that is installed cannot carry the virtual device."""
+    """The torch of this process does not carry the virtual device, or cannot."""
+
+
+class RolloutError(VirtualError):
+    """The virtual rollout engine cannot do what is asked of it, or not with the weights that it was given."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-__all__ = ["of_module"]
+__all__ = ["RECORDED", "of_module"]
 
 RECORDED = Path(__file__).with_name("names.json")
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from verl_npu.virtual.operators.heads import Layout, by_head, from_head, layout_of, sequences_of
-from verl_npu.virtual.operators.masks import UNBOUNDED, Rule, check_prefix, rule_of
-from verl_npu.virtual.operators.scores import How, attend
+from .heads import Layout, by_head, from_head, layout_of, sequences_of
+from .masks import UNBOUNDED, Rule, check_prefix, rule_of
+from .scores import How, attend
 
 __all__ = ["check", "dense", "npu_fusion_attention", "refuse"]
 

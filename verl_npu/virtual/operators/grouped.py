@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from verl_npu.virtual.operators.gradient import without_formula
-from verl_npu.virtual.operators.layout import dtype_of
+from .gradient import without_formula
+from .layout import dtype_of
 
 
 def npu_grouped_matmul(

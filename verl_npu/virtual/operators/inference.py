@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from verl_npu.virtual.operators.gradient import without_formula
-from verl_npu.virtual.operators.masks import UNBOUNDED, Rule, SparseMode
-from verl_npu.virtual.operators.scores import How, attend
-from verl_npu.virtual.operators.sequences import cache_lengths, cached, joined, sequences
+from .gradient import without_formula
+from .masks import UNBOUNDED, Rule, SparseMode
+from .scores import How, attend
+from .sequences import cache_lengths, cached, joined, sequences
 
 __all__ = ["npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"]
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from verl_npu.virtual.operators.attention import check, dense, refuse
-from verl_npu.virtual.operators.gradient import without_formula
-from verl_npu.virtual.operators.heads import Layout, by_head, from_head, layout_of, sequences_of
-from verl_npu.virtual.operators.masks import UNBOUNDED, check_prefix, rule_of
-from verl_npu.virtual.operators.scores import How, through
+from .attention import check, dense, refuse
+from .gradient import without_formula
+from .heads import Layout, by_head, from_head, layout_of, sequences_of
+from .masks import UNBOUNDED, check_prefix, rule_of
+from .scores import How, through
 
 __all__ = ["npu_fusion_attention_grad", "npu_ring_attention_update"]
 

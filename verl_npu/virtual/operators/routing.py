@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from verl_npu.virtual.operators.gradient import without_formula
+from .gradient import without_formula
 
 
 def npu_moe_init_routing_v2(

@@ -15,6 +15,8 @@ from verl.workers.config import HFModelConfig
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica, TokenOutput
 
+from ...ascend.variables import VISIBLE_DEVICES
+from ...errors import RolloutError
 from .engine import check_layout, engine_of, sampling
 
 __all__ = ["VirtualReplica", "VirtualServer", "VirtualServerAdapter"]
@@ -48,7 +50,7 @@ class VirtualServer:
         self._model_config = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
         check_layout(self._config, self._model_config)
         # It asked Ray for no NPU and sees none: it uses that of its worker.
-        os.environ["ASCEND_RT_VISIBLE_DEVICES"] = npu
+        os.environ[VISIBLE_DEVICES] = npu
         tokenizer = self._model_config.tokenizer
         self._pad: int = tokenizer.pad_token_id
         self._eos: int | None = None if self._config.ignore_eos else tokenizer.eos_token_id
@@ -62,10 +64,15 @@ class VirtualServer:
     async def generate(
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, **others: Any
     ) -> TokenOutput:
-        """Answer one prompt. Raises ValueError for images, video or sound: the engine takes tokens only."""
+        """Answer one prompt. Raises RolloutError for images, video or sound: the engine takes tokens only."""
         given = sorted(name for name, value in others.items() if name.endswith("_data") and value)
         if given:
-            raise ValueError(f"verl-npu: the virtual rollout engine takes tokens only, found {', '.join(given)}")
+            raise RolloutError(
+                subject="a prompt for the virtual rollout engine",
+                expected="tokens only",
+                found=", ".join(given),
+                fix="use a model and data of text alone",
+            )
         limit = sampling_params.get("max_tokens", sampling_params.get("max_new_tokens"))
         request = _Request(
             prompt=list(prompt_ids),
@@ -129,12 +136,12 @@ class VirtualServer:
         return outputs
 
     async def take_weights(self, weights: list[tuple[str, torch.Tensor]]) -> None:
-        """Copy a part of the trainer's weights; raises ValueError when they do not fit the model."""
+        """Copy a part of the trainer's weights; raises RolloutError if they do not fit the model."""
         async with self._turn:
             self._engine.take(weights)
 
     async def complete_weights(self, global_steps: int | None) -> None:
-        """End a hand-over; raises ValueError when a weight never arrived."""
+        """End a hand-over; raises RolloutError if a weight never arrived."""
         async with self._turn:
             self._engine.complete()
             self._global_steps = global_steps
@@ -162,7 +169,7 @@ class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no t
     """One server for one NPU, which it shares with the worker that trains on it."""
 
     async def launch_servers(self) -> None:
-        """Start the server beside its worker. Raises ValueError for a mode without one."""
+        """Start the server beside its worker. Raises RolloutError for a mode without one."""
         if self.rollout_mode is not RolloutMode.HYBRID:
             raise self._alone()
         (worker,) = self.workers
@@ -184,13 +191,15 @@ class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no t
         await server.clear_kv_cache.remote()  # it is up, or its error is raised here
 
     def get_ray_class_with_init_args(self) -> Any:
-        """Workers for a server that has none. Raises ValueError: this one shares those of a trainer."""
+        """Workers for a server that has none. Raises RolloutError: this one shares those of a trainer."""
         raise self._alone()
 
-    def _alone(self) -> ValueError:
-        return ValueError(
-            "verl-npu: the virtual rollout engine shares its NPU with a trainer's worker (hybrid mode), "
-            f"found {self.rollout_mode}. Use a vLLM for the CPU for rollouts that stand alone"
+    def _alone(self) -> RolloutError:
+        return RolloutError(
+            subject="the mode of the virtual rollout engine",
+            expected="hybrid: it shares its NPU with a trainer's worker",
+            found=str(self.rollout_mode),
+            fix="use a vLLM for the CPU for rollouts that stand alone",
         )
 
     async def abort_all_requests(self, *args: Any, **kwargs: Any) -> None:
@@ -226,7 +235,7 @@ class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries n
     async def update_weights(
         self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None, **kwargs: Any
     ) -> None:
-        """Hand over a whole set of weights; raises ValueError when they do not fit the server's model."""
+        """Hand over a whole set of weights; raises RolloutError if they do not fit the server's model."""
         server = ray.get_actor(self._server_name)
         for bucket in _buckets(weights):
             await server.take_weights.remote(bucket)

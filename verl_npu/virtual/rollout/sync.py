@@ -21,7 +21,7 @@ __all__ = ["VirtualRollout"]
 class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no types
     """Generates with a model of its own, whose weights come through `update_weights` if `load_format` is dummy.
 
-    Raises ValueError for a parallel layout or a model that this engine cannot serve.
+    Raises RolloutError for a parallel layout or a model that this engine cannot serve.
     """
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any) -> None:
@@ -43,7 +43,7 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
         self._engine.release()
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]], **kwargs: Any) -> None:
-        """Copy the trainer's weights into this engine's own model; raises ValueError when they do not fit it."""
+        """Copy the trainer's weights into this engine's own model; raises RolloutError if they do not fit it."""
         self._engine.update(weights)
 
     def _sampling(self, meta: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Answer each row once: the trainer has already repeated the prompts n times.
 
-        Raises RuntimeError when no weights were handed over since the last release.
+        Raises RolloutError if no weights were handed over since the last release.
         """
         ids, mask = prompts.batch["input_ids"], prompts.batch["attention_mask"]
         eos = prompts.meta_info["eos_token_id"]

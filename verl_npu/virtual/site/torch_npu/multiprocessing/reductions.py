@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.multiprocessing import reductions
 
-from verl_npu.virtual.loading import extension
+from verl_npu.virtual.device.extension import extension
 
 __all__ = ["rebuild_npu_tensor"]
 

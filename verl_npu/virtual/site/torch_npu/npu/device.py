@@ -12,14 +12,10 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 import torch
 
 from torch_npu._unimplemented import not_implemented
-from verl_npu.virtual.cann import SOC_NAME
-from verl_npu.virtual.loading import extension
+from verl_npu.ascend import soc
+from verl_npu.virtual.device.extension import extension
 
 _C = extension()
-
-SOC_VERSION = 221  # Ascend910B2, in torch_npu's numbering
-CUBE_CORES = 24
-VECTOR_CORES = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +25,10 @@ class DeviceProperties:
     name: str
     total_memory: int
     uuid: UUID
-    cube_core_num: int = CUBE_CORES
-    vector_core_num: int = VECTOR_CORES
-    L2_cache_size: int = 192 << 20
-    multi_processor_count: int = CUBE_CORES
+    cube_core_num: int = soc.CUBE_CORES
+    vector_core_num: int = soc.VECTOR_CORES
+    L2_cache_size: int = soc.L2_CACHE
+    multi_processor_count: int = soc.CUBE_CORES
 
 
 def _get_device_index(device: Any = None, optional: bool = True, allow_cpu: bool = False) -> int:
@@ -164,7 +160,7 @@ def synchronize(device: Any = None) -> None:
 def get_device_name(device: Any = None) -> str:
     """For instance "Ascend910B2 (virtual)"."""
     _get_device_index(device)
-    return f"{SOC_NAME} (virtual)"
+    return f"{soc.NAME} (virtual)"
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
@@ -184,7 +180,7 @@ def get_device_capability(device: Any = None) -> None:
 
 def get_soc_version() -> int:
     """The chip's number."""
-    return SOC_VERSION
+    return soc.VERSION
 
 
 def is_bf16_supported() -> bool:

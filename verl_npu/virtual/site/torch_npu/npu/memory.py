@@ -13,7 +13,7 @@ import torch
 
 from torch_npu._unimplemented import missing, not_implemented
 from torch_npu.npu.device import _get_device_index
-from verl_npu.virtual.loading import extension
+from verl_npu.virtual.device.extension import extension
 
 _C = extension()
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torch_npu.npu.device import _get_device_index, device_count
-from verl_npu.virtual.loading import extension
+from verl_npu.virtual.device.extension import extension
 
 _C = extension()
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_npu.npu.device import _get_device_index, current_device, exchange_device
-from verl_npu.virtual.loading import extension
+from verl_npu.virtual.device.extension import extension
 
 _C = extension()
 _DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1.value)

@@ -11,14 +11,43 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
+
+from ...ascend.variables import HCCL_INTERFACE
+from ..device.extension import extension
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import Backend, P2POp, ProcessGroup, Store, Work
+
+__all__ = ["interface", "register"]
 
 NAME = "hccl"
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own variable
 _SIOCGIFADDR = 0x8915  # netdevice(7)
 
 
+class _Gather(Protocol):
+    """torch.distributed.gather, with the arguments that torch_npu's takes."""
+
+    def __call__(
+        self,
+        tensor: torch.Tensor,
+        gather_list: list[torch.Tensor] | None = None,
+        dst: int = 0,
+        group: ProcessGroup | None = None,
+        async_op: bool = False,
+    ) -> Work | None: ...
+
+
+class _Gloo(Protocol):
+    """ProcessGroupGloo, which makes the device that it sends over."""
+
+    def create_device(self, *, hostname: str = "", interface: str = "") -> object: ...
+
+
 def register(torch: ModuleType) -> None:
-    """Register `hccl` for the device `npu`, where this torch was built with torch.distributed."""
+    """Register `hccl` for the device `npu`, if this torch was built with torch.distributed."""
     distributed = torch.distributed
     if not distributed.is_available():
         return
@@ -26,26 +55,34 @@ def register(torch: ModuleType) -> None:
     distributed.is_hccl_available = lambda: True  # as torch_npu names it
     distributed.gather = _as_torch_npu_takes_it(distributed.gather)
     if not hasattr(distributed.distributed_c10d.Backend, "supports_coalescing"):
-        _batch_as_one(distributed)
+        _batch_as_one()
 
 
-def _as_torch_npu_takes_it(original: Callable[..., Any]) -> Callable[..., Any]:
-    # torch_npu has put one of its own, without group_dst, in the place of torch's up to 2.10.
+def _as_torch_npu_takes_it(original: _Gather) -> _Gather:
+    # Up to 2.10 torch_npu replaces torch's gather by its own, which has no group_dst.
     @functools.wraps(original)
-    def gather(tensor: Any, gather_list: Any = None, dst: int = 0, group: Any = None, async_op: bool = False) -> Any:
+    def gather(
+        tensor: torch.Tensor,
+        gather_list: list[torch.Tensor] | None = None,
+        dst: int = 0,
+        group: ProcessGroup | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
         return original(tensor, gather_list, dst, group, async_op)
 
     return gather
 
 
-def _batch_as_one(distributed: Any) -> None:
-    """Run an NPU's batch of messages as one, as torch_npu does where torch (2.5) asks whether the device is cuda. Its
-    pipelines wait for the last of a batch only."""
-    c10d = distributed.distributed_c10d
-    original = c10d.batch_isend_irecv
+def _batch_as_one() -> None:
+    """Run an NPU's batch of messages as one, as torch_npu does with torch 2.5, which asks whether the device is cuda.
+    Its pipelines wait for the last of a batch only."""
+    from torch import distributed
+    from torch.distributed import distributed_c10d as c10d
+
+    original: Callable[[list[P2POp]], list[Work]] = c10d.batch_isend_irecv
 
     @functools.wraps(original)
-    def batch_isend_irecv(p2p_op_list: list[Any]) -> Any:
+    def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
         if not p2p_op_list or p2p_op_list[0].tensor.device.type != "npu":
             return original(p2p_op_list)
         c10d._check_p2p_op_list(p2p_op_list)
@@ -53,17 +90,16 @@ def _batch_as_one(distributed: Any) -> None:
         with c10d._coalescing_manager(first.group, first.tensor.device, async_ops=True) as batch:
             for message in p2p_op_list:
                 message.op(message.tensor, message.peer, message.group, message.tag)
-        return batch.works
+        works: list[Work] = batch.works
+        return works
 
     c10d.batch_isend_irecv = distributed.batch_isend_irecv = batch_isend_irecv
 
 
-def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+def _create(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
     """One process group's backend; c10d calls this."""
     import torch
     from torch.distributed import PrefixStore, ProcessGroupGloo
-
-    from verl_npu.virtual.loading import extension
 
     options = ProcessGroupGloo._Options()
     options._timeout = timeout
@@ -75,9 +111,9 @@ def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     return compiled.HcclBackend(rank, size, gloo)
 
 
-def _transport(gloo: Any) -> Any:
+def _transport(gloo: _Gloo) -> object:
     name = interface(os.environ, list(_addressed()))
-    # Loopback, unless told otherwise: a machine's own name may resolve to nothing, or to a VPN.
+    # Loopback by default: a machine's own name may resolve to nothing, or to a VPN.
     return gloo.create_device(interface=name) if name else gloo.create_device(hostname="127.0.0.1")
 
 
@@ -95,9 +131,9 @@ def interface(environment: Mapping[str, str], present: Sequence[str]) -> str | N
 
     `HCCL_SOCKET_IFNAME` is read as HCCL documents it: names or, without `=`, their beginnings, separated by commas; a
     `^` before them takes all others. A cluster's names that this machine does not have are not an error: a recipe is
-    tried on a laptop with the settings that it has on the cluster. Then `GLOO_SOCKET_IFNAME` counts, gloo's own.
+    tried on a laptop with the settings that it has on the cluster. If it names none, `GLOO_SOCKET_IFNAME` counts.
     """
-    asked = environment.get("HCCL_SOCKET_IFNAME", "")
+    asked = environment.get(HCCL_INTERFACE, "")
     others, exact = asked.startswith("^"), asked.removeprefix("^").startswith("=")
     names = [name for name in asked.removeprefix("^").removeprefix("=").split(",") if name]
     for found in present:
@@ -105,4 +141,4 @@ def interface(environment: Mapping[str, str], present: Sequence[str]) -> str | N
             named = any(found == name if exact else found.startswith(name) for name in names)
             if named is not others:
                 return found
-    return environment.get("GLOO_SOCKET_IFNAME", "").split(",")[0] or None
+    return environment.get(_GLOO_INTERFACE, "").split(",")[0] or None

@@ -13,15 +13,14 @@ Every kind takes `rank`; without it, all ranks have the fault. Counts start at 1
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from types import ModuleType
 
-from verl_npu.virtual.errors import SettingError
+from ...environment import VIRTUAL_FAULTS
+from ...errors import SettingError
 
-FAULTS = "VERL_NPU_VIRTUAL_FAULTS"
-ANY_RANK = -1  # kAnyRank in csrc/faults.h
+__all__ = ["Fault", "Kind", "parse"]
 
 
 class Kind(Enum):
@@ -109,20 +108,21 @@ def _fault(item: str) -> Fault:
     word, *settings = item.split(":")
     kinds = {kind.value: kind for kind in Kind}
     if word not in kinds:
-        raise _refusal(item, f"expected one of {', '.join(kinds)} first, found {word!r}")
+        raise _refusal(item, f"one of {', '.join(kinds)} first", repr(word))
     kind = kinds[word]
     needed, optional = _TAKES[kind]
     values: dict[str, object] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or key not in (*needed, *optional) or key in values:
-            raise _refusal(item, f"{word} takes {_form(kind)}, each once, found {setting!r}")
+            raise _refusal(item, f"{word} with {_form(kind)}, each once", repr(setting))
         try:
             values[key] = _KEYS[key](value)
         except ValueError as error:
-            raise _refusal(item, f"{key} is {error}, found {value!r}") from None
+            raise _refusal(item, f"{key} to be {error}", repr(value)) from None
     if sum(key in values for key in needed) != 1:
-        raise _refusal(item, f"{word} takes {_form(kind)}")
+        given = " and ".join(f"{key}=" for key in needed if key in values)
+        raise _refusal(item, f"{word} with {_form(kind)}", given or "none of them")
     return Fault(kind, **values)  # type: ignore[arg-type]
 
 
@@ -131,21 +131,11 @@ def _form(kind: Kind) -> str:
     return f"{' or '.join(f'{key}=' for key in needed)} and, if you like, {' and '.join(f'{k}=' for k in optional)}"
 
 
-def _refusal(item: str, problem: str) -> SettingError:
-    return SettingError(f"{FAULTS}: {item!r}: {problem}; for instance {FAULTS}=die:collective=3:rank=1")
-
-
-def install(extension: ModuleType, faults: Iterable[Fault]) -> None:
-    """Tell the compiled device; operators that fail are wrapped where torch_npu exports them (`failing`)."""
-    for fault in faults:
-        rank = ANY_RANK if fault.rank is None else fault.rank
-        if fault.collective is not None:
-            extension.die_at_collective(fault.collective, rank)
-        elif fault.seconds is not None:
-            extension.slow_collectives(fault.seconds, rank)
-        elif fault.bandwidth is not None:
-            extension.limit_bandwidth(fault.bandwidth, rank)
-        elif fault.allocation is not None:
-            extension.fail_allocation(fault.allocation, rank)
-        elif fault.above is not None:
-            extension.fail_allocations_above(int(fault.above * (1 << 30)), rank)
+def _refusal(item: str, expected: str, found: str) -> SettingError:
+    name = VIRTUAL_FAULTS.name
+    return SettingError(
+        subject=f"{name}: {item!r}",
+        expected=expected,
+        found=found,
+        fix=f"correct it, for instance to {name}=die:collective=3:rank=1",
+    )

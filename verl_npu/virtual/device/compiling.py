@@ -1,4 +1,7 @@
-"""`python -m verl_npu.virtual.compiling FOLDER`: compile csrc/ there. Run by `build`, in a process of its own."""
+"""`python -m verl_npu.virtual.device.compiling FOLDER`: compile csrc/ there.
+
+`build` runs it in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from verl_npu.virtual import build
+from . import build
 
 # torch's headers take 10 s and 1 GiB, whatever follows them: two units, each read once, and not one for every source.
 _OPERATORS = "torch/library.h"

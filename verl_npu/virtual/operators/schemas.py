@@ -14,17 +14,17 @@ from typing import Any
 
 from packaging.version import Version
 
-__all__ = ["of_version", "register", "versions"]
+__all__ = ["RECORDED", "of_version", "register", "versions"]
 
 Operator = Callable[..., Any]
 
-_RECORDED = Path(__file__).parent / "operators" / "schemas.json"
+RECORDED = Path(__file__).with_name("schemas.json")
 _libraries: list[Any] = []  # a library that is dropped takes its operators along
 
 
 @functools.cache
 def _recorded() -> dict[str, Any]:
-    return json.loads(_RECORDED.read_text())  # type: ignore[no-any-return]
+    return json.loads(RECORDED.read_text())  # type: ignore[no-any-return]
 
 
 def versions() -> list[str]:

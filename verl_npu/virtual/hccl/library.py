@@ -8,14 +8,13 @@ import platform
 import subprocess
 from pathlib import Path
 
-from verl_npu.virtual import build
-from verl_npu.virtual.errors import BuildError
+from ...errors import BuildError
+from ..device import build
 
-__all__ = ["NAME", "SOURCE", "VARIABLE", "library"]
+__all__ = ["NAME", "SOURCE", "library"]
 
 NAME = "libhccl.so"
-SOURCE = Path(__file__).parent / "hccl.cpp"
-VARIABLE = "HCCL_SO_PATH"  # where vllm-ascend looks
+SOURCE = Path(__file__).parent / "libhccl.cpp"
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
 
 
@@ -38,6 +37,11 @@ def library(cache: Path) -> Path:
         command = [build.compiler(), *FLAGS, "-o", str(fresh), str(SOURCE)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode != 0:
-            raise BuildError(f"compiling {NAME} failed: {' '.join(command)}: {done.stdout.strip()[:500]}")
+            raise BuildError(
+                subject=f"compiling {NAME}",
+                expected="the compiler to succeed",
+                found=" ".join(done.stdout.split())[:500] or "no output",
+                fix=f"run it yourself to see all that it prints: {' '.join(command)}",
+            )
         os.replace(fresh, target)  # atomic: of several processes that compile at once, any one's will do
     return target

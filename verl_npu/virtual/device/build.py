@@ -13,9 +13,14 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
-from types import ModuleType
+from typing import cast
 
-from verl_npu.virtual.errors import BuildError
+from ... import environment
+from ...errors import BuildError
+from ...reporting import report
+from .extension import Extension
+
+__all__ = ["NAME", "PREBUILT", "SOURCES", "compiler", "key", "library", "load"]
 
 NAME = "verl_npu_virtual_C"
 SOURCES = Path(__file__).parent / "csrc"
@@ -52,7 +57,7 @@ def library(torch_version: str, cache: Path) -> Path:
     return cached
 
 
-def load(path: Path) -> ModuleType:
+def load(path: Path) -> Extension:
     """Import the compiled device.
 
     Raises:
@@ -61,14 +66,23 @@ def load(path: Path) -> ModuleType:
     loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
     spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
     if spec is None:
-        raise BuildError(f"{path} is not a Python extension: delete it, and it is compiled again")
+        raise _unloadable(path, "a file of another kind")
     try:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except ImportError as error:
-        raise BuildError(f"cannot load {path}: {error}; delete it, and it is compiled again") from error
+        raise _unloadable(path, str(error)) from error
     sys.modules[NAME] = module
-    return module
+    return cast("Extension", module)
+
+
+def _unloadable(path: Path, found: str) -> BuildError:
+    return BuildError(
+        subject=f"the virtual device {path}",
+        expected="a Python extension that this torch can load",
+        found=found,
+        fix="delete it, and it is compiled again",
+    )
 
 
 def compiler() -> str:
@@ -81,15 +95,19 @@ def compiler() -> str:
     for candidate in (chosen,) if chosen else ("g++", "clang++", "c++"):
         if found := shutil.which(candidate):
             return found
-    named = f" ($CXX={chosen!r} is not on the PATH)" if chosen else ""
-    raise BuildError(f"no C++ compiler found (g++ or clang++, or $CXX){named}: install one, e.g. apt-get install g++")
+    raise BuildError(
+        subject="compiling the virtual Ascend",
+        expected="a C++ compiler (g++ or clang++, or $CXX)",
+        found=f"$CXX={chosen!r}, which is not on the PATH" if chosen else "none",
+        fix="install one, for example with apt-get install g++",
+    )
 
 
 def _compile_once(target: Path) -> None:
     try:
         from filelock import FileLock, Timeout
     except ModuleNotFoundError as error:
-        raise BuildError("the package filelock is missing: pip install 'verl-npu[virtual]'") from error
+        raise _without("filelock") from error
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(target.parent / "lock", timeout=PATIENCE):
@@ -97,8 +115,10 @@ def _compile_once(target: Path) -> None:
                 _compile(target)
     except Timeout as error:
         raise BuildError(
-            f"another process has been compiling {target} for {PATIENCE:.0f} s: end it, delete {target.parent} "
-            "and try again"
+            subject=f"compiling {target}",
+            expected=f"another process, which compiles it now, to finish within {PATIENCE:.0f} s",
+            found="that it has not",
+            fix=f"end that process, delete {target.parent} and try again",
         ) from error
 
 
@@ -106,12 +126,8 @@ def _compile(target: Path) -> None:
     cxx = compiler()
     missing = [name for name in ("ninja", "setuptools") if not _available(name)]
     if missing:
-        raise BuildError(f"to compile the device, install {' and '.join(missing)}: pip install 'verl-npu[virtual]'")
-    print(
-        f"verl-npu: compiling the virtual Ascend for this torch (first time only, about {SECONDS} s) ...",
-        file=sys.stderr,
-        flush=True,
-    )
+        raise _without(" and ".join(missing))
+    report(f"compiling the virtual Ascend for this torch (first time only, about {SECONDS} s) ...")
     started = time.monotonic()
     work = target.parent / f"build-{os.getpid()}"
     work.mkdir(exist_ok=True)
@@ -119,7 +135,7 @@ def _compile(target: Path) -> None:
         # In a process of its own: the build tools take seconds to import, and what they load here would register
         # twice.
         result = subprocess.run(
-            [sys.executable, "-m", "verl_npu.virtual.compiling", str(work)],
+            [sys.executable, "-m", "verl_npu.virtual.device.compiling", str(work)],
             env=_clean_environment(cxx),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -130,11 +146,25 @@ def _compile(target: Path) -> None:
         if result.returncode != 0 or not built.is_file():
             log = target.parent / "build.log"
             log.write_text(result.stdout)
-            raise BuildError(f"compiling the virtual Ascend failed ({_first_error(result.stdout)}): see {log}")
+            raise BuildError(
+                subject="compiling the virtual Ascend",
+                expected="the compiler to succeed",
+                found=_first_error(result.stdout),
+                fix=f"see {log}",
+            )
         os.replace(built, target)  # atomic: nobody sees half a library
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    print(f"verl-npu: compiled in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    report(f"compiled in {time.monotonic() - started:.0f} s")
+
+
+def _without(packages: str) -> BuildError:
+    return BuildError(
+        subject="compiling the virtual Ascend",
+        expected=f"the Python package {packages}",
+        found="that it is not installed",
+        fix="pip install 'verl-npu[virtual]'",
+    )
 
 
 def _available(name: str) -> bool:
@@ -144,10 +174,10 @@ def _available(name: str) -> bool:
 
 
 def _clean_environment(cxx: str) -> dict[str, str]:
-    env = {name: value for name, value in os.environ.items() if name != "VERL_NPU_VIRTUAL"}
+    env = {name: value for name, value in os.environ.items() if name != environment.VIRTUAL.name}
     env["CXX"] = cxx
     env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    root = str(Path(__file__).parents[2])  # this very package, installed or not
+    root = str(Path(__file__).parents[3])  # this very package, installed or not
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH"))))
     scripts = sysconfig.get_path("scripts")  # pip's ninja is here, which may not be on the PATH
     env["PATH"] = os.pathsep.join((scripts, env.get("PATH", os.defpath)))

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from verl_npu.virtual import operators as ops  # noqa: E402
 
-from .processes import Run  # noqa: E402
+from ..processes import Run  # noqa: E402
 
 TEMPLATE = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
 HEADS, WIDTH, ROWS, BATCH = 4, 8, 6, 2

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from verl_npu.virtual import hccl
+from verl_npu.virtual.hccl.backend import interface
 
-from .processes import results, start_ranks
+from ..processes import results, start_ranks
 
 pytestmark = pytest.mark.virtual
 
@@ -271,4 +271,4 @@ if rank == 0: sum(range(10**8))
     ],
 )
 def test_the_network_interface_is_the_one_that_hccl_would_take(asked: dict[str, str], chosen: str | None) -> None:
-    assert hccl.interface(asked, ["lo", "eth0", "eth1", "enp61s0f0"]) == chosen
+    assert interface(asked, ["lo", "eth0", "eth1", "enp61s0f0"]) == chosen

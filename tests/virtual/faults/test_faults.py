@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_npu.virtual.errors import SettingError
-from verl_npu.virtual.failing import wrap
-from verl_npu.virtual.faults import Fault, Kind, parse
+from verl_npu.errors import SettingError
+from verl_npu.virtual.faults.grammar import Fault, Kind, parse
+from verl_npu.virtual.faults.injection import wrap
 
-from .processes import Run, results, start_ranks
-from .test_hccl import START
+from ..hccl.test_backend import START
+from ..processes import Run, results, start_ranks
 
 FAULTS = "VERL_NPU_VIRTUAL_FAULTS"
 
@@ -45,16 +45,22 @@ def test_faults_are_read(text: str, faults: tuple[Fault, ...]) -> None:
     ("text", "problem"),
     [
         ("explode", "expected one of die, slow, oom, fail first, found 'explode'"),
-        ("die", "die takes collective= and, if you like, rank="),
-        ("die:collective=0", "collective is a number from 1, found '0'"),
+        ("die", "expected die with collective= and, if you like, rank=, found none of them"),
+        ("die:collective=0", "expected collective to be a number from 1, found '0'"),
         ("die:collective=1:collective=2", "each once, found 'collective=2'"),
         ("die:seconds=1", "found 'seconds=1'"),
-        ("slow:seconds=nan", "seconds is a number above 0, found 'nan'"),
+        ("slow:seconds=nan", "expected seconds to be a number above 0, found 'nan'"),
         ("slow:seconds", "found 'seconds'"),
-        ("slow:seconds=1:bandwidth=1", "slow takes seconds= or bandwidth="),
-        ("oom:allocation=1:above=1", "oom takes allocation= or above="),
-        ("fail:operator=a b", "operator is the name of an operator of torch_npu, found 'a b'"),
-        ("die:collective=1:rank=-1", "rank is a number from 0, found '-1'"),
+        (
+            "slow:seconds=1:bandwidth=1",
+            "expected slow with seconds= or bandwidth= and, if you like, rank=, found seconds= and bandwidth=",
+        ),
+        (
+            "oom:allocation=1:above=1",
+            "expected oom with allocation= or above= and, if you like, rank=, found allocation= and above=",
+        ),
+        ("fail:operator=a b", "expected operator to be the name of an operator of torch_npu, found 'a b'"),
+        ("die:collective=1:rank=-1", "expected rank to be a number from 0, found '-1'"),
     ],
 )
 def test_anything_else_is_refused_with_what_was_expected(text: str, problem: str) -> None:
@@ -200,5 +206,8 @@ def test_an_operator_fails_at_the_asked_call_on_the_asked_rank(one_rank: dict[st
 
 
 def test_an_operator_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"operator=npu_gmm: the virtual Ascend has no such operator; .*npu_gelu"):
+    with pytest.raises(
+        SettingError,
+        match=r"operator=npu_gmm: expected one of npu_gelu, found an operator that the virtual Ascend does not",
+    ):
         wrap({"npu_gelu": len}, parse("fail:operator=npu_gmm"), lambda: 0)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from verl_npu.virtual import build, hccl_abi, shipping
-from verl_npu.virtual.errors import BuildError
+from verl_npu.errors import BuildError
+from verl_npu.virtual import shipping
+from verl_npu.virtual.device import build
+from verl_npu.virtual.hccl import library
 
 COMPILER = """#!{python}
 import pathlib, subprocess, sys
@@ -52,7 +54,7 @@ def compiler(tmp_path: Path) -> Path:
 @pytest.mark.virtual
 def test_four_processes_that_start_at_once_compile_once(tmp_path: Path, compiler: Path) -> None:
     code = (
-        "import pathlib; from verl_npu.virtual import build; "
+        "import pathlib; from verl_npu.virtual.device import build; "
         f"path = build.library('0.0', pathlib.Path({str(tmp_path / 'cache')!r})); build.load(path); print(path)"
     )
     env = {**os.environ, "CXX": str(compiler)}
@@ -95,7 +97,8 @@ def test_no_compiler_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(BuildError) as error:
         build.compiler()
     assert str(error.value) == (
-        "no C++ compiler found (g++ or clang++, or $CXX): install one, e.g. apt-get install g++"
+        "compiling the virtual Ascend: expected a C++ compiler (g++ or clang++, or $CXX), found none; "
+        "install one, for example with apt-get install g++"
     )
 
 
@@ -116,7 +119,7 @@ def test_a_device_that_is_shipped_is_the_one_that_is_loaded(tmp_path: Path, monk
     assert shipped.read_text() == "compiled"
     assert build.library("0.0", tmp_path / "elsewhere") == shipped
     assert list(shipped.parent.iterdir()) == [shipped]
-    assert hccl_abi.library(tmp_path / "elsewhere") == hccl
+    assert library.library(tmp_path / "elsewhere") == hccl
 
 
 def test_the_key_changes_with_the_sources_and_with_torch(tmp_path: Path) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from verl_npu.virtual import schemas
-
-from .processes import Run
+from ..processes import Run
 
 torch = pytest.importorskip("torch")
 
 from verl_npu.virtual import operators  # noqa: E402
+from verl_npu.virtual.operators import schemas  # noqa: E402
 
 pytestmark = pytest.mark.virtual
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .processes import free_port, results, start_ranks
+from ..processes import free_port, results, start_ranks
 
 pytestmark = pytest.mark.virtual
 
