@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,7 +80,7 @@ def npu_fusion_attention(
     return out, top, total, query.new_empty(0), 0, 0, 0
 
 
-def refuse(**arguments: Any) -> None:
+def refuse(**arguments: object) -> None:
     """Raise NotImplementedError for the first argument that is given."""
     for name, value in arguments.items():
         if value is not None:
