@@ -25,7 +25,7 @@ __all__ = ["NAME", "PREBUILT", "SOURCES", "compiler", "key", "library", "load"]
 NAME = "verl_npu_virtual_C"
 SOURCES = Path(__file__).parent / "csrc"
 PREBUILT = Path(__file__).parent / "prebuilt"
-FLAGS = ("-O1", "-g0", "-Wall", "-Wno-unused-parameter")
+FLAGS = ("-O1", "-finline-small-functions", "-g0", "-Wall", "-Wno-unused-parameter")
 SECONDS = 30  # what is announced: measured on two cores
 PATIENCE = 900.0  # how long to wait for another process that compiles
 

@@ -88,8 +88,8 @@ void charge(int device, size_t nbytes) {
     s.allocated[pool].add(size);
     s.requested[pool].add(static_cast<int64_t>(nbytes));
     s.blocks[pool].add(1);
-    s.reserved[pool].add(std::max<int64_t>(0, s.allocated[pool].current - s.reserved[pool].current));
-    s.segments[pool].add(std::max<int64_t>(0, s.blocks[pool].current - s.segments[pool].current));
+    if (s.allocated[pool].current > s.reserved[pool].current) s.reserved[pool].add(s.allocated[pool].current - s.reserved[pool].current);
+    if (s.blocks[pool].current > s.segments[pool].current) s.segments[pool].add(s.blocks[pool].current - s.segments[pool].current);
   }
 }
 
@@ -220,17 +220,6 @@ std::array<Stats*, 5> all(MemoryStats& stats) {
 }
 
 }  // namespace
-
-void Stat::add(int64_t amount) {
-  current += amount;
-  allocated += amount;
-  peak = std::max(peak, current);
-}
-
-void Stat::remove(int64_t amount) {
-  current -= amount;
-  freed += amount;
-}
 
 c10::Allocator* npu_allocator() { return &g_allocator; }
 

@@ -1,4 +1,6 @@
 // Every operator without a kernel of its own runs the CPU kernel on zero-copy aliases of its tensors.
+#include "fallback.h"
+
 #include "alias.h"
 #include "allocator.h"
 #include "copies.h"
@@ -10,6 +12,9 @@
 #include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <string_view>
 #include <unordered_set>
 
@@ -17,21 +22,48 @@ namespace verl_npu {
 namespace {
 
 // Operators that take host tensors beside device tensors on a real accelerator too.
-bool accepts_host_tensors(const c10::OperatorHandle& op) {
+bool accepts_host_tensors(const std::string& name) {
   static const std::unordered_set<std::string_view> names = {
       "aten::index",        "aten::index_put",   "aten::index_put_",     "aten::_index_put_impl_",
       "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::_pack_padded_sequence", "aten::_ctc_loss",
       "aten::_ctc_loss_backward"};
-  return names.count(op.schema().name()) > 0;
+  return names.count(name) > 0;
 }
 
 // Operators whose result has a shape that only the NPU knows: the host waits for it.
-bool waits(const c10::OperatorHandle& op) {
+bool waits(const std::string& name) {
   static const std::unordered_set<std::string_view> names = {
       "aten::nonzero", "aten::masked_select", "aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
       "aten::unique_dim_consecutive", "aten::repeat_interleave", "aten::equal", "aten::bincount"};
-  return names.count(op.schema().name()) > 0;
+  return names.count(name) > 0;
 }
+
+bool takes_generator(const c10::Argument& argument) {
+  const auto& type = argument.type();
+  if (type->kind() == c10::TypeKind::GeneratorType) return true;
+  return type->kind() == c10::TypeKind::OptionalType &&
+         type->expectRef<c10::OptionalType>().getElementType()->kind() == c10::TypeKind::GeneratorType;
+}
+
+// What a call needs to know of its operator.
+struct Plan {
+  explicit Plan(const c10::OperatorHandle& op)
+      : results(op.schema().returns().size()),
+        computes(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)),
+        accepts_host(accepts_host_tensors(op.schema().name())),
+        waited_for(waits(op.schema().name())) {
+    for (const auto& argument : op.schema().arguments()) {
+      const auto* info = argument.alias_info();
+      written.push_back(info != nullptr && info->isWrite());
+      if (takes_generator(argument)) generators.push_back(written.size() - 1);
+    }
+  }
+
+  c10::SmallVector<bool, 16> written;  // by argument
+  c10::SmallVector<size_t, 1> generators;
+  size_t results;
+  bool computes, accepts_host, waited_for;
+};
 
 struct Pair {
   at::Tensor npu;
@@ -42,7 +74,7 @@ struct Pair {
 // The tensors of one call, and the device on which it runs.
 class Call {
  public:
-  explicit Call(const c10::OperatorHandle& op) : op_(op) {}
+  Call(const c10::OperatorHandle& op, const Plan& plan) : op_(op), plan_(plan) {}
 
   int device() const { return device_ < 0 ? current_device() : device_; }
 
@@ -52,10 +84,15 @@ class Call {
       if (tensor.dim() > 0 && host_ == nullptr) host_ = tensor.unsafeGetTensorImpl();
       return tensor;
     }
+    // A tensor that is given twice is one tensor to the kernel too: `x * x`, or `out` that is an input.
+    for (auto& pair : pairs_) {
+      if (!pair.npu.is_same(tensor)) continue;
+      pair.written = pair.written || written;
+      return pair.cpu;
+    }
     use(tensor.device().index());
-    auto alias = cpu_alias(tensor);
-    pairs_.push_back({tensor, alias, written});
-    return alias;
+    pairs_.push_back({tensor, cpu_alias(tensor), written});
+    return pairs_.back().cpu;
   }
 
   void use(int index) {
@@ -65,7 +102,7 @@ class Call {
   }
 
   void check_devices() const {
-    TORCH_CHECK(host_ == nullptr || pairs_.empty() || accepts_host_tensors(op_),
+    TORCH_CHECK(host_ == nullptr || pairs_.empty() || plan_.accepts_host,
                 "Expected all tensors to be on the same device, but found at least two devices, npu:", device(), " and cpu! (",
                 op_.schema().name(), ")");
   }
@@ -107,12 +144,11 @@ class Call {
   }
 
   const c10::OperatorHandle& op_;
+  const Plan& plan_;
   c10::SmallVector<Pair, 4> pairs_;
   int device_ = -1;
   const c10::TensorImpl* host_ = nullptr;
 };
-
-bool writes(const c10::AliasInfo* info) { return info != nullptr && info->isWrite(); }
 
 void to_cpu(Call& call, c10::IValue& value, bool written) {
   if (value.isTensor()) {
@@ -145,29 +181,19 @@ void to_npu(const Call& call, c10::IValue& value) {
   }
 }
 
-bool takes_generator(const c10::Argument& argument) {
-  const auto& type = argument.type();
-  if (type->kind() == c10::TypeKind::GeneratorType) return true;
-  return type->kind() == c10::TypeKind::OptionalType &&
-         type->expectRef<c10::OptionalType>().getElementType()->kind() == c10::TypeKind::GeneratorType;
-}
-
-void cpu_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const auto& schema = op.schema();
-  TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU), "operator ", schema.operator_name(),
+void run(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* stack) {
+  TORCH_CHECK_NOT_IMPLEMENTED(plan.computes, "operator ", op.schema().operator_name(),
                               " is not implemented by the virtual Ascend: it has no CPU kernel to fall back on");
-  const auto& parameters = schema.arguments();
-  const auto count = parameters.size();
+  const auto count = plan.written.size();
   const auto first = stack->size() - count;
-  Call call(op);
+  Call call(op, plan);
   for (size_t i = 0; i < count; ++i) {
     auto& value = (*stack)[first + i];
-    if (!value.isNone()) to_cpu(call, value, writes(parameters[i].alias_info()));
+    if (!value.isNone()) to_cpu(call, value, plan.written[i]);
   }
   call.check_devices();
-  if (copies::delayed() && waits(op)) copies::synchronize_current(call.device());
-  for (size_t i = 0; i < count; ++i) {
-    if (!takes_generator(parameters[i])) continue;
+  if (plan.waited_for && copies::delayed()) copies::synchronize_current(call.device());
+  for (const auto i : plan.generators) {
     auto& value = (*stack)[first + i];
     value = generator_for(value.isNone() ? std::nullopt : std::optional<at::Generator>(value.toGenerator()), call.device());
   }
@@ -176,11 +202,45 @@ void cpu_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   }
   call.write_back();
-  const auto results = schema.returns().size();
-  for (size_t i = stack->size() - results; i < stack->size(); ++i) to_npu(call, (*stack)[i]);
+  for (size_t i = stack->size() - plan.results; i < stack->size(); ++i) to_npu(call, (*stack)[i]);
 }
 
+void cpu_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) { run(op, Plan(op), stack); }
+
+// The same for one operator, whose plan is made once.
+class Fallback final : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    std::call_once(once_, [&] { plan_.emplace(op); });
+    run(op, *plan_, stack);
+  }
+
+ private:
+  std::once_flag once_;
+  std::optional<Plan> plan_;
+};
+
 }  // namespace
+}  // namespace verl_npu
+
+namespace verl_npu {
+
+// Operators whose shapes ATen computes apart from their values have a composite form for every device: it makes the
+// result, and calls the variant that writes into it, which would fall back. This way they go to the CPU at once, and
+// what both parts do is done once.
+void register_fallbacks() {
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (name.getNamespace() != "aten") continue;
+    const auto op = c10::Dispatcher::singleton().findOp(name);
+    if (!op.has_value() || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) ||
+        !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+        !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional))
+      continue;
+    library->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Fallback>()));
+  }
+}
+
 }  // namespace verl_npu
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {

@@ -2,6 +2,7 @@
 #include "alias.h"
 #include "allocator.h"
 #include "copies.h"
+#include "fallback.h"
 #include "faults.h"
 #include "generator.h"
 #include "hccl.h"
@@ -15,6 +16,7 @@ using namespace verl_npu;
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   py::module_::import("torch.distributed");  // registers c10d::Backend, the base class below
+  register_fallbacks();
 
   m.def("configure", &configure);
   m.def("init", &initialise);
