@@ -1,4 +1,7 @@
-"""The public names of the torch_npu that is pretended: names.json, made by scripts/record_names.py from the wheels."""
+"""The public names of the torch_npu that the virtual Ascend pretends to be.
+
+names.json holds them; a script has made it from the wheels.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ def _recorded() -> dict[str, dict[str, str]]:
 
 
 def of_module(module: str, version: str) -> list[str]:
-    """What a module offers in a version: of the oldest recorded one, where that is older still."""
-    # A name's first version and, where it went, the first without it.
+    """The names that a module offers in a version, or in the oldest recorded version if that is newer."""
+    # Each name's first version and, if it was removed, the first version without it.
     spans = {name: [Version(v) for v in text.split()] for name, text in _recorded().get(module, {}).items()}
     oldest = min((span[0] for span in spans.values()), default=Version("0"))
     wanted = max(Version(Version(version).base_version), oldest)

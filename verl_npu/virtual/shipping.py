@@ -20,7 +20,9 @@ __all__ = ["ship"]
 
 
 def ship(torch_version: str, cache: Path) -> list[Path]:
-    """Where the package now has the device for this torch, and libhccl.so; compiles them if the cache has none.
+    """Copy the device for this torch, and libhccl.so, into the package, and return their paths.
+
+    What the cache lacks is compiled.
 
     Raises:
         BuildError: it cannot be compiled.
@@ -39,7 +41,7 @@ def _copy(compiled: Path) -> Path:
 
 
 def main() -> None:
-    """Ship for the torch of this environment, and print where."""
+    """Ship for the torch of this environment, and print the paths."""
     import torch
 
     try:

@@ -42,7 +42,7 @@ def key(torch_version: str, sources: Path = SOURCES) -> str:
 
 
 def library(torch_version: str, cache: Path) -> Path:
-    """The compiled device: shipped beside the package, cached, or compiled now.
+    """The path of the compiled device, which is shipped with the package, cached, or compiled now.
 
     Raises:
         BuildError: no compiler, no ninja, the compiler failed, or another process has been compiling for 15 minutes.

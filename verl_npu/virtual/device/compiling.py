@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import build
 
-# torch's headers take 10 s and 1 GiB, whatever follows them: two units, each read once, and not one for every source.
+# To read torch's headers takes 10 s and 1 GiB, so the sources are compiled as two units and not each by itself.
 _OPERATORS = "torch/library.h"
 
 
@@ -24,7 +24,7 @@ def units(sources: Path) -> dict[str, list[Path]]:
 
 
 def main(folder: str) -> None:
-    """Leave `verl_npu_virtual_C.so` in `folder`."""
+    """Compile `verl_npu_virtual_C.so` into `folder`."""
     from torch.utils import cpp_extension
 
     written = []

@@ -2,8 +2,8 @@
 
 A thread that asks for Python's lock while the interpreter ends brings the process down ("terminate called without an
 active exception"). Autograd has a thread for each NPU, started by the first backward of the process, that takes the
-lock as it starts, and again as it lets go of a backward that is over; gloo's threads take it where they are the last
-to let go of a tensor. A program that ends right then would meet that: it waits until they sleep.
+lock as it starts, and again as it lets go of a backward that is over; gloo's threads take it if they are the last to
+let go of a tensor. So a program that ends waits until these threads sleep.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import time
 from pathlib import Path
 
-PATIENCE = 2.0  # seconds: whoever is still busy then is busy with something else
+PATIENCE = 2.0  # seconds: a thread that is busy for longer is not about to sleep
 PAUSE = 0.001
 
 _TASKS = Path("/proc/self/task")
@@ -31,7 +31,7 @@ def settle() -> None:
     quiet = 0
     while len(os.listdir(_TASKS)) > 1 and quiet < 2 and time.monotonic() < end:
         time.sleep(PAUSE)
-        # The lock was free: a thread that waited for it is running by now.
+        # The sleep let go of the lock: a thread that waited for it runs by now.
         quiet = 0 if _busy() else quiet + 1
 
 

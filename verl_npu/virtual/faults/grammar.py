@@ -96,10 +96,10 @@ _TAKES: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def parse(text: str) -> tuple[Fault, ...]:
-    """The faults of a value of `VERL_NPU_VIRTUAL_FAULTS`.
+    """Parse a value of `VERL_NPU_VIRTUAL_FAULTS`.
 
     Raises:
-        SettingError: it is not of the grammar; the message names the fault and what was expected.
+        SettingError: it does not follow the grammar; the message names the fault and what was expected.
     """
     return tuple(_fault(item.strip()) for item in text.split(",") if item.strip())
 

@@ -19,10 +19,10 @@ FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
 
 
 def library(cache: Path) -> Path:
-    """The library: shipped beside the package, cached, or compiled now, in 2 s and without torch.
+    """The path of the library, which is shipped with the package, cached, or compiled now, in 2 s and without torch.
 
     Raises:
-        BuildError: no compiler, or it failed.
+        BuildError: there is no compiler, or it failed.
     """
     key = (
         f"hccl-{platform.machine()}-{hashlib.sha256(' '.join(FLAGS).encode() + SOURCE.read_bytes()).hexdigest()[:16]}"

@@ -1,7 +1,7 @@
 """Reference operators of torch_npu: what the documentation of op-plugin says, in plain torch.
 
-They run wherever their tensors are. Differentiable exactly where the real operator has an autograd formula
-(op-plugin's derivatives.yaml); elsewhere a gradient raises.
+They run on the device of their tensors. They are differentiable if the real operator has an autograd formula
+(op-plugin's derivatives.yaml); otherwise a gradient raises.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The operators under `torch.ops.npu`, with the schemas of the torch_npu that is pretended.
+"""The operators under `torch.ops.npu`, with the schemas of the torch_npu that the virtual Ascend pretends to be.
 
-`operators/schemas.json` holds the real ones (made by scripts/record_schemas.py from the wheels). An operator or a
-parameter that a version does not have does not exist when that version is pretended.
+schemas.json holds the real ones; a script has made it from the wheels. An operator or a parameter that this version
+does not have does not exist here either.
 """
 
 from __future__ import annotations
@@ -10,21 +10,34 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from packaging.version import Version
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = ["RECORDED", "of_version", "register", "versions"]
 
-Operator = Callable[..., Any]
+Operator = Callable[..., object]
+
+
+class _Recorded(TypedDict):
+    """schemas.json."""
+
+    versions: list[str]
+    operators: dict[str, dict[str, list[str]]]
+    """By operator and by the version from which on they hold, its schemas; none once it is gone."""
+
 
 RECORDED = Path(__file__).with_name("schemas.json")
-_libraries: list[Any] = []  # a library that is dropped takes its operators along
+_libraries: list[torch.library.Library] = []  # a library that is dropped takes its operators along
 
 
 @functools.cache
-def _recorded() -> dict[str, Any]:
-    return json.loads(RECORDED.read_text())  # type: ignore[no-any-return]
+def _recorded() -> _Recorded:
+    recorded: _Recorded = json.loads(RECORDED.read_text())
+    return recorded
 
 
 def versions() -> list[str]:
@@ -44,7 +57,7 @@ def of_version(version: str) -> dict[str, list[str]]:
     return found
 
 
-def register(functions: Mapping[str, Operator], version: str) -> dict[str, Any]:
+def register(functions: Mapping[str, Operator], version: str) -> dict[str, Operator]:
     """Define the operators of `version` under `torch.ops.npu`, once per process.
 
     They are compositions of other operators: what those are differentiable in, these are too.
@@ -65,13 +78,13 @@ def register(functions: Mapping[str, Operator], version: str) -> dict[str, Any]:
     return {name: getattr(torch.ops.npu, name) for name in offered}
 
 
-def _by_name(function: Operator, schema: Any) -> Operator:
-    # torch leaves out arguments that have the schema's defaults, which are not those of ours in every version.
+def _by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
+    # torch leaves out arguments that are the schema's defaults. In some versions those are not our function's.
     names = [argument.name for argument in schema.arguments]
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
 
     @functools.wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args: object, **options: object) -> object:
         results = function(**{**defaults, **dict(zip(names, args, strict=False)), **options})
         # Later versions have more results, behind those of the earlier ones.
         return results[: len(schema.returns)] if isinstance(results, tuple) else results

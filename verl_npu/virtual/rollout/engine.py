@@ -6,16 +6,54 @@ import copy
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from ...errors import RolloutError
 
-__all__ = ["Answers", "Engine", "check_layout", "engine_of", "sampling"]
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+__all__ = [
+    "Answers",
+    "Engine",
+    "ModelSettings",
+    "RolloutSettings",
+    "Sampling",
+    "check_layout",
+    "engine_of",
+    "sampling",
+]
 
 PARALLEL = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+
+
+class RolloutSettings(Protocol):
+    """What is used of verl's section `rollout`."""
+
+    dtype: str
+    load_format: str
+
+    def get(self, key: str, default: int) -> int: ...
+
+
+class ModelSettings(Protocol):
+    """What is used of verl's section `model`."""
+
+    hf_config: PretrainedConfig
+    local_path: str
+    tokenizer: PreTrainedTokenizerBase
+
+
+class Sampling(TypedDict, total=False):
+    """The sampling parameters of transformers."""
+
+    do_sample: bool
+    temperature: float
+    top_p: float
+    top_k: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +66,7 @@ class Answers:
     """(batch, new tokens), fp32, of the chosen tokens at the sampling temperature."""
 
 
-def check_layout(config: Any, model_config: Any) -> None:
+def check_layout(config: RolloutSettings, model_config: ModelSettings) -> None:
     """Raise RolloutError for a parallel layout or a model that this engine cannot serve."""
     for key in PARALLEL:
         size = config.get(key, 1)
@@ -52,7 +90,7 @@ def check_layout(config: Any, model_config: Any) -> None:
 class Engine:
     """A model of its own, whose weights come from a trainer through `update`, or from a checkpoint through `load`."""
 
-    def __init__(self, hf_config: Any, dtype: str, pad_token_id: int, announce: bool) -> None:
+    def __init__(self, hf_config: PretrainedConfig, dtype: str, pad_token_id: int, announce: bool) -> None:
         # Which attention the trainer uses is the trainer's business: a copy, so that its config stays as it is.
         config = copy.deepcopy(hf_config)
         model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="sdpa")
@@ -123,7 +161,7 @@ class Engine:
         mask: torch.Tensor,
         length: int,
         eos: int | list[int] | None,
-        sampling: dict[str, Any],
+        sampling: Sampling,
         with_log_probs: bool,
     ) -> Answers:
         """Answer prompts (batch, prompt tokens), padded on the left, with at most `length` tokens each.
@@ -155,15 +193,15 @@ class Engine:
         return Answers(responses, log_probs)
 
 
-def engine_of(config: Any, model_config: Any, announce: bool) -> Engine:
-    """The engine of a rollout; it has a checkpoint's weights from the start where `load_format` is not dummy."""
+def engine_of(config: RolloutSettings, model_config: ModelSettings, announce: bool) -> Engine:
+    """The engine of a rollout; it has a checkpoint's weights from the start if `load_format` is not dummy."""
     engine = Engine(model_config.hf_config, config.dtype, model_config.tokenizer.pad_token_id, announce)
     if config.load_format != "dummy":
         engine.load(model_config.local_path)
     return engine
 
 
-def sampling(do_sample: bool, temperature: float, top_p: float, top_k: int) -> dict[str, Any]:
+def sampling(do_sample: bool, temperature: float, top_p: float, top_k: int) -> Sampling:
     """Return vLLM's sampling parameters as transformers has them."""
     if not do_sample or temperature == 0:
         return {"do_sample": False}

@@ -1,4 +1,4 @@
-// Failures that the user asks for (VERL_NPU_VIRTUAL_FAULTS; the grammar is in faults.py).
+// Failures that the user asks for (VERL_NPU_VIRTUAL_FAULTS; the grammar is in virtual/faults/grammar.py).
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 
 namespace verl_npu {
 
-// A reduction: its operation and the dtype, in the operation that torch_npu calls `function`. Where `casts`, torch_npu
+// A reduction: its operation and the dtype, in the operation that torch_npu calls `function`. If `casts`, torch_npu
 // reduces bool and uint8 as int32.
 void check_reduction(const char* function, const c10d::ReduceOp& op, const at::Tensor& tensor, bool casts);
 

@@ -35,7 +35,7 @@ bool initialised() noexcept;
 bool in_bad_fork() noexcept;
 
 int current_device() noexcept;
-void set_device(int index);            // raises where there is no such NPU
+void set_device(int index);            // raises if there is no such NPU
 void unchecked_set_device(int index) noexcept;
 int resolve(const c10::Device& device); // an explicit index, or the current one
 void check_index(int index);

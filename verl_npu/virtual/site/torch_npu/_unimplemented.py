@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from verl_npu import environment
 from verl_npu.virtual import names
@@ -18,7 +18,7 @@ class Unimplemented:
     def __init__(self, name: str) -> None:
         self.__name__ = name
 
-    def __call__(self, *_args: Any, **_options: Any) -> NoReturn:
+    def __call__(self, *_args: object, **_options: object) -> NoReturn:
         name = environment.VIRTUAL.name
         raise NotImplementedError(f"{self.__name__} is not implemented by the virtual Ascend ({name} is set)")
 
