@@ -139,7 +139,7 @@ def _padding() -> dict[str, float]:
     import torch
     from torch import Tensor
 
-    from verl_npu.features.attention import pad_input, unpad_input
+    from verl_npu.features.attention.padding import pad_input, unpad_input
 
     class Take(torch.autograd.Function):
         @staticmethod

@@ -110,10 +110,10 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int)
         for name, way in ways.items():
             if name == "each" and turn > 2:
                 continue
-            group.exchange(f"{name}/{turn}", b"")
+            group.messages.exchange(f"{name}/{turn}", b"")
             began = time.perf_counter()
             way()
-            group.exchange(f"{name}/{turn}/done", b"")
+            group.messages.exchange(f"{name}/{turn}/done", b"")
             if turn:
                 spent[name].append(time.perf_counter() - began)
     group.close()

@@ -11,29 +11,30 @@ from harness.request import Request
 
 
 def run(request: Request, machine: Machine) -> int:
-    """Train and report; raises RunFailed when the job did not train."""
+    """Train and print what came of it; raises RunFailed if the job did not train."""
     # Not at the top: these live in the environment that the script makes first.
-    from harness import jobs, report, training
+    from harness import jobs, progress, summary, training
     from rich.console import Console
 
     result = request.output / "quickstart.json"
     # A run that dies early must not leave an older run's result to be taken for its own.
     result.unlink(missing_ok=True)
-    console = Console(no_color=request.plain, highlight=False)
+    # Without markup: a path may hold brackets.
+    console = Console(no_color=request.plain, highlight=False, markup=False)
     kind = "virtual NPUs (SIMULATED)" if machine.virtual else "NPUs"
     console.print(f"verl {request.pin.name}: GRPO on {request.npus} {kind}, {request.steps} steps")
     job = jobs.JOBS[request.job]
     plain = request.plain or not console.is_terminal
-    shown = report.Lines(request.steps, job) if plain else report.Bar(request.steps, job, console)
+    shown = progress.Lines(request.steps, job) if plain else progress.Bar(request.steps, job, console)
     with shown:
         outcome = training.train(request, machine, shown)
     training.write(result, outcome.as_json())
-    report.features(outcome, console)
+    summary.print_features(outcome.manifests, console)
     if outcome.values and not request.plain:
-        report.plot(outcome)
+        summary.plot(outcome)
     if outcome.values:
-        report.picture(outcome, request.output / "quickstart.png")
-    report.summary(outcome, console)
+        summary.picture(outcome, request.output / "quickstart.png")
+    summary.print_outcome(outcome, console)
     console.print(f"log {outcome.log}\nresult {result}")
     if not outcome.trained:
         print(training.tail(outcome.log), file=sys.stderr)

@@ -14,13 +14,13 @@ from harness.request import Request
 def run(request: Request, machine: Machine) -> int:
     """Train and judge; raises RunFailed with all that is wrong."""
     # Not at the top: these live in the environment that the script makes first.
-    from harness import jobs, manifests, report, training, weights
+    from harness import jobs, manifests, progress, summary, training, weights
 
     job = jobs.JOBS[request.job]
     result = request.output / "smoke.json"
     # A run that dies early must not leave an older run's result to be taken for its own.
     result.unlink(missing_ok=True)
-    outcome = training.train(request, machine, report.Lines(request.steps, job))
+    outcome = training.train(request, machine, progress.Lines(request.steps, job))
     training.write(result, {**outcome.as_json(), "job": request.job})
     if not outcome.trained:
         print(training.tail(outcome.log), file=sys.stderr)
@@ -34,7 +34,7 @@ def run(request: Request, machine: Machine) -> int:
         print(f"smoke.sh: {line}", file=sys.stderr)
     if wrong:
         raise RunFailed(f"{len(wrong)} checks failed, first: {wrong[0]}. The whole log: {outcome.log}")
-    steps = f"{len(outcome.values)} steps, {job.label} {report.shape(outcome.values)}"
+    steps = f"{len(outcome.values)} steps, {job.label} {summary.shape(outcome.values)}"
     print(f"ok: {request.job} at {request.pin.name}: {steps}")
     return 0
 

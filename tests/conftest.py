@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from .interpreter import Interpreter
+
 PROJECT = Path(__file__).resolve().parents[1]
 # The scripts are no package that is installed.
 sys.path.insert(0, str(PROJECT / "scripts"))
@@ -42,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def source() -> Callable[[str, str], Path]:
     """Give the source of an upstream at a pin: downloaded once, or a checkout; skips where neither can be had."""
 
-    from harness import sources
+    from maintain import sources
 
     def find(upstream: str, pin: str) -> Path:
         try:
@@ -71,3 +73,10 @@ def importable(source: Callable[[str, str], Path], tmp_path_factory: pytest.Temp
         return unpacked[pin]
 
     return find
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> Interpreter:
+    made = Interpreter(tmp_path / "site")
+    made.site.mkdir()
+    return made

@@ -6,56 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from .interpreter import SHOW, Interpreter
+
 FEATURES = {"device", "attention", "fused_ops", "rollout", "weight_sync", "megatron", "fleet"}
-SHOW = "import json, verl_npu; print(json.dumps(verl_npu.status()))"
-
-
-@dataclass
-class Result:
-    out: str
-    err: str
-    code: int
-
-    @property
-    def status(self) -> dict:
-        return json.loads(self.out.splitlines()[-1])
-
-
-@dataclass
-class Interpreter:
-    """Runs programs with a folder of fake packages first on the path."""
-
-    site: Path
-
-    def package(self, name: str, source: str = "") -> None:
-        path = self.site / name / "__init__.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source)
-
-    def run(self, program: str, **environment: str) -> Result:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "ASCEND_"))}
-        path = os.pathsep.join([str(self.site), *filter(None, [os.environ.get("PYTHONPATH")])])
-        result = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**inherited, "PYTHONPATH": path, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        return Result(result.stdout, result.stderr, result.returncode)
-
-
-@pytest.fixture
-def interpreter(tmp_path: Path) -> Interpreter:
-    made = Interpreter(tmp_path / "site")
-    made.site.mkdir()
-    return made
 
 
 @pytest.fixture
@@ -187,6 +144,59 @@ def test_an_error_inside_us_does_not_break_the_import(ascend) -> None:
     assert result.out == "alive\n"
     (line,) = result.err.splitlines()
     assert "broken" in line
+
+
+STRICT = {"VERL_NPU": "on", "VERL_NPU_STRICT": "1"}
+# A verl that imports torch, as the real one does, and a program that tries it twice and then uses torch.
+TWICE = """
+for _ in range(2):
+    try:
+        import verl
+    except Exception as error:
+        print(type(error).__name__)
+import torch
+print(torch.ones(1).item())
+"""
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize(
+    ("environment", "error"),
+    [(STRICT, "DriftError"), ({"VERL_NPU": "on", "VERL_NPU_STRICT": "yes"}, "SettingError")],
+    ids=["drift under strict", "a wrong switch"],
+)
+def test_what_is_wrong_verl_raises_each_time_and_torch_never(interpreter, environment, error: str) -> None:
+    pytest.importorskip("torch")
+    interpreter.package("verl", "import torch")
+    result = interpreter.run(TWICE, **environment)
+    assert result.out.splitlines() == [error, error, "1.0"], result.err
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_a_stderr_that_takes_nothing_breaks_no_import_and_puts_nothing_on_stdout(
+    interpreter, redirection: str
+) -> None:
+    pytest.importorskip("torch")
+    interpreter.package("verl", "import torch")
+    command = f"{sys.executable} -c 'import verl; print(5)' {redirection}"
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("VERL_")}
+    path = os.pathsep.join([str(interpreter.site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    result = subprocess.run(
+        ["sh", "-c", command],
+        env={**inherited, "VERL_NPU": "on", "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (0, "5\n")
+
+
+def test_a_folder_named_torch_npu_is_no_ascend_software(interpreter) -> None:
+    (interpreter.site / "torch_npu").mkdir()
+    interpreter.package("verl")
+    result = interpreter.run(f"import verl_npu, verl; {SHOW}")
+    assert (result.status["active"], result.err) == (False, "")
 
 
 @pytest.mark.parametrize("group", ["torch.backends", "verl.plugins", "vllm.general_plugins"])

@@ -1,4 +1,4 @@
-"""A wheel holds all that a checkout does: it judges the same upstream alike, with its own locks."""
+"""What is shipped: a wheel that judges the same upstream as the checkout does, and a source archive with its tests."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
+from collections.abc import Sequence
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from verl_npu.features import locks_folder
 
 PROJECT = Path(__file__).resolve().parents[1]
+USERS = ("torch", "torch-npu", "verl", "transformers", "vllm", "vllm-ascend", "mindspeed", "ray")
 
 
 def check(path: Path, *arguments: str) -> tuple[str, str]:
@@ -34,6 +40,31 @@ def check(path: Path, *arguments: str) -> tuple[str, str]:
     assert result.returncode in (0, 1), result.stderr
     folder, _, content = result.stdout.partition("\n")
     return folder, content
+
+
+def unconditional(requirements: Sequence[str]) -> set[str]:
+    """The packages that an installation without extras brings, by their normalised names."""
+    parsed = [Requirement(line) for line in requirements]
+    wanted = [one for one in parsed if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return {canonicalize_name(one.name) for one in wanted}
+
+
+@pytest.fixture(scope="session")
+def requirements(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
+        return Parser().parsestr(archive.read(metadata).decode()).get_all("Requires-Dist", [])
+
+
+@pytest.fixture(scope="session")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The files of the source archive, below its one folder."""
+    folder = tmp_path_factory.mktemp("sdist")
+    command = [sys.executable, "-m", "build", "--sdist", "--outdir", str(folder), str(PROJECT)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    (made,) = folder.glob("verl_npu-*.tar.gz")
+    with tarfile.open(made) as archive:
+        return {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
 
 
 def test_a_wheel_works_as_the_checkout_does(wheel: Path, tmp_path: Path) -> None:
@@ -57,15 +88,41 @@ def test_the_wheel_holds_every_lock_and_the_device_and_no_tests(wheel: Path) -> 
     assert not [name for name in names if name.startswith(("tests/", "scripts/", "benchmarks/"))]
 
 
-@pytest.mark.parametrize("name", ["torch", "torch_npu", "verl", "transformers", "vllm"])
-def test_it_asks_for_none_of_the_users_packages(wheel: Path, name: str) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        (metadata,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
-        required = [
-            line.partition(": ")[2]
-            for line in archive.read(metadata).decode().splitlines()
-            if line.startswith("Requires-Dist")
-        ]
-    assert required
-    plain = [line for line in required if "extra ==" not in line]
-    assert not [line for line in plain if line.split(">")[0].split("<")[0].split("=")[0].strip() == name]
+@pytest.mark.parametrize("name", USERS)
+def test_it_asks_for_none_of_the_users_packages(requirements: list[str], name: str) -> None:
+    assert requirements
+    assert name not in unconditional(requirements)
+
+
+@pytest.mark.parametrize("line", ["torch~=2.5", "Torch", "torch_npu!=2.6", "torch-npu[x]>=2 ; python_version>'3'"])
+def test_a_requirement_is_recognised_however_it_is_written(line: str) -> None:
+    assert unconditional([line]) & set(USERS)
+
+
+def test_an_extra_is_not_part_of_a_plain_installation() -> None:
+    assert unconditional(["pytest>=8; extra == 'test'", "click>=8.1"]) == {"click"}
+
+
+def test_a_plain_installation_brings_these_and_no_others(requirements: list[str]) -> None:
+    assert unconditional(requirements) == {"click", "packaging", "wrapt"}
+
+
+def tracked() -> set[str]:
+    """The files of the checkout; skips where git does not know them, as in an unpacked source archive."""
+    answer = subprocess.run(["git", "-C", str(PROJECT), "ls-files"], capture_output=True, text=True, check=False)
+    if answer.returncode:
+        pytest.skip("this is no git checkout")
+    return {name for name in answer.stdout.splitlines() if (PROJECT / name).is_file()}
+
+
+def test_the_source_archive_holds_the_tests_the_scripts_and_the_documents(sdist: set[str]) -> None:
+    left_out = {name for name in tracked() - sdist if not name.startswith(".ci/")}
+    assert not left_out
+
+
+def test_the_source_archive_holds_nothing_that_is_not_checked_in(sdist: set[str]) -> None:
+    # PKG-INFO is made with the archive; a file that is new in this checkout may be about to be added.
+    new = subprocess.run(
+        ["git", "-C", str(PROJECT), "ls-files", "--others", "--exclude-standard"], capture_output=True, text=True
+    ).stdout.splitlines()
+    assert sdist - tracked() - set(new) <= {"PKG-INFO"}

@@ -42,7 +42,20 @@ _session: Session | None = None
 
 
 def activate() -> None:
-    """Patch verl in this process when it is imported, if there is Ascend software. Repeating it does nothing."""
+    """Patch verl in this process when it is imported, if there is Ascend software. Repeating it does nothing.
+
+    Called by the end of `import torch` it never raises: what is wrong, the import of verl raises.
+    """
+    origin = _caller(sys._getframe(1))
+    try:
+        _activate(origin)
+    except Exception as error:
+        if origin != _ORIGINS["_import_device_backends"]:
+            raise
+        _raise_from_trigger(error)
+
+
+def _activate(origin: str) -> None:
     global _active, _origin
     try:
         _bring_up_virtual()
@@ -56,14 +69,14 @@ def activate() -> None:
     from .registry.apply import hooks
 
     _active = True
-    _origin = _caller(sys._getframe(1))
+    _origin = origin
     hooks.add_hook(_TRIGGER, _begin, before=True)
     if _TRIGGER in sys.modules:
         _begin(sys.modules[_TRIGGER])
 
 
 def autoload() -> None:
-    """Called at the end of `import torch`; never raises."""
+    """The entry point of `torch.backends`: called at the end of `import torch`, it never raises."""
     activate()
 
 
@@ -135,8 +148,27 @@ def _has_torch_npu() -> bool:
     # What importlib.util.find_spec does for a top-level name, without importing importlib.util.
     if "torch_npu" in sys.modules:
         return True
-    searches = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
-    return any(search is not None and search("torch_npu", None) is not None for search in searches)
+    for finder in sys.meta_path:
+        search = getattr(finder, "find_spec", None)
+        spec = search("torch_npu", None) if search is not None else None
+        if spec is not None:
+            # A mere folder of that name has no origin: it is no package that could be imported.
+            return spec.origin is not None
+    return False
+
+
+def _raise_from_trigger(error: Exception) -> None:
+    # torch would say that it cannot load us, and could not be imported again in this process.
+    from .registry.apply import hooks
+
+    def refuse(module: ModuleType) -> None:
+        raise error
+
+    spec = getattr(sys.modules.get(_TRIGGER), "__spec__", None)
+    if getattr(spec, "_initializing", False):
+        hooks.add_hook(_TRIGGER, refuse)
+    else:
+        reporting.warn(f"{error}; verl is imported already, so this could not be raised by its import")
 
 
 def _begin(module: ModuleType) -> None:

@@ -19,11 +19,15 @@ __all__ = [
     "EngineError",
     "FleetError",
     "GroupError",
+    "HiddenDeviceError",
     "LockError",
     "MetadataError",
+    "MindSpeedImportError",
+    "NoFlashAttentionError",
     "OverrideError",
     "PlacementError",
     "RealAscendError",
+    "RearrangeError",
     "RepatchError",
     "RewriteError",
     "RolloutError",
@@ -103,11 +107,22 @@ class CommandLineError(VerlNpuError):
 
 
 class DeviceContradictionError(VerlNpuError):
-    """The job asks for a device that this installation is not for."""
+    """The user sets trainer.device=cuda, and this installation is for NPUs."""
 
 
 class AttentionSettingError(VerlNpuError):
-    """A model asks of attention what transformers' NPU path would ignore."""
+    """The model's configuration has a setting that flash attention on NPUs would ignore without an error."""
+
+
+class NoFlashAttentionError(VerlNpuError, ImportError):
+    """This version of transformers cannot reach the NPU's flash attention.
+
+    It is an ImportError as well: transformers raises one if flash attention is missing, and callers catch that.
+    """
+
+
+class RearrangeError(VerlNpuError):
+    """verl-npu's `rearrange`, which replaces that of einops, was called with a pattern that it does not know."""
 
 
 class OverrideError(VerlNpuError):
@@ -118,7 +133,11 @@ class OverrideError(VerlNpuError):
 
 
 class PlacementError(VerlNpuError):
-    """A placement group asks for more than the cluster has."""
+    """A placement group needs more than the cluster has, or more than is free in time."""
+
+
+class HiddenDeviceError(VerlNpuError):
+    """Ray assigned a worker an NPU that ASCEND_RT_VISIBLE_DEVICES hides from it."""
 
 
 class FleetError(VerlNpuError):
@@ -126,7 +145,11 @@ class FleetError(VerlNpuError):
 
 
 class RewriteError(VerlNpuError):
-    """A function of upstream cannot be rebuilt with the one change that a patch makes to it."""
+    """A function of upstream does not contain the import or the constant that a patch replaces in it."""
+
+
+class MindSpeedImportError(VerlNpuError, ImportError):
+    """A package that MindSpeed imports is missing. An ImportError too, because that is what importers expect."""
 
 
 class RepatchError(VerlNpuError):

@@ -6,12 +6,13 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import cast, get_origin, get_type_hints
 
 from . import process
 from .errors import SourceError
-from .registry.activity import PatchEntry, RegistryActivity, UpstreamEntry
+from .registry.activity import FeatureEntry, PatchEntry, RegistryActivity, UpstreamEntry
 
 __all__ = [
     "Activity",
@@ -23,6 +24,9 @@ __all__ = [
 ]
 
 SCHEMA = 2
+
+_LARGEST = 16 << 20
+"""Bytes of a manifest: a hundred times what one with every patch has."""
 
 
 class Activity(RegistryActivity):
@@ -97,49 +101,64 @@ def read_manifests(folder: Path) -> list[Manifest]:
 
 def _read(path: Path) -> Manifest:
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise _no_manifest(path, str(error)) from error
+        content = json.loads(_text(path))
+    # The last: JSON that is nested too deeply.
+    except (OSError, ValueError, RecursionError) as error:
+        raise _no_manifest(path, (isinstance(error, OSError) and error.strerror) or str(error)) from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise _no_manifest(path, "something else")
     wrong = sorted(_wrong(content))
     if wrong:
-        raise _no_manifest(path, f"none or another kind of {', '.join(wrong)}")
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise _no_manifest(path, f"none or another kind of {', '.join(wrong[:3])}{more}")
     return cast(Manifest, content)
 
 
-def _wrong(content: Mapping[str, Any]) -> list[str]:
-    wrong = [name for name in _KINDS if not isinstance(content.get(name), _KINDS[name])]
-    if wrong:
-        return wrong
-    for name, feature in content["features"].items():
-        patches = feature.get("patches") if isinstance(feature, dict) else None
-        if not isinstance(patches, dict) or not isinstance(feature.get("state"), str):
-            wrong.append(f"features.{name}")
-        elif not all(isinstance(patch, dict) and patch.keys() >= _PATCH for patch in patches.values()):
-            wrong.append(f"features.{name}.patches")
-    for name, upstream in content["upstreams"].items():
-        if not isinstance(upstream, dict) or not upstream.keys() >= _UPSTREAM:
-            wrong.append(f"upstreams.{name}")
+def _text(path: Path) -> str:
+    # Whatever lies in the folder under such a name: a pipe would never end, and a huge file would fill the memory.
+    if not path.is_file():
+        raise ValueError("no ordinary file")
+    with path.open("rb") as stream:
+        data = stream.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
+        raise ValueError(f"more than {_LARGEST >> 20} MiB")
+    return data.decode()
+
+
+def _wrong(content: Mapping[str, object]) -> list[str]:
+    """Name the parts of a manifest that are missing or of another kind."""
+    wrong = _unlike(content, Manifest)
+    features, upstreams, tainted = (content.get(name) for name in ("features", "upstreams", "tainted"))
+    if isinstance(features, dict):
+        for name, feature in features.items():
+            wrong += [f"features.{name}.{part}" for part in _wrong_feature(feature)]
+    if isinstance(upstreams, dict):
+        for name, upstream in upstreams.items():
+            wrong += [f"upstreams.{name}.{part}" for part in _unlike(upstream, UpstreamEntry)]
+    if isinstance(tainted, list) and not all(isinstance(name, str) for name in tainted):
+        wrong.append("tainted")
     return wrong
 
 
-_KINDS: Mapping[str, type | tuple[type, ...]] = {
-    "version": str,
-    "active": bool,
-    "origin": str,
-    "simulated": bool,
-    "upstreams": dict,
-    "features": dict,
-    "tainted": list,
-    "seconds": (int, float),
-    "host": str,
-    "pid": int,
-    "token": str,
-    "role": str,
-}
-_PATCH = frozenset(PatchEntry.__annotations__)
-_UPSTREAM = frozenset(UpstreamEntry.__annotations__)
+def _wrong_feature(feature: object) -> list[str]:
+    wrong = _unlike(feature, FeatureEntry)
+    patches = feature.get("patches") if isinstance(feature, dict) else None
+    if isinstance(patches, dict):
+        for patch_id, patch in patches.items():
+            wrong += [f"patches.{patch_id}.{part}" for part in _unlike(patch, PatchEntry)]
+    return wrong
+
+
+def _unlike(content: object, declared: type) -> list[str]:
+    given = content if isinstance(content, dict) else {}
+    return [name for name, kind in _kinds(declared).items() if not isinstance(given.get(name), kind)]
+
+
+@cache
+def _kinds(declared: type) -> Mapping[str, type | tuple[type, ...]]:
+    hints = {name: get_origin(hint) or hint for name, hint in get_type_hints(declared).items()}
+    # JSON has one kind of number.
+    return {name: (int, float) if hint is float else hint for name, hint in hints.items()}
 
 
 def _no_manifest(path: Path, found: str) -> SourceError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -15,7 +14,7 @@ COLUMNS = ("data_source", "prompt", "reward_model")
 SOURCE = "verl-npu/sums"
 
 
-def _row(source: str, question: str, answer: str, truth: str, split: str, index: int) -> dict[str, Any]:
+def _row(source: str, question: str, answer: str, truth: str, split: str, index: int) -> dict[str, object]:
     return {
         "data_source": source,
         "prompt": [{"role": "user", "content": question}],
@@ -41,7 +40,7 @@ def generate(folder: Path, seed: int, train: int = 512, test: int = 64) -> tuple
     return paths[0], paths[1]
 
 
-def _write(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+def _write(path: Path, rows: Iterable[dict[str, object]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(list(rows)).to_parquet(path)
     return path

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.errors import RunFailed
 from verl_npu.errors import SourceError
 from verl_npu.features.fleet.comparison import differences
-from verl_npu.manifest import read_manifests
-
-Manifest = Mapping[str, Any]
+from verl_npu.manifest import Manifest, read_manifests
 
 DONE = frozenset({"applied", "native", "absent"})
 # A process that never imported a feature's targets has nothing to apply it to, as long as another one did.

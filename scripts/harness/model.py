@@ -40,17 +40,7 @@ def generate(folder: Path, seed: int, key_value_heads: int = 1, experts: int = 0
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
-    kind, more = Qwen2Config, {}
-    if experts:
-        kind = Qwen3MoeConfig
-        more = {
-            "num_experts": experts,
-            "num_experts_per_tok": EXPERTS_A_TOKEN,
-            "moe_intermediate_size": HIDDEN,
-            "norm_topk_prob": True,
-            "head_dim": HIDDEN // HEADS,
-        }
-    config = kind(
+    config = (Qwen3MoeConfig if experts else Qwen2Config)(
         vocab_size=VOCABULARY,
         hidden_size=HIDDEN,
         intermediate_size=2 * HIDDEN,
@@ -62,11 +52,21 @@ def generate(folder: Path, seed: int, key_value_heads: int = 1, experts: int = 0
         eos_token_id=fast.eos_token_id,
         pad_token_id=fast.pad_token_id,
         tie_word_embeddings=False,
-        **more,
+        **(_mixture(experts) if experts else {}),
     )
     torch.manual_seed(seed)
     AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(folder)
     return folder
+
+
+def _mixture(experts: int) -> dict[str, object]:
+    return {
+        "num_experts": experts,
+        "num_experts_per_tok": EXPERTS_A_TOKEN,
+        "moe_intermediate_size": HIDDEN,
+        "norm_topk_prob": True,
+        "head_dim": HIDDEN // HEADS,
+    }
 
 
 def obtain(source: str) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 LARGEST_SUM = 18
 
 
-def grade(data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None) -> float:
+def grade(data_source: str, solution_str: str, ground_truth: str, extra_info: object = None) -> float:
     """Grade from 0 to 1: three quarters for the share of digits, one for two leading digits close to the sum.
 
     Graded, because a random model never gives a right answer: right or wrong would teach it nothing.

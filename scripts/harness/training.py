@@ -10,16 +10,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness import dataset, jobs, manifests, model, process, reward
 from harness.errors import BadInput, RunFailed
 from harness.machine import Machine
 from harness.metrics import Steps
 from harness.request import Request
+from verl_npu.manifest import Manifest
 
 _ERROR = re.compile(r"^(\(\w+ pid=\d+\) )?([\w.]+\.)?\w*(Error|Exception): ")
 
@@ -36,7 +36,7 @@ class Outcome:
     values: list[float]
     """The job's metric by step."""
     steps: dict[int, dict[str, float]]
-    manifests: list[manifests.Manifest]
+    manifests: list[Manifest]
 
     @property
     def trained(self) -> bool:
@@ -58,7 +58,7 @@ class Outcome:
         spent = sum(metrics.get("timing_s/step", 0.0) for metrics in self.steps.values())
         return len(self.values) / spent if spent else 0.0
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the keys that outputs/quickstart.json and outputs/smoke.json share."""
         checkout = self.request.checkout
         known = self.request.pin.commit if checkout is None else checkout.revision
@@ -210,7 +210,7 @@ def missing_evidence(outcome: Outcome) -> list[str]:
     return [] if len(found) >= steps else [f"expected {steps} lines like {pattern!r} in the log, found {len(found)}"]
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
+def write(path: Path, content: Mapping[str, object]) -> None:
     """Write a result file in whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")

@@ -1,41 +1,21 @@
-"""`check`, `drift` and `explain` on edited copies of an installed verl; nothing of it is imported."""
+"""`check` and `drift` on edited copies of an installed verl; nothing of it is imported."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from verl_npu.cli import main
+from verl_npu.features import load
+
+from .conftest import Run
 
 pytestmark = pytest.mark.upstream
 MAIN = "verl/trainer/main_ppo.py"
 RAY = "verl/single_controller/ray/base.py"
-
-
-def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    return result.exit_code, result.output
-
-
-@pytest.fixture(scope="session")
-def pristine() -> Path:
-    spec = importlib.util.find_spec("verl")
-    if spec is None or spec.origin is None:
-        pytest.skip("verl is not installed")
-    return Path(spec.origin).parent
-
-
-@pytest.fixture
-def tree(pristine: Path, tmp_path: Path) -> Path:
-    shutil.copytree(pristine, tmp_path / "verl", ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
 
 
 def edit(tree: Path, file: str, old: str, new: str) -> None:
@@ -44,64 +24,64 @@ def edit(tree: Path, file: str, old: str, new: str) -> None:
     (tree / file).write_text(text.replace(old, new))
 
 
-def states(tree: Path) -> tuple[int, dict, dict[str, str]]:
+def states(run: Run, tree: Path) -> tuple[int, dict, dict[str, str]]:
     status, output = run("check", "--source", str(tree), "--json")
     content = json.loads(output)
     patches = {patch["id"]: patch["state"] for feature in content["features"] for patch in feature["patches"]}
     return status, content, patches
 
 
-def test_an_untouched_tree_is_exact_and_green(tree: Path) -> None:
-    status, content, _ = states(tree)
+def test_an_untouched_tree_is_exact_and_green(run: Run, tree: Path) -> None:
+    status, content, _ = states(run, tree)
     assert status == 0
     assert content["revision"] == {"nearest_pin": "v0.6.1", "exact": True, "differs": []}
 
 
-def test_an_upstream_that_is_not_there_is_said_to_be_not_found(tree: Path) -> None:
+def test_an_upstream_that_is_not_there_is_said_to_be_not_found(run: Run, tree: Path) -> None:
     _, output = run("check", "--source", str(tree))
     assert "mindspeed not found" in output.splitlines()[0]
 
 
-def test_changed_comments_change_nothing(tree: Path) -> None:
+def test_changed_comments_change_nothing(run: Run, tree: Path) -> None:
     edit(tree, MAIN, "# Check if Ray is not initialized", "# Is Ray there?\n    # And if not?")
     edit(tree, MAIN, '"""Initialize Ray cluster', '"""Start a Ray cluster')
-    before = states(tree)
+    before = states(run, tree)
     assert before[0] == 0
     assert before[1]["revision"] == {"nearest_pin": "v0.6.1", "exact": True, "differs": []}
 
 
-def test_a_renamed_function_is_gone(tree: Path) -> None:
+def test_a_renamed_function_is_gone(run: Run, tree: Path) -> None:
     edit(tree, MAIN, "run_ppo(", "run_the_ppo(")
-    status, content, patches = states(tree)
+    status, content, patches = states(run, tree)
     assert status == 1
-    assert patches["device.called_device"] == "drifted"
+    assert patches["device.set_npu_in_run_ppo_config"] == "drifted"
     assert content["revision"]["nearest_pin"] == "v0.6.1"
     assert content["revision"]["differs"] == ["verl.trainer.main_ppo:run_ppo"]
 
 
-def test_an_added_parameter_is_drift_for_a_wrapper(tree: Path) -> None:
+def test_an_added_parameter_is_drift_for_a_wrapper(run: Run, tree: Path) -> None:
     edit(tree, MAIN, "def run_ppo(config, task_runner_class=None)", "def run_ppo(config, task_runner_class=None, x=1)")
-    status, content, patches = states(tree)
-    assert (status, patches["device.called_device"]) == (1, "drifted")
+    status, content, patches = states(run, tree)
+    assert (status, patches["device.set_npu_in_run_ppo_config"]) == (1, "drifted")
     device = next(feature for feature in content["features"] if feature["name"] == "device")
     assert device["state"] == "drifted"
 
 
-def test_one_changed_operator_is_named_but_no_drift_for_a_wrapper(tree: Path) -> None:
+def test_one_changed_operator_is_named_but_no_drift_for_a_wrapper(run: Run, tree: Path) -> None:
     edit(tree, MAIN, "if not ray.is_initialized():", "if ray.is_initialized():")
-    status, content, patches = states(tree)
-    assert (status, patches["device.called_device"]) == (0, "verified")
+    status, content, patches = states(run, tree)
+    assert (status, patches["device.set_npu_in_run_ppo_config"]) == (0, "verified")
     assert content["revision"]["exact"] is False
     assert content["revision"]["differs"] == ["verl.trainer.main_ppo:run_ppo"]
 
 
-def test_a_moved_module_is_gone(tree: Path) -> None:
+def test_a_moved_module_is_gone(run: Run, tree: Path) -> None:
     (tree / RAY).rename(tree / "verl/single_controller/ray/moved.py")
-    status, _, patches = states(tree)
-    assert (status, patches["device.placed_or_refused"]) == (1, "drifted")
+    status, _, patches = states(run, tree)
+    assert (status, patches["device.refuse_job_that_cannot_be_placed"]) == (1, "drifted")
 
 
-def test_diff_shows_the_new_signature_and_not_upstreams_old_code(tree: Path) -> None:
+def test_diff_shows_the_new_signature_and_not_upstreams_old_code(run: Run, tree: Path) -> None:
     edit(tree, MAIN, "def run_ppo(config, task_runner_class=None)", "def run_ppo(config, task_runner_class=None, x=1)")
     _, output = run("check", "--source", str(tree), "--diff")
     assert "-signature (config, task_runner_class=None)" in output
@@ -109,7 +89,7 @@ def test_diff_shows_the_new_signature_and_not_upstreams_old_code(tree: Path) -> 
     assert "+def run_ppo(config, task_runner_class=None, x=1)" in output
 
 
-def test_check_imports_no_upstream_and_no_torch(tree: Path) -> None:
+def test_check_imports_no_upstream_and_no_torch(run: Run, tree: Path) -> None:
     program = (
         "import sys; from verl_npu.cli import main\n"
         f"try: main(['check', '--source', {str(tree)!r}])\n"
@@ -121,30 +101,30 @@ def test_check_imports_no_upstream_and_no_torch(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json", "markdown"])
-def test_drift_names_what_has_to_be_worked_on(tree: Path, form: str) -> None:
+def test_drift_names_what_has_to_be_worked_on(run: Run, tree: Path, form: str) -> None:
     edit(tree, MAIN, "def run_ppo(config, task_runner_class=None)", "def run_ppo(config, task_runner_class=None, x=1)")
     edit(tree, RAY, "placement_group", "a_placement_group")
     status, output = run("drift", "--source", str(tree), "--format", form)
     assert status == 1
-    assert "device.called_device" in output
+    assert "device.set_npu_in_run_ppo_config" in output
     assert "drifted" in output
     if form == "json":
         outcomes = {patch["id"]: patch["outcome"] for patch in json.loads(output)["patches"]}
-        assert outcomes["device.called_device"] == "drifted"
-        assert outcomes["device.placed_or_refused"] == "idle"
-        assert outcomes["fleet.compared_before_training"] == "fits"
+        assert outcomes["device.set_npu_in_run_ppo_config"] == "drifted"
+        assert outcomes["device.refuse_job_that_cannot_be_placed"] == "gone"
+        assert outcomes["fleet.compare_processes_before_training"] == "fits"
 
 
-def test_drift_says_what_landed(tree: Path) -> None:
+def test_drift_says_what_landed(run: Run, tree: Path) -> None:
     edit(tree, MAIN, "if not ray.is_initialized():", "auto_set_device(config)\n    if not ray.is_initialized():")
     status, output = run("drift", "--source", str(tree), "--format", "json")
     outcomes = {patch["id"]: patch["outcome"] for patch in json.loads(output)["patches"]}
-    assert outcomes["device.called_device"] == "landed"
+    assert outcomes["device.set_npu_in_run_ppo_config"] == "landed"
     assert status == 0
 
 
 @pytest.mark.parametrize("arguments", [("check", "--source", "/nonexistent"), ("drift", "--source", "/nonexistent")])
-def test_a_folder_that_is_no_verl_is_one_line(arguments: tuple[str, ...]) -> None:
+def test_a_folder_that_is_no_verl_is_one_line(run: Run, arguments: tuple[str, ...]) -> None:
     status, output = run(*arguments)
     assert status == 2
     (line,) = output.strip().splitlines()
@@ -152,7 +132,7 @@ def test_a_folder_that_is_no_verl_is_one_line(arguments: tuple[str, ...]) -> Non
     assert "/nonexistent" in line
 
 
-def test_source_that_does_not_parse_is_one_line(tree: Path) -> None:
+def test_source_that_does_not_parse_is_one_line(run: Run, tree: Path) -> None:
     edit(tree, MAIN, "def run_ppo(", "def run_ppo((")
     status, output = run("check", "--source", str(tree))
     assert status == 2
@@ -160,14 +140,42 @@ def test_source_that_does_not_parse_is_one_line(tree: Path) -> None:
     assert "verl.trainer.main_ppo" in line
 
 
-def test_explain_shows_reason_retirement_and_change() -> None:
-    status, output = run("explain", "device.called_device")
-    assert status == 0
-    for part in ("why", "retired by", "v0.6.1 needed", "+def called_device("):
+def test_a_feature_is_one_line_with_its_state_at_80_columns(run: Run, tree: Path) -> None:
+    _, output = run("check", "--source", str(tree))
+    lines = output.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    for feature in load():
+        (line,) = (line for line in lines if line.startswith(feature.name))
+        assert line.split()[1] in ("verified", "native", "absent")
+
+
+def test_patches_that_fit_are_shown_only_by_verbose(run: Run, tree: Path) -> None:
+    patches = [patch.id for feature in load() for patch in feature]
+    _, output = run("check", "--source", str(tree))
+    assert not [patch for patch in patches if patch in output.split()]
+    _, output = run("check", "--source", str(tree), "-v")
+    assert [patch for patch in patches if patch not in output.split()] == []
+
+
+def test_a_drifted_patch_is_shown_with_its_target_its_reason_and_the_way_out(run: Run, drifted: Path) -> None:
+    status, output = run("check", "--source", str(drifted))
+    assert status == 1
+    assert "  device.set_npu_in_run_ppo_config  drifted" in output.splitlines()
+    for part in ("verl.trainer.main_ppo:run_ppo", "signature differs", "VERL_NPU_FORCE=device"):
         assert part in output
 
 
-def test_explain_of_no_patch_names_the_patches() -> None:
-    status, output = run("explain", "device.nothing")
+@pytest.mark.parametrize("arguments", [("check",), ("check", "--json"), ("check", "-v")])
+@pytest.mark.usefixtures("nothing_installed")
+def test_without_any_upstream_check_says_so_in_one_line(run: Run, arguments: tuple[str, ...]) -> None:
+    status, output = run(*arguments)
     assert status == 2
-    assert "device.called_device" in output
+    (line,) = output.splitlines()
+    assert "install verl here, or name its source with --source" in line
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_a_source_is_enough_where_nothing_is_installed(run: Run, pristine: Path) -> None:
+    status, output = run("check", "--source", str(pristine.parent), "--json")
+    assert status == 0
+    assert json.loads(output)["revision"]["nearest_pin"] == "v0.6.1"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -69,6 +71,51 @@ def test_workers_that_cannot_share_a_process_are_noted() -> None:
     status, output = run("--check", COMMAND.format(critic=""), *REVISION)
     assert status == 0
     assert "note: actor_rollout_ref.actor and critic differ in " in output
+
+
+def test_a_shell_variable_is_not_judged_and_that_is_said() -> None:
+    text = COMMAND.format(critic="critic.megatron.context_parallel_size=${CP}")
+    status, output = run("--check", text, *REVISION)
+    assert status == 0
+    assert "critic: in order, as far as it can be judged; MindSpeed gets use_flash_attn=True, " in output
+    assert "critic: not judged: megatron.context_parallel_size=${CP} is a shell variable\n" in output
+    assert "note: to have the rest judged as well, write each value in the place of its variable" in output
+
+
+def test_what_is_not_judged_is_in_the_json() -> None:
+    status, output = run("--check", "hidden_dropout=$P", "--json", *REVISION)
+    (worker,) = json.loads(output)["workers"]
+    assert status == 0
+    assert (worker["not_judged"], worker["effective"]["hidden_dropout"]) == ({"hidden_dropout": "$P"}, "$P")
+
+
+def test_workers_are_not_said_to_differ_in_an_unknown_value() -> None:
+    text = "a.megatron.override_transformer_config.moe_grouped_gemm=$X b.megatron.context_parallel_size=1"
+    status, output = run("--check", text, *REVISION)
+    assert status == 0
+    assert "cannot share" not in output
+
+
+@pytest.mark.parametrize("text", ["bogus=\x1b[31mred", "\x1b]0;title\x07=1 a=1", "hidden_dropout=[red]x"])
+def test_the_users_text_does_not_steer_the_terminal(text: str) -> None:
+    _, output = run("--check", text, *REVISION)
+    assert "\x1b" not in output
+    assert "\x07" not in output
+    assert "[red]" in output or "\\x1b" in output
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize("pin", ["796871d7", "v0.6.1", "ccd7d934", "v0.7.0", "v0.7.1", "v0.8.0", "v0.9.0"])
+def test_no_script_of_upstreams_ends_in_a_traceback(pin: str) -> None:
+    """Needs VERL_NPU_UPSTREAMS, a folder with `verl-<pin>/`."""
+    folder = Path(os.environ.get("VERL_NPU_UPSTREAMS") or "none") / f"verl-{pin}"
+    if not folder.is_dir():
+        pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {folder.name}/")
+    texts = {path: path.read_text() for path in folder.rglob("*.sh")}
+    scripts = {path: text for path, text in texts.items() if ".megatron." in text}
+    assert scripts
+    answers = {path: CliRunner().invoke(main, ["mindspeed", "--check", text]) for path, text in scripts.items()}
+    assert not [path for path, answer in answers.items() if not isinstance(answer.exception, SystemExit | None)]
 
 
 @pytest.mark.parametrize("text", ["", "nothing of Megatron's", "trainer.nnodes=1", "a='b"])

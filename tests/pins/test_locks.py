@@ -1,19 +1,38 @@
-"""The locks and diffs that are checked in are what the sources of the pins give, and every patch fits its pins."""
+"""What is checked in under patches/ is true of the sources of the pins, and every patch fits its pins.
+
+The sources are read here by other means than the code that writes the files: a fault in that code would otherwise be
+in both and never be seen.
+"""
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import json
+import re
+import textwrap
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import verl_npu
 from verl_npu.cli import main
 from verl_npu.features import UPSTREAMS, load, locks_folder
 from verl_npu.registry.judge.lock import read_locks
+from verl_npu.registry.patch import Action
 
 LOCKS = [(upstream.name, lock.pin) for upstream in UPSTREAMS for lock in read_locks(locks_folder(), upstream.name)]
 VERL_PINS = [pin for upstream, pin in LOCKS if upstream == "verl"]
+DIFFS = sorted(locks_folder().glob("*/*/*.diff"))
+PATCHES = {patch.id: patch for feature in load() for patch in feature}
+HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+PROJECT = Path(verl_npu.__file__).resolve().parents[1]
+
+Source = Callable[[str, str], Path]
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -21,30 +40,132 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def contents(folder: Path) -> dict[str, str]:
-    # MindSpeed's recorded contract lies beside its locks and has a test of its own.
-    return {path.name: path.read_text() for path in sorted(folder.iterdir()) if path.name != "arguments.json"}
+def lock_of(upstream: str, pin: str) -> dict[str, dict[str, str]]:
+    return json.loads((locks_folder() / upstream / pin / "lock.json").read_text())
+
+
+def file_of(source: Path, module: str) -> bytes | None:
+    """The file of a module in a checkout or a wheel."""
+    stem = module.replace(".", "/")
+    for name in (f"{stem}/__init__.py", f"{stem}.py"):
+        if source.is_dir():
+            if (source / name).is_file():
+                return (source / name).read_bytes()
+        else:
+            with zipfile.ZipFile(source) as wheel:
+                if name in wheel.namelist():
+                    return wheel.read(name)
+    return None
+
+
+def definition(text: str, qualname: str) -> list[str]:
+    """The lines of the function or class of that name, without decorators and indentation."""
+    node: ast.AST = ast.parse(text)
+    for name in qualname.split("."):
+        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        (node,) = (child for child in ast.walk(node) if isinstance(child, kinds) and child.name == name)
+    lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
+    return textwrap.dedent("\n".join(lines)).splitlines()
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """One section of a diff."""
+
+    target: str
+    implementation: str
+    lines: list[str]
+
+    def applied_to(self, old: list[str]) -> list[str]:
+        """What the section makes of `old`; fails if a line that it takes away is not there."""
+        new, at, rest = [], 0, iter(self.lines)
+        for header in rest:
+            match = HUNK.fullmatch(header)
+            assert match, f"not the beginning of a hunk: {header!r}"
+            first, taken, given = int(match[1]), int(match[2] or 1), int(match[4] or 1)
+            # A hunk that takes nothing away stands after its line, any other begins with it.
+            start = first - 1 if taken else first
+            gone = [next(rest) for _ in range(taken)]
+            assert gone == [f"-{line}" for line in old[start : start + taken]]
+            come = [next(rest) for _ in range(given)]
+            assert all(line.startswith("+") for line in come)
+            new += [*old[at:start], *(line[1:] for line in come)]
+            at = start + taken
+        return [*new, *old[at:]]
+
+
+def replacements(path: Path) -> Iterator[Replacement]:
+    sections = re.split(r"^--- (?=\S+:\S+\n\+\+\+ )", path.read_text(), flags=re.MULTILINE)[1:]
+    for section in sections:
+        target, implementation, *lines = section.rstrip("\n").splitlines()
+        match = re.fullmatch(r"\+\+\+ (\S+) \(replace\)", implementation)
+        assert match, f"only what is replaced belongs here: {implementation}"
+        yield Replacement(target, match[1], lines)
 
 
 def test_all_five_pins_are_locked_and_the_recipes_of_the_release_that_ships_without_them() -> None:
     assert set(VERL_PINS) == {"796871d7", "v0.6.1", "v0.6.1-recipe", "ccd7d934", "v0.7.1", "v0.9.1"}
 
 
+@pytest.mark.parametrize("path", DIFFS, ids=lambda path: "-".join(path.parts[-3:]))
+def test_a_diff_makes_our_code_of_upstreams(path: Path, source: Source) -> None:
+    upstream, pin = path.parts[-3:-1]
+    for section in replacements(path):
+        module, _, qualname = section.target.partition(":")
+        theirs = file_of(source(upstream, pin), module)
+        assert theirs is not None, f"{section.target} is not in {upstream} {pin}"
+        module, _, name = section.implementation.partition(":")
+        ours = (PROJECT / f"{module.replace('.', '/')}.py").read_text()
+        assert section.applied_to(definition(theirs.decode(), qualname)) == definition(ours, name), section.target
+
+
 @pytest.mark.parametrize(("upstream", "pin"), LOCKS)
-def test_lock_and_diffs_are_what_the_source_gives(upstream: str, pin: str, source, tmp_path: Path) -> None:
-    # A patch that is declared needed at a pin whose source retires it fails here: its standing is made anew.
-    checked_in = locks_folder() / upstream / pin
-    revision = json.loads((checked_in / "lock.json").read_text())["revision"]
+def test_there_is_a_diff_for_what_is_replaced_and_for_nothing_else(upstream: str, pin: str) -> None:
+    folder = locks_folder() / upstream / pin
+    shown = sorted(section.target for path in folder.glob("*.diff") for section in replacements(path))
+    needed = [PATCHES[id] for id, standing in lock_of(upstream, pin)["patches"].items() if standing == "needed"]
+    assert shown == sorted(str(patch.target) for patch in needed if patch.action is Action.REPLACE)
+
+
+@pytest.mark.parametrize(("upstream", "pin"), LOCKS)
+def test_a_lock_has_the_hash_of_each_file(upstream: str, pin: str, source: Source) -> None:
+    here = source(upstream, pin)
+    for module, digest in lock_of(upstream, pin)["files"].items():
+        data = file_of(here, module)
+        assert digest == ("" if data is None else hashlib.sha256(data).hexdigest()), module
+
+
+@pytest.mark.parametrize(("upstream", "pin"), LOCKS)
+def test_the_target_of_a_needed_patch_is_in_the_source_unless_it_is_added(
+    upstream: str, pin: str, source: Source
+) -> None:
+    here, lock = source(upstream, pin), lock_of(upstream, pin)
+    for patch in (PATCHES[id] for id, standing in lock["patches"].items() if standing == "needed"):
+        data = file_of(here, patch.target.module)
+        assert data is not None, f"{patch.id}: {patch.target.module} is not in {upstream} {pin}"
+        # As a definition, an assignment, or an import; below a class it is indented.
+        name = re.escape(patch.target.name)
+        there = re.search(
+            rf"(def|class) {name}\b|^\s*{name}\b.*=|import\b[^#]*\b{name}\b", data.decode(), re.MULTILINE
+        )
+        assert there or patch.action is Action.ADD, patch.id
+
+
+@pytest.mark.parametrize(("upstream", "pin"), LOCKS)
+def test_no_lock_is_out_of_date(upstream: str, pin: str, source: Source, tmp_path: Path) -> None:
+    # This compares the generator with itself, so it says nothing of what is right: it finds a patch that was changed
+    # and not locked again, or that is declared needed at a pin whose source retires it.
+    checked_in = lock_of(upstream, pin)
     status, output = run(
         *("lock", "--upstream", upstream, "--source", str(source(upstream, pin)), "--pin", pin),
-        *("--revision", revision, "--output", str(tmp_path)),
+        *("--revision", checked_in["revision"], "--output", str(tmp_path)),
     )
     assert status == 0, output
-    assert contents(tmp_path / upstream / pin) == contents(checked_in)
+    assert json.loads((tmp_path / upstream / pin / "lock.json").read_text()) == checked_in
 
 
 @pytest.mark.parametrize("pin", VERL_PINS)
-def test_check_is_green_and_exact_at_every_pin(pin: str, source) -> None:
+def test_check_is_green_and_exact_at_every_pin(pin: str, source: Source) -> None:
     status, output = run("check", "--source", str(source("verl", pin)), "--json")
     content = json.loads(output)
     assert content["revision"] == {"nearest_pin": pin, "exact": True, "differs": []}
@@ -54,5 +175,5 @@ def test_check_is_green_and_exact_at_every_pin(pin: str, source) -> None:
 
 def test_every_patch_is_needed_somewhere() -> None:
     standings = [lock.patches for upstream in UPSTREAMS for lock in read_locks(locks_folder(), upstream.name)]
-    for patch in (patch for feature in load() for patch in feature):
+    for patch in PATCHES.values():
         assert any(s.get(patch.id) == "needed" for s in standings), f"{patch.id} can go: no pin needs it"

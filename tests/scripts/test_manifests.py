@@ -8,6 +8,8 @@ import pytest
 from harness import manifests
 from harness.errors import RunFailed
 
+from verl_npu.manifest import Manifest
+
 
 def write(folder: Path, role: str, pid: int, **states: str) -> None:
     content: dict[str, Any] = {
@@ -31,7 +33,7 @@ def write(folder: Path, role: str, pid: int, **states: str) -> None:
     (folder / f"{role}-{pid}.json").write_text(json.dumps(content))
 
 
-def job(folder: Path, **states: str) -> list[manifests.Manifest]:
+def job(folder: Path, **states: str) -> list[Manifest]:
     for number, role in enumerate(("driver", "TaskRunner", "worker", "worker")):
         write(folder, role, number, **states)
     return manifests.read(folder)

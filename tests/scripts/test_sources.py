@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness import sources
+from maintain import sources
 
 
 def test_a_pin_of_git_is_its_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def test_another_memory_is_refused_with_what_was_expected(value: str) -> None:
     with pytest.raises(SettingError) as error:
         Settings.read({"VERL_NPU_VIRTUAL": "1", "VERL_NPU_VIRTUAL_MEMORY": value})
     assert str(error.value) == (
-        f"VERL_NPU_VIRTUAL_MEMORY={value!r}: expected a number of GiB from 1e-09 to 1.04858e+06, found {value!r}; "
+        f"VERL_NPU_VIRTUAL_MEMORY={value!r}: expected a number of GiB above 0, found {value!r}; "
         "correct it or leave it out"
     )
 

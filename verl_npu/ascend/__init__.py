@@ -1,1 +1,1 @@
-"""Facts about Ascend's platform: the variables that its software reads, and the rules that hold for them."""
+"""Facts about Ascend's platform: the variables that its software reads, their rules, and the limits of operators."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from ..features import UPSTREAMS, load
 from ..registry.judge.difference import drift_diff
@@ -17,105 +16,167 @@ from ..registry.judge.judgement import judge
 from ..registry.judge.lock import Lock, Record
 from ..registry.judge.revision import Revision
 from ..registry.judge.verdict import Verdict
-from ..registry.patch import Feature, owners
+from ..registry.patch import Feature, Patch, owners
 from ..registry.source.tree import SourceTree
 from ..registry.state import State, feature_state
-from . import upstreams
+from . import terminal, upstreams
+from .completion import complete_source
+from .help import example
+from .states import QUIET, colour
 
-__all__ = ["check", "style"]
+__all__ = ["check"]
 
-_STYLES = {
-    State.DRIFTED: "red",
-    State.FAILED: "red",
-    State.SHADOWED: "red",
-    State.ABSENT: "dim",
-    State.PENDING: "yellow",
-    State.DISABLED: "yellow",
+_MEANING = {
+    State.VERIFIED: "fits, and is applied when verl is imported",
+    State.NATIVE: "upstream does it itself",
+    State.ABSENT: "there is nothing to patch in this upstream",
+    State.DRIFTED: "upstream changed what is patched, so the feature is left out",
 }
 
 
-def style(state: State) -> str:
-    """The colour of a state in a terminal."""
-    return _STYLES.get(state, "green")
+@dataclass(frozen=True, slots=True)
+class _Result:
+    features: Sequence[Feature]
+    revisions: Mapping[str, Revision]
+    verdicts: Mapping[str, Verdict]
+
+    def state(self, feature: Feature) -> State:
+        return feature_state(self.verdicts[patch.id].state for patch in feature)
 
 
-@click.command()
-@click.option("--source", default=upstreams.INSTALLED, show_default=True, help="A checkout or a wheel of verl.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.command(
+    epilog=example("verl-npu check", "verl-npu check --source verl-0.7.1-py3-none-any.whl", "verl-npu check --diff")
+)
+@click.option(
+    "--source",
+    metavar="PATH",
+    default=upstreams.INSTALLED,
+    show_default=True,
+    shell_complete=complete_source,
+    help="A checkout or a wheel of verl.",
+)
+@click.option("--verbose", "-v", is_flag=True, help="Show every patch, and what differs from the nearest pin.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 @click.option("--diff", is_flag=True, help="Show how each drifted target differs from the nearest pin.")
-def check(source: str, as_json: bool, diff: bool) -> None:
-    """Say for each feature whether it fits an upstream. Status 1 where one drifted, 2 for a wrong call."""
-    features, tree, locks = load(), upstreams.tree(source), upstreams.locks()
-    revisions, verdicts = judge(features, UPSTREAMS, tree, locks)
+def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
+    """Say for each feature whether its patches fit your verl.
+
+    Nothing of verl is imported, so this is safe to run anywhere.
+
+    Exit status: 0 all features fit, 1 one drifted, 2 there is no verl or its source cannot be read.
+    """
+    features, tree, locks = load(), upstreams.judged_tree(source), upstreams.locks()
+    result = _Result(features, *judge(features, UPSTREAMS, tree, locks))
     if as_json:
-        click.echo(json.dumps(_content(features, revisions, verdicts), indent=2))
+        click.echo(json.dumps(_content(result), indent=2))
     else:
-        _print(features, revisions, verdicts)
+        _print(result, verbose)
     if diff:
-        for text in _diffs(features, tree, locks, revisions, verdicts):
-            click.echo(text)
-    sys.exit(int(any(verdict.state is State.DRIFTED for verdict in verdicts.values())))
+        for text in _diffs(result, tree, locks):
+            terminal.block(text)
+    sys.exit(int(any(verdict.state is State.DRIFTED for verdict in result.verdicts.values())))
 
 
-def _content(
-    features: Sequence[Feature], revisions: Mapping[str, Revision], verdicts: Mapping[str, Verdict]
-) -> dict[str, Any]:
+def _content(result: _Result) -> dict[str, object]:
     return {
-        "revision": revisions[UPSTREAMS[0].name].as_json(),
-        "upstreams": {name: revision.as_json() for name, revision in revisions.items()},
+        "revision": result.revisions[UPSTREAMS[0].name].as_json(),
+        "upstreams": {name: revision.as_json() for name, revision in result.revisions.items()},
         "features": [
             {
                 "name": feature.name,
-                "state": str(feature_state(verdicts[patch.id].state for patch in feature)),
+                "state": str(result.state(feature)),
                 "patches": [
                     {
                         "id": patch.id,
                         "target": str(patch.target),
-                        "state": str(verdicts[patch.id].state),
-                        "reason": verdicts[patch.id].reason,
+                        "state": str(result.verdicts[patch.id].state),
+                        "reason": result.verdicts[patch.id].reason,
                     }
                     for patch in feature
                 ],
             }
-            for feature in features
+            for feature in result.features
         ],
     }
 
 
-def _print(features: Sequence[Feature], revisions: Mapping[str, Revision], verdicts: Mapping[str, Verdict]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(", ".join(f"{name} {revision}" for name, revision in revisions.items()))
+def _print(result: _Result, verbose: bool) -> None:
+    _print_revisions(result.revisions, verbose)
+    terminal.echo()
+    states = [result.state(feature) for feature in result.features]
+    rows = [(f.name, str(s), _clause(f, result)) for f, s in zip(result.features, states, strict=True)]
+    terminal.table(rows, [colour(state) for state in states])
+    if not verbose and any(state not in QUIET for state in states):
+        terminal.echo()
+    for feature in result.features:
+        shown = [patch for patch in feature if verbose or result.verdicts[patch.id].state not in QUIET]
+        if verbose:
+            terminal.echo()
+            terminal.paragraph(f"{feature.name}: {feature.summary}")
+        for patch in shown:
+            _print_patch(patch, result.verdicts[patch.id])
+    terminal.echo()
+    present = {*states, *(verdict.state for verdict in result.verdicts.values())}
+    meanings = [(str(state), meaning) for state, meaning in _MEANING.items() if state in present]
+    terminal.table(meanings, [""] * len(meanings), indent="  ")
+    terminal.echo()
+    _print_advice(result, verbose)
+
+
+def _print_revisions(revisions: Mapping[str, Revision], verbose: bool) -> None:
+    terminal.paragraph(", ".join(f"{name} {_shortly(revision)}" for name, revision in revisions.items()))
     for name, revision in revisions.items():
-        for target in revision.differs:
-            console.print(f"  {name}: {target} is not as at {revision.nearest_pin}", style="yellow", markup=False)
-    width = max(len(patch.id) for feature in features for patch in feature)
-    for feature in features:
-        state = feature_state(verdicts[patch.id].state for patch in feature)
-        console.print()
-        console.print(Text.assemble((feature.name, "bold"), " ", (str(state), f"bold {style(state)}")), end="")
-        console.print(f"  {feature.summary}", style="dim", markup=False)
-        for patch in feature:
-            verdict = verdicts[patch.id]
-            console.print(
-                Text.assemble(f"  {patch.id:{width}} ", (f"{verdict.state!s:9}", style(verdict.state))), end=""
-            )
-            console.print(f" {patch.target}", markup=False)
-            console.print(f"  {'':{width}} {'':9} {verdict.reason}", style="dim", markup=False)
+        if not revision.differs:
+            continue
+        count = len(revision.differs)
+        terminal.paragraph(
+            f"This {name} is not a revision that has a lock. The nearest that has one is {revision.nearest_pin}, and "
+            f"{count} target{' differs' if count == 1 else 's differ'} from it."
+        )
+        for target in revision.differs if verbose else ():
+            terminal.line("  ", target)
 
 
-def _diffs(
-    features: Sequence[Feature],
-    tree: SourceTree,
-    locks: Mapping[str, Sequence[Lock]],
-    revisions: Mapping[str, Revision],
-    verdicts: Mapping[str, Verdict],
-) -> list[str]:
+def _shortly(revision: Revision) -> str:
+    if not revision.nearest_pin:
+        return "not found"
+    return revision.nearest_pin if revision.exact else f"near {revision.nearest_pin}"
+
+
+def _clause(feature: Feature, result: _Result) -> str:
+    counts = Counter(result.verdicts[patch.id].state for patch in feature)
+    total = len(feature)
+    if counts[State.DRIFTED]:
+        return f"not applied, because {counts[State.DRIFTED]} of its {total} patches drifted"
+    fit = counts[State.VERIFIED]
+    rest = [f"{counts[state]} {state}" for state in (State.NATIVE, State.ABSENT) if counts[state]]
+    return ", ".join([f"{fit} patch{' fits' if fit == 1 else 'es fit'}" if fit else "nothing to patch", *rest])
+
+
+def _print_patch(patch: Patch, verdict: Verdict) -> None:
+    terminal.line("  ", patch.id, "  ", terminal.styled(str(verdict.state), colour(verdict.state)))
+    terminal.line("    ", str(patch.target))
+    terminal.paragraph(verdict.reason, indent="    ")
+
+
+def _print_advice(result: _Result, verbose: bool) -> None:
+    refused = [feature.name for feature in result.features if result.state(feature) is State.DRIFTED]
+    if refused:
+        terminal.paragraph(
+            "`verl-npu check --diff` shows what changed. Install a verl that has a lock, or a newer verl-npu; "
+            f"VERL_NPU_FORCE={','.join(refused)} applies the patches regardless, at your own risk."
+        )
+    elif not verbose:
+        terminal.echo("`verl-npu check -v` shows every patch.")
+
+
+def _diffs(result: _Result, tree: SourceTree, locks: Mapping[str, Sequence[Lock]]) -> list[str]:
     owner = owners(UPSTREAMS)
     texts = []
-    for patch in (patch for feature in features for patch in feature):
+    for patch in (patch for feature in result.features for patch in feature):
         name = owner[patch.target.package]
-        pin = revisions[name].nearest_pin
+        pin = result.revisions[name].nearest_pin
         lock = next((lock for lock in locks[name] if lock.pin == pin), None)
-        if verdicts[patch.id].state is State.DRIFTED and lock is not None:
+        if result.verdicts[patch.id].state is State.DRIFTED and lock is not None:
             texts.append(drift_diff(patch.target, pin, lock.targets.get(patch.target, Record()), tree))
     return texts

@@ -12,26 +12,39 @@ import click
 from ..features import UPSTREAMS, load
 from ..registry.judge.drift import Finding, Outcome, survey
 from ..registry.source.tree import SourceTree
-from . import upstreams
+from . import terminal, upstreams
+from .completion import complete_source
+from .help import example
 
 __all__ = ["drift"]
 
 _MEANING = {
-    Outcome.LANDED: "upstream does it itself now: retire the patch for this revision",
-    Outcome.DRIFTED: "the target changed: adapt the patch",
-    Outcome.GONE: "the target is not there any more: find out where it went",
-    Outcome.FITS: "still fits: lock the new revision",
+    Outcome.LANDED: "upstream does it itself now; retire the patch for this revision",
+    Outcome.DRIFTED: "the target changed; adapt the patch",
+    Outcome.GONE: "the target is not there any more; find out where it went",
+    Outcome.FITS: "still fits; lock the new revision",
     Outcome.IDLE: "nothing to patch at this revision",
 }
 _TO_DO = (Outcome.DRIFTED, Outcome.GONE)
 
 
-@click.command()
+@click.command(epilog=example("verl-npu drift --source ../verl", "verl-npu drift --source ../verl --format markdown"))
 @click.option("--upstream", type=click.Choice([u.name for u in UPSTREAMS]), default="verl", show_default=True)
-@click.option("--source", required=True, help="A checkout or a wheel of the newer upstream.")
+@click.option(
+    "--source",
+    metavar="PATH",
+    required=True,
+    shell_complete=complete_source,
+    help="A checkout or a wheel of the newer upstream.",
+)
 @click.option("--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True)
 def drift(upstream: str, source: str, form: str) -> None:
-    """Say what landed upstream, what drifted, and what is gone. Status 1 where a patch has to be worked on."""
+    """Say what a newer upstream means for each patch.
+
+    This is for those who maintain the patches; `verl-npu check` is for those who use them.
+
+    Exit status: 0 nothing to work on, 1 a patch drifted or its target is gone, 2 the source cannot be read.
+    """
     chosen = next(u for u in UPSTREAMS if u.name == upstream)
     tree = upstreams.tree(upstreams.INSTALLED).with_packages(SourceTree.at(Path(source), chosen.packages))
     findings = [
@@ -39,7 +52,7 @@ def drift(upstream: str, source: str, form: str) -> None:
         for finding in survey(load(), UPSTREAMS, tree, upstreams.locks())
         if finding.patch.target.package in chosen.packages
     ]
-    click.echo({"text": _text, "json": _json, "markdown": _markdown}[form](findings, source))
+    terminal.block({"text": _text, "json": _json, "markdown": _markdown}[form](findings, source))
     sys.exit(int(any(finding.outcome in _TO_DO for finding in findings)))
 
 

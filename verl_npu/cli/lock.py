@@ -1,4 +1,4 @@
-"""`verl-npu lock`: write the lock of a pin from a source tree or a wheel, importing nothing of it."""
+"""`verl-npu lock`: write the lock of a pin from a checkout or a wheel, importing nothing of it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,36 @@ import click
 from ..features import UPSTREAMS, load, locks_folder
 from ..registry.judge.difference import patch_diff
 from ..registry.judge.lock import Lock, record_lock, write_lock
-from ..registry.patch import Feature
+from ..registry.patch import Action, Feature
 from ..registry.source.tree import SourceTree
 from ..registry.state import Standing
+from . import terminal
+from .completion import complete_pin
+from .help import example
 
 __all__ = ["lock"]
 
 
-@click.command()
+@click.command(epilog=example("verl-npu lock --pin v0.6.1 --source verl-0.6.1-py3-none-any.whl"))
 @click.option("--upstream", type=click.Choice([u.name for u in UPSTREAMS]), default="verl", show_default=True)
-@click.option("--source", type=click.Path(exists=True, path_type=Path), required=True, help="A checkout or a wheel.")
-@click.option("--pin", required=True, help="The name of the pin, for example v0.6.1.")
+@click.option(
+    "--source", type=click.Path(path_type=Path), required=True, help="A checkout or a wheel of the upstream."
+)
+@click.option("--pin", required=True, shell_complete=complete_pin, help="The name of the pin, such as v0.6.1.")
 @click.option("--revision", default="", help="The commit or release that the pin stands for; the pin by default.")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The folder of the locks; that of this installation by default.",
+    help="The folder of the locks; the one of this installation by default.",
 )
 def lock(upstream: str, source: Path, pin: str, revision: str, output: Path | None) -> None:
-    """Write the lock of a pin from its source, and beside it what our patches change there, as diffs."""
+    """Write the lock of a pin from its source.
+
+    Nothing of the upstream is imported. Beside the lock goes a diff for each feature whose code stands in place of
+    upstream's there; `verl-npu explain` shows every other change.
+
+    Exit status: 0 written, 2 the source cannot be read.
+    """
     chosen = next(u for u in UPSTREAMS if u.name == upstream)
     tree = SourceTree.at(source, chosen.packages)
     features = load()
@@ -36,13 +47,14 @@ def lock(upstream: str, source: Path, pin: str, revision: str, output: Path | No
     for stale in path.parent.glob("*.diff"):
         stale.unlink()
     for feature in features:
-        text = visible(feature, made, tree)
+        text = _replacements(feature, made, tree)
         if text:
             (path.parent / f"{feature.name}.diff").write_text(text)
-    click.echo(f"{path}: {len(made.targets)} targets, {len(made.patches)} patches")
+    terminal.echo(f"{path}: {len(made.targets)} targets, {len(made.patches)} patches")
 
 
-def visible(feature: Feature, made: Lock, tree: SourceTree) -> str:
-    """What the patches of `feature` change at a pin, as a unified diff; empty where none is needed there."""
-    needed = [patch for patch in feature if made.patches.get(patch.id) is Standing.NEEDED]
-    return "\n".join(patch_diff(patch, tree) for patch in needed)
+def _replacements(feature: Feature, made: Lock, tree: SourceTree) -> str:
+    replaced = [
+        patch for patch in feature if patch.action is Action.REPLACE and made.patches.get(patch.id) is Standing.NEEDED
+    ]
+    return "\n".join(patch_diff(patch, tree) for patch in replaced)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from ..errors import DeclarationError
-from ..features.megatron.catalogue import CATALOGUE, missing
-from ..features.megatron.command_line import requests
-from ..features.megatron.contract import Contract
-from ..features.megatron.installation import Installation, contracts, installation
-from ..features.megatron.overrides import Request, effective, problems
+from ..features.megatron.overrides.catalogue import CATALOGUE, missing
+from ..features.megatron.overrides.command_line import requests
+from ..features.megatron.overrides.contract import Contract
+from ..features.megatron.overrides.installation import Installation, contracts, installation
+from ..features.megatron.overrides.judgement import problems
+from ..features.megatron.overrides.request import Request, effective, not_judged
+from ..features.megatron.overrides.rules import Problem
+from ..features.megatron.overrides.unexpanded import Unexpanded
+from . import terminal
+from .help import example
 
 __all__ = ["mindspeed"]
 
@@ -23,110 +28,143 @@ __all__ = ["mindspeed"]
 _DEFAULT = "2.3.0_core_r0.12.1"
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "verl-npu mindspeed --list",
+        "verl-npu mindspeed --check 'use_flash_attn=True swap_optimizer=True'",
+        'verl-npu mindspeed --check "$(cat run.sh)"',
+    )
+)
 @click.option("--list", "as_list", is_flag=True, help="The features that can be switched on, and their overrides.")
-@click.option("--check", "text", metavar="OVERRIDES", help="Judge 'key=value …', or a whole Hydra command line.")
+@click.option("--check", "text", metavar="OVERRIDES", help="Judge 'key=value …', a Hydra command line, or a script.")
 @click.option("--revision", help="Judge by a recorded MindSpeed instead of the installed one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def mindspeed(as_list: bool, text: str | None, revision: str | None, as_json: bool) -> None:
-    """Say what MindSpeed understands. Status 1 where an override is refused, 2 for a wrong call."""
+    """Say what MindSpeed understands.
+
+    Exit status: 0 if nothing is refused, 1 if an override is, 2 for a wrong call.
+    """
     if as_list == (text is not None):
         raise click.UsageError("give either --list or --check OVERRIDES")
     contract, source = _contract(revision)
     if text is None:
         _list(contract, source, as_json)
+        return
+    verdicts = [_judge(request, contract) for request in requests(text)]
+    notes = [note for pair in combinations(verdicts, 2) for note in _apart(*pair, contract)]
+    if as_json:
+        click.echo(json.dumps(_content(source, verdicts, notes), indent=2, default=str))
     else:
-        sys.exit(_check(requests(text), contract, source, as_json))
+        _print(source, verdicts, notes)
+    sys.exit(int(any(verdict.problems for verdict in verdicts)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What was judged of one worker's overrides."""
+
+    worker: str
+    effective: dict[str, object]
+    problems: tuple[Problem, ...]
+    not_judged: dict[str, Unexpanded]
 
 
 def _contract(revision: str | None) -> tuple[Contract, str]:
     recorded = {contract.revision: contract for contract in contracts()}
     if revision is not None and revision not in recorded:
         raise DeclarationError(
-            subject="--revision", expected=f"one of {', '.join(recorded)}", found=revision, fix="take one of these"
+            subject="--revision",
+            expected=f"one of {', '.join(recorded)}",
+            found=repr(revision),
+            fix="take one of these",
         )
-    found = installation() if revision is None else None
-    if found is not None and found.mindspeed is not None:
-        return found.contract, _installed(found)
+    here = installation() if revision is None else None
+    if here is not None and here.mindspeed is not None:
+        return here.contract, _installed(here)
     chosen = recorded[revision or _DEFAULT]
     where = "as recorded" if revision else "as recorded: none is installed here; choose with --revision"
     return chosen, f"MindSpeed {chosen.revision} ({where}), Megatron {chosen.megatron}"
 
 
-def _installed(found: Installation) -> str:
-    if found.exact:
-        return f"MindSpeed {found.contract.revision}, installed, Megatron {found.contract.megatron}"
-    return f"MindSpeed {found.contract.revision}: {len(found.differences)} arguments or features differ"
+def _installed(here: Installation) -> str:
+    if here.exact:
+        return f"MindSpeed {here.contract.revision}, installed, Megatron {here.contract.megatron}"
+    return f"MindSpeed {here.contract.revision}: {len(here.differences)} arguments or features differ"
 
 
 def _list(contract: Contract, source: str, as_json: bool) -> None:
-    rows = [
-        {
-            "name": entry.name,
-            "overrides": list(entry.overrides),
-            "documented": entry.documented,
-            "constraint": entry.constraint,
-            "here": not missing(entry, contract),
-            "missing": list(missing(entry, contract)),
-        }
-        for entry in CATALOGUE
-    ]
     if as_json:
+        rows = [
+            {
+                "name": entry.name,
+                "overrides": list(entry.overrides),
+                "documented": entry.documented,
+                "constraint": entry.constraint,
+                "here": not missing(entry, contract),
+                "missing": list(missing(entry, contract)),
+            }
+            for entry in CATALOGUE
+        ]
         click.echo(json.dumps({"source": source, "features": rows}, indent=2))
         return
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(source, markup=False)
-    for row in rows:
-        here = Text("yes", "green") if row["here"] else Text("no ", "red")
-        notes = [str(row["constraint"]), f"in MindSpeed's documents since {row['documented']}"]
-        if row["documented"] == "-":
-            notes[1] = "not in MindSpeed's documents for verl"
-        console.print(
-            Text.assemble(here, "  ", (str(row["name"]), "bold"), "  ", ("; ".join(filter(None, notes)), "dim"))
-        )
-        for override in row["overrides"]:  # type: ignore[attr-defined]
-            console.print(f"       {override}", markup=False)
+    terminal.echo(source)
+    for entry in CATALOGUE:
+        here = terminal.styled("no ", "red") if missing(entry, contract) else terminal.styled("yes", "green")
+        documented = f"in MindSpeed's documents since {entry.documented}"
+        if entry.documented == "-":
+            documented = "not in MindSpeed's documents for verl"
+        notes = "; ".join(filter(None, (entry.constraint, documented)))
+        terminal.line(here, "  ", terminal.styled(entry.name, "bold"), "  ", terminal.styled(notes, "dim"))
+        for override in entry.overrides:
+            terminal.echo(f"       {override}")
 
 
-def _check(asked: list[Request], contract: Contract, source: str, as_json: bool) -> int:
-    judged = [(request, list(problems(request, contract))) for request in asked]
-    notes = [note for pair in combinations(asked, 2) for note in _apart(*pair, contract)]
-    if as_json:
-        content = {
-            "source": source,
-            "workers": [
-                {
-                    "worker": request.worker,
-                    "effective": effective(request),
-                    "problems": [
-                        {"override": p.subject, "expected": p.expected, "found": p.found, "fix": p.fix} for p in found
-                    ],
-                }
-                for request, found in judged
-            ],
-            "notes": notes,
-        }
-        click.echo(json.dumps(content, indent=2))
-        return int(any(found for _, found in judged))
-    click.echo(source)
-    for request, found in judged:
-        for problem in found:
-            click.echo(
-                f"{request.worker}: {problem.subject}: expected {problem.expected}, found {problem.found}; "
-                f"{problem.fix}"
-            )
-        if not found:
-            settings = ", ".join(f"{key}={value}" for key, value in effective(request).items())
-            click.echo(f"{request.worker}: in order; MindSpeed gets {settings}")
-    for note in notes:
-        click.echo(f"note: {note}")
-    return int(any(found for _, found in judged))
+def _judge(request: Request, contract: Contract) -> _Verdict:
+    return _Verdict(request.worker, effective(request), tuple(problems(request, contract)), not_judged(request))
 
 
-def _apart(one: Request, other: Request, contract: Contract) -> list[str]:
-    """What keeps two workers out of one process."""
-    mine, theirs = effective(one), effective(other)
-    keys = sorted(k for k in {*mine, *theirs} & contract.switches if mine.get(k) != theirs.get(k))
+def _content(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> dict[str, object]:
+    return {
+        "source": source,
+        "workers": [
+            {
+                "worker": verdict.worker,
+                "effective": verdict.effective,
+                "problems": [
+                    {"override": p.subject, "expected": p.expected, "found": p.found, "fix": p.fix}
+                    for p in verdict.problems
+                ],
+                "not_judged": {key: value.text for key, value in verdict.not_judged.items()},
+            }
+            for verdict in verdicts
+        ],
+        "notes": list(notes),
+    }
+
+
+def _print(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> None:
+    lines = [source]
+    for verdict in verdicts:
+        lines += [f"{verdict.worker}: {problem}" for problem in verdict.problems]
+        if not verdict.problems:
+            settings = ", ".join(f"{key}={value}" for key, value in verdict.effective.items())
+            order = "in order, as far as it can be judged" if verdict.not_judged else "in order"
+            lines.append(f"{verdict.worker}: {order}; MindSpeed gets {settings}")
+        lines += [
+            f"{verdict.worker}: not judged: {key}={value} {value.kind}" for key, value in verdict.not_judged.items()
+        ]
+    lines += [f"note: {note}" for note in notes]
+    if any(verdict.not_judged for verdict in verdicts):
+        lines.append("note: to have the rest judged as well, write each value in the place of its variable")
+    for line in lines:
+        terminal.echo(line)
+
+
+def _apart(one: _Verdict, other: _Verdict, contract: Contract) -> list[str]:
+    """Return what keeps two workers from sharing a process; a value that is yet to be computed does not."""
+    mine, theirs = one.effective, other.effective
+    unknown = {key for key, value in [*mine.items(), *theirs.items()] if isinstance(value, Unexpanded)}
+    keys = sorted(k for k in ({*mine, *theirs} & contract.switches) - unknown if mine.get(k) != theirs.get(k))
     if not keys:
         return []
     return [f"{one.worker} and {other.worker} differ in {', '.join(keys)}: they cannot share a process"]

@@ -5,40 +5,40 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from .. import process
 from ..activation import status as status_of_this_process
 from ..errors import SourceError
 from ..features.fleet.comparison import differences
 from ..manifest import Manifest, read_manifests
-from ..registry.state import State
-from .check import style
+from . import states, terminal
+from .help import example
 
 __all__ = ["status"]
 
 
-@click.command()
-@click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.command(epilog=example("verl-npu status outputs/manifests", "verl-npu status outputs/manifests --targets"))
+@click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests as JSON.")
 @click.option("--targets", is_flag=True, help="Show each patch as well: its target, and its state by process.")
 def status(folder: Path | None, as_json: bool, targets: bool) -> None:
-    """Show the manifests that a job wrote to FOLDER (its VERL_NPU_MANIFEST_DIR), or import verl here and look.
+    """Show what the processes of a job really did.
 
-    Status 1 where processes differ, or a feature drifted, failed or was overwritten.
+    FOLDER is what the job had as VERL_NPU_MANIFEST_DIR. Without it, verl is imported here, and this process is shown.
+
+    Exit status: 0 all is as it should be, 1 processes differ or a feature drifted, failed, was missed or overwritten,
+    2 nothing can be shown.
     """
     manifests = read_manifests(folder) if folder is not None else [_here()]
     if not manifests:
         raise SourceError(
             subject=str(folder),
             expected="manifests of a job",
-            found="none",
+            found="none" if folder is not None and folder.is_dir() else "no such folder",
             fix="run the job with VERL_NPU_MANIFEST_DIR set to this folder, in the environment of every process",
         )
     differ = differences(manifests)
@@ -48,23 +48,21 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
         _print(manifests, differ)
         if targets:
             _print_targets(manifests)
-    bad = {str(State.DRIFTED), str(State.FAILED), str(State.SHADOWED)}
-    states = {feature["state"] for manifest in manifests for feature in manifest["features"].values()}
-    sys.exit(int(bool(differ or states & bad)))
+    found = {feature["state"] for manifest in manifests for feature in manifest["features"].values()}
+    sys.exit(int(bool(differ or found & states.BAD)))
 
 
 def _here() -> Manifest:
     try:
         importlib.import_module("verl")
-    except ModuleNotFoundError as error:
-        if error.name != "verl":
-            raise
+    except Exception as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "verl"
         raise SourceError(
             subject="verl",
-            expected="verl in this environment, or the FOLDER of a job's manifests",
-            found="no package of that name",
+            expected="a verl that can be imported here, or the FOLDER of a job's manifests",
+            found="no package of that name" if missing else f"{type(error).__name__}: {error}",
             fix="install verl here, or give the folder that a job had as VERL_NPU_MANIFEST_DIR",
-        ) from None
+        ) from error
     identity = process.identity()
     return {
         **status_of_this_process(),
@@ -74,33 +72,59 @@ def _here() -> Manifest:
     }
 
 
-def _print(manifests: Sequence[Mapping[str, Any]], differ: Sequence[str]) -> None:
-    console = Console(highlight=False)
-    features = list(dict.fromkeys(name for manifest in manifests for name in manifest["features"]))
-    table = Table("process", "upstream", *features, "cost", "activated by", box=None)
-    for manifest in manifests:
-        states = [manifest["features"].get(name, {}).get("state", "-") for name in features]
-        table.add_row(
-            f"{manifest['role']} {manifest['host']}:{manifest['pid']}",
-            ", ".join(
-                f"{name} {u['nearest_pin']}{'' if u['exact'] else ' (nearest)'}" for name, u in _shown(manifest)
-            ),
-            *(f"[{style(State(s))}]{s}" if s != "-" else s for s in states),
-            f"{manifest.get('seconds', 0) * 1e3:.0f} ms",
-            manifest["origin"],
-        )
+def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
     if any(manifest["simulated"] for manifest in manifests):
-        console.print("SIMULATED: virtual NPUs")
-    tainted = sorted({name for manifest in manifests for name in manifest["tainted"]})
+        terminal.echo("SIMULATED: virtual NPUs")
+    tainted = sorted({str(name) for manifest in manifests for name in manifest["tainted"]})
     if tainted:
-        console.print(f"TAINTED: {', '.join(tainted)} applied by force", style="red")
-    console.print(table)
-    for line in differ:
-        console.print(line, style="red", markup=False)
+        terminal.line(terminal.styled(f"TAINTED: {', '.join(tainted)} applied by force", "red"))
+    rows = [("process", "upstream", "cost", "activated by"), *map(_row, manifests)]
+    terminal.table(rows, [""] * len(rows))
+    shares = states.shares(manifests)
+    terminal.echo()
+    if shares:
+        cells = [("feature", "state", "in"), *((share.feature, share.state, share.processes) for share in shares)]
+        terminal.table(cells, ["", *(states.colour(share.state) for share in shares)])
+    elif not any(manifest["active"] for manifest in manifests):
+        terminal.paragraph(
+            "verl-npu is off: there is no Ascend software (torch_npu) here, or VERL_NPU is off. "
+            "VERL_NPU_VIRTUAL=2 gives this machine two virtual NPUs."
+        )
+    else:
+        terminal.echo("No process has looked at any feature: none has imported verl.")
+    _print_trouble(manifests)
+    if differ:
+        terminal.echo()
+        terminal.line(terminal.styled("The processes differ:", "red"))
+    for each in differ:
+        terminal.paragraph(each, indent="    ", label="  ")
 
 
-def _print_targets(manifests: Sequence[Mapping[str, Any]]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+def _row(manifest: Manifest) -> tuple[str, ...]:
+    upstream = ""
+    for name, entry in manifest["upstreams"].items():
+        if entry["nearest_pin"]:
+            upstream = f"{name} {entry['nearest_pin']}{'' if entry['exact'] else ' (nearest)'}"
+            break
+    # A manifest may hold any number; no process needs a day for this.
+    cost = f"{min(manifest['seconds'], 86400) * 1e3:.0f} ms"
+    return states.process(manifest), upstream or "-", cost, manifest["origin"] or "nothing"
+
+
+def _print_trouble(manifests: Sequence[Manifest]) -> None:
+    reasons = {
+        (patch_id, patch["state"], patch["reason"]): None
+        for manifest in manifests
+        for feature in manifest["features"].values()
+        for patch_id, patch in feature["patches"].items()
+        if patch["state"] in states.BAD
+    }
+    for patch_id, state, reason in reasons:
+        terminal.line("  ", patch_id, "  ", terminal.styled(state, states.colour(state)))
+        terminal.paragraph(reason, indent="    ")
+
+
+def _print_targets(manifests: Sequence[Manifest]) -> None:
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for manifest in manifests:
         for feature in manifest["features"].values():
@@ -108,11 +132,7 @@ def _print_targets(manifests: Sequence[Mapping[str, Any]]) -> None:
                 by_state = found.setdefault((patch_id, patch["target"]), {})
                 by_state.setdefault(patch["state"], []).append(f"{manifest['role']}:{manifest['pid']}")
     for (patch_id, target), by_state in found.items():
-        console.print()
-        console.print(f"{patch_id}  {target}", markup=False)
+        terminal.echo()
+        terminal.line(patch_id, "  ", target)
         for state, processes in by_state.items():
-            console.print(f"  [{style(State(state))}]{state}[/] in {', '.join(processes)}")
-
-
-def _shown(manifest: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(name, upstream) for name, upstream in manifest["upstreams"].items() if upstream["nearest_pin"]][:1]
+            terminal.line("  ", terminal.styled(state, states.colour(state)), " in ", ", ".join(processes))

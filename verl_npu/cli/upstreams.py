@@ -5,23 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..errors import SourceError
 from ..features import UPSTREAMS, locks_folder
 from ..registry.judge.lock import Lock, read_locks
 from ..registry.source.tree import SourceTree
 
-__all__ = ["INSTALLED", "locks", "tree"]
+__all__ = ["INSTALLED", "judged_tree", "locks", "tree"]
 
 INSTALLED = "installed"
 
 
 def tree(source: str) -> SourceTree:
-    """The installed upstreams, or with `source` a checkout or wheel, verl from there and the others as installed."""
+    """Return the installed upstreams; if `source` is a checkout or a wheel, with verl from there."""
     found = SourceTree.installed([package for upstream in UPSTREAMS for package in upstream.packages])
     if source == INSTALLED:
         return found
     return found.with_packages(SourceTree.at(Path(source), UPSTREAMS[0].packages))
 
 
+def judged_tree(source: str) -> SourceTree:
+    """Return the same. Raises SourceError if it has no verl: whatever is said then is said of nothing."""
+    found = tree(source)
+    first = UPSTREAMS[0].name
+    if source == INSTALLED and first not in found:
+        raise SourceError(
+            subject=first,
+            expected=f"{first} in this environment, or a checkout or a wheel of it",
+            found="no package of that name",
+            fix=f"install {first} here, or name its source with --source PATH",
+        )
+    return found
+
+
 def locks() -> Mapping[str, Sequence[Lock]]:
-    """All locks, by upstream."""
+    """Return all locks, by upstream."""
     return {upstream.name: read_locks(locks_folder(), upstream.name) for upstream in UPSTREAMS}

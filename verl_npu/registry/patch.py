@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from ..errors import ConflictError, DeclarationError
-from .source.probe import Defines, Probe
+from .source.probe import Atom, Defines, Probe
 from .source.target import Target
 
 __all__ = ["Action", "Feature", "Patch", "Upstream", "conflicts", "owners"]
@@ -74,10 +74,11 @@ class Patch:
         """The name of the feature that the patch belongs to."""
         return self.id.partition(".")[0]
 
-    def probed_modules(self) -> frozenset[str]:
-        """The modules whose source decides whether the patch is needed."""
-        asked = self.retired_by.modules()
-        return asked if self.requires is None else asked | self.requires.modules()
+    def atoms(self) -> Iterator[Atom]:
+        """Return the questions whose answers decide whether the patch is needed."""
+        yield from self.retired_by.atoms()
+        if self.requires is not None:
+            yield from self.requires.atoms()
 
 
 class Feature:

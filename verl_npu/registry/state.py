@@ -13,6 +13,8 @@ class State(str, Enum):
     """Declared; nothing has been looked at yet."""
     PENDING = "pending"
     """Verified against the source; its module is not imported in this process yet."""
+    MISSED = "missed"
+    """Verified, and its module is loaded in this process, but in a way that passed our hooks: upstream's code runs."""
     VERIFIED = "verified"
     """The target is what the patch was written for; nothing is changed yet."""
     APPLIED = "applied"
@@ -51,6 +53,7 @@ class Standing(str, Enum):
 _DECIDING = (
     State.FAILED,
     State.SHADOWED,
+    State.MISSED,
     State.DRIFTED,
     State.DISABLED,
     State.ROLLED_BACK,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -16,7 +15,7 @@ from verl.workers.rollout.base import BaseRollout
 class VLLMInProcess(BaseRollout):
     """One LLM on each rank; what it answers with are the weights that the recipe's own sync gives it."""
 
-    def __init__(self, config: Any, model_config: Any, device_mesh: Any) -> None:
+    def __init__(self, config: object, model_config: object, device_mesh: object) -> None:
         super().__init__(config, model_config, device_mesh)
         # The recipe reaches for the model, which must therefore be in this process.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -57,7 +56,7 @@ class VLLMInProcess(BaseRollout):
         }
         return DataProto(TensorDict(batch, batch_size=len(ids)), prompts.non_tensor_batch)
 
-    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]], **more: Any) -> None:
+    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]], **more: object) -> None:
         """Raises NotImplementedError: the recipe writes into the model itself."""
         raise NotImplementedError
 

@@ -6,7 +6,6 @@ import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import vllm
 
@@ -14,7 +13,9 @@ import vllm
 class LLM(vllm.LLM):
     """vLLM's, with the keyword that upstream's worker uses."""
 
-    def generate(self, prompt_token_ids: Sequence[list[int]], sampling_params: Any) -> Any:
+    def generate(
+        self, prompt_token_ids: Sequence[list[int]], sampling_params: vllm.SamplingParams
+    ) -> list[vllm.RequestOutput]:
         """Answer rows of token ids."""
         return super().generate([{"prompt_token_ids": row} for row in prompt_token_ids], sampling_params)
 

@@ -37,18 +37,7 @@ def arguments(plan: Plan) -> list[str]:
         "actor_rollout_ref.rollout.n": ANSWERS,
         "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": micro,
-        "trainer.n_gpus_per_node": plan.npus,
-        "trainer.nnodes": 1,
-        "trainer.logger": "console",
-        "trainer.val_before_train": False,
-        "trainer.test_freq": -1,
-        # Once, at the last step: the trained weights are what the run is judged by.
-        "trainer.save_freq": plan.steps,
-        "trainer.resume_mode": "disable",
-        "trainer.default_local_dir": plan.run_dir / "checkpoints",
-        "trainer.rollout_data_dir": plan.run_dir / "rollouts",
-        "trainer.total_training_steps": plan.steps,
-        "trainer.total_epochs": plan.steps,
+        **_trainer(plan),
         # Placement groups ask for CPUs as well, and wait for ever where there are too few: a laptop has two.
         f"{pin.ray_init}.num_cpus": max(16, 3 * plan.npus + 2),
     }
@@ -62,6 +51,23 @@ def arguments(plan: Plan) -> list[str]:
         settings |= {f"{pin.reward}.path": plan.reward, f"{pin.reward}.name": "grade"}
     small = pin.small if plan.virtual else ()
     return ["-m", "verl.trainer.main_ppo", *(f"{key}={value}" for key, value in settings.items()), *small]
+
+
+def _trainer(plan: Plan) -> dict[str, object]:
+    return {
+        "trainer.n_gpus_per_node": plan.npus,
+        "trainer.nnodes": 1,
+        "trainer.logger": "console",
+        "trainer.val_before_train": False,
+        "trainer.test_freq": -1,
+        # Once, at the last step: the trained weights are what the run is judged by.
+        "trainer.save_freq": plan.steps,
+        "trainer.resume_mode": "disable",
+        "trainer.default_local_dir": plan.run_dir / "checkpoints",
+        "trainer.rollout_data_dir": plan.run_dir / "rollouts",
+        "trainer.total_training_steps": plan.steps,
+        "trainer.total_epochs": plan.steps,
+    }
 
 
 def trained_model(plan: Plan) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from verl_npu.errors import NoFlashAttentionError
 from verl_npu.features.attention import admission
 
 
@@ -33,31 +34,36 @@ def refuses(*_: Any) -> Any:
 
 def test_a_dummy_is_not_looked_at(on_npu) -> None:
     config = SimpleNamespace(_attn_implementation=None)
-    assert admission.admitted(refuses, SimpleNamespace(_supports_flash_attn_2=True), config) is config
+    assert (
+        admission.admit_flash_attention_in_model_check(refuses, SimpleNamespace(_supports_flash_attn_2=True), config)
+        is config
+    )
     assert config._attn_implementation == "flash_attention_2"
 
 
 def test_a_check_alone_changes_nothing(on_npu) -> None:
     config = SimpleNamespace(_attn_implementation=None)
-    admission.admitted(refuses, SimpleNamespace(_supports_flash_attn_2=True), config, hard_check_only=True)
+    admission.admit_flash_attention_in_model_check(
+        refuses, SimpleNamespace(_supports_flash_attn_2=True), config, hard_check_only=True
+    )
     assert config._attn_implementation is None
 
 
 def test_a_model_without_flash_attention_gets_upstreams_error(on_npu) -> None:
     with pytest.raises(RuntimeError, match="upstream's check"):
-        admission.admitted(refuses, SimpleNamespace(_supports_flash_attn_2=False), None)
+        admission.admit_flash_attention_in_model_check(refuses, SimpleNamespace(_supports_flash_attn_2=False), None)
     with pytest.raises(RuntimeError, match="upstream's check"):
-        admission.dispatched(refuses, SimpleNamespace(_supports_flash_attn=False))
+        admission.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=False))
 
 
 def test_without_an_npu_upstream_decides(off_npu) -> None:
     with pytest.raises(RuntimeError, match="upstream's check"):
-        admission.admitted(refuses, SimpleNamespace(_supports_flash_attn_2=True), None)
+        admission.admit_flash_attention_in_model_check(refuses, SimpleNamespace(_supports_flash_attn_2=True), None)
     with pytest.raises(RuntimeError, match="upstream's check"):
-        admission.dispatched(refuses, SimpleNamespace(_supports_flash_attn=True))
-    assert admission.imported(lambda name: name, "flash_attention_2") == "flash_attention_2"
+        admission.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=True))
+    assert admission.import_npu_flash_attention(lambda name: name, "flash_attention_2") == "flash_attention_2"
     with pytest.raises(RuntimeError, match="upstream's check"):
-        admission.not_exchanged(refuses, None, "flash_attention_2")
+        admission.prevent_cuda_kernel_download(refuses, None, "flash_attention_2")
 
 
 def test_a_version_with_a_way_to_the_npu_is_admitted(on_npu, monkeypatch) -> None:
@@ -65,16 +71,24 @@ def test_a_version_with_a_way_to_the_npu_is_admitted(on_npu, monkeypatch) -> Non
         from transformers.integrations.npu_flash_attention import npu_flash_attn_func  # noqa: F401
 
     utilities(monkeypatch, lazy_imports)
-    assert admission.dispatched(refuses, SimpleNamespace(_supports_flash_attn=True)) is True
-    assert admission.imported(lambda name: name, "flash_attention_2") is None
-    assert admission.imported(lambda name: name, "flash_attention_3") == "flash_attention_3"
+    assert (
+        admission.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=True)) is True
+    )
+    assert admission.import_npu_flash_attention(lambda name: name, "flash_attention_2") is None
+    assert admission.import_npu_flash_attention(lambda name: name, "flash_attention_3") == "flash_attention_3"
 
 
 def test_a_version_without_one_is_an_error_that_says_what_to_install(on_npu, monkeypatch) -> None:
     utilities(monkeypatch, lambda: None)
-    with pytest.raises(admission.NoFlashAttentionError, match=r"4\.53\.3 or 4\.55\.4.*sdpa"):
-        admission.dispatched(refuses, SimpleNamespace(_supports_flash_attn=True))
+    with pytest.raises(NoFlashAttentionError, match=r"4\.53\.3 or 4\.55\.4.*sdpa"):
+        admission.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=True))
+
+
+def test_callers_that_expect_transformers_import_error_get_one(on_npu, monkeypatch) -> None:
+    utilities(monkeypatch, lambda: None)
+    with pytest.raises(ImportError, match="NPU's flash attention"):
+        admission.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=True))
 
 
 def test_another_implementation_is_upstreams_to_decide(on_npu) -> None:
-    assert admission.not_exchanged(lambda model, name, early: name, None, "sdpa") == "sdpa"
+    assert admission.prevent_cuda_kernel_download(lambda model, name, early: name, None, "sdpa") == "sdpa"

@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from verl_npu.errors import AttentionSettingError  # noqa: E402
 from verl_npu.features.attention import forward  # noqa: E402
 
 NPU = SimpleNamespace(type="npu")
@@ -31,7 +32,7 @@ def call(positions: Any = None, mask: Any = None, rows: int = 1, length: int = 6
     def original(*_: Any, **kwargs: Any) -> dict[str, Any]:
         return kwargs
 
-    return forward.packed_once(
+    return forward.compute_packing_once_and_check_settings(
         original, states, states, states, mask, length, True, position_ids=positions, **settings
     )
 
@@ -80,34 +81,36 @@ def test_positions_of_another_shape_are_upstreams(by_row: bool) -> None:
     ],
 )
 def test_what_would_be_ignored_is_an_error_that_names_it(by_row: bool, settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(forward.AttentionSettingError, match=named):
+    with pytest.raises(AttentionSettingError, match=named):
         call(**settings)
 
 
 def test_a_window_counts_the_longest_sequence_and_not_the_row(by_row: bool) -> None:
     packed = torch.tensor([[0, 1, 2, 0, 1, 2]])
     assert call(packed, sliding_window=3)["sliding_window"] is None
-    with pytest.raises(forward.AttentionSettingError, match="3 tokens long"):
+    with pytest.raises(AttentionSettingError, match="3 tokens long"):
         call(packed, sliding_window=2)
     mask = torch.tensor([[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]])
     assert call(mask=mask, rows=2, sliding_window=3)["sliding_window"] is None
-    with pytest.raises(forward.AttentionSettingError, match="3 tokens long"):
+    with pytest.raises(AttentionSettingError, match="3 tokens long"):
         call(mask=mask, rows=2, sliding_window=2)
 
 
 def test_other_devices_are_left_alone(by_row: bool) -> None:
     states = torch.zeros(1, 6, 2, 8)
     positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
-    found = forward.packed_once(
+    found = forward.compute_packing_once_and_check_settings(
         lambda *_, **kwargs: kwargs, states, states, states, None, 6, True, position_ids=positions, softcap=30.0
     )
     assert (found["position_ids"] is positions, found["softcap"]) == (True, 30.0)
     mask = torch.ones(1, 2)
-    assert forward.unpadded_once(lambda given: given, mask) is mask
+    assert forward.compute_unpadding_once_per_mask(lambda given: given, mask) is mask
 
 
 def test_lengths_reach_the_operator_from_the_host() -> None:
     lengths = torch.tensor([0, 3])
-    found = forward.lengths_from_host(lambda *args, **kwargs: (args, kwargs), 1, 2, 3, lengths, lengths, causal=True)
+    found = forward.pass_sequence_lengths_from_host(
+        lambda *args, **kwargs: (args, kwargs), 1, 2, 3, lengths, lengths, causal=True
+    )
     assert found[0][3] is found[0][4]
     assert (found[0][3].tolist(), found[1]) == ([0, 3], {"causal": True})

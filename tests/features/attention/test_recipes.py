@@ -15,13 +15,13 @@ PROJECT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import torch
 from verl_npu.features.attention.exchange import import_module
-from verl_npu.features.attention.imports import _BERT_PADDING, _PADDING
+from verl_npu.features.attention.imports import BERT_PADDING, PADDING
 import recipe.prime
 try:
     import recipe.prime.prime_dp_rm
 except ModuleNotFoundError as error:
     print(error.name)
-module = import_module("recipe.prime.prime_dp_rm", _BERT_PADDING, _PADDING)
+module = import_module("recipe.prime.prime_dp_rm", BERT_PADDING, PADDING)
 print(module.pad_input.__module__, module.DataParallelPRIMERewardModel.__module__)
 """
 

@@ -64,6 +64,11 @@ def test_a_process_that_has_not_looked_yet_does_not_differ() -> None:
     assert differences([MANIFEST, process(2, features={}, upstreams={})]) == []
 
 
+def test_processes_of_two_containers_with_one_name_are_both_compared() -> None:
+    lines = differences([process(2, token="a"), process(2, token="b", version="2")])
+    assert lines == ["version of the plugin: 1 in WorkerDict h:2; 2 in WorkerDict h:2"]
+
+
 PROGRAM = """
 import os, ray
 import verl.trainer.ppo.ray_trainer as trainer
@@ -140,7 +145,7 @@ def test_strict_refuses_to_train_with_a_mixed_fleet() -> None:
     result = start(VERL_NPU_STRICT="1", MIXED="1")
     assert result.returncode == 0, result.stderr
     (refused,), _ = eval(result.stdout.splitlines()[-1])
-    assert "found 4 processes differ" in refused
+    assert "expected the same patches in all 4 processes" in refused
     assert "feature device" in refused
     assert "disabled in Worker" in refused
 

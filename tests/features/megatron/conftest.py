@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from verl_npu.features.megatron.contract import Contract
-from verl_npu.features.megatron.installation import contracts
-from verl_npu.features.megatron.overrides import Request, problems
+from verl_npu.features.megatron.overrides.contract import Contract
+from verl_npu.features.megatron.overrides.installation import contracts
+from verl_npu.features.megatron.overrides.judgement import problems
+from verl_npu.features.megatron.overrides.request import Request
 
 REVISIONS = tuple(contract.revision for contract in contracts())
 MEGATRON = {contract.revision: contract.megatron for contract in contracts()}
@@ -22,8 +23,8 @@ def contract(request: pytest.FixtureRequest) -> Contract:
 
 
 @pytest.fixture
-def found(contract: Contract) -> Callable[..., list[str]]:
-    """What is wrong with overrides in a section, as `subject: expected`."""
+def refusals(contract: Contract) -> Callable[..., list[str]]:
+    """Judge overrides in a section: what is wrong with them, as `subject: expected`."""
 
     def judge(section: dict[str, Any] | None = None, **overrides: Any) -> list[str]:
         request = Request("actor", overrides, section or {})

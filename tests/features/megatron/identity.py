@@ -46,22 +46,22 @@ class State:
 
     def changes(self, now: State) -> list[str]:
         """What is not the same object any more, or was not there."""
-        found = [name for name, module in self.modules.items() if now.modules.get(name) is not module]
+        changed = [name for name, module in self.modules.items() if now.modules.get(name) is not module]
         new = (now.modules[name] for name in now.modules.keys() - self.modules.keys())
-        found += [m.__name__ for m in new if getattr(m, "__file__", None) == DUMMY]
+        changed += [m.__name__ for m in new if getattr(m, "__file__", None) == DUMMY]
         for name, owner, before in self.spaces:
             after = contents(owner)
             for key in before.keys() | after.keys():
                 # An import leaves a submodule on its package.
                 imported = key not in before and now.modules.get(f"{name}.{key}") is after.get(key)
-                if before.get(key, found) is not after.get(key, found) and not imported:
-                    found.append(f"{name}.{key}")
-        found += [] if now.order == self.order else ["patches_info"]
+                if before.get(key, changed) is not after.get(key, changed) and not imported:
+                    changed.append(f"{name}.{key}")
+        changed += [] if now.order == self.order else ["patches_info"]
         for patch, before, wrappers in self.patches:
             after = vars(patch)
             same = all(after[key] is value for key, value in before.items() if key != "wrappers")
-            found += [] if same and patch.wrappers == wrappers else [f"patch {patch.orig_func_name}"]
-        return found + ([] if now.arguments == self.arguments else ["arguments"])
+            changed += [] if same and patch.wrappers == wrappers else [f"patch {patch.orig_func_name}"]
+        return changed + ([] if now.arguments == self.arguments else ["arguments"])
 
 
 def attempt(case: dict[str, Any]) -> dict[str, Any]:
@@ -69,8 +69,8 @@ def attempt(case: dict[str, Any]) -> dict[str, Any]:
     from mindspeed.features_manager.features_manager import MindSpeedFeaturesManager
     from mindspeed.megatron_adaptor import repatch
 
-    from verl_npu.features.megatron.overrides import Request
-    from verl_npu.features.megatron.settlement import asked
+    from verl_npu.features.megatron.overrides.request import Request
+    from verl_npu.features.megatron.settlement import speaking_for
 
     if case.get("break"):
         MindSpeedFeaturesManager.FEATURES_LIST.append(breaking())
@@ -79,7 +79,7 @@ def attempt(case: dict[str, Any]) -> dict[str, Any]:
     try:
         for overrides in [*case.get("first", []), case.get("overrides", {})]:
             before = State()
-            with asked(Request(f"worker {overrides}", overrides, case.get("section", {}))):
+            with speaking_for(Request(f"worker {overrides}", overrides, case.get("section", {}))):
                 repatch({})
     except Exception as error:
         answer = {"error": type(error).__name__, "text": str(error)}
@@ -125,7 +125,7 @@ def lost() -> list[str]:
 
 
 def forked(task: Any) -> Any:
-    """Do it in a child, and give what it found."""
+    """Do it in a child, and return its answer."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -176,12 +176,12 @@ def main() -> None:
     importlib.import_module("mindspeed.megatron_adaptor")
     logging.disable(logging.CRITICAL)
     import verl_npu
-    from verl_npu.features.megatron.installation import installation
+    from verl_npu.features.megatron.overrides.installation import installation
 
-    found = installation()
+    installed = installation()
     head = {
-        "revision": found.contract.revision,
-        "exact": found.exact,
+        "revision": installed.contract.revision,
+        "exact": installed.exact,
         "arguments": sorted(settings()),
         "applied": sorted(
             name.partition(".")[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from verl_npu.errors import FleetError
-from verl_npu.features.rollout.allocator import refuse_segments, validated_with_allocator
+from verl_npu.features.rollout.allocator import check_allocator_for_sleep_mode, refuse_expandable_segments
 
 
 def job(name: str = "vllm", sleeps: bool = True, told: str | None = None):
@@ -25,27 +25,27 @@ SEGMENTS = "max_split_size_mb:250,expandable_segments:True"
 def test_an_engine_that_sleeps_is_refused_with_expandable_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_NPU_ALLOC_CONF", SEGMENTS)
     with pytest.raises(FleetError, match=r"=max_split_size_mb:250,expand.*free_cache_engine=False"):
-        refuse_segments(job())
+        refuse_expandable_segments(job())
 
 
 @pytest.mark.parametrize("config", [{"name": "sglang"}, {"sleeps": False}, {"told": "max_split_size_mb:250"}])
 def test_other_jobs_keep_expandable_segments(config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_NPU_ALLOC_CONF", SEGMENTS)
-    refuse_segments(job(**config))
+    refuse_expandable_segments(job(**config))
 
 
 def test_what_the_job_tells_its_workers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTORCH_NPU_ALLOC_CONF", raising=False)
-    refuse_segments(job())
+    refuse_expandable_segments(job())
     with pytest.raises(FleetError, match="expandable_segments"):
-        refuse_segments(job(told=SEGMENTS))
+        refuse_expandable_segments(job(told=SEGMENTS))
 
 
 def test_upstreams_validation_asks_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_NPU_ALLOC_CONF", SEGMENTS)
     asked: list[object] = []
     with pytest.raises(FleetError):
-        validated_with_allocator(asked.append, job())
+        check_allocator_for_sleep_mode(asked.append, job())
     assert asked == []
-    validated_with_allocator(asked.append, job(name="sglang"))
+    check_allocator_for_sleep_mode(asked.append, job(name="sglang"))
     assert len(asked) == 1

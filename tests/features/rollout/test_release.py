@@ -8,7 +8,7 @@ import types
 import pytest
 from packaging import version
 
-from verl_npu.features.rollout.release import Release, vllm_release
+from verl_npu.features.rollout.release import Release, reduce_vllm_version_to_release
 
 
 @pytest.mark.parametrize("text", ["0.11.0", "0.11.0+empty", "0.11.0.post2", "0.11.0+cpu"])
@@ -34,5 +34,5 @@ def test_vllms_own_name_for_itself_becomes_the_release(found: str, made: str, mo
     vllm = types.ModuleType("vllm")
     vllm.__version__ = found  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "vllm", vllm)
-    assert vllm_release("0.11.0+empty") == "0.11.0+empty"
+    assert reduce_vllm_version_to_release("0.11.0+empty") == "0.11.0+empty"
     assert vllm.__version__ == made  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ START = """
 import json, os, signal, sys, time
 import torch, torch_npu
 from verl_npu.features.weight_sync.transport.bucket import find_tied
-from verl_npu.features.weight_sync.errors import WeightSyncError
+from verl_npu.errors import WeightSyncError
 from verl_npu.features.weight_sync.transport.group import find, join
 from verl_npu.features.weight_sync.transport.meeting import Meeting, open_meeting
 from verl_npu.features.weight_sync.transport.metadata import Metadata

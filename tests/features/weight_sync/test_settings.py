@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_npu.features.weight_sync.errors import WeightSyncError
+from verl_npu.errors import SettingError
 from verl_npu.features.weight_sync.settings import Check, Settings
 
 
@@ -26,5 +26,5 @@ def test_without_settings_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_a_setting_that_is_none_is_named(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"VERL_NPU_WEIGHT_SYNC_{name}", value)
-    with pytest.raises(WeightSyncError, match=f"VERL_NPU_WEIGHT_SYNC_{name}='{value}': expected"):
+    with pytest.raises(SettingError, match=f"VERL_NPU_WEIGHT_SYNC_{name}='{value}': expected"):
         Settings.from_environment()

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import os
+import subprocess
 import sys
 import threading
+import warnings
+import zipfile
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from verl_npu.registry.apply.hooks import add_hook, remove_hook
+
+PROJECT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -147,3 +155,123 @@ def test_a_module_that_puts_another_in_its_place_is_hooked_as_that_other(package
     add_hook("up.ops", hook)
     package.load("up.ops")
     assert seen == ["up.ops.lazy done=True"]
+
+
+def test_wrapts_hook_on_the_same_module_runs_beside_ours_in_either_order(package, hook, seen) -> None:
+    wrapt = pytest.importorskip("wrapt")
+    package.write("up.first", "DONE = 1\n")
+    package.write("up.second", "DONE = 1\n")
+    wraptss: list[str] = []
+    wrapt.register_post_import_hook(lambda module: wraptss.append(module.__name__), "up.first")
+    add_hook("up.first", hook)
+    add_hook("up.second", hook)
+    wrapt.register_post_import_hook(lambda module: wraptss.append(module.__name__), "up.second")
+    modules = [package.load("up.first"), package.load("up.second")]
+    for name in ("up.first", "up.second"):
+        remove_hook(name, hook)
+    assert seen == ["up.first done=True", "up.second done=True"]
+    assert wraptss == ["up.first", "up.second"]
+    assert [type(module.__spec__.loader) for module in modules] == [SourceFileLoader] * 2
+
+
+def test_a_finder_that_was_put_first_later_does_not_hide_a_module(package, hook, seen, monkeypatch) -> None:
+    package.write("up.ops", "DONE = 1\n")
+    package.write("up.other", "")
+    add_hook("up.ops", hook)
+
+    class Greedy:
+        def find_spec(self, fullname, path, target=None):
+            return PathFinder.find_spec(fullname, path) if fullname == "up.ops" else None
+
+    monkeypatch.setattr(sys, "meta_path", [Greedy(), *sys.meta_path])
+    package.load("up.other")
+    package.load("up.ops")
+    assert seen == ["up.ops done=True"]
+
+
+def test_a_loader_that_serves_many_modules_runs_the_hook_for_its_own_alone(package, hook, seen, tmp_path) -> None:
+    archive = tmp_path / "zipped.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("user_one.py", "DONE = 1\n")
+        made.writestr("user_two.py", "DONE = 1\n")
+    sys.path.insert(0, str(archive))
+    add_hook("user_one", hook)
+    try:
+        for _ in range(2000):
+            importlib.util.find_spec("user_one")
+        package.load("user_one")
+        package.load("user_two")
+    finally:
+        sys.path.remove(str(archive))
+        remove_hook("user_one", hook)
+    assert seen == ["user_one done=True"]
+
+
+def test_a_loader_of_the_old_kind_is_hooked(package, hook, seen, monkeypatch) -> None:
+    class Old:
+        def load_module(self, name):
+            module = sys.modules[name] = ModuleType(name)
+            module.DONE = 1
+            return module
+
+    class Finder:
+        def find_spec(self, fullname, path, target=None):
+            return ModuleSpec(fullname, Old()) if fullname == "user_old" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder()])
+    add_hook("user_old", hook)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            package.load("user_old")
+    finally:
+        remove_hook("user_old", hook)
+    assert seen == ["user_old done=True"]
+
+
+def test_a_module_that_renames_itself_is_hooked_by_the_name_that_is_imported(package, hook, seen) -> None:
+    package.write("up.ops", "__name__ = 'elsewhere'\nDONE = 1\n")
+    add_hook("up.ops", hook)
+    package.load("up.ops")
+    assert seen == ["elsewhere done=True"]
+
+
+def test_what_a_hook_raises_for_a_half_initialised_module_every_import_raises(package, monkeypatch) -> None:
+    adds = ModuleType("user_adds")
+    monkeypatch.setitem(sys.modules, "user_adds", adds)
+
+    def failing(module: ModuleType) -> None:
+        raise OSError("refused")
+
+    adds.add = lambda: add_hook("up.ops", failing)
+    package.write("up.ops", "import user_adds\nuser_adds.add()\n")
+    try:
+        for _ in range(2):
+            with pytest.raises(OSError, match="refused"):
+                package.load("up.ops")
+    finally:
+        for _ in range(2):
+            remove_hook("up.ops", failing)
+
+
+def test_a_program_started_by_dash_m_runs_its_hooks_before_it_starts(package, tmp_path) -> None:
+    package.write(
+        "up",
+        """
+        from verl_npu.registry.apply.hooks import add_hook
+
+        def hook(module):
+            module.word = f"hooked {module.__name__}"
+
+        add_hook("up.job", hook)
+        """,
+    )
+    package.write("up.job", "word = 'upstream'\nif __name__ == '__main__':\n    print(word)\n")
+    result = subprocess.run(
+        [sys.executable, "-m", "up.job"],
+        env={**os.environ, "VERL_NPU": "off", "PYTHONPATH": os.pathsep.join([str(package.root), str(PROJECT)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stdout == "hooked __main__\n", result.stderr

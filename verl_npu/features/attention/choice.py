@@ -1,99 +1,106 @@
-"""The implementation of attention that the user chose, where upstream has hard-coded flash attention."""
+"""The implementation of attention that the user chose, at each place where upstream has hard-coded flash attention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
-from ...registry.patch import Feature
-from ...registry.source.probe import AllOf, Defines, Not, Passes, Probe
+from ...registry.source.probe import AllOf, Defines, Not, Passes
+from ..configuration import Section
 from .exchange import with_constant
-from .feature import attention
+from .feature import FLASH_ATTENTION, attention
 
-__all__ = ["declare"]
+__all__ = [
+    "use_configured_attention_for_actor",
+    "use_configured_attention_for_critic",
+    "use_configured_attention_for_fsdp_engine",
+    "use_configured_attention_for_reward_model",
+    "use_configured_attention_for_sft",
+    "use_configured_attention_for_value_head",
+]
 
-_HARD_CODED = "flash_attention_2"
 _OPTION = "attn_implementation"
-_LINK = "https://github.com/volcengine/verl/pull/3417"
-_WHY = "flash_attention_2 is hard-coded, so a model that needs sdpa or eager attention on an NPU cannot be run"
+
+Implementation = TypeVar("Implementation", bound=Callable[..., object])
+Result = TypeVar("Result")
 
 
-def declare(feature: Feature) -> None:
-    """Declare the patches of this module on `feature`."""
-    for target, implementation in (
-        ("verl.workers.fsdp_workers:ActorRolloutRefWorker._build_model_optimizer", chosen_for_actor),
-        ("verl.workers.fsdp_workers:CriticWorker._build_critic_model_optimizer", chosen_for_critic),
-        ("verl.workers.fsdp_workers:RewardModelWorker._build_model", chosen_for_reward),
-        ("verl.workers.engine.fsdp.engine_impl:FSDPEngine._build_model_optimizer", chosen_for_engine),
-        ("verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer._build_model_optimizer", chosen_for_sft),
-    ):
-        feature.wrap(
-            target,
-            why=_WHY,
-            how="the same function, with model.override_config.attn_implementation in place of the constant",
-            link=_LINK,
-            retired_by=_not_hard_coded(target),
-        )(implementation)
-    feature.wrap(
-        "verl.utils.model:load_valuehead_model",
-        why=_WHY + "; the critic's own configuration is overruled here",
-        how="the same function, with what the model's configuration says in place of the constant",
-        link=_LINK,
-        retired_by=_not_hard_coded("verl.utils.model:load_valuehead_model"),
-    )(chosen_for_values)
+def declare(
+    target: str, source: str = "model.override_config.attn_implementation"
+) -> Callable[[Implementation], Implementation]:
+    """Declare the decorated function for `target`, which then takes the implementation from `source`."""
+    return attention.wrap(
+        target,
+        why="flash_attention_2 is hard-coded here, so a model that needs sdpa or eager attention cannot be trained: "
+        "what the user configures has no effect.",
+        how=f"A copy of the function is called in which the constant is replaced by {source}.",
+        link="https://github.com/volcengine/verl/pull/3417",
+        retired_by=AllOf(Defines(target), Not(Passes(target, _OPTION, FLASH_ATTENTION))),
+    )
 
 
-def _not_hard_coded(target: str) -> Probe:
-    return AllOf(Defines(target), Not(Passes(target, _OPTION, _HARD_CODED)))
-
-
-def _of(model: Mapping[str, Any]) -> str:
-    """The user's choice in the configuration of a model, flash attention where there is none."""
-    return str((model.get("override_config") or {}).get(_OPTION) or _HARD_CODED)
-
-
-def chosen_for_actor(
-    original: Callable[..., Any],
-    worker: Any,
-    model_path: Any,
-    fsdp_config: Any,
-    optim_config: Any,
-    override_model_config: Any,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
+@declare("verl.workers.fsdp_workers:ActorRolloutRefWorker._build_model_optimizer")
+def use_configured_attention_for_actor(
+    original: Callable[..., Result],
+    worker: object,
+    model_path: object,
+    fsdp_config: object,
+    optim_config: object,
+    override_model_config: Section | None,
+    *args: object,
+    **kwargs: object,
+) -> Result:
     """Build the actor or the reference model."""
-    function = with_constant(original, _HARD_CODED, _of({"override_config": override_model_config}))
+    function = with_constant(original, FLASH_ATTENTION, _chosen(override_model_config))
     return function(worker, model_path, fsdp_config, optim_config, override_model_config, *args, **kwargs)
 
 
-def chosen_for_critic(original: Callable[..., Any], worker: Any, config: Any) -> Any:
+@declare("verl.workers.fsdp_workers:CriticWorker._build_critic_model_optimizer")
+def use_configured_attention_for_critic(original: Callable[..., Result], worker: object, config: Section) -> Result:
     """Build the critic."""
-    return with_constant(original, _HARD_CODED, _of(config.model))(worker, config)
+    return _with_chosen(original, config)(worker, config)
 
 
-def chosen_for_reward(original: Callable[..., Any], worker: Any, config: Any) -> Any:
+@declare("verl.workers.fsdp_workers:RewardModelWorker._build_model")
+def use_configured_attention_for_reward_model(
+    original: Callable[..., Result], worker: object, config: Section
+) -> Result:
     """Build the reward model."""
-    return with_constant(original, _HARD_CODED, _of(config.model))(worker, config)
+    return _with_chosen(original, config)(worker, config)
 
 
-def chosen_for_engine(original: Callable[..., Any], engine: Any, config: Any) -> Any:
+@declare("verl.workers.engine.fsdp.engine_impl:FSDPEngine._build_model_optimizer")
+def use_configured_attention_for_fsdp_engine(
+    original: Callable[..., Result], engine: object, config: Section
+) -> Result:
     """Build the model of an engine."""
-    return with_constant(original, _HARD_CODED, _of(config.model))(engine, config)
+    return _with_chosen(original, config)(engine, config)
 
 
-def chosen_for_sft(original: Callable[..., Any], trainer: Any) -> Any:
+@declare("verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer._build_model_optimizer")
+def use_configured_attention_for_sft(original: Callable[..., Result], trainer: Section) -> Result:
     """Build the model of supervised fine-tuning."""
-    return with_constant(original, _HARD_CODED, _of(trainer.config.model))(trainer)
+    return _with_chosen(original, trainer.config)(trainer)
 
 
-def chosen_for_values(
-    original: Callable[..., Any], local_path: Any, torch_dtype: Any, model_config: Any, trust_remote_code: Any
-) -> Any:
+@declare("verl.utils.model:load_valuehead_model", "the model configuration's own attn_implementation")
+def use_configured_attention_for_value_head(
+    original: Callable[..., Result],
+    local_path: object,
+    torch_dtype: object,
+    model_config: object,
+    trust_remote_code: object,
+) -> Result:
     """Load a model with a value head."""
-    chosen = getattr(model_config, "_attn_implementation", None) or _HARD_CODED
-    function = with_constant(original, _HARD_CODED, str(chosen))
+    chosen = getattr(model_config, "_attn_implementation", None) or FLASH_ATTENTION
+    function = with_constant(original, FLASH_ATTENTION, str(chosen))
     return function(local_path, torch_dtype, model_config, trust_remote_code)
 
 
-declare(attention)
+def _with_chosen(original: Callable[..., Result], config: Section) -> Callable[..., Result]:
+    return with_constant(original, FLASH_ATTENTION, _chosen(config.model.get("override_config")))
+
+
+def _chosen(override: Section | None) -> str:
+    """Return the user's choice in a model's `override_config`, or flash attention if there is none."""
+    return str((override.get(_OPTION) if override else None) or FLASH_ATTENTION)

@@ -1,7 +1,7 @@
-"""A function of upstream with one name or constant exchanged, the rest of it being upstream's own.
+"""Copies of upstream's functions in which one import or one constant is replaced.
 
-An import inside a function, or a constant in its middle, cannot be reached from outside; a copy of the function would
-drift with every revision. What is exchanged must be there exactly as expected, else nothing runs.
+An import inside a function, or a constant in its body, cannot be changed from outside, and our own copy of the whole
+function would drift with every revision. If what is to be replaced is not there, an error is raised and nothing runs.
 """
 
 from __future__ import annotations
@@ -12,42 +12,52 @@ import inspect
 import sys
 from collections.abc import Callable
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Protocol, TypeVar, cast
 
-__all__ = ["ExchangeError", "import_module", "with_constant", "with_import"]
+from ...errors import RewriteError
+from ...registry.apply.code import clone
+
+__all__ = ["import_module", "with_constant", "with_import"]
+
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
-class ExchangeError(RuntimeError):
-    """The function does not hold what was to be exchanged."""
+class SourceLoader(Protocol):
+    """A loader of modules that gives their code."""
+
+    get_code: Callable[[str], CodeType]
+
+    def exec_module(self, module: ModuleType) -> None: ...
 
 
-def with_import(function: Callable[..., Any], source: str, ours: str) -> Callable[..., Any]:
-    """`function`, importing the module `ours` wherever it says `from source import …`.
+def with_import(function: Function, source: str, ours: str) -> Function:
+    """Return a copy of `function` in which `from source import …` imports from the module `ours`.
 
-    Raises ExchangeError where it does not import `source`.
+    Raises RewriteError if the function does not import `source`.
     """
-    return _exchanged(_plain(function), source, ours, names=True)
+    return cast(Function, _exchanged(_plain(function), source, ours, names=True))
 
 
-def with_constant(function: Callable[..., Any], constant: str, ours: str) -> Callable[..., Any]:
-    """`function`, with the string `ours` wherever its body says `constant`.
+def with_constant(function: Function, constant: str, ours: str) -> Function:
+    """Return a copy of `function` in which the string `constant` is replaced by `ours`.
 
-    Raises ExchangeError where it does not.
+    Raises RewriteError if the body does not contain `constant`.
     """
-    return _exchanged(_plain(function), constant, ours, names=False)
+    return cast(Function, _exchanged(_plain(function), constant, ours, names=False))
 
 
 def import_module(name: str, source: str, ours: str) -> ModuleType:
-    """Import the module `name`, whose `from source import …` at any level imports `ours`; once, as any import.
+    """Import the module `name`; its `from source import …`, at any level, imports from the module `ours`.
 
-    Raises ExchangeError where it does not import `source`, ImportError where there is no such module.
+    A module that has been imported already is returned as it is. Raises RewriteError if the module does not import
+    `source`, and as any import does ImportError if there is no such module.
     """
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.find_spec(name)
-    loader: Any = None if spec is None else spec.loader
-    if spec is None or not hasattr(loader, "get_code"):
+    if spec is None or not hasattr(spec.loader, "get_code"):
         raise ImportError(f"no module named {name!r} with source", name=name)
+    loader = cast(SourceLoader, spec.loader)
     code = loader.get_code(name)
     loader.get_code = lambda fullname: _in_code(code, source, ours, names=True, where=fullname)
     module = importlib.util.module_from_spec(spec)
@@ -62,18 +72,23 @@ def import_module(name: str, source: str, ours: str) -> ModuleType:
     return module
 
 
-def _plain(function: Callable[..., Any]) -> FunctionType:
+def _plain(function: Callable[..., object]) -> FunctionType:
     plain = inspect.unwrap(function)
     if plain is not function or not isinstance(plain, FunctionType):
-        raise ExchangeError(f"expected a plain function, found {function!r}: another package has wrapped it")
+        raise RewriteError(
+            subject=getattr(function, "__qualname__", repr(function)),
+            expected="upstream's plain function",
+            found=f"{function!r}, because another package has wrapped it",
+            fix="load only one of the two packages",
+            override="VERL_NPU_DISABLE=attention",
+        )
     return plain
 
 
 @functools.lru_cache(maxsize=256)
 def _exchanged(function: FunctionType, theirs: str, ours: str, *, names: bool) -> FunctionType:
     code = _in_code(function.__code__, theirs, ours, names=names, where=function.__qualname__)
-    made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-    made.__kwdefaults__ = function.__kwdefaults__
+    made = clone(function, code=code)
     functools.update_wrapper(made, function)
     return made
 
@@ -81,22 +96,27 @@ def _exchanged(function: FunctionType, theirs: str, ours: str, *, names: bool) -
 def _in_code(code: CodeType, theirs: str, ours: str, *, names: bool, where: str) -> CodeType:
     made, count = _walk(code, theirs, ours, names)
     if not count:
-        raise ExchangeError(
-            f"{where}: expected {'an import of' if names else 'the constant'} {theirs!r}, found none; "
-            "run `verl-npu check` against this installation"
+        raise RewriteError(
+            subject=where,
+            expected=f"{'an import of' if names else 'the constant'} {theirs!r}",
+            found="none",
+            fix="run `verl-npu check` against this installation",
+            override="VERL_NPU_DISABLE=attention",
         )
     return made
 
 
 def _walk(code: CodeType, theirs: str, ours: str, names: bool) -> tuple[CodeType, int]:
+    """Return the code with every occurrence replaced, in nested functions as well, and how many there were."""
     count = 0
 
-    def inner(constant: Any) -> Any:
+    def inner(constant: object) -> object:
         nonlocal count
         if isinstance(constant, CodeType):
-            constant, found = _walk(constant, theirs, ours, names)
-            count += found
-        elif not names and type(constant) is str and constant == theirs:
+            made, inside = _walk(constant, theirs, ours, names)
+            count += inside
+            return made
+        if not names and type(constant) is str and constant == theirs:
             count += 1
             return ours
         return constant

@@ -1,16 +1,18 @@
-"""The feature that the modules beside this one declare their patches on."""
+"""The feature that the modules beside this one add their patches to."""
 
 from __future__ import annotations
 
 from ...registry.patch import Feature
 
-__all__ = ["NPU_MODULE", "UTILS", "attention"]
+__all__ = ["FLASH_ATTENTION", "NPU_MODULE", "UTILS", "attention"]
 
 NPU_MODULE = "transformers.integrations.npu_flash_attention"
 UTILS = "transformers.modeling_flash_attention_utils"
+FLASH_ATTENTION = "flash_attention_2"
+"""The implementation of attention that upstream's workers have hard-coded."""
 
 attention = Feature(
     "attention",
-    "flash attention and its padding helpers, through transformers' NPU path",
+    "Models use the NPU's flash attention, and upstream finds the padding helpers of flash_attn.",
     after="verl.models.transformers.npu_patch",
 )

@@ -1,11 +1,12 @@
-"""transformers' call of flash attention: lengths from the host, and no setting that the NPU's path ignores."""
+"""transformers' call of flash attention: it gets its lengths from the host, and no setting that NPUs ignore."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, SupportsInt, TypeVar, cast
 
+from ...errors import AttentionSettingError
 from ...registry.source.probe import Never
 from .feature import NPU_MODULE, UTILS, attention
 from .lengths import host_copy, packing, unpadding
@@ -13,24 +14,29 @@ from .lengths import host_copy, packing, unpadding
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["AttentionSettingError"]
+__all__ = [
+    "compute_packing_once_and_check_settings",
+    "compute_unpadding_once_per_mask",
+    "pass_sequence_lengths_from_host",
+]
 
 _LINK = "none: torch_npu's operator takes its lengths as Python numbers"
-_OUTSIDE = "transformers does it so in every version up to 5.10"
+_ALL_VERSIONS = "transformers does it so in every version up to 5.10"
 
-
-class AttentionSettingError(RuntimeError):
-    """The model asks for something that the NPU's flash attention does not do."""
+Result = TypeVar("Result")
 
 
 @attention.wrap(
     f"{UTILS}:_get_unpad_data",
-    why="the lengths and the indices of a padded batch are fetched from the device in every layer, waiting each time",
-    how="fetched once for each mask, in one transfer; the lengths stay on the host, where they are used",
+    why="The lengths and indices of a padded batch are fetched from the NPU in every layer, and each time the host "
+    "waits for the NPU.",
+    how="They are fetched once for each mask, in one transfer. The lengths stay on the host, where they are used.",
     link=_LINK,
-    retired_by=Never(_OUTSIDE),
+    retired_by=Never(_ALL_VERSIONS),
 )
-def unpadded_once(original: Callable[..., Any], attention_mask: Tensor) -> Any:
+def compute_unpadding_once_per_mask(
+    original: Callable[[Tensor], Result], attention_mask: Tensor
+) -> Result | tuple[Tensor, Tensor, int]:
     """attention_mask [batch, seqlen] -> (indices [total], cu_seqlens int32 [batch + 1] on the host, longest)."""
     if attention_mask.device.type != "npu":
         return original(attention_mask)
@@ -39,36 +45,36 @@ def unpadded_once(original: Callable[..., Any], attention_mask: Tensor) -> Any:
 
 @attention.wrap(
     f"{NPU_MODULE}:npu_flash_attn_varlen_func",
-    why="cu_seqlens is fetched from the device twice in every layer, waiting each time",
-    how="the function gets a copy on the host, made once for each cu_seqlens",
+    why="cu_seqlens is fetched from the NPU twice in every layer, and each time the host waits for the NPU.",
+    how="The function gets a copy on the host, which is made once for each cu_seqlens.",
     link=_LINK,
-    retired_by=Never(_OUTSIDE),
+    retired_by=Never(_ALL_VERSIONS),
 )
-def lengths_from_host(
-    original: Callable[..., Tensor],
+def pass_sequence_lengths_from_host(
+    original: Callable[..., Result],
     q: Tensor,
     k: Tensor,
     v: Tensor,
     cu_seqlens_q: Tensor,
     cu_seqlens_k: Tensor,
-    *args: Any,
-    **kwargs: Any,
-) -> Tensor:
-    """Attention of packed sequences: q [tokens, heads, width], cu_seqlens [sequences + 1] -> as q."""
+    *args: object,
+    **kwargs: object,
+) -> Result:
+    """Attention of packed sequences: q [tokens, heads, width], cu_seqlens [sequences + 1] -> the shape of q."""
     return original(q, k, v, host_copy(cu_seqlens_q), host_copy(cu_seqlens_k), *args, **kwargs)
 
 
 @attention.wrap(
     f"{UTILS}:_flash_attention_forward",
-    why="whether sequences are packed, and where, is asked of the device in every layer; and the NPU's path drops a "
-    "sliding window and a soft cap in silence",
-    how="position ids are fetched once and what they say handed on as lengths; a setting that would be dropped is an "
-    "error that names it, unless no sequence is long enough for it to matter",
+    why="Position ids are fetched from the NPU in every layer to see whether sequences are packed. A sliding window "
+    "and a soft cap are ignored on NPUs without an error.",
+    how="Position ids are fetched once, and lengths passed on. A setting that NPUs ignore is an error, except for a "
+    "sliding window that no sequence exceeds.",
     link=_LINK,
-    retired_by=Never(_OUTSIDE),
+    retired_by=Never(_ALL_VERSIONS),
 )
-def packed_once(
-    original: Callable[..., Any],
+def compute_packing_once_and_check_settings(
+    original: Callable[..., Result],
     query_states: Tensor,
     key_states: Tensor,
     value_states: Tensor,
@@ -81,11 +87,11 @@ def packed_once(
     sliding_window: int | None = None,
     use_top_left_mask: bool = False,
     softcap: float | None = None,
-    **kwargs: Any,
-) -> Any:
+    **kwargs: object,
+) -> Result:
     """Flash attention of query_states [batch, seqlen, heads, width], padded by a mask, packed by positions, or dense.
 
-    Raises AttentionSettingError where the model's setting would be ignored.
+    Raises AttentionSettingError if the NPU would ignore a setting of the model.
     """
     if query_states.device.type == "npu":
         position_ids, longest = _lengths(attention_mask, position_ids, key_states, kwargs)
@@ -109,55 +115,62 @@ def packed_once(
 
 
 def _lengths(
-    attention_mask: Tensor | None, position_ids: Tensor | None, key_states: Tensor, kwargs: dict[str, Any]
+    attention_mask: Tensor | None, position_ids: Tensor | None, key_states: Tensor, kwargs: dict[str, object]
 ) -> tuple[Tensor | None, Callable[[], int]]:
-    """The position ids that are left to look at, and the length of the longest sequence; `kwargs` gets the lengths."""
+    """Return the position ids that transformers must still see, and a function for the length of the longest sequence.
+
+    If sequences are packed, their lengths are added to `kwargs`.
+    """
     batch, width = key_states.shape[:2]
     if attention_mask is not None:
-        # The mask decides alone, yet positions of one row would be fetched to be looked at.
+        # transformers goes by the mask alone, yet it would fetch the positions of a batch of one row.
         mask = attention_mask
         return None, lambda: unpadding(mask)[2] if mask.dim() == 2 else width
-    if kwargs.get("max_length_k") is not None:
-        return position_ids, lambda: int(kwargs["max_length_k"])
+    given = kwargs.get("max_length_k")
+    if given is not None:
+        return position_ids, lambda: int(cast(SupportsInt, given))
     if position_ids is None or position_ids.dim() != 2 or position_ids.shape != (batch, width):
         return position_ids, lambda: width
     if batch > 1:
-        return (None if _asks_by_row() else position_ids), lambda: width
-    found = packing(position_ids)
-    if found.increasing if not _asks_by_row() else found.consecutive:
+        return (None if _packs_single_rows_only() else position_ids), lambda: width
+    packed = packing(position_ids)
+    if packed.consecutive if _packs_single_rows_only() else packed.increasing:
         return None, lambda: width
     kwargs.update(
-        cu_seq_lens_q=found.cu_seqlens,
-        cu_seq_lens_k=found.cu_seqlens,
-        max_length_q=found.longest,
-        max_length_k=found.longest,
+        cu_seq_lens_q=packed.cu_seqlens,
+        cu_seq_lens_k=packed.cu_seqlens,
+        max_length_q=packed.longest,
+        max_length_k=packed.longest,
     )
-    return position_ids, lambda: found.longest
+    return position_ids, lambda: packed.longest
 
 
-def _asks_by_row() -> bool:
-    # From 4.55 on: one row whose positions are not consecutive is packed. Before: one that has a position going down.
+def _packs_single_rows_only() -> bool:
+    # transformers from 4.55 on: a batch of one row is packed if its positions are not consecutive. Before that, any
+    # batch is packed if a position is below the one before it.
     return hasattr(sys.modules[UTILS], "_is_packed_sequence")
 
 
 def _refuse(
-    sliding_window: int | None, softcap: float | None, longest: Callable[[], int], rest: dict[str, Any]
+    sliding_window: int | None, softcap: float | None, longest: Callable[[], int], rest: dict[str, object]
 ) -> None:
     if softcap:
-        raise _ignored("attn_logit_softcapping", softcap, "leave the soft cap out")
+        raise _ignored(f"attn_logit_softcapping={softcap}", "leave the soft cap out")
     if rest.get("s_aux") is not None:
-        raise _ignored("attention sinks (s_aux)", "set", "use a model without sinks")
+        raise _ignored("attention sinks (s_aux)", "use a model without sinks")
     if sliding_window is not None and longest() > sliding_window:
         raise _ignored(
-            "sliding_window",
-            sliding_window,
-            f"and a sequence is {longest()} tokens long: set use_sliding_window=False if full attention is meant, or "
-            "keep sequences within the window",
+            f"sliding_window={sliding_window}",
+            "set use_sliding_window=False if full attention is meant, or keep sequences within the window",
+            f", and a sequence is {longest()} tokens long",
         )
 
 
-def _ignored(setting: str, value: Any, advice: str) -> AttentionSettingError:
+def _ignored(setting: str, fix: str, detail: str = "") -> AttentionSettingError:
     return AttentionSettingError(
-        f"flash attention on NPUs ignores {setting}, which the model's configuration has as {value}; {advice}; or set "
-        "attn_implementation to eager (override: VERL_NPU_DISABLE=attention)"
+        subject="flash attention on NPUs",
+        expected="only settings of the model that it does not ignore",
+        found=f"{setting}, which it ignores{detail}",
+        fix=f"{fix}; or set attn_implementation to eager",
+        override="VERL_NPU_DISABLE=attention",
     )

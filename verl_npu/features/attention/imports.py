@@ -1,105 +1,119 @@
-"""The padding helpers for every place that imports them from transformers' NPU module or from `flash_attn`."""
+"""The padding helpers, at each place that imports them from transformers' NPU module or from `flash_attn`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import FunctionType
+from typing import TypeVar, cast
 
-from ...registry.patch import Feature
-from ...registry.source.probe import AllOf, AnyOf, Defines, Mentions, Never
+from ...registry.apply.code import clone
+from ...registry.source.probe import AllOf, AnyOf, Defines, Mentions, Never, Probe
 from . import padding
 from .exchange import import_module, with_import
 from .feature import NPU_MODULE, attention
 
-__all__ = ["declare"]
+__all__ = [
+    "BERT_PADDING",
+    "PADDING",
+    "avoid_flash_attn_in_all_log_probs",
+    "avoid_flash_attn_in_pipeline_shapes",
+    "avoid_flash_attn_in_prime_reward_model",
+    "avoid_flash_attn_in_response_log_probs",
+    "avoid_flash_attn_in_spin_reward_model",
+    "avoid_flash_attn_in_vocab_parallel_log_probs",
+]
 
-_PADDING = padding.__name__
-_BERT_PADDING = "flash_attn.bert_padding"
+PADDING = padding.__name__
+BERT_PADDING = "flash_attn.bert_padding"
 _ISSUE = "https://github.com/volcengine/verl/issues/3561"
 
+Implementation = TypeVar("Implementation", bound=Callable[..., object])
+Result = TypeVar("Result")
 
-def declare(feature: Feature) -> None:
-    """Declare the patches of this module on `feature`."""
-    # At 796871d7 the workers import all four from transformers; at v0.6.1 one module still imports two of them.
-    workers = Mentions("verl.workers.actor.dp_actor", NPU_MODULE)
-    anything = AnyOf(workers, Mentions("verl.workers.roles.utils.padding", NPU_MODULE))
-    for helper, requires in (
-        (padding.index_first_axis, workers),
-        (padding.rearrange, workers),
-        (padding.unpad_input, anything),
-        (padding.pad_input, anything),
-    ):
-        feature.add(
-            f"{NPU_MODULE}:{helper.__name__}",
-            why="transformers removed the helper from its NPU module in 4.55.2, and upstream's NPU branches import it",
-            how="the same function in plain torch, added to that module",
-            link=_ISSUE,
-            requires=requires,
-        )(helper)
-    for target, implementation in (
-        ("verl.utils.torch_functional:log_probs_from_logits_response_rmpad", response_log_probs),
-        ("verl.utils.torch_functional:log_probs_from_logits_all_rmpad", all_log_probs),
-        (
-            "verl.utils.megatron.tensor_parallel:vocab_parallel_log_probs_from_logits_response_rmpad",
-            vocab_parallel_log_probs,
-        ),
-        ("verl.utils.megatron.pipeline_parallel:compute_transformers_input_shapes", pipeline_shapes),
-        ("recipe.spin.fsdp_workers:RewardModelWorker._forward_micro_batch", spin_rewards),
-    ):
-        feature.wrap(
-            target,
-            why="the function imports the padding helpers from flash_attn, which does not exist on Ascend",
-            how="the same function, with that one import answered by verl-npu's padding helpers",
-            link=_ISSUE,
-            retired_by=Mentions(target, "verl.utils.attention_utils"),
-            requires=Mentions(target, _BERT_PADDING),
-        )(implementation)
-    feature.wrap(
-        "recipe.prime.prime_fsdp_workers:PRIMERewardModelWorker.init_model",
-        why="it imports a module that imports the padding helpers from flash_attn, which does not exist on Ascend",
-        how="that module is imported beforehand, with this one import answered by verl-npu's padding helpers",
+# At 796871d7 the workers import all four helpers from transformers; at v0.6.1 one module still imports two of them.
+_WORKERS = Mentions("verl.workers.actor.dp_actor", NPU_MODULE)
+_ANYTHING = AnyOf(_WORKERS, Mentions("verl.workers.roles.utils.padding", NPU_MODULE))
+
+
+def declare_helper(helper: Callable[..., object], requires: Probe) -> None:
+    """Declare that `helper` is added to transformers' NPU module, as the patch `add_<name of the helper>`."""
+    name = helper.__name__
+    attention.add(
+        f"{NPU_MODULE}:{name}",
+        why="transformers removed the helper from its NPU module in 4.55.2, and upstream imports it from there: "
+        f"`cannot import name '{name}' from '{NPU_MODULE}'`.",
+        how="The same function, written in plain torch, is added to that module.",
         link=_ISSUE,
-        retired_by=Never("the recipe left upstream's repository with the import in place"),
-        requires=AllOf(
-            Mentions("recipe.prime.prime_dp_rm", _BERT_PADDING),
-            Defines("recipe.prime.prime_fsdp_workers:PRIMERewardModelWorker.init_model"),
-        ),
-    )(prime_rewards)
+        requires=requires,
+    )(clone(cast(FunctionType, helper), name=f"add_{name}"))
 
 
-def _ours(original: Callable[..., Any]) -> Callable[..., Any]:
-    return with_import(original, _BERT_PADDING, _PADDING)
+declare_helper(padding.index_first_axis, _WORKERS)
+declare_helper(padding.rearrange, _WORKERS)
+declare_helper(padding.unpad_input, _ANYTHING)
+declare_helper(padding.pad_input, _ANYTHING)
 
 
-def response_log_probs(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def declare(target: str) -> Callable[[Implementation], Implementation]:
+    """Declare the decorated function for `target`, whose body imports the padding helpers from `flash_attn`."""
+    return attention.wrap(
+        target,
+        why="The function imports the padding helpers from flash_attn, which does not exist on Ascend: "
+        "`No module named 'flash_attn'`.",
+        how="A copy of the function is called in which this one import gives verl-npu's padding helpers.",
+        link=_ISSUE,
+        retired_by=Mentions(target, "verl.utils.attention_utils"),
+        requires=Mentions(target, BERT_PADDING),
+    )
+
+
+@declare("verl.utils.torch_functional:log_probs_from_logits_response_rmpad")
+def avoid_flash_attn_in_response_log_probs(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
     """Log probabilities of responses from packed logits."""
-    return _ours(original)(*args, **kwargs)
+    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
 
 
-def all_log_probs(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+@declare("verl.utils.torch_functional:log_probs_from_logits_all_rmpad")
+def avoid_flash_attn_in_all_log_probs(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
     """Log probabilities of whole sequences from packed logits."""
-    return _ours(original)(*args, **kwargs)
+    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
 
 
-def vocab_parallel_log_probs(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+@declare("verl.utils.megatron.tensor_parallel:vocab_parallel_log_probs_from_logits_response_rmpad")
+def avoid_flash_attn_in_vocab_parallel_log_probs(
+    original: Callable[..., Result], *args: object, **kwargs: object
+) -> Result:
     """Log probabilities of responses from packed logits whose vocabulary is split."""
-    return _ours(original)(*args, **kwargs)
+    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
 
 
-def pipeline_shapes(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+@declare("verl.utils.megatron.pipeline_parallel:compute_transformers_input_shapes")
+def avoid_flash_attn_in_pipeline_shapes(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
     """Shapes of the pipeline's inputs."""
-    return _ours(original)(*args, **kwargs)
+    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
 
 
-def spin_rewards(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+@declare("recipe.spin.fsdp_workers:RewardModelWorker._forward_micro_batch")
+def avoid_flash_attn_in_spin_reward_model(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
     """Rewards of a micro batch in the SPIN recipe."""
-    return _ours(original)(*args, **kwargs)
+    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
 
 
-def prime_rewards(original: Callable[..., Any], worker: Any, *args: Any, **kwargs: Any) -> Any:
+@attention.wrap(
+    "recipe.prime.prime_fsdp_workers:PRIMERewardModelWorker.init_model",
+    why="It imports a module that imports the padding helpers from flash_attn, which does not exist on Ascend: "
+    "`No module named 'flash_attn'`.",
+    how="That module is imported beforehand, in such a way that this one import gives verl-npu's padding helpers.",
+    link=_ISSUE,
+    retired_by=Never("the recipe left upstream's repository with the import in place"),
+    requires=AllOf(
+        Mentions("recipe.prime.prime_dp_rm", BERT_PADDING),
+        Defines("recipe.prime.prime_fsdp_workers:PRIMERewardModelWorker.init_model"),
+    ),
+)
+def avoid_flash_attn_in_prime_reward_model(
+    original: Callable[..., Result], worker: object, *args: object, **kwargs: object
+) -> Result:
     """Build the reward model of the PRIME recipe."""
-    import_module("recipe.prime.prime_dp_rm", _BERT_PADDING, _PADDING)
+    import_module("recipe.prime.prime_dp_rm", BERT_PADDING, PADDING)
     return original(worker, *args, **kwargs)
-
-
-declare(attention)

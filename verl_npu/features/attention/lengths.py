@@ -1,11 +1,11 @@
-"""Lengths of sequences, known on the host: fetched from the device once, and not once for each layer."""
+"""Lengths of sequences on the host. They are fetched from the device once, and not again in each layer."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,28 +15,31 @@ __all__ = ["Once", "Packing", "host_copy", "packing", "unpadding"]
 # A forward has one or two masks; a pipeline of micro batches a few more.
 _KEPT = 16
 
+Result = TypeVar("Result")
 
-class Once:
-    """Results for the tensors that they were computed from.
 
-    A tensor is the same if its memory, shape and version are, so a detached alias of it (gradient checkpointing makes
-    them) is the same as well; and only while the first one lives, for its memory may be used again afterwards.
+class Once(Generic[Result]):
+    """A function of one tensor that remembers its results.
+
+    A tensor is the same if its memory, shape and version are: so a detached alias of it (gradient checkpointing makes
+    them) is the same as well. A result is not used again once its tensor is gone, because its memory may be
+    another tensor's by then.
     """
 
     __slots__ = ("_compute", "_results")
 
-    def __init__(self, compute: Callable[[Tensor], Any]) -> None:
+    def __init__(self, compute: Callable[[Tensor], Result]) -> None:
         self._compute = compute
-        self._results: dict[tuple[Any, ...], tuple[weakref.ref[Any], Any]] = {}
+        self._results: dict[tuple[object, ...], tuple[weakref.ref[Tensor], Result]] = {}
 
-    def __call__(self, tensor: Tensor) -> Any:
-        """What was computed from `tensor`; computes it if that has not been done, or was for what it held before."""
+    def __call__(self, tensor: Tensor) -> Result:
+        """Return the result for `tensor`; compute it if `tensor` is new or has changed."""
         if tensor.is_inference():
-            return self._compute(tensor)  # such tensors have no version: whether they changed is not known
+            return self._compute(tensor)  # such tensors have no version, so a change of them cannot be seen
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor._version)
-        alive, result = self._results.get(key, (None, None))
-        if alive is not None and alive() is not None:
-            return result
+        known = self._results.get(key)
+        if known is not None and known[0]() is not None:
+            return known[1]
         result = self._compute(tensor)
         self._results[key] = (weakref.ref(tensor), result)
         while len(self._results) > _KEPT:
@@ -46,15 +49,16 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """What position ids say of a batch of one row."""
+    """The sequences that are packed into a batch of one row, as its position ids show them."""
 
     increasing: bool
     """No position is below the one before it."""
     consecutive: bool
-    """Each position is the one before it plus 1: one sequence."""
+    """Each position is the one before it plus 1: the row is one sequence."""
     cu_seqlens: Tensor
     """int32 [sequences + 1], on the host."""
     longest: int
+    """The length of the longest sequence."""
 
 
 def _packing(position_ids: Tensor) -> Packing:
@@ -78,6 +82,9 @@ def _unpadding(mask: Tensor) -> tuple[Tensor, Tensor, int]:
     return kept_indices(mask, int(cu_seqlens[-1])), cu_seqlens, int(lengths.max())
 
 
-packing: Callable[[Tensor], Packing] = Once(_packing)
-unpadding: Callable[[Tensor], tuple[Tensor, Tensor, int]] = Once(_unpadding)
-host_copy: Callable[[Tensor], Tensor] = Once(lambda tensor: tensor.cpu())
+packing = Once(_packing)
+"""position_ids [1, tokens] -> Packing."""
+unpadding = Once(_unpadding)
+"""mask [batch, seqlen] -> (indices [total] on its device, cu_seqlens int32 [batch + 1] on the host, longest)."""
+host_copy: Once[Tensor] = Once(lambda tensor: tensor.cpu())
+"""A copy of a tensor on the host."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...errors import RearrangeError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -22,8 +24,8 @@ def unpad_input(
 
     hidden_states [batch, seqlen, ...], attention_mask and unused_mask [batch, seqlen], 1 = kept ->
     (tokens [total, ...], indices [total] into batch*seqlen, cu_seqlens int32 [batch + 1], max_seqlen, seqlens used
-    int32 [batch]). As flash_attn.bert_padding.unpad_input of flash-attn 2.7. Waits for the device once: how many
-    tokens are kept decides a shape.
+    int32 [batch]). The same as flash_attn.bert_padding.unpad_input of flash-attn 2.7. The host waits for the device
+    once, because the number of kept tokens decides a shape.
     """
     import torch
 
@@ -38,15 +40,15 @@ def unpad_input(
 
 
 def kept_indices(mask: Tensor, total: int) -> Tensor:
-    """Where `mask` [batch, seqlen] keeps its `total` tokens: int64 [total] into batch*seqlen, in order.
+    """Return the positions of the `total` tokens that `mask` [batch, seqlen] keeps: int64 [total] into batch*seqlen.
 
-    As nonzero, which would wait for the device to learn `total`.
+    The same as nonzero, for which the host would wait until the device had computed `total`.
     """
     import torch
 
     kept = mask.flatten().bool()
     places = torch.arange(kept.numel(), device=mask.device)
-    # The dropped ones all go to a slot after the last, which is cut off.
+    # All dropped tokens go to one slot after the last, which is cut off.
     slots = torch.where(kept, torch.cumsum(kept, dim=0) - 1, total)
     return places.new_zeros(total + 1).scatter_(0, slots, places)[:total]
 
@@ -62,13 +64,15 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 
 
 def rearrange(tensor: Tensor, pattern: str, **axes: int) -> Tensor:
-    """`einops.rearrange` for the patterns that upstream uses; raises NotImplementedError for any other."""
+    """`einops.rearrange` for the two patterns that upstream uses. Raises RearrangeError for any other."""
     words = " ".join(pattern.split())
     if not axes and words == "b s ... -> (b s) ...":
         return tensor.flatten(0, 1)
     if not axes and words == "c b s ... -> (b s) c ...":
         return tensor.flatten(1, 2).transpose(0, 1)
-    raise NotImplementedError(
-        f"rearrange({pattern!r}): verl-npu stands in for einops in upstream's two patterns only; "
-        "call einops.rearrange itself (pip install einops)"
+    raise RearrangeError(
+        subject="verl-npu's rearrange, which replaces that of einops for upstream",
+        expected="one of the two patterns that upstream uses",
+        found=repr(pattern) + (f" with {axes}" if axes else ""),
+        fix="install einops and call einops.rearrange itself",
     )

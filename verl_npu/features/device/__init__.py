@@ -1,11 +1,8 @@
-"""The whole job knows that it runs on NPUs, and a job that cannot be placed says so."""
+"""Every process of a job decides for NPUs, and a job that the cluster cannot hold ends with an error."""
 
 from __future__ import annotations
 
-# Each adds its patches to the feature.
-from . import ordinal, verdict
+from . import ordinal, placement, setting, verdict  # noqa: F401  # they declare the patches
 from .feature import device
-from .placement import PlacementError
-from .setting import DeviceContradictionError
 
-__all__ = ["DeviceContradictionError", "PlacementError", "device", "ordinal", "verdict"]
+__all__ = ["device"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from ...registry.patch import Feature
 
-__all__ = ["DEFAULT", "device"]
+__all__ = ["DEFAULT_DEVICE", "device"]
 
-device = Feature("device", "trainer.device left at its default ends on the NPU; a job that cannot be placed ends")
+device = Feature(
+    "device", "Jobs run on NPUs unless the user chose another device, and a job that cannot be placed is refused."
+)
 
-DEFAULT = "cuda"
-"""What upstream's configurations and signatures say where nobody chose a device."""
+DEFAULT_DEVICE = "cuda"
+"""What upstream's configurations and signatures contain if nobody chose a device."""

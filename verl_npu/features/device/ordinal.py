@@ -1,43 +1,44 @@
-"""Which of the NPUs that a worker sees is its own, where Ray was told to hide none."""
+"""The index of a worker's own NPU among those that it sees, if Ray is set to hide none."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
+from ...ascend.variables import VISIBLE_DEVICES
+from ...errors import HiddenDeviceError
 from ...registry.source.probe import Never
 from .feature import device
 from .verdict import has_ascend_software
 
-__all__: list[str] = []
+__all__ = ["ordinal", "select_npu_assigned_by_ray"]
 
 
 @device.wrap(
     "verl.single_controller.base.worker:Worker._setup_env_cuda_visible_devices",
-    why="where Ray was told to hide no NPU, upstream takes the NPU's id on the host, or the rank in the group, for "
-    "its place in the process's list: wrong or out of range for a list such as 1,3 or for a second job",
-    how="the place in ASCEND_RT_VISIBLE_DEVICES of the NPU that Ray assigned",
+    why="If Ray hides no NPUs, upstream uses an NPU's id on the host, or the rank, as the index in the process. "
+    "Workers fail with `invalid device ordinal` if the list is 1,3, and a second job takes the first one's NPUs.",
+    how="The index is the position in ASCEND_RT_VISIBLE_DEVICES of the NPU that Ray assigned to the worker.",
     link="none: seen on virtual NPUs",
-    retired_by=Never("no revision looks at ASCEND_RT_VISIBLE_DEVICES there"),
+    retired_by=Never("no revision reads ASCEND_RT_VISIBLE_DEVICES there"),
 )
-def own_npu(original: Callable[..., Any], worker: Any) -> Any:
+def select_npu_assigned_by_ray(original: Callable[[object], object], worker: object) -> object:
     """Make the NPU that Ray assigned to this worker the current one."""
     from verl.utils.ray_utils import ray_noset_visible_devices
 
-    assigned = _assigned() if has_ascend_software() and ray_noset_visible_devices() else None
+    assigned = _assigned_npu() if has_ascend_software() and ray_noset_visible_devices() else None
     if assigned is None:
         return original(worker)
     import torch
 
-    index = ordinal(assigned, os.environ.get("ASCEND_RT_VISIBLE_DEVICES"))
-    # Upstream's name for it, here and in what reads it.
+    index = ordinal(assigned, os.environ.get(VISIBLE_DEVICES))
+    # Upstream's function sets this variable as well, and other code of upstream reads it.
     os.environ["LOCAL_RANK"] = str(index)
     torch.npu.set_device(index)
     return None
 
 
-def _assigned() -> str | None:
+def _assigned_npu() -> str | None:
     import ray
 
     ids = ray.get_runtime_context().get_accelerator_ids().get("NPU", [])
@@ -45,16 +46,20 @@ def _assigned() -> str | None:
 
 
 def ordinal(assigned: str, visible: str | None) -> int:
-    """The index, in a process that sees the NPUs `visible` (a comma list of ids; None: all), of the NPU `assigned`.
+    """Return the index of the NPU with the id `assigned` in a process that sees the NPUs `visible`.
 
-    Raises RuntimeError where it is not among them.
+    `visible` is a list of ids separated by commas; None means all NPUs. Raises HiddenDeviceError if `assigned` is not
+    in the list.
     """
     if visible is None:
         return int(assigned)
     ids = [text.strip() for text in visible.split(",")]
     if assigned not in ids:
-        raise RuntimeError(
-            f"Ray gave this worker NPU {assigned}, expected one of ASCEND_RT_VISIBLE_DEVICES={visible!r}: set the "
-            "variable to the same list before `ray start` on this host, and not in the job"
+        raise HiddenDeviceError(
+            subject=f"NPU {assigned}, which Ray assigned to this worker",
+            expected=f"one of those in {VISIBLE_DEVICES}",
+            found=f"{VISIBLE_DEVICES}={visible!r}",
+            fix="set the variable to the same list before `ray start` on this host, and not in the job",
+            override="VERL_NPU_DISABLE=device",
         )
     return ids.index(assigned)

@@ -1,91 +1,93 @@
-"""Resource pools ask for NPUs, and a job that cannot be placed ends with what it asked for and what there is."""
+"""Resource pools ask for NPUs, and a job that cannot be placed ends with what it needs and what the cluster has."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Protocol, TypeVar
 
+from ... import environment
+from ...errors import PlacementError
 from ...registry.source.probe import Mentions, Never, Not
-from .feature import DEFAULT, device
+from .feature import DEFAULT_DEVICE, device
 
-__all__ = ["PlacementError"]
+__all__ = ["refuse_job_that_cannot_be_placed", "request_npus_not_gpus"]
+
+Resources = Mapping[str, float]
+"""Amounts by the name of the resource, for example {"CPU": 3, "NPU": 1}."""
 
 
-class PlacementError(RuntimeError):
-    """A placement group asks for more than the cluster has."""
+class PlacementGroup(Protocol):
+    """Ray's placement group."""
+
+    def wait(self, timeout_seconds: float) -> bool: ...
+
+
+Result = TypeVar("Result")
+Group = TypeVar("Group", bound=PlacementGroup)
 
 
 @device.wrap(
     "verl.single_controller.ray.base:RayResourcePool.get_placement_groups",
-    why="extract_pg_from_exist, merge_resource_pool and split_resource_pool name no device, and so ask for GPUs",
-    how="the default, cuda, means npu here",
+    why="extract_pg_from_exist, merge_resource_pool and split_resource_pool pass no device, so the pool asks Ray for "
+    "GPUs. An NPU cluster has none, and the job waits without end.",
+    how="The default device, cuda, is replaced by npu; any other device is passed on.",
     link="https://github.com/volcengine/verl/issues/3583",
     retired_by=Not(Mentions("verl.single_controller.ray.base:RayResourcePool.get_placement_groups", "cuda")),
 )
-def npus_are_asked_for(
-    original: Callable[..., Any], pool: Any, strategy: str = "STRICT_PACK", name: Any = None, device_name: str = "cuda"
-) -> Any:
-    """Make or give the placement groups of a resource pool."""
-    return original(pool, strategy, name, "npu" if device_name == DEFAULT else device_name)
+def request_npus_not_gpus(
+    original: Callable[..., Result],
+    pool: object,
+    strategy: str = "STRICT_PACK",
+    name: object = None,
+    device_name: str = "cuda",
+) -> Result:
+    """Return the placement groups of a resource pool."""
+    return original(pool, strategy, name, "npu" if device_name == DEFAULT_DEVICE else device_name)
 
 
 @device.wrap(
     "verl.single_controller.ray.base:placement_group",
-    why="upstream waits for its placement groups without a limit, so a job that cannot be placed hangs in silence",
-    how="a group that no node can ever hold is an error at once, one that is not placed in time an error after that",
+    why="Upstream waits for its placement groups without a limit, so a job that cannot be placed hangs silently.",
+    how="If the nodes can never hold the group, that is an error at once. A group that is not placed within "
+    "VERL_NPU_PLACEMENT_TIMEOUT seconds is removed, and that is an error as well.",
     link="https://github.com/ray-project/ray/issues/55137",
     retired_by=Never("upstream waits without a limit at every revision"),
     requires=Mentions("verl.single_controller.ray.base:RayResourcePool.get_placement_groups", "placement_group"),
 )
-def placed_or_refused(
-    original: Callable[..., Any],
-    bundles: list[dict[str, float]],
+def refuse_job_that_cannot_be_placed(
+    original: Callable[..., Group],
+    bundles: Sequence[Resources],
     strategy: str = "PACK",
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Make a placement group and wait until it is placed. Raises PlacementError where that cannot be."""
+    *args: object,
+    **kwargs: object,
+) -> Group:
+    """Make a placement group and wait until it is placed. Raises PlacementError if it cannot be."""
     import ray
 
-    totals = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    wanted = _sum(bundles)
-    if not _fits(bundles, strategy, totals):
-        raise PlacementError(_unplaceable(wanted, strategy, totals, "the cluster has", totals))
-
-    # Before the group is made: a wrong setting must not leave one behind.
-    limit = _placement_timeout()
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not _fits(bundles, strategy, nodes):
+        raise _refusal(bundles, strategy, nodes, f"{_amounts(bundles, nodes)} in the cluster")
+    # It is read before the group is made, so that a wrong value does not leave a group behind.
+    limit = environment.PLACEMENT_TIMEOUT.read()
     group = original(bundles, strategy, *args, **kwargs)
-    began = time.monotonic()
+    start = time.monotonic()
     while not group.wait(timeout_seconds=1):
-        if time.monotonic() - began > limit:
-            free = ray.available_resources()
+        if time.monotonic() - start > limit:
+            free = _amounts(bundles, [ray.available_resources()])
             ray.util.remove_placement_group(group)
-            raise PlacementError(
-                _unplaceable(wanted, strategy, totals, f"after {limit:.0f} s these were free:", [free])
-                + " (override: VERL_NPU_PLACEMENT_TIMEOUT=<seconds>)"
-            )
+            override = f"{environment.PLACEMENT_TIMEOUT.name}=<seconds>"
+            raise _refusal(bundles, strategy, nodes, f"{free} free after {limit:g} s", override)
     return group
 
 
-def _placement_timeout() -> float:
-    text = os.environ.get("VERL_NPU_PLACEMENT_TIMEOUT", "120")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise PlacementError(
-            f"VERL_NPU_PLACEMENT_TIMEOUT={text!r}: expected a number of seconds above 0; correct it or leave it out"
-        )
-    return seconds
+def _fits(bundles: Sequence[Resources], strategy: str, nodes: Sequence[Resources]) -> bool:
+    """Return whether `nodes`, if nothing ran on them, could hold `bundles`.
 
+    True may be wrong, because bundles are not distributed over the nodes one by one; False is certain.
+    """
 
-def _fits(bundles: Sequence[Mapping[str, float]], strategy: str, nodes: Sequence[Mapping[str, float]]) -> bool:
-    """Whether a cluster of `nodes`, all of it free, could hold `bundles`; may say yes too often, never no."""
-
-    def holds(node: Mapping[str, float], need: Mapping[str, float]) -> bool:
+    def holds(node: Resources, need: Resources) -> bool:
         return all(node.get(resource, 0) >= amount for resource, amount in need.items())
 
     if strategy == "STRICT_PACK":
@@ -95,7 +97,7 @@ def _fits(bundles: Sequence[Mapping[str, float]], strategy: str, nodes: Sequence
     return holds(_sum(nodes), _sum(bundles)) and all(any(holds(node, b) for node in nodes) for b in bundles)
 
 
-def _sum(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _sum(parts: Sequence[Resources]) -> dict[str, float]:
     total: dict[str, float] = {}
     for part in parts:
         for resource, amount in part.items():
@@ -103,25 +105,31 @@ def _sum(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return total
 
 
-def _unplaceable(
-    wanted: Mapping[str, float],
-    strategy: str,
-    totals: Sequence[Mapping[str, float]],
-    label: str,
-    shown: Sequence[Mapping[str, float]],
-) -> str:
-    def amounts(resources: Mapping[str, float]) -> str:
-        return ", ".join(f"{resources.get(name, 0):g} {name}" for name in wanted)
+def _amounts(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> str:
+    """Return what each node has of the resources that the bundles need."""
+    names = _sum(bundles)
+    return " | ".join(", ".join(f"{node.get(name, 0):g} {name}" for name in names) for node in nodes) or "no node"
 
-    on = "on one node" if strategy == "STRICT_PACK" else f"({strategy})"
-    there = " | ".join(amounts(node) for node in shown) or "no node"
-    has = _sum(totals)
+
+def _refusal(
+    bundles: Sequence[Resources], strategy: str, nodes: Sequence[Resources], found: str, override: str = ""
+) -> PlacementError:
+    place = "on one node" if strategy == "STRICT_PACK" else f"(strategy {strategy})"
+    return PlacementError(
+        subject="the job cannot be placed",
+        expected=f"{_amounts(bundles, [_sum(bundles)])} {place}",
+        found=found,
+        fix=_fix(_sum(bundles), _sum(nodes)),
+        override=override,
+    )
+
+
+def _fix(needed: Resources, total: Resources) -> str:
     fixes = []
-    if "CPU" in wanted and has.get("CPU", 0) <= wanted["CPU"]:
-        fixes.append(f"raise ray_kwargs.ray_init.num_cpus (ray_init.num_cpus before v0.6) above {wanted['CPU']:g}")
-    if "NPU" in wanted and has.get("NPU", 0) < wanted["NPU"]:
+    if "CPU" in needed and total.get("CPU", 0) <= needed["CPU"]:
+        fixes.append(f"raise ray_kwargs.ray_init.num_cpus (ray_init.num_cpus before v0.6) above {needed['CPU']:g}")
+    if "NPU" in needed and total.get("NPU", 0) < needed["NPU"]:
         fixes.append("lower trainer.n_gpus_per_node or trainer.nnodes, or make more NPUs visible")
-    if "GPU" in wanted:
-        fixes.append("leave trainer.device at its default or set it to npu: GPUs are asked for")
-    fix = "; ".join(fixes) or "end what else runs on the cluster, or ask for less"
-    return f"the job cannot be placed: it asks for {amounts(wanted)} {on}, {label} {there}; {fix}"
+    if "GPU" in needed:
+        fixes.append("leave trainer.device at its default or set it to npu, because the job asks for GPUs")
+    return "; ".join(fixes) or "end what else runs on the cluster, or lower what the job needs"

@@ -1,29 +1,37 @@
-"""`trainer.device`: left at its default it ends on the NPU, and what the user set stays."""
+"""`trainer.device`: its default becomes npu, and what the user set stays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
+from ...errors import DeviceContradictionError
 from ...registry.source.probe import Defines, Mentions, Never
-from .feature import DEFAULT, device
+from ..configuration import Section
+from .feature import DEFAULT_DEVICE, device
 
-__all__ = ["DeviceContradictionError", "resolve_device"]
+__all__ = [
+    "keep_cpu_in_auto_set_ascend_device_name",
+    "keep_cpu_in_auto_set_device",
+    "resolve_device",
+    "set_npu_in_hydra_config",
+    "set_npu_in_run_ppo_config",
+]
 
-
-class DeviceContradictionError(RuntimeError):
-    """The job asks for a device that this installation is not for."""
+Result = TypeVar("Result")
 
 
 @device.wrap(
     "hydra.core.utils:run_job",
-    why="trainer.device is cuda by default, and Ray then waits for ever for a GPU that an NPU cluster does not have",
-    how="the composed configuration gets trainer.device=npu before any entry point sees it, unless the user set it",
+    why="trainer.device is cuda by default, so Ray waits without end for a GPU that an NPU cluster does not have.",
+    how="Unless the user set trainer.device, it becomes npu in the composed configuration before the job starts.",
     link="https://github.com/volcengine/verl/issues/3583",
-    retired_by=Never("entry points that do not set the device themselves exist at every revision"),
+    retired_by=Never("every revision has entry points that do not set the device themselves"),
 )
-def composed_device(original: Callable[..., Any], task_function: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
-    """Resolve the device in the configuration that Hydra hands to an entry point, `python -m` included."""
+def set_npu_in_hydra_config(
+    original: Callable[..., Result], task_function: object, config: Section, *args: object, **kwargs: object
+) -> Result:
+    """Resolve the device in the configuration that Hydra passes to an entry point, also one run by `python -m`."""
     overrides = config.hydra.overrides.task if "hydra" in config else ()
     resolve_device(config, overrides)
     return original(task_function, config, *args, **kwargs)
@@ -31,66 +39,69 @@ def composed_device(original: Callable[..., Any], task_function: Any, config: An
 
 @device.wrap(
     "verl.trainer.main_ppo:run_ppo",
-    why="callers of run_ppo that do not come through Hydra leave trainer.device at cuda as well",
-    how="the configuration gets trainer.device=npu before upstream's function reads it, unless it is not the default",
+    why="Programs that call run_ppo without Hydra leave trainer.device at cuda as well, and wait without end.",
+    how="If trainer.device has its default, it becomes npu before upstream's function reads it.",
     link="https://github.com/volcengine/verl/issues/3583",
     retired_by=Mentions("verl.trainer.main_ppo:run_ppo", "auto_set_device"),
 )
-def called_device(original: Callable[..., Any], config: Any, *args: Any, **kwargs: Any) -> Any:
+def set_npu_in_run_ppo_config(
+    original: Callable[..., Result], config: Section, *args: object, **kwargs: object
+) -> Result:
     """Resolve the device for a caller of `run_ppo`."""
     resolve_device(config, ())
     return original(config, *args, **kwargs)
 
 
-_OVERRIDES_CPU = "upstream sets trainer.device to npu even where the user asked for cpu"
-_KEEPS_CPU = "an explicit cpu stays; everything else is upstream's to decide"
+_WHY = "Upstream sets trainer.device to npu even if the user set it to cpu."
+_HOW = "Upstream's function is not called if trainer.device is cpu."
 
 
 @device.wrap(
     "verl.utils.device:auto_set_ascend_device_name",
-    why=_OVERRIDES_CPU,
-    how=_KEEPS_CPU,
+    why=_WHY,
+    how=_HOW,
     link="https://github.com/volcengine/verl/pull/4489",
     retired_by=Never("every revision that has the function overrides cpu"),
     requires=Defines("verl.utils.device:auto_set_ascend_device_name"),
 )
-def ascend_unless_cpu(original: Callable[..., Any], config: Any) -> Any:
+def keep_cpu_in_auto_set_ascend_device_name(original: Callable[[Section], object], config: Section) -> object:
     """Set the device, unless it is cpu."""
-    return _unless_cpu(original, config)
+    return None if _is_cpu(config) else original(config)
 
 
 @device.wrap(
     "verl.utils.device:auto_set_device",
-    why=_OVERRIDES_CPU,
-    how=_KEEPS_CPU,
+    why=_WHY,
+    how=_HOW,
     link="https://github.com/volcengine/verl/pull/4489",
     retired_by=Never("every revision that has the function overrides cpu"),
     requires=Defines("verl.utils.device:auto_set_device"),
 )
-def npu_unless_cpu(original: Callable[..., Any], config: Any) -> Any:
+def keep_cpu_in_auto_set_device(original: Callable[[Section], object], config: Section) -> object:
     """Set the device, unless it is cpu."""
-    return _unless_cpu(original, config)
+    return None if _is_cpu(config) else original(config)
 
 
-def _unless_cpu(original: Callable[..., Any], config: Any) -> Any:
+def _is_cpu(config: Section | None) -> bool:
     trainer = config.get("trainer") if config else None
-    if trainer is not None and trainer.get("device") == "cpu":
-        return None
-    return original(config)
+    return trainer is not None and trainer.get("device") == "cpu"
 
 
-def resolve_device(config: Any, overrides: Sequence[str]) -> None:
-    """Set `config.trainer.device` to npu where it is the default, in place.
+def resolve_device(config: Section, overrides: Sequence[str]) -> None:
+    """Set `config.trainer.device` to npu in place if it has its default.
 
-    `overrides` are the user's own words on the command line. Raises DeviceContradictionError where they ask for cuda.
+    `overrides` is what the user wrote on the command line. Raises DeviceContradictionError if it asks for cuda.
     """
     trainer = config.get("trainer")
-    if trainer is None or trainer.get("device") != DEFAULT:
+    if trainer is None or trainer.get("device") != DEFAULT_DEVICE:
         return
-    asked = [text for text in overrides if text.lstrip("+").split("=", 1)[0] == "trainer.device"]
-    if asked:
+    set_by_user = [text for text in overrides if text.lstrip("+").split("=", 1)[0] == "trainer.device"]
+    if set_by_user:
         raise DeviceContradictionError(
-            f"{asked[-1]}: this installation is for NPUs and has no CUDA; leave trainer.device out, or set it to npu "
-            "(override: VERL_NPU_DISABLE=device)"
+            subject=set_by_user[-1],
+            expected="npu or no setting, because this installation is for NPUs and has no CUDA",
+            found=DEFAULT_DEVICE,
+            fix="leave trainer.device out, or set it to npu",
+            override="VERL_NPU_DISABLE=device",
         )
     trainer.device = "npu"

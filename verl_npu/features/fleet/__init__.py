@@ -1,8 +1,8 @@
-"""Every process of a job decides alike, and the trainer sees that it did before it starts."""
+"""Every process of a job gets the user's settings, and the processes are compared before training starts."""
 
 from __future__ import annotations
 
-from . import comparison, forwarding  # noqa: F401  # for the patches that they declare
+from . import comparison, forwarding  # noqa: F401  # they declare the patches
 from .feature import fleet
 
 __all__ = ["fleet"]

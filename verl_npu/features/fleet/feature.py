@@ -6,4 +6,4 @@ from ...registry.patch import Feature
 
 __all__ = ["fleet"]
 
-fleet = Feature("fleet", "the switches reach every process, and the processes are compared before training starts")
+fleet = Feature("fleet", "Every process gets the user's variables, and all are compared before training starts.")

@@ -1,10 +1,10 @@
-"""The switches of the user reach every process of the job."""
+"""The variables of the user reach every process of the job."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypedDict
 
 from ... import environment
@@ -25,31 +25,39 @@ class RuntimeEnvironment(TypedDict, total=False):
 
 @fleet.wrap(
     "verl.trainer.constants_ppo:get_ppo_ray_runtime_env",
-    why="Ray gives the driver's environment to workers on its own host only, and upstream's list has none of ours",
-    how="our switches, and what the driver did, join the environment variables that upstream hands to ray.init",
-    link="none: the variables are ours",
-    retired_by=Never("upstream cannot know our switches"),
+    why="Workers on other hosts do not inherit the driver's environment, and upstream gives them none of verl-npu's "
+    "variables: there the user's VERL_NPU_* settings have no effect.",
+    how="The variables that the user set, and the driver's manifest, are added to those that upstream gives ray.init.",
+    link="none: the variables are verl-npu's own",
+    retired_by=Never("upstream cannot know the variables of verl-npu"),
 )
 def forward_variables_to_workers(
     original: Callable[..., RuntimeEnvironment], *args: object, **kwargs: object
 ) -> RuntimeEnvironment:
-    """Add our variables to the runtime environment; what the user sets there himself wins.
+    """Add verl-npu's variables to the runtime environment; what the user sets there himself wins.
 
-    Raises FleetError if the user sets a variable otherwise than every job needs it.
+    Raises FleetError if the user gives a variable another value than every job needs.
     """
     runtime = original(*args, **kwargs)
-    chosen = runtime.get("env_vars", {})
-    for needed in REQUIRED:
-        found = chosen.get(needed.name, os.environ.get(needed.name, needed.value))
-        if found != needed.value:
+    of_user = runtime.get("env_vars", {})
+    _check_required(of_user)
+    runtime["env_vars"] = {
+        **{requirement.name: requirement.value for requirement in REQUIRED},
+        **environment.forwarded(),
+        environment.DRIVER_MANIFEST.name: json.dumps(manifest()),
+        **of_user,
+    }
+    return runtime
+
+
+def _check_required(variables: Mapping[str, str]) -> None:
+    for requirement in REQUIRED:
+        value = variables.get(requirement.name, os.environ.get(requirement.name, requirement.value))
+        if value != requirement.value:
             raise FleetError(
-                subject=f"{needed.name}={found}",
-                expected=f"{needed.name}={needed.value}, because {needed.reason}",
-                found=repr(found),
-                fix=f"set it to {needed.value} or leave it out",
+                subject=f"{requirement.name}={value}",
+                expected=f"{requirement.name}={requirement.value}, because {requirement.reason}",
+                found=repr(value),
+                fix=f"set it to {requirement.value} or leave it out",
                 override="VERL_NPU_DISABLE=fleet",
             )
-    ours = {needed.name: needed.value for needed in REQUIRED} | environment.forwarded()
-    ours[environment.DRIVER_MANIFEST.name] = json.dumps(manifest())
-    runtime["env_vars"] = {**ours, **chosen}
-    return runtime

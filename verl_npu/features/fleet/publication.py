@@ -1,4 +1,4 @@
-"""Manifests of a job's Ray workers, through Ray's own key-value store."""
+"""Manifests of a job's processes, exchanged through Ray's key-value store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMESPACE = b"verl_npu"
 
 
 def publish(manifest: Manifest) -> None:
-    """Give the manifest of this Ray worker to the others of its job."""
+    """Put the manifest of this Ray worker where the other processes of its job find it."""
     try:
         from ray.experimental import internal_kv
 
@@ -22,19 +22,22 @@ def publish(manifest: Manifest) -> None:
             key = f"{_job()}/{manifest['host']}-{manifest['pid']}-{manifest['token']}".encode()
             internal_kv._internal_kv_put(key, json.dumps(manifest).encode(), namespace=_NAMESPACE)
     except (ImportError, AttributeError) as error:
-        # Ray promises no stable interface here; a worker must not die of it, and the comparison will miss it by name.
-        reporting.warn(f"this Ray keeps no manifests for us ({error}): use VERL_NPU_MANIFEST_DIR instead")
+        # Ray promises no stable interface here. That must not end a worker; the comparison then lacks this process.
+        reporting.warn(
+            f"this version of Ray cannot store manifests ({error}): use {environment.MANIFEST_DIR.name} instead"
+        )
 
 
 def published() -> list[Manifest]:
-    """Return the manifests of this job's Ray workers, and of its driver if that handed its own down."""
+    """Return the manifests of this job's Ray workers, and that of its driver if it was forwarded to this process."""
     from ray.experimental import internal_kv
 
     keys = internal_kv._internal_kv_list(f"{_job()}/".encode(), namespace=_NAMESPACE)
     values = [internal_kv._internal_kv_get(key, namespace=_NAMESPACE) for key in sorted(keys)]
-    workers = [json.loads(value) for value in values if value is not None]
     driver = os.environ.get(environment.DRIVER_MANIFEST.name)
-    return [*([json.loads(driver)] if driver else []), *workers]
+    texts = [*([driver] if driver else []), *(value for value in values if value is not None)]
+    manifests: list[Manifest] = [json.loads(text) for text in texts]
+    return manifests
 
 
 def _job() -> str:

@@ -1,12 +1,12 @@
 """torch_npu's fused operators in the Qwen models: norms, gated layers, rotary embeddings, mixtures of experts.
 
-Upstream has almost none at its oldest pin, some of them wrong later, and all of them or none where a model's file is
-missing. Here each stands by itself, and whatever an operator cannot do goes upstream's way.
+Upstream at its oldest pin has almost none of them. Later some are wrong, and if one model's file is missing, none is
+used. Here each patch stands by itself, and upstream's code runs for whatever an operator cannot do.
 """
 
 from __future__ import annotations
 
-from . import experts, mlp, norm, rotary
+from . import experts, mlp, norm, rotary  # noqa: F401  # they declare the patches
 from .feature import fused_ops
 
-__all__ = ["experts", "fused_ops", "mlp", "norm", "rotary"]
+__all__ = ["fused_ops"]

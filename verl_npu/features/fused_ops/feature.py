@@ -1,42 +1,46 @@
-"""The feature that the modules beside this one declare their patches on, and what their patches have in common."""
+"""The feature that the modules beside this one add their patches to, and what their patches have in common."""
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
-from typing import Any
+from types import FunctionType
+from typing import cast
 
+from ...registry.apply.code import clone
 from ...registry.patch import Feature
 from ...registry.source.probe import Defines, Probe
 
-__all__ = ["LINK", "NPU_PATCH", "UPSTREAM_DOES_IT", "fused_ops", "modeling", "named"]
+__all__ = ["LINK", "NPU_PATCH", "UPSTREAM_DOES_IT", "declare", "fused_ops", "modeling"]
 
 NPU_PATCH = "verl.models.transformers.npu_patch"
 LINK = "https://github.com/volcengine/verl/pull/4436"
 UPSTREAM_DOES_IT: Probe = Defines(f"{NPU_PATCH}:apply_npu_patches")
-"""Upstream patches model by model from here on, and no longer all or nothing."""
+"""From this function on, upstream patches each model by itself, and no longer all of them or none."""
 
 fused_ops = Feature(
-    "fused_ops", "torch_npu's fused operators in the Qwen models, where upstream has none", after=NPU_PATCH
+    "fused_ops", "Qwen models use torch_npu's fused operators where upstream does not use them.", after=NPU_PATCH
 )
 
 
 def modeling(model: str) -> str:
-    """The module of a model in transformers."""
+    """Return the name of a model's module in transformers."""
     return f"transformers.models.{model}.modeling_{model}"
 
 
-def named(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of `implementation` called `name`: one implementation serves several targets, each as its own patch."""
-    if not isinstance(implementation, types.FunctionType):
-        raise TypeError(f"expected a function, found {implementation!r}")
-    copy = types.FunctionType(
-        implementation.__code__,
-        implementation.__globals__,
-        name,
-        implementation.__defaults__,
-        implementation.__closure__,
-    )
-    copy.__kwdefaults__ = implementation.__kwdefaults__
-    copy.__doc__ = implementation.__doc__
-    return copy
+def declare(
+    name: str,
+    target: str,
+    implementation: Callable[..., object],
+    *,
+    why: str,
+    how: str,
+    requires: Probe,
+    retired_by: Probe = UPSTREAM_DOES_IT,
+    link: str = LINK,
+) -> None:
+    """Declare that calls of `target` go to `implementation`, as the patch `name`.
+
+    One implementation serves several targets, so each patch gets a copy of it with a name of its own.
+    """
+    wrap = fused_ops.wrap(target, why=why, how=how, link=link, retired_by=retired_by, requires=requires)
+    wrap(clone(cast(FunctionType, implementation), name=name))

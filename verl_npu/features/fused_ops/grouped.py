@@ -1,33 +1,45 @@
-"""A grouped matrix product with its backward, on weights as they lie: no copy is made of them."""
+"""A grouped matrix product with its backward, which copies no weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LONGEST", "grouped_linear"]
+__all__ = ["grouped_linear"]
 
-# So many tensors at most in a list: op-plugin, torch_npu-npu_grouped_matmul.md.
-LONGEST = 128
+
+class Context(Protocol):
+    """The context of an autograd function."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+    transposed: bool
+
+    def save_for_backward(self, *tensors: Tensor) -> None: ...
+
+
+class Product(Protocol):
+    """The autograd function of this module."""
+
+    def apply(self, x: Tensor, ends: Tensor, transposed: bool, *weights: Tensor) -> Tensor: ...
 
 
 def grouped_linear(x: Tensor, ends: Tensor, weights: Sequence[Tensor], *, transposed: bool) -> Tensor:
-    """Rows of x in groups, each times its own matrix; differentiable in x and the weights.
+    """Multiply rows of x in groups, each group by its own matrix; differentiable in x and the weights.
 
     x [rows, inputs], ends int64 [groups] (where each group ends), weights: one [groups, inputs, outputs], or `groups`
     of [inputs, outputs]; `transposed` if they are [.., outputs, inputs], as those of a Linear -> [rows, outputs]. A
     group may be empty; the gradient of its weight is zero then.
     """
-    result: Tensor = _function().apply(x, ends, transposed, *weights)
-    return result
+    return _product().apply(x, ends, transposed, *weights)
 
 
 @lru_cache(maxsize=1)
-def _function() -> Any:
+def _product() -> Product:
     import torch
     import torch_npu
 
@@ -38,13 +50,13 @@ def _function() -> Any:
 
     class GroupedLinear(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, x: Tensor, ends: Tensor, transposed: bool, *weights: Tensor) -> Tensor:
+        def forward(ctx: Context, x: Tensor, ends: Tensor, transposed: bool, *weights: Tensor) -> Tensor:
             ctx.save_for_backward(x, ends, *weights)
             ctx.transposed = transposed
             return product(x, [w.transpose(-1, -2) for w in weights] if transposed else weights, ends)
 
         @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        def backward(ctx: Context, gradient: Tensor) -> tuple[Tensor | None, ...]:
             x, ends, *weights = ctx.saved_tensors
             gradient = gradient.contiguous()
             for_x, for_weights = None, [None] * len(weights)
@@ -58,4 +70,5 @@ def _function() -> Any:
                 for_weights = [stacked] if len(weights) == 1 and weights[0].dim() == 3 else list(stacked.unbind(0))
             return for_x, None, None, *for_weights
 
-    return GroupedLinear
+    made: Product = GroupedLinear
+    return made

@@ -1,16 +1,14 @@
-"""MindSpeed-backed Megatron: overrides that are checked, reach every worker, and leave no half-patched process."""
+"""Megatron on Ascend, through MindSpeed: each worker's overrides are checked and reach MindSpeed in time.
+
+`overrides` judges what a user asks for, and imports neither MindSpeed nor Megatron. `settlement` gives it to
+MindSpeed, and `snapshot` undoes what MindSpeed did if it fails. `patches` declares what is changed in verl and in
+MindSpeed.
+"""
 
 from __future__ import annotations
 
-from . import (  # noqa: F401  # for the patches that they declare
-    adaptor,
-    bridges,
-    checkpoints,
-    engines,
-    heads,
-    kernels,
-    workers,
-)
+# Each module adds its patches to the feature.
 from .feature import megatron
+from .patches import bridges, checkpoints, engines, heads, kernels, mindspeed, workers
 
-__all__ = ["megatron"]
+__all__ = ["bridges", "checkpoints", "engines", "heads", "kernels", "megatron", "mindspeed", "workers"]

@@ -1,4 +1,4 @@
-"""The feature that all modules of this folder declare their patches on."""
+"""The feature, to which the modules in `patches` add their patches."""
 
 from __future__ import annotations
 
@@ -6,4 +6,6 @@ from ...registry.patch import Feature
 
 __all__ = ["megatron"]
 
-megatron = Feature("megatron", "MindSpeed's overrides are checked, reach every worker in time, and never half apply")
+megatron = Feature(
+    "megatron", "each worker's overrides are checked, reach MindSpeed in time, and apply as a whole or not at all"
+)

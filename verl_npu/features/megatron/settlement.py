@@ -1,106 +1,110 @@
-"""What this process has settled with MindSpeed: once what is patched, for each worker what its model is made of."""
+"""What is in force in this process: one set of MindSpeed's patches, and the overrides of one worker at a time."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
-from ...errors import VerlNpuError
-from .contract import Contract
-from .installation import installation
-from .overrides import Request, check
-from .snapshot import Snapshot
+from ...errors import RepatchError, SettledError
+from .overrides.request import OVERRIDE, Request
 
-__all__ = ["RepatchError", "SettledError", "Settlement", "asked", "current", "put_in_force", "settle"]
+# The patches import this module in every process, and most processes never call repatch: what judges and what undoes
+# is imported when it is needed.
+if TYPE_CHECKING:
+    from argparse import Namespace
 
-_OVERRIDE = "VERL_NPU_DISABLE=megatron"
-Repatch = Callable[[Mapping[str, Any]], Any]
+    from .interfaces import MindSpeedFeature, Repatch
+    from .overrides.contract import Contract
 
+__all__ = ["Settlement", "current", "plain", "put_in_force", "settle", "speaking_for"]
 
-class RepatchError(VerlNpuError):
-    """MindSpeed raised; torch, Megatron, sys.modules and MindSpeed's own state are as before."""
-
-
-class SettledError(VerlNpuError):
-    """Another worker in this process has settled otherwise what holds for the whole process."""
+Patches = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What is in force: for which worker, with which settings, and the patches that they make."""
+    """What is in force: the worker's request, the settings that MindSpeed got, and the patches that these make."""
 
     request: Request
-    settings: Mapping[str, Any]
-    patches: Mapping[str, tuple[str, ...]]
-    defaults: Mapping[str, Any]
-    """MindSpeed's arguments before anybody asked for anything."""
+    settings: Mapping[str, object]
+    patches: Patches
+    """The functions that MindSpeed puts on each target, by the target's dotted name."""
+    defaults: Mapping[str, object]
+    """MindSpeed's arguments before the first worker changed them."""
 
 
 _in_force: Settlement | None = None
-_asked: list[Request] = []
+_speakers: list[Request] = []
 
 
 def current() -> Settlement | None:
-    """What is in force in this process."""
+    """Return what is in force in this process."""
     return _in_force
 
 
 @contextlib.contextmanager
-def asked(request: Request) -> Iterator[None]:
-    """Within, whoever calls `repatch` speaks for the worker of `request`, whatever he gives it."""
-    _asked.append(request)
+def speaking_for(request: Request) -> Iterator[None]:
+    """Within this context, each call of `repatch` counts as `request`, whatever the caller passes."""
+    _speakers.append(request)
     try:
         yield
     finally:
-        _asked.remove(request)
+        _speakers.remove(request)
 
 
 def settle(request: Request) -> None:
-    """Put `request` in force through MindSpeed's own repatch, checked; does nothing where it is not imported.
+    """Check `request` and put it in force through MindSpeed's own repatch. Does nothing if MindSpeed is not imported.
 
-    Raises OverrideError, SettledError or RepatchError; the process is then as before.
+    Raises OverrideError, SettledError or RepatchError; the process is then as it was before.
     """
     adaptor = sys.modules.get("mindspeed.megatron_adaptor")
     if adaptor is not None:
-        with asked(request):
+        with speaking_for(request):
             adaptor.repatch(dict(request.overrides))
 
 
-def put_in_force(original: Repatch, overrides: Mapping[str, Any]) -> None:
-    """Do what `repatch` is called for, `original` being MindSpeed's, for the worker that asks just now."""
+def put_in_force(original: Repatch, overrides: Mapping[str, object]) -> None:
+    """Do what a call of `repatch` is meant to do. `original` is MindSpeed's function, `overrides` its argument.
+
+    Raises OverrideError, SettledError or RepatchError; the process is then as it was before.
+    """
     global _in_force
-    request = _asked[-1] if _asked else Request("a caller of repatch", plain(overrides), {})
+    from .overrides.installation import installation
+    from .overrides.judgement import check
+
+    request = _speakers[-1] if _speakers else Request("a caller of repatch", plain(overrides), {})
     contract = installation().contract
-    settings = _typed(check(request, contract))
+    settings = _with_megatrons_types(check(request, contract))
     if _in_force is not None and dict(_in_force.settings) == settings:
         return
     arguments = _arguments()
     defaults = _in_force.defaults if _in_force is not None else dict(vars(arguments))
-    patches = _rehearsed(request, settings, defaults, arguments)
+    patches = _patches_for(request, settings, defaults, arguments)
     if _in_force is None:
         _apply(original, request, settings, arguments)
     else:
-        _refuse_contradictions(_in_force, request, settings, patches, contract, defaults)
-        # Nothing is patched anew: what differs is read when a model is built, and no key of another worker stays.
+        _refuse_contradictions(_in_force, request, settings, patches, contract)
+        # Nothing is patched again: the settings that differ are read when a model is built. Clearing the arguments
+        # removes the other worker's keys.
         vars(arguments).clear()
         vars(arguments).update({**defaults, **settings})
     _in_force = Settlement(request, settings, patches, defaults)
 
 
-def plain(mapping: Any) -> dict[str, Any]:
-    """A mapping of OmegaConf's, or any other, as a dict of plain values."""
+def plain(mapping: object) -> dict[str, object]:
+    """Return a configuration as a dict of plain values; None gives an empty one."""
     omegaconf = sys.modules.get("omegaconf")
     if omegaconf is not None and omegaconf.OmegaConf.is_config(mapping):
         container = omegaconf.OmegaConf.to_container(mapping, resolve=True)
         return {str(key): value for key, value in container.items()}
-    return dict((mapping or {}).items())
+    return dict(cast("Mapping[str, object]", mapping or {}).items())
 
 
-def _typed(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings with Megatron's own type where a configuration file can only have its name."""
+def _with_megatrons_types(settings: dict[str, object]) -> dict[str, object]:
+    """Return `settings` with Megatron's enum member in place of its name, which is all that a YAML file can hold."""
     backend = settings.get("attention_backend")
     if not isinstance(backend, str):
         return settings
@@ -109,14 +113,17 @@ def _typed(settings: dict[str, Any]) -> dict[str, Any]:
     return {**settings, "attention_backend": AttnBackend[backend]}
 
 
-def _arguments() -> Any:
+def _arguments() -> Namespace:
     from mindspeed.args_utils import get_full_args
 
-    return get_full_args()
+    arguments: Namespace = get_full_args()
+    return arguments
 
 
-def _apply(original: Repatch, request: Request, settings: Mapping[str, Any], arguments: Any) -> None:
+def _apply(original: Repatch, request: Request, settings: Mapping[str, object], arguments: Namespace) -> None:
     from mindspeed.patch_utils import MindSpeedPatchesManager
+
+    from .snapshot import Snapshot
 
     before = Snapshot(MindSpeedPatchesManager, arguments)
     try:
@@ -126,7 +133,7 @@ def _apply(original: Repatch, request: Request, settings: Mapping[str, Any], arg
         raise _refused(request, settings, error) from error
 
 
-def _refused(request: Request, settings: Mapping[str, Any], error: Exception) -> RepatchError:
+def _refused(request: Request, settings: Mapping[str, object], error: Exception) -> RepatchError:
     keys = ", ".join(f"{key}={value}" for key, value in settings.items())
     fix = "leave out the override that the message is about; `verl-npu mindspeed --list` shows what goes together"
     if isinstance(error, ModuleNotFoundError):
@@ -138,57 +145,62 @@ def _refused(request: Request, settings: Mapping[str, Any], error: Exception) ->
         expected="a combination that MindSpeed can apply",
         found=f"{type(error).__name__}: {error}, with {keys}",
         fix=fix,
-        override=_OVERRIDE,
+        override=OVERRIDE,
     )
 
 
-class _Rehearsal:
-    """Stands for MindSpeed's patch manager and only writes down what it is told."""
+class _PatchList:
+    """Takes the place of MindSpeed's patch manager, and only lists the patches that features register."""
 
     def __init__(self) -> None:
         self.patches: dict[str, tuple[str, ...]] = {}
 
+    # The parameters are MindSpeed's.
     def register_patch(
-        self, orig_func_name: str, new_func: Any = None, force_patch: bool = False, create_dummy: bool = False
+        self, orig_func_name: str, new_func: object = None, force_patch: bool = False, create_dummy: bool = False
     ) -> None:
         name = f"{getattr(new_func, '__module__', '')}:{getattr(new_func, '__qualname__', new_func)}"
         self.patches[orig_func_name] = (*self.patches.get(orig_func_name, ()), name)
 
 
-def _rehearsed(
-    request: Request, settings: Mapping[str, Any], defaults: Mapping[str, Any], arguments: Any
-) -> dict[str, tuple[str, ...]]:
-    """The patches that MindSpeed would make of `settings`, without any of them being made."""
+def _patches_for(
+    request: Request, settings: Mapping[str, object], defaults: Mapping[str, object], arguments: Namespace
+) -> Patches:
+    """Return the patches that MindSpeed would make with `settings`, and make none of them."""
     from argparse import Namespace
 
     from mindspeed.features_manager.features_manager import MindSpeedFeaturesManager
     from mindspeed.patch_utils import MindSpeedPatchesManager
 
-    candidate, rehearsal = Namespace(**{**defaults, **settings}), _Rehearsal()
+    from .snapshot import Snapshot
+
+    candidate, listed = Namespace(**{**defaults, **settings}), _PatchList()
+    features: list[MindSpeedFeature] = MindSpeedFeaturesManager.FEATURES_LIST
     before = Snapshot(MindSpeedPatchesManager, arguments)
     try:
-        needed = [f for f in MindSpeedFeaturesManager.FEATURES_LIST if f.is_need_apply(candidate)]
+        needed = [feature for feature in features if feature.is_need_apply(candidate)]
         for feature in needed:
-            feature.pre_register_patches(rehearsal, candidate)
+            feature.pre_register_patches(listed, candidate)
         for feature in needed:
-            feature.register_patches(rehearsal, candidate)
+            feature.register_patches(listed, candidate)
     except Exception as error:
         raise _refused(request, settings, error) from error
     finally:
-        # A few features assign straight to Megatron's classes.
+        # A few features set attributes of Megatron's classes while they register their patches.
         before.restore()
-    return rehearsal.patches
+    return listed.patches
 
 
 def _refuse_contradictions(
     settled: Settlement,
     request: Request,
-    settings: Mapping[str, Any],
-    patches: Mapping[str, tuple[str, ...]],
+    settings: Mapping[str, object],
+    patches: Patches,
     contract: Contract,
-    defaults: Mapping[str, Any],
 ) -> None:
-    mine, theirs = {**defaults, **settings}, {**defaults, **settled.settings}
+    """Raise SettledError if `request` needs other patches, or another value of a key that MindSpeed reads at run time,
+    than what is in force."""
+    mine, theirs = {**settled.defaults, **settings}, {**settled.defaults, **settled.settings}
     differ = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
     held = [key for key in differ if key in contract.process]
     if patches != settled.patches:
@@ -203,5 +215,5 @@ def _refuse_contradictions(
         found=", ".join(f"{key}={mine.get(key)}" for key in keys),
         fix="MindSpeed patches a process once for all workers in it: set these alike for both, or give the two "
         "workers resource pools of their own",
-        override=_OVERRIDE,
+        override=OVERRIDE,
     )

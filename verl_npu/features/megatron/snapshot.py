@@ -1,4 +1,4 @@
-"""What MindSpeed changes in a process, remembered and put back: the same objects, not equal ones."""
+"""What MindSpeed changes in a process, recorded beforehand so that it can be put back object by object."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import contextlib
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ...registry.apply.binding import namespace
+from ...registry.apply.slot import Owner, namespace, read_namespace
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from .interfaces import MindSpeedPatch, PatchesManager
 
 __all__ = ["DUMMY_FILE", "Snapshot", "drop_dummies", "own_functions_kept"]
 
 DUMMY_FILE = "mindspeed.dummy_module.py"
-"""What MindSpeed gives as the file of the empty modules that it puts into sys.modules."""
+"""The `__file__` of the empty modules that MindSpeed puts into sys.modules."""
 _OWN = ("megatron", "mindspeed")
 _GONE = object()
 
@@ -21,14 +26,14 @@ _GONE = object()
 class Snapshot:
     """The state of torch, Megatron, MindSpeed and sys.modules at one moment.
 
-    Megatron's and MindSpeed's modules and classes are put back whole. In all other modules it is the names that
-    MindSpeed's patch manager knows, since it rewrites copies wherever it finds them: the rest may belong to another
-    thread. `manager` is MindSpeedPatchesManager, `arguments` the process-wide Namespace.
+    All attributes of Megatron's and MindSpeed's modules and classes are put back. In other modules only the names that
+    MindSpeed patches are put back: it replaces its targets wherever they were imported to, and another thread may
+    change the rest. `arguments` are MindSpeed's arguments of the process.
     """
 
     __slots__ = ("_classes", "_manager", "_modules", "_namespaces", "_patches", "_settings", "arguments")
 
-    def __init__(self, manager: Any, arguments: Any) -> None:
+    def __init__(self, manager: PatchesManager, arguments: Namespace) -> None:
         self._manager = manager
         self.arguments = arguments
         self._settings = dict(vars(arguments))
@@ -45,11 +50,11 @@ class Snapshot:
         self._classes = [(one, dict(vars(one))) for one in classes]
 
     def restore(self) -> None:
-        """Put everything back as it was. Modules that were imported meanwhile stay: they are no part of a failure."""
+        """Put everything back as it was. Modules that were imported in the meantime stay imported."""
         patches = dict(self._manager.patches_info)
         failed = {id(patch.final_patch_func): patch.orig_func for patch in patches.values() if patch.final_patch_func}
         names = {patch.orig_func_name for patch in patches.values() if patch.orig_func_name}
-        # Newer revisions ask every module for the patched classes too, and torch.ops makes up what it is asked for.
+        # Newer revisions look up the patched classes in every module too, and torch.ops creates what is looked up.
         names |= {patch.orig_module_name.rpartition(".")[2] for patch in patches.values()}
 
         for name in [name for name in sys.modules if name not in self._modules and _is_dummy(sys.modules[name])]:
@@ -59,7 +64,7 @@ class Snapshot:
         for one, before in self._classes:
             _put_back(one, before, None if _own(one.__module__) else names)
         for owner, name in self._came_later(patches, names):
-            original = failed.get(id(namespace(owner).get(name, _GONE)), _GONE)
+            original = failed.get(id(read_namespace(owner).get(name, _GONE)), _GONE)
             if original is not _GONE:
                 _set(owner, name, original)
 
@@ -73,20 +78,20 @@ class Snapshot:
         for name, known in self._modules.items():
             sys.modules.setdefault(name, known)
 
-    def _came_later(self, patches: Mapping[str, Any], names: set[str]) -> Iterator[tuple[Any, str]]:
-        """Places of which there is no earlier state, and that may hold what a failed patch put there."""
+    def _came_later(self, patches: Mapping[str, MindSpeedPatch], names: set[str]) -> Iterator[tuple[Owner, str]]:
+        """Return the attributes that have no earlier state, and that may hold what a failed patch put there."""
         for name, module in list(sys.modules.items()):
             if name not in self._modules and isinstance(module, types.ModuleType):
                 yield from ((module, key) for key in names & namespace(module).keys())
         known = {one for one, _ in self._classes}
         for patch in patches.values():
-            if isinstance(patch.orig_module, type) and patch.orig_module not in known:
+            if isinstance(patch.orig_module, type) and patch.orig_module not in known and patch.orig_func_name:
                 yield patch.orig_module, patch.orig_func_name
 
 
 @contextlib.contextmanager
-def own_functions_kept(manager: Any) -> Iterator[None]:
-    """Within, MindSpeed may rewrite all but its own functions, except those that one of its patches is of."""
+def own_functions_kept(manager: PatchesManager) -> Iterator[None]:
+    """At the end of the context, put back the functions that MindSpeed defines, except those that it patches."""
     defined = [
         (module, name, value)
         for module_name, module in list(sys.modules.items())
@@ -102,7 +107,7 @@ def own_functions_kept(manager: Any) -> Iterator[None]:
 
 
 def drop_dummies(package: str) -> None:
-    """Take MindSpeed's empty modules of `package` out of sys.modules; a real package is left alone."""
+    """Remove MindSpeed's empty modules of `package` from sys.modules; a real package stays."""
     for name in [name for name in sys.modules if name.partition(".")[0] == package and _is_dummy(sys.modules[name])]:
         del sys.modules[name]
 
@@ -111,17 +116,17 @@ def _own(module: str) -> bool:
     return module.partition(".")[0] in _OWN
 
 
-def _is_dummy(module: Any) -> bool:
+def _is_dummy(module: object) -> bool:
     return isinstance(module, types.ModuleType) and namespace(module).get("__file__") == DUMMY_FILE
 
 
-def _classes_of(module: str, contents: Mapping[str, Any]) -> Iterator[type]:
+def _classes_of(module: str, contents: Mapping[str, object]) -> Iterator[type]:
     return (value for value in contents.values() if isinstance(value, type) and value.__module__ == module)
 
 
-def _put_back(owner: Any, before: Mapping[str, Any], names: set[str] | None) -> None:
-    """Give `owner` its old namespace again: of it all, or `names` only."""
-    now = dict(namespace(owner))
+def _put_back(owner: Owner, before: Mapping[str, object], names: set[str] | None) -> None:
+    """Give `owner` the attributes that it had `before`: all of them, or only those in `names`."""
+    now = dict(read_namespace(owner))
     for key in now.keys() - before.keys():
         if (names is None or key in names) and not _is_submodule(owner, key, now[key]):
             _set(owner, key, _GONE)
@@ -130,15 +135,15 @@ def _put_back(owner: Any, before: Mapping[str, Any], names: set[str] | None) -> 
             _set(owner, key, value)
 
 
-def _is_submodule(owner: Any, key: str, value: Any) -> bool:
+def _is_submodule(owner: Owner, key: str, value: object) -> bool:
     if not isinstance(owner, types.ModuleType) or not isinstance(value, types.ModuleType):
         return False
     return sys.modules.get(f"{owner.__name__}.{key}") is value
 
 
-def _set(owner: Any, key: str, value: Any) -> None:
+def _set(owner: Owner, key: str, value: object) -> None:
     if isinstance(owner, types.ModuleType):
-        # Past any __setattr__ of a lazy module.
+        # Not through setattr: a lazy module would load itself.
         contents = namespace(owner)
         if value is _GONE:
             contents.pop(key, None)
@@ -150,5 +155,5 @@ def _set(owner: Any, key: str, value: Any) -> None:
         setattr(owner, key, value)
 
 
-def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
+def _copied(state: Mapping[str, object]) -> dict[str, object]:
     return {key: list(value) if isinstance(value, list) else value for key, value in state.items()}

@@ -1,8 +1,8 @@
-"""Rollout engines: what upstream or the user asks of them, and what they can do on NPUs."""
+"""Rollout engines: settings that upstream or the user gives them, and what they can do with those on NPUs."""
 
 from __future__ import annotations
 
-from . import allocator, release, repetition  # noqa: F401  # for the patches that they declare
+from . import allocator, release, repetition  # noqa: F401  # they declare the patches
 from .feature import rollout
 
 __all__ = ["rollout"]

@@ -6,4 +6,6 @@ from ...registry.patch import Feature
 
 __all__ = ["rollout"]
 
-rollout = Feature("rollout", "rollout engines start with settings that work, and answer each prompt as often as asked")
+rollout = Feature(
+    "rollout", "Rollout engines start only with settings that work, and answer each prompt as often as configured."
+)

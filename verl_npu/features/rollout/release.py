@@ -1,25 +1,27 @@
-"""The release of vLLM, compared as one: upstream compares its text, or a version with its local part."""
+"""The release of vLLM, compared as numbers. Upstream compares texts, or a version with its local part."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TypeVar
 
 from ...registry.source.probe import AllOf, Mentions, Not
 from .feature import rollout
 
-__all__ = ["Release"]
+__all__ = ["Release", "reduce_vllm_version_to_release"]
 
 _SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
 
+Version = TypeVar("Version")
+
 
 class Release(str):
-    """A release such as `0.11.0` that compares with others as numbers; a local part or a post-release is left out."""
+    """A release such as `0.11.0` that is compared as numbers; it has no local part and no post-release."""
 
     __slots__ = ()
 
     def __new__(cls, text: str) -> Release:
-        """Take the release out of a version; raises packaging's InvalidVersion for what is none."""
+        """Take the release from a version. Raises packaging's InvalidVersion if `text` is not a version."""
         from packaging.version import Version
 
         version = Version(text)
@@ -46,18 +48,18 @@ class Release(str):
 
 @rollout.set(
     "verl.third_party.vllm:package_version",
-    why="0.11.0+empty, what an install for NPUs without CUDA kernels calls itself, is taken for newer than 0.11.0: "
-    "the server imports modules that are not there",
-    how="vllm.__version__, which upstream's server reads next, becomes the release alone and compares as a version",
+    why="vLLM built for NPUs calls itself 0.11.0+empty, which upstream takes for newer than 0.11.0: the server fails "
+    "with `No module named 'vllm.utils.argparse_utils'`.",
+    how="vllm.__version__, which upstream's server reads next, becomes the release alone, compared as numbers.",
     link="https://github.com/volcengine/verl/pull/4411",
     retired_by=Not(Mentions(_SERVER, "vllm.utils")),
     requires=AllOf(Mentions(_SERVER, "vllm.utils.argparse_utils"), Mentions(_SERVER, "vllm.utils")),
 )
-def vllm_release(version: Any) -> Any:
-    """Return the version as it was; vLLM's own name for itself is what changes."""
+def reduce_vllm_version_to_release(version: Version) -> Version:
+    """Change `vllm.__version__`, and return upstream's own `package_version` as it was."""
     vllm = sys.modules.get("vllm")
-    found = getattr(vllm, "__version__", None)
-    # A build of no release calls itself `dev`: what it is like, nobody knows.
-    if isinstance(found, str) and found[:1].isdigit() and not isinstance(found, Release):
-        vllm.__version__ = Release(found)  # type: ignore[union-attr]
+    name = getattr(vllm, "__version__", None)
+    # A build that is no release calls itself `dev`: which release it is like is unknown.
+    if isinstance(name, str) and name[:1].isdigit() and not isinstance(name, Release):
+        vllm.__version__ = Release(name)  # type: ignore[union-attr]
     return version

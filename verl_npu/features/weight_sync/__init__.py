@@ -1,23 +1,20 @@
 """Weights go from trainer to rollout over HCCL, checked on every rank.
 
-`group` brings ranks of several processes together, `metadata` and `bucket` say what is moved and in which messages,
-`sync` moves it. `one_step_off_policy`, `fully_async_policy`, `gkd`, `checkpoint_engine`, `layout`,
-`readback` and `release` are the patches.
+`transport` moves bytes between ranks and knows nothing of verl: `transport.sync` is one sync. `engines` are the takers
+of the weights. `patches` put the two in the place of what upstream does.
 """
 
-from ..rollout import release
+from __future__ import annotations
+
 from .feature import weight_sync
-from .patches import checkpoint_engine, fully_async_policy, gkd, layout, one_step_off_policy, readback
-from .settings import NAMES
+from .patches import checkpoint_engine, fully_async_policy, gkd, loader, one_step_off_policy, readback
 
 __all__ = [
-    "NAMES",
     "checkpoint_engine",
     "fully_async_policy",
     "gkd",
-    "layout",
+    "loader",
     "one_step_off_policy",
     "readback",
-    "release",
     "weight_sync",
 ]

@@ -1,4 +1,4 @@
-"""The feature, to which the modules beside this one add their patches."""
+"""The feature that the modules in `patches` add their patches to."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["GROUP", "weight_sync"]
 
 weight_sync = Feature("weight_sync", "weights go from trainer to rollout over HCCL, checked on every rank")
 
-# As upstream calls its group of trainers and rollouts.
 GROUP = "actor_rollout"
+"""The name of upstream's group of trainers and rollouts."""

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 from ...errors import VerlNpuError
 from ..activity import RegistryActivity
-from ..judge.judgement import Status, judge, settle
+from ..judge.judgement import judge, settle
 from ..judge.lock import read_locks
 from ..judge.revision import Revision
+from ..judge.verdict import Verdict
 from ..patch import Action, Feature, Patch, Upstream, conflicts
 from ..policy import Policy
 from ..source.tree import SourceTree
-from ..state import State, feature_state
+from ..state import State
 from . import hooks
-from .binding import Binding, build, check_live, comes_from, find_slot
-from .copies import all_modules, follow_copies, modules_since, rebind_copies
+from .application import Application
+from .binding import Binding
+from .ledger import LIVE, Ledger, is_loaded
+from .live import comes_from
 
 __all__ = ["Registry"]
 
@@ -44,7 +50,6 @@ class Registry:
         changed: Callable[[Registry], None],
     ) -> None:
         self.policy = policy
-        self.features: Sequence[Feature] = ()
         self.revisions: dict[str, Revision] = {}
         self.seconds = 0.0
         self._trigger = trigger
@@ -58,11 +63,15 @@ class Registry:
         self._begun = False
         self._error: VerlNpuError | None = None
         self._tree = SourceTree({})
-        self._statuses: dict[str, Status] = {}
-        self._bindings: dict[str, Binding] = {}
-        self._hooked: list[str] = []
-        self._watched: list[str] = []
-        self._guarded: list[str] = []
+        self._ledger = Ledger(warn)
+        self._hooks: dict[tuple[str, str], Callable[[ModuleType], None]] = {}
+        # Another thread may hold the lock at a fork, and does not exist in the child.
+        os.register_at_fork(after_in_child=self._renew_lock)
+
+    @property
+    def features(self) -> Sequence[Feature]:
+        """The features, once the trigger module was imported."""
+        return self._ledger.features
 
     @property
     def active(self) -> bool:
@@ -72,15 +81,10 @@ class Registry:
     @property
     def tainted(self) -> tuple[str, ...]:
         """The drifted features that were applied because the user forces them."""
-        drifted = {feature.name for feature in self.features for patch in feature if self._forced(patch)}
-        return tuple(sorted(drifted))
-
-    def _forced(self, patch: Patch) -> bool:
-        status = self._statuses.get(patch.id)
-        return status is not None and status.reason.startswith("by force")
+        return tuple(sorted({p.feature for p in self._ledger.patches() if self._ledger.verdicts[p.id].forced}))
 
     def activate(self) -> None:
-        """Wait for the trigger module, or begin at once where it is imported already. Repeating it does nothing."""
+        """Wait for the trigger module, or begin at once if it is imported already. Repeating it does nothing."""
         with self._lock:
             if self._active:
                 return
@@ -90,43 +94,50 @@ class Registry:
             self._begin()
 
     def deactivate(self) -> None:
-        """Take back every patch and every hook. Repeating it does nothing."""
+        """Take back every patch and every hook.
+
+        Repeating it does nothing, or tries again what could not be put back. An interruption that comes meanwhile is
+        raised at the end, when everything else has been put back.
+        """
         with self._lock:
-            if not self._active:
+            if not self._active and not self._ledger.bindings:
                 return
             hooks.remove_hook(self._trigger, self._before_trigger)
-            for module in self._hooked:
-                hooks.remove_hook(module, self._apply_module)
-            for module in self._watched:
-                hooks.remove_hook(module, self._apply_again)
-            self._hooked.clear()
-            self._watched.clear()
-            for module in self._guarded:
-                hooks.remove_hook(module, self._before_module)
-            self._guarded.clear()
-            for patch_id in list(self._bindings):
-                self._take_back(patch_id, "deactivated")
-            for patch_id, status in self._statuses.items():
+            for (module, _), hook in self._hooks.items():
+                hooks.remove_hook(module, hook)
+            self._hooks.clear()
+            interruption = self._ledger.take_back(tuple(self._ledger.bindings), "deactivated")
+            for patch_id, verdict in self._ledger.verdicts.items():
                 # A guard has nothing to put back.
-                if status.state in (State.PENDING, State.VERIFIED, State.APPLIED):
-                    self._statuses[patch_id] = Status(State.REGISTERED, "deactivated")
+                if verdict.state in (*LIVE, State.VERIFIED) and patch_id not in self._ledger.bindings:
+                    self._ledger.verdicts[patch_id] = Verdict(State.REGISTERED, "deactivated")
             self._active = self._begun = False
             self._error = None
             self._changed(self)
+        if interruption is not None:
+            raise interruption
 
-    def status(self) -> dict[str, Status]:
+    def status(self) -> dict[str, Verdict]:
         """The state of each patch by its id, read back from the live objects."""
         with self._lock:
-            for patch_id, binding in self._bindings.items():
-                if self._statuses[patch_id].state is State.APPLIED and not binding.in_force():
-                    found = binding.slot.read()
-                    self._statuses[patch_id] = Status(State.SHADOWED, f"overwritten since by {found!r}"[:300])
-            return dict(self._statuses)
+            return self._ledger.status()
 
     def states(self) -> dict[str, State]:
         """The state of each feature by its name."""
-        statuses = self.status()
-        return {f.name: feature_state(statuses[patch.id].state for patch in f) for f in self.features}
+        with self._lock:
+            return self._ledger.states()
+
+    def activity(self) -> RegistryActivity:
+        """What this process did, as plain data for a manifest."""
+        return {
+            "upstreams": {name: revision.as_json() for name, revision in self.revisions.items()},
+            "features": self._ledger.entries(),
+            "tainted": list(self.tainted),
+            "seconds": round(self.seconds, 6),
+        }
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.RLock()
 
     def _before_trigger(self, module: ModuleType) -> None:
         self._begin()
@@ -137,34 +148,27 @@ class Registry:
                 return
             if not self._begun:
                 self._begun = True
-                started = time.perf_counter()
-                try:
-                    self._verify()
-                except VerlNpuError as error:
-                    self._error = error
-                    self._statuses = dict.fromkeys(self._statuses, Status(State.FAILED, str(error)))
-                    self._warn(f"{error}; nothing is patched in this process")
-                finally:
-                    self.seconds += time.perf_counter() - started
+                self._verify()
                 self._changed(self)
             if self._error is not None and self.policy.strict:
                 raise self._error
-            pending = [p for f in self.features for p in f if self._statuses[p.id].state is State.PENDING]
-            to_guard = sorted({p.target.module for p in pending if p.action is Action.GUARD} - set(self._guarded))
-            to_hook = sorted({p.target.module for p in pending if p.action is not Action.GUARD} - set(self._hooked))
-            self._guarded += to_guard
-            self._hooked += to_hook
-        for name in to_guard:
-            hooks.add_hook(name, self._before_module, before=True)
-        for name in to_hook:
-            hooks.add_hook(name, self._apply_module)
-        for name in {feature.after for feature in self.features if feature.after} - set(self._watched):
-            self._watched.append(name)
-            hooks.add_hook(name, self._apply_again)
+            self._apply({})
+            self._place_hooks()
 
     def _verify(self) -> None:
-        self.features = self._load_features()
-        self._statuses = {p.id: Status(State.REGISTERED, "") for feature in self.features for p in feature}
+        started = time.perf_counter()
+        try:
+            self._judge()
+        except VerlNpuError as error:
+            self._error = error
+            self._ledger.verdicts = {p.id: Verdict(State.FAILED, str(error)) for p in self._ledger.patches()}
+            self._warn(f"{error}; nothing is patched in this process")
+        finally:
+            self.seconds += time.perf_counter() - started
+
+    def _judge(self) -> None:
+        self._ledger.features = self._load_features()
+        self._ledger.verdicts = {patch.id: Verdict(State.REGISTERED, "") for patch in self._ledger.patches()}
         conflicts(list(self.features))
         self.policy.check(feature.name for feature in self.features)
         packages = [package for upstream in self._upstreams for package in upstream.packages]
@@ -172,133 +176,118 @@ class Registry:
         locks = {upstream.name: read_locks(self._locks_folder, upstream.name) for upstream in self._upstreams}
         self.revisions, verdicts = judge(self.features, self._upstreams, self._tree, locks)
         for feature in self.features:
-            statuses, drift = settle(feature, verdicts, self.policy)
-            self._statuses |= statuses
+            settled, drift = settle(feature, verdicts, self.policy)
+            self._ledger.verdicts |= settled
             if drift is not None:
                 self._warn(str(drift))
                 self._error = self._error or drift
 
-    def _before_module(self, module: ModuleType) -> None:
-        for patch in (patch for feature in self.features for patch in feature):
-            status = self._statuses[patch.id]
-            if (
-                patch.action is Action.GUARD
-                and patch.target.module == module.__name__
-                and status.state in (State.PENDING, State.APPLIED)
-            ):
-                self._statuses[patch.id] = Status(State.APPLIED, status.reason)
+    def _place_hooks(self) -> None:
+        for patch in self._ledger.patches():
+            if self._ledger.verdicts[patch.id].state in LIVE:
+                kind = "before" if patch.action is Action.GUARD else "after"
+                self._place_hook(patch.target.module, kind)
+        for feature in self.features:
+            if feature.after:
+                self._place_hook(feature.after, "again")
+
+    def _place_hook(self, module: str, kind: str) -> None:
+        if (module, kind) in self._hooks:
+            return
+        run = {"before": self._before_module, "after": self._after_module, "again": self._apply_again}[kind]
+        hook = self._hooks[module, kind] = partial(run, module)
+        hooks.add_hook(module, hook, before=kind == "before")
+
+    def _before_module(self, name: str, module: ModuleType) -> None:
+        for patch in self._ledger.patches():
+            verdict = self._ledger.verdicts[patch.id]
+            if patch.action is Action.GUARD and patch.target.module == name and verdict.state in LIVE:
+                self._ledger.verdicts[patch.id] = replace(verdict, state=State.APPLIED)
                 patch.implementation()
 
-    def _apply_module(self, module: ModuleType) -> None:
-        started = time.perf_counter()
+    def _after_module(self, name: str, module: ModuleType) -> None:
         with self._lock:
-            for feature in self.features:
-                patches = [patch for patch in feature if patch.target.module == module.__name__]
-                wanted = [
-                    p
-                    for p in patches
-                    if p.action is not Action.GUARD and self._statuses[p.id].state in (State.PENDING, State.APPLIED)
-                ]
-                if wanted:
-                    self._apply_feature(feature, wanted, module)
-            self.seconds += time.perf_counter() - started
+            self._apply({name: module})
             self._changed(self)
 
-    def _apply_feature(self, feature: Feature, patches: list[Patch], module: ModuleType) -> None:
-        executing = getattr(getattr(module, "__spec__", None), "_initializing", False)
-        made: list[Binding] = []
-        patch = patches[0]
-        try:
-            for patch in patches:
-                made.append(self._prepare(patch, module))
-            for binding in made:
-                patch = binding.patch
-                binding.slot.write(binding.after)
-                outdated = self._bindings.get(patch.id)
-                self._bindings[patch.id] = binding
-                if outdated is not None:
-                    follow_copies(outdated, binding)
-                rebind_copies(binding, modules_since(module) if executing else all_modules(), self._tree)
-                if not binding.in_force():
-                    raise VerlNpuError(
-                        subject=f"patch {patch.id}",
-                        expected=f"{patch.target} to be ours after writing it",
-                        found=f"{binding.slot.read()!r}"[:200],
-                        fix="another package guards this attribute: load only one of the two",
-                        override="none",
-                    )
-                reason = self._statuses[patch.id].reason
-                self._statuses[patch.id] = Status(State.APPLIED, reason)
-        except Exception as error:
-            self._fail(feature, patch, error)
-            if self.policy.strict:
-                raise
+    def _apply(self, executed: Mapping[str, ModuleType]) -> None:
+        """Apply what waits for the modules that have just been executed, and for those that got past our hooks."""
+        started = time.perf_counter()
+        modules = {**self._overlooked(executed), **executed}
+        errors: list[BaseException] = []
+        if modules:
+            wanted = {f.name: [p for p in f if self._waits(p, modules, executed)] for f in self.features}
+            application = Application(self._tree, self._ledger.bindings, modules, executed)
+            prepared = application.prepare(
+                {name: patches for name, patches in wanted.items() if patches}, self._is_trusted
+            )
+            for feature in self.features:
+                if feature.name in prepared:
+                    error = self._apply_feature(feature, prepared[feature.name])
+                    errors += [error] if error is not None else []
+        self.seconds += time.perf_counter() - started
+        for error in errors:
+            if self.policy.strict or not isinstance(error, Exception):
+                raise error
 
-    def _apply_again(self, module: ModuleType) -> None:
-        """`module` is one that overwrites what some features patch: where it did, ours is put in its place."""
+    def _overlooked(self, executed: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
+        waiting = {
+            p.target.module for p in self._ledger.patches() if self._ledger.verdicts[p.id].state is State.PENDING
+        }
+        return {name: sys.modules[name] for name in sorted(waiting - executed.keys()) if is_loaded(name)}
+
+    def _waits(self, patch: Patch, modules: Mapping[str, ModuleType], executed: Mapping[str, ModuleType]) -> bool:
+        state = self._ledger.verdicts[patch.id].state
+        # What is applied is applied again only to a module that was executed again.
+        again = state is State.APPLIED and patch.target.module in executed
+        wanted = patch.target.module in modules and (state is State.PENDING or again)
+        return wanted and patch.action is not Action.GUARD
+
+    def _is_trusted(self, patch: Patch, value: object) -> bool:
+        """Whether the user forces the patch, or the module after which its feature goes put the object there."""
+        if self._ledger.verdicts[patch.id].forced:
+            return True
+        after = next(feature.after for feature in self.features if feature.name == patch.feature)
+        before_us = sys.modules.get(after) if after else None
+        return before_us is not None and comes_from(value, before_us)
+
+    def _apply_feature(self, feature: Feature, prepared: Application.Prepared) -> BaseException | None:
+        """Write what was prepared for a feature, all of it or none. Return what went wrong."""
+        done: list[Binding] = []
+        failed, failure = prepared.failed, prepared.failure
+        if failure is None:
+            try:
+                for binding in prepared.bindings:
+                    failed = binding.patch
+                    done.append(binding)
+                    prepared.write(binding)
+                self._ledger.bindings |= {binding.patch.id: binding for binding in done}
+            except BaseException as error:
+                failure = error
+        if failure is None:
+            self._ledger.applied(done)
+            return None
+        if failed is None:
+            failed = next(iter(feature))
+        # The bindings of before have been taken over: to put back the new ones puts back those as well.
+        self._ledger.bindings |= {binding.patch.id: binding for binding in done}
+        self._ledger.fail(feature, failed, failure)
+        return failure
+
+    def _apply_again(self, name: str, module: ModuleType) -> None:
+        """`module` is one that overwrites what some features patch: if it did, ours is put in its place."""
         with self._lock:
-            for patch in (patch for feature in self.features if feature.after == module.__name__ for patch in feature):
-                beneath = self._bindings.get(patch.id)
+            for patch in (patch for feature in self.features if feature.after == name for patch in feature):
+                beneath = self._ledger.bindings.get(patch.id)
                 if beneath is None or beneath.in_force() or not comes_from(beneath.slot.read(), module):
                     continue
-                binding = Binding(patch, beneath.slot, beneath.slot.read(), beneath.after, beneath=beneath)
-                binding.slot.write(binding.after)
-                self._bindings[patch.id] = binding
-                self._statuses[patch.id] = Status(
-                    State.APPLIED, f"{self._statuses[patch.id].reason}; over what {module.__name__} put there"
+                binding = Binding(patch, beneath.slot, beneath.slot.read(), beneath.after, earlier=beneath)
+                # Its target is somebody else's now; the copies that it rebound are still ours.
+                beneath.writes = [write for write in beneath.writes if write.slot != beneath.slot]
+                binding.write([binding.slot])
+                self._ledger.bindings[patch.id] = binding
+                verdict = self._ledger.verdicts[patch.id]
+                self._ledger.verdicts[patch.id] = replace(
+                    verdict, reason=f"{verdict.reason}; over what {name} put there"
                 )
             self._changed(self)
-
-    def _prepare(self, patch: Patch, module: ModuleType) -> Binding:
-        slot = find_slot(module, patch.target)
-        made = self._bindings.get(patch.id)
-        if made is not None and made.slot == slot and made.in_force():
-            # A reload executes the module in its old namespace, so a name that we added is still there.
-            return made
-        if not self._forced(patch):
-            check_live(patch, slot, self._tree, module)
-        before = slot.read()
-        return Binding(patch, slot, before, build(patch, before))
-
-    def _fail(self, feature: Feature, failed: Patch, error: Exception) -> None:
-        for patch in feature:
-            if patch.id in self._bindings:
-                self._take_back(patch.id, f"{failed.id} failed, and features go whole")
-            elif self._statuses[patch.id].state in (State.PENDING, State.APPLIED):
-                self._statuses[patch.id] = Status(
-                    State.VERIFIED, f"not applied: {failed.id} failed, and features go whole"
-                )
-        text = str(error) if isinstance(error, VerlNpuError) else f"{type(error).__name__}: {error}"
-        self._statuses[failed.id] = Status(State.FAILED, text)
-        self._warn(f"feature {feature.name} failed and was taken back: {text}")
-
-    def _take_back(self, patch_id: str, reason: str) -> None:
-        left = self._bindings.pop(patch_id).restore()
-        # What somebody else has put there since is theirs: saying "rolled back" of it would be untrue.
-        state = State.SHADOWED if left else State.ROLLED_BACK
-        suffix = f"; overwritten since and left: {', '.join(left)}" if left else ""
-        self._statuses[patch_id] = Status(state, reason + suffix)
-
-    def activity(self) -> RegistryActivity:
-        """What this process did, as plain data for a manifest."""
-        statuses = self.status()
-        states = self.states()
-        return {
-            "upstreams": {name: revision.as_json() for name, revision in self.revisions.items()},
-            "features": {
-                feature.name: {
-                    "state": str(states[feature.name]),
-                    "patches": {
-                        patch.id: {
-                            "target": str(patch.target),
-                            "state": str(statuses[patch.id].state),
-                            "reason": statuses[patch.id].reason,
-                        }
-                        for patch in feature
-                    },
-                }
-                for feature in self.features
-            },
-            "tainted": list(self.tainted),
-            "seconds": round(self.seconds, 6),
-        }

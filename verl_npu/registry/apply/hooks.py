@@ -2,21 +2,24 @@
 
 wrapt's hooks were the model and are not used: they are taken off the list before they run, so a hook that fails
 once is silent ever after; they fire at once on a module that is half initialised; and a reload loses them. Here a
-hook stays until it is removed, waits for a module that is still being executed, and runs again on reload.
+hook stays until it is removed, waits for a module that is still being executed, and runs again on reload. Both kinds
+live on one module, in either order.
 """
 
 from __future__ import annotations
 
 import importlib.machinery
+import os
 import sys
 import threading
+
+from . import loader
 
 # This module is part of every `import torch`; typing alone would double what it costs.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
-    from typing import Any
 
     Hook = Callable[[ModuleType], None]
 
@@ -35,8 +38,8 @@ def add_hook(name: str, hook: Hook, *, before: bool = False) -> None:
     """
     with _lock:
         (_before if before else _after).setdefault(name, []).append(hook)
-        if _finder not in sys.meta_path:
-            sys.meta_path.insert(0, _finder)
+        if sys.meta_path[:1] != [_finder]:
+            _put_finder_first()
         module = sys.modules.get(name)
     if module is None or before:
         return
@@ -59,9 +62,24 @@ def remove_hook(name: str, hook: Hook) -> None:
             sys.meta_path.remove(_finder)
 
 
-def _run(hooks: dict[str, list[Hook]], module: ModuleType, name: str) -> None:
+def _put_finder_first() -> None:
+    # A finder that was put before ours (typeguard's) would find a hooked module, and ours would not be asked.
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+    sys.meta_path.insert(0, _finder)
+
+
+def _run(hooks: dict[str, list[Hook]], name: str, module: ModuleType) -> None:
     for hook in tuple(hooks.get(name, ())):
         hook(module)
+
+
+def _run_before(name: str, module: ModuleType) -> None:
+    _run(_before, name, module)
+
+
+def _run_after(name: str, module: ModuleType) -> None:
+    _run(_after, name, module)
 
 
 class _Finder:
@@ -73,6 +91,9 @@ class _Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        if sys.meta_path[0] is not self and sys.meta_path.count(self):
+            with _lock:
+                _put_finder_first()
         if fullname not in _after and fullname not in _before:
             return None
         # Another finder of this kind (wrapt, ddtrace) may ask all finders in turn, and so come back to us.
@@ -83,8 +104,8 @@ class _Finder:
             spec = _found_by_others(self, fullname, path, target)
         finally:
             self._busy.names = self._busy.names - {fullname}
-        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            _surround(spec.loader, fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = loader.surround(spec.loader, _run_before, _run_after)
         return spec
 
 
@@ -99,20 +120,6 @@ def _found_by_others(
         if spec is not None:
             return spec
     return None
-
-
-def _surround(loader: Any, name: str) -> None:
-    # The method is replaced on this one loader object, which importlib made for this one module. A proxy loader would
-    # be seen by whoever asks for the loader's type or resources (importlib.resources, inspect, pkgutil).
-    execute = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        _run(_before, module, name)
-        execute(module)
-        # A module may put another object in its own place, as transformers' lazy modules do.
-        _run(_after, sys.modules.get(name, module), name)
-
-    loader.exec_module = exec_module
 
 
 class _WatchedSpec(importlib.machinery.ModuleSpec):
@@ -131,14 +138,27 @@ class _WatchedSpec(importlib.machinery.ModuleSpec):
         self.__dict__["_initializing"] = value
         module = sys.modules.get(self.name)
         # After a failed execution the module is no longer there, and there is nothing to patch.
-        if not value and module is not None:
-            self.__class__ = importlib.machinery.ModuleSpec  # type: ignore[assignment]
-            _run(_after, module, self.name)
+        if value or module is None:
+            return
+        self.__class__ = importlib.machinery.ModuleSpec  # type: ignore[assignment]
+        try:
+            _run(_after, self.name, module)
+        except BaseException:
+            # As importlib does for a module whose execution fails; else the next import would find it, unpatched.
+            sys.modules.pop(self.name, None)
+            raise
 
 
-def _watch(spec: Any) -> None:
+def _watch(spec: object) -> None:
     if type(spec) is importlib.machinery.ModuleSpec:
         spec.__class__ = _WatchedSpec
 
 
+def _renew_lock() -> None:
+    # Another thread of the parent may have held it at the fork; that thread does not exist in the child.
+    global _lock
+    _lock = threading.RLock()
+
+
 _finder = _Finder()
+os.register_at_fork(after_in_child=_renew_lock)

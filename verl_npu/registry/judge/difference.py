@@ -1,4 +1,4 @@
-"""Differences that can be read: of a drifted target against its lock, and of a patch against its target."""
+"""Differences as text: between a drifted target and its lock, and between a patch and its target."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from .lock import Record
 __all__ = ["drift_diff", "patch_diff"]
 
 
-_WHAT = {
-    Action.WRAP: "calls go to this, the original is its first argument",
-    Action.ADD: "not upstream",
-    Action.SET: "the value becomes what this makes of it",
-    Action.GUARD: "runs before the module is executed",
+_EFFECT = {
+    Action.WRAP: "called instead of the target, which it gets as its first argument",
+    Action.ADD: "added, because upstream has nothing of this name",
+    Action.SET: "called with upstream's value; what it returns becomes the value",
+    Action.GUARD: "called before the target's module is executed",
 }
+"""What becomes of an implementation that does not stand in place of upstream's code."""
 
 
 def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> str:
@@ -51,15 +52,16 @@ def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> st
 
 
 def patch_diff(patch: Patch, tree: SourceTree) -> str:
-    """Show what `patch` changes in `tree`, as a unified diff without context: our lines, and those they replace."""
+    """Show what `patch` changes in `tree`, as a unified diff without context.
+
+    A replacement is compared with the target's source. All other patches leave that source as it is, so there are only
+    lines of ours, and the header says when they are called.
+    """
     ours = _source(patch)
     implementation = f"{patch.implementation.__module__}:{patch.implementation.__qualname__}"
     head = [f"--- {patch.target}", f"+++ {implementation} ({patch.action})"]
     if patch.action is not Action.REPLACE:
-        what = (
-            "calls go to this, the original is its first argument" if patch.action is Action.WRAP else "not upstream"
-        )
-        return "\n".join([*head, f"@@ {what} @@", *(f"+{line}" for line in ours), ""])
+        return "\n".join([*head, f"@@ {_EFFECT[patch.action]} @@", *(f"+{line}" for line in ours), ""])
     return "\n".join([*head, *_replacement(_upstream_source(patch.target, tree), ours), ""])
 
 

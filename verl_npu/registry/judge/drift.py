@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ..patch import Action, Feature, Patch, Upstream, owners
+from ..patch import Action, Feature, Patch, Upstream
 from ..source.tree import SourceTree
 from ..state import State
+from .answers import Answers
 from .difference import drift_diff
+from .judgement import find
 from .lock import Lock, Record
-from .revision import identify
 from .verdict import verify
 
 __all__ = ["Finding", "Outcome", "survey"]
@@ -52,24 +53,23 @@ def survey(
     features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
 ) -> list[Finding]:
     """Compare every patch whose target `tree` speaks of with the pin that the tree is nearest to."""
-    nearest = {upstream.name: identify(tree, locks[upstream.name]) for upstream in upstreams}
-    owner = owners(upstreams)
+    patches = [patch for feature in features for patch in feature]
+    _, found = find(patches, upstreams, tree, locks)
+    answers = Answers(tree, found.__getitem__)
     findings = []
-    for patch in (patch for feature in features for patch in feature):
-        if not tree.covers(patch.target.package):
-            continue
-        name = owner[patch.target.package]
-        revision, lock = nearest[name]
-        record = lock.targets.get(patch.target, Record()) if lock is not None else Record()
-        verdict = verify(patch, tree, revision, locks[name])
+    for patch in (patch for patch in patches if tree.covers(patch.target.package)):
+        nearest = found[patch.target.package].nearest
+        pin = nearest.pin if nearest is not None else ""
+        record = nearest.targets.get(patch.target, Record()) if nearest is not None else Record()
+        verdict = verify(patch, answers, found[patch.target.package])
         differs = patch.action is not Action.ADD and record != Record.of(tree.definition(patch.target))
         findings.append(
             Finding(
                 patch=patch,
                 outcome=_outcome(patch, tree, verdict.state),
                 reason=verdict.reason,
-                against=revision.nearest_pin,
-                diff=drift_diff(patch.target, revision.nearest_pin, record, tree) if differs else "",
+                against=pin,
+                diff=drift_diff(patch.target, pin, record, tree) if differs else "",
             )
         )
     return findings

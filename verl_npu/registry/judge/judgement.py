@@ -3,69 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...errors import DriftError
-from ..patch import Feature, Patch, Upstream, owners
+from ..patch import Feature, Patch, Upstream
 from ..policy import Policy
+from ..source.presence import package_of
 from ..source.tree import SourceTree
 from ..state import State
+from .answers import Answers, Found
 from .lock import Lock
 from .revision import Revision, identify
 from .verdict import Verdict, verify
 
-__all__ = ["Status", "judge", "settle"]
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The state of one patch in this process, and why."""
-
-    state: State
-    reason: str
+__all__ = ["find", "judge", "settle"]
 
 
 def judge(
     features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
 ) -> tuple[dict[str, Revision], dict[str, Verdict]]:
     """Verify all patches against `tree`: the revision of each upstream, and the verdict on each patch by its id."""
-    revisions = {
-        upstream.name: identify(tree, locks[upstream.name])[0]
-        if any(package in tree for package in upstream.packages)
-        else Revision("", False, ())
-        for upstream in upstreams
-    }
-    owner = owners(upstreams)
-    verdicts = {}
-    for patch in (patch for feature in features for patch in feature):
-        name = owner[patch.target.package]
-        verdicts[patch.id] = verify(patch, tree, revisions[name], locks[name])
-    return revisions, verdicts
+    patches = [patch for feature in features for patch in feature]
+    revisions, found = find(patches, upstreams, tree, locks)
+    answers = Answers(tree, found.__getitem__)
+    return revisions, {patch.id: verify(patch, answers, found[patch.target.package]) for patch in patches}
+
+
+def find(
+    patches: Sequence[Patch], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
+) -> tuple[dict[str, Revision], dict[str, Found]]:
+    """Find the revision of each upstream by its name, and what is known of it by each package that it brings."""
+    atoms = {str(atom): atom for patch in patches for atom in patch.atoms()}
+    revisions: dict[str, Revision] = {}
+    found: dict[str, Found] = {}
+    for upstream in upstreams:
+        revision, lock = Revision("", False, ()), None
+        if any(package in tree for package in upstream.packages):
+            own = [atom for atom in atoms.values() if package_of(atom.subject) in upstream.packages]
+            revision, lock = identify(tree, locks[upstream.name], own)
+        revisions[upstream.name] = revision
+        found |= dict.fromkeys(upstream.packages, Found(lock, revision.exact, locks[upstream.name]))
+    return revisions, found
 
 
 def settle(
     feature: Feature, verdicts: Mapping[str, Verdict], policy: Policy
-) -> tuple[dict[str, Status], DriftError | None]:
-    """The status of each patch of `feature` by its id; the error, where the feature is refused for drift."""
+) -> tuple[dict[str, Verdict], DriftError | None]:
+    """The verdict on each patch of `feature` by its id, and the error if the feature is refused for drift."""
     drifted = [patch for patch in feature if verdicts[patch.id].state is State.DRIFTED]
     disabled = feature.name in policy.disable
     refused = bool(drifted) and feature.name not in policy.force
 
-    def status(patch: Patch) -> Status:
+    def settled(patch: Patch) -> Verdict:
         verdict = verdicts[patch.id]
         if disabled:
-            return Status(State.DISABLED, f"{policy.prefix}_DISABLE")
+            return Verdict(State.DISABLED, f"{policy.prefix}_DISABLE")
         if verdict.state in (State.NATIVE, State.ABSENT):
-            return Status(verdict.state, verdict.reason)
+            return verdict
         if verdict.state is State.DRIFTED:
             if refused:
-                return Status(State.DRIFTED, verdict.reason)
-            return Status(State.PENDING, f"by force: {verdict.reason}")
+                return verdict
+            return Verdict(State.PENDING, f"by force: {verdict.reason}", forced=True)
         if refused:
-            return Status(State.VERIFIED, f"not applied: {drifted[0].id} drifted, and features go whole")
-        return Status(State.PENDING, verdict.reason)
+            return Verdict(State.VERIFIED, f"not applied: {drifted[0].id} drifted, and features go whole")
+        return Verdict(State.PENDING, verdict.reason)
 
-    statuses = {patch.id: status(patch) for patch in feature}
+    statuses = {patch.id: settled(patch) for patch in feature}
     if disabled or not refused:
         return statuses, None
     first = verdicts[drifted[0].id]

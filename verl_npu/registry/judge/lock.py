@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...errors import LockError
 from ..patch import Action, Patch, Upstream
+from ..source.definition import Definition
 from ..source.fingerprint import NORMALISER
-from ..source.probe import Probe
+from ..source.presence import is_there, package_of, surroundings
 from ..source.target import Target
-from ..source.tree import Definition, SourceTree
+from ..source.tree import SourceTree
 from ..state import Standing
 
-__all__ = ["Lock", "Record", "read_lock", "read_locks", "record_lock", "write_lock"]
+__all__ = ["THERE", "Lock", "Record", "read_lock", "read_locks", "record_lock", "write_lock"]
 
-SCHEMA = 1
+SCHEMA = 2
 FILE_NAME = "lock.json"
+THERE = "there"
+"""What a lock says of a subject that its pin has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,41 +71,49 @@ class Lock:
     targets: Mapping[Target, Record]
     patches: Mapping[str, Standing]
     files: Mapping[str, str]
-    """SHA-256 of each target's source file by module: equal bytes need not be parsed to be known."""
+    """SHA-256 of the source of each module that is asked about: equal bytes need not be parsed to be known."""
+    answers: Mapping[str, bool]
+    """What the source answers to each question that a patch asks about this upstream."""
+    subjects: Mapping[str, str]
+    """Of each target, and of all else that is asked about: `there`, or what surrounds the place where it is not."""
 
 
 def standing(patch: Patch, tree: SourceTree) -> Standing:
-    """What `patch` stands for in `tree`: native where its own probe says so, absent where there is nothing to patch.
+    """What `patch` stands for in `tree`, a pin's: native, absent, or needed.
 
-    A probe that asks a package of which `tree` does not speak decides nothing: a lock is of one upstream alone.
+    A question about a package of which `tree` does not speak decides nothing: a lock is of one upstream alone.
     """
-    if _answers(patch.retired_by, tree, otherwise=False):
+    known = all(tree.covers(package_of(atom.subject)) for atom in patch.retired_by.atoms())
+    if known and patch.retired_by.answer(lambda atom: atom.holds(tree)):
         return Standing.NATIVE
-    if patch.requires is not None and not _answers(patch.requires, tree, otherwise=True):
-        return Standing.ABSENT
+    if patch.requires is not None:
+        known = all(tree.covers(package_of(atom.subject)) for atom in patch.requires.atoms())
+        if known and not patch.requires.answer(lambda atom: atom.holds(tree)):
+            return Standing.ABSENT
     present = tree.read(patch.target.module) is not None
     if patch.action is not Action.ADD:
         present = present and bool(tree.nodes(patch.target))
     return Standing.NEEDED if present else Standing.ABSENT
 
 
-def _answers(probe: Probe, tree: SourceTree, *, otherwise: bool) -> bool:
-    known = all(tree.covers(module.partition(".")[0]) for module in probe.modules())
-    return probe.holds(tree) if known else otherwise
-
-
-def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, patches: Iterable[Patch]) -> Lock:
-    """Make the lock of `upstream` at `pin` from its source, for those of `patches` whose target lies in it."""
+def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, patches: Sequence[Patch]) -> Lock:
+    """Make the lock of `upstream` at `pin` from its source: for the patches whose target lies in it, and for the
+    questions that any patch asks about it."""
     own = [patch for patch in patches if patch.target.package in upstream.packages]
-    asked = {module for patch in own for module in (patch.target.module, *patch.probed_modules())}
-    modules = sorted(module for module in asked if module.partition(".")[0] in upstream.packages)
+    atoms = {str(atom): atom for patch in patches for atom in patch.atoms()}
+    atoms = {text: atom for text, atom in atoms.items() if package_of(atom.subject) in upstream.packages}
+    subjects = {str(patch.target) for patch in own} | {atom.subject for atom in atoms.values()}
+    subjects |= {patch.target.module for patch in own if patch.action is Action.ADD}
+    modules = {subject.partition(":")[0] for subject in subjects}
     return Lock(
         upstream=upstream.name,
         pin=pin,
         revision=revision,
         targets={patch.target: Record.of(tree.definition(patch.target)) for patch in own},
         patches={patch.id: standing(patch, tree) for patch in own},
-        files={module: tree.digest(module) or "" for module in modules},
+        files={module: tree.digest(module) or "" for module in sorted(modules)},
+        answers={text: atom.holds(tree) for text, atom in atoms.items()},
+        subjects={s: THERE if is_there(s, tree) else str(surroundings(s, tree)) for s in subjects},
     )
 
 
@@ -119,6 +130,8 @@ def write_lock(lock: Lock, folder: Path) -> Path:
         "targets": {str(target): record.as_json() for target, record in sorted(lock.targets.items())},
         "patches": {id: str(standing) for id, standing in sorted(lock.patches.items())},
         "files": dict(sorted(lock.files.items())),
+        "answers": dict(sorted(lock.answers.items())),
+        "subjects": dict(sorted(lock.subjects.items())),
     }
     path.write_text(json.dumps(content, indent=2) + "\n")
     return path
@@ -143,6 +156,8 @@ def read_lock(path: Path) -> Lock:
             targets={Target.parse(target): Record.from_json(record) for target, record in content["targets"].items()},
             patches={id: Standing(standing) for id, standing in content["patches"].items()},
             files=content["files"],
+            answers=content["answers"],
+            subjects=content["subjects"],
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LockError(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..activity import UpstreamEntry
+from ..source.presence import package_of
+from ..source.probe import Atom
 from ..source.tree import SourceTree
 from .lock import Lock, Record
 
@@ -20,7 +22,7 @@ class Revision:
     nearest_pin: str
     exact: bool
     differs: tuple[str, ...]
-    """The targets that are not as the nearest pin has them."""
+    """The targets that are not as the nearest pin has them, and the questions that have another answer."""
 
     def as_json(self) -> UpstreamEntry:
         """The plain form for manifests and commands."""
@@ -29,32 +31,42 @@ class Revision:
     def __str__(self) -> str:
         if self.exact:
             return self.nearest_pin
-        return f"nearest {self.nearest_pin}, {len(self.differs)} target(s) differ" if self.nearest_pin else "not found"
+        return f"nearest {self.nearest_pin}, {len(self.differs)} difference(s)" if self.nearest_pin else "not found"
 
 
-def identify(tree: SourceTree, locks: Sequence[Lock]) -> tuple[Revision, Lock | None]:
-    """Find the pin that `tree` is, or the one that it shares most targets with."""
+def identify(tree: SourceTree, locks: Sequence[Lock], atoms: Iterable[Atom]) -> tuple[Revision, Lock | None]:
+    """Find the pin that `tree` is, or the one that it shares most targets with.
+
+    It is that very pin if every target is the same, and every question that a patch asks (`atoms`) has the same
+    answer: what a lock says is believed for no other tree. Packages that are not in the tree do not count: recipes lie
+    beside verl in a checkout, and are in no wheel.
+    """
     # Hashing bytes is far cheaper than parsing: the usual case, an untouched release, ends here.
     same_files = [lock for lock in locks if lock.files and _same_files(tree, lock)]
     if same_files:
         # Releases may share every file that matters here; of these, the one that the tree calls itself is meant.
-        lock = next((lock for lock in same_files if _calls_itself(tree, lock)), same_files[0])
+        named = (lock for lock in same_files if len(same_files) > 1 and _calls_itself(tree, lock))
+        lock = next(named, same_files[0])
         return Revision(lock.pin, True, ()), lock
     nearest = max(locks, key=lambda lock: _likeness(tree, lock), default=None)
     if nearest is None:
         return Revision("", False, ()), None
-    differs = tuple(
+    differs = [
         str(target)
         for target, record in sorted(nearest.targets.items())
-        if Record.of(tree.definition(target)) != record
-    )
-    return Revision(nearest.pin, not differs, differs), nearest
+        if target.package in tree and Record.of(tree.definition(target)) != record
+    ]
+    asked = {str(atom): atom for atom in atoms if package_of(atom.subject) in tree}
+    differs += sorted(text for text, atom in asked.items() if nearest.answers.get(text) != atom.holds(tree))
+    return Revision(nearest.pin, not differs, tuple(differs)), nearest
 
 
 def _likeness(tree: SourceTree, lock: Lock) -> tuple[int, float, int]:
     """How many targets are as in `lock`; which share of the others' statements is; how many files are the same."""
     same, share = 0, 0.0
     for target, record in lock.targets.items():
+        if target.package not in tree:
+            continue
         observed = Record.of(tree.definition(target))
         if observed == record:
             same += 1
@@ -65,7 +77,8 @@ def _likeness(tree: SourceTree, lock: Lock) -> tuple[int, float, int]:
 
 
 def _same_files(tree: SourceTree, lock: Lock) -> bool:
-    return all((tree.digest(module) or "") == digest for module, digest in lock.files.items())
+    present = {module: digest for module, digest in lock.files.items() if package_of(module) in tree}
+    return bool(present) and all((tree.digest(module) or "") == digest for module, digest in present.items())
 
 
 def _calls_itself(tree: SourceTree, lock: Lock) -> bool:

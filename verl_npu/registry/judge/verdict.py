@@ -6,81 +6,67 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..patch import Action, Patch
-from ..source.tree import SourceTree
+from ..source.probe import Atom
 from ..state import Standing, State
-from .lock import Lock, Record, standing
-from .revision import Revision
+from .answers import Answers, Found
+from .lock import Lock, Record
 
 __all__ = ["Verdict", "verify"]
-
-_STATE_OF = {Standing.NATIVE: State.NATIVE, Standing.ABSENT: State.ABSENT}
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What verification says of one patch: verified, native, absent or drifted, and why."""
+    """The state of one patch, and why: as verification finds it, and later as it is in this process."""
 
     state: State
     reason: str
     expected: str = ""
     found: str = ""
+    forced: bool = False
+    """Whether the target drifted and the user has the patch applied all the same."""
 
 
-def verify(patch: Patch, tree: SourceTree, revision: Revision, locks: Sequence[Lock]) -> Verdict:
-    """Judge `patch` against `tree`, whose target package belongs to the upstream that `locks` are of."""
-    exact = next((lock for lock in locks if revision.exact and lock.pin == revision.nearest_pin), None)
-    if exact is not None and patch.id in exact.patches and _locked_alone(patch):
-        return _by_standing(patch, exact.patches[patch.id], f"pin {exact.pin}")
+def verify(patch: Patch, answers: Answers, found: Found) -> Verdict:
+    """Judge `patch` by the answers to its questions, and by what is `found` of the upstream of its target.
 
-    now = standing(patch, tree)
-    if now is Standing.NATIVE:
-        return Verdict(State.NATIVE, f"{patch.retired_by}")
-    if not _required(patch, tree):
-        return Verdict(State.ABSENT, f"nothing to patch: not ({patch.requires})")
-    if patch.target.package not in tree:
+    Nothing is said of what is not there: if the target, or what a question is about, is gone, the patch has drifted,
+    unless the answers show that upstream does it itself or that there is nothing to patch.
+    """
+    if patch.target.package not in answers.tree:
         return Verdict(State.ABSENT, f"{patch.target.package} is not installed here")
-    records = {lock.pin: lock.targets[patch.target] for lock in locks if patch.target in lock.targets}
-    if now is Standing.ABSENT:
-        return _absent(patch, tree, records)
-    return _present(patch, Record.of(tree.definition(patch.target)), records, locks)
+    adds = patch.action is Action.ADD
 
+    def ask(atom: Atom) -> bool | None:
+        # That the target of an addition is not there is no loss.
+        return atom.holds(answers.tree) if adds and atom.subject == str(patch.target) else answers.ask(atom)
 
-def _required(patch: Patch, tree: SourceTree) -> bool:
-    if patch.requires is None or patch.requires.holds(tree):
-        return True
-    # "There is nothing to patch" cannot be said of a module that is gone: what it did may be done elsewhere now.
-    module = patch.target.module
-    return module in patch.requires.modules() and tree.read(module) is None
-
-
-def _locked_alone(patch: Patch) -> bool:
-    # A probe that asks another upstream is answered anew: a lock knows its own upstream only.
-    return all(module.partition(".")[0] == patch.target.package for module in patch.probed_modules())
-
-
-def _by_standing(patch: Patch, recorded: Standing, where: str) -> Verdict:
-    if recorded is Standing.NEEDED:
-        return Verdict(State.VERIFIED, f"as at {where}")
-    reason = f"{patch.retired_by}" if recorded is Standing.NATIVE else f"not there at {where}"
-    return Verdict(_STATE_OF[recorded], reason)
-
-
-def _absent(patch: Patch, tree: SourceTree, records: dict[str, Record]) -> Verdict:
-    without = sorted(pin for pin, record in records.items() if record == Record())
-    if without:
-        return Verdict(State.ABSENT, f"not there, as at {', '.join(without)}")
-    missing = str(patch.target) if tree.read(patch.target.module) is not None else patch.target.module
-    return Verdict(
-        State.DRIFTED,
-        f"{missing} is gone, or its source is not available",
-        expected=f"as at {', '.join(sorted(records)) or 'any pin'}",
-        found="no source",
-    )
+    if patch.retired_by.answer(ask):
+        return Verdict(State.NATIVE, f"{patch.retired_by}")
+    required = True if patch.requires is None else patch.requires.answer(ask)
+    if required is False:
+        return Verdict(State.ABSENT, f"nothing to patch: not ({patch.requires})")
+    gone = answers.gone(atom for atom in patch.atoms() if ask(atom) is None)
+    absence = answers.absence(patch.target.module if adds else str(patch.target))
+    if absence is not None and absence.gone:
+        gone.insert(0, absence)
+    if gone:
+        return Verdict(
+            State.DRIFTED,
+            "; ".join(dict.fromkeys(missing.reason for missing in gone)),
+            expected=f"{gone[0].subject}, as at {found.nearest.pin if found.nearest else 'any pin'}",
+            found="no such definition",
+        )
+    if absence is not None:
+        return Verdict(State.ABSENT, absence.reason)
+    if adds:
+        return Verdict(State.VERIFIED, "not defined upstream")
+    if found.exact and found.nearest is not None and patch.target in found.nearest.targets:
+        return Verdict(State.VERIFIED, f"as at pin {found.nearest.pin}")
+    records = {lock.pin: lock.targets[patch.target] for lock in found.locks if patch.target in lock.targets}
+    return _present(patch, Record.of(answers.tree.definition(patch.target)), records, found.locks)
 
 
 def _present(patch: Patch, observed: Record, records: dict[str, Record], locks: Sequence[Lock]) -> Verdict:
-    if patch.action is Action.ADD:
-        return Verdict(State.VERIFIED, "not defined upstream")
     needed = {
         lock.pin: records[lock.pin]
         for lock in locks

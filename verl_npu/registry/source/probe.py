@@ -1,47 +1,79 @@
-"""Questions to an upstream's source that decide whether a patch is needed: content, never a version string."""
+"""Questions to an upstream's source that decide whether a patch is needed: content, never a version string.
+
+A question has three answers: yes, no, and `None` if what it is about is gone, so that nothing can be said. No question
+is answered by what is not there: `Not(Mentions("m:f", "x"))` is `None`, and not yes, when `m:f` has been renamed.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from .target import Target
 from .tree import SourceTree
 
-__all__ = ["AllOf", "AnyOf", "Defines", "Mentions", "Never", "Not", "Passes", "Probe"]
+__all__ = ["AllOf", "AnyOf", "Ask", "Atom", "Defines", "Mentions", "Never", "Not", "Passes", "Probe"]
+
+
+class Atom(Protocol):
+    """One question about one thing. `str()` of it is the question as a sentence."""
+
+    @property
+    def subject(self) -> str:
+        """What is asked about: a target, or a module."""
+        ...
+
+    def holds(self, tree: SourceTree) -> bool:
+        """Whether the source answers yes; no if the subject is not there."""
+        ...
+
+
+Ask = Callable[[Atom], bool | None]
 
 
 class Probe(Protocol):
-    """A question to a source tree. `str()` of a probe is the question as a sentence."""
+    """A question to a source tree, made of atoms. `str()` of a probe is the question as a sentence."""
 
-    def holds(self, tree: SourceTree) -> bool:
-        """Whether the source answers yes."""
+    def answer(self, ask: Ask) -> bool | None:
+        """Return the answer that follows from what `ask` answers to the atoms."""
         ...
 
-    def modules(self) -> frozenset[str]:
-        """The modules whose source is asked."""
+    def atoms(self) -> Iterator[Atom]:
+        """Return the questions that it is made of."""
         ...
+
+
+class _Atomic:
+    __slots__ = ()
+
+    def answer(self: Atom, ask: Ask) -> bool | None:
+        return ask(self)
+
+    def atoms(self: Atom) -> Iterator[Atom]:
+        yield self
 
 
 @dataclass(frozen=True, slots=True)
-class Defines:
+class Defines(_Atomic):
     """The source defines `target`."""
 
     target: str
 
+    @property
+    def subject(self) -> str:
+        return self.target
+
     def holds(self, tree: SourceTree) -> bool:
         return bool(tree.nodes(Target.parse(self.target)))
-
-    def modules(self) -> frozenset[str]:
-        return frozenset({Target.parse(self.target).module})
 
     def __str__(self) -> str:
         return f"{self.target} is defined"
 
 
 @dataclass(frozen=True, slots=True)
-class Mentions:
+class Mentions(_Atomic):
     """The definition of `target` uses `name`: as a name, an attribute, a keyword, an import or a string.
 
     With a target that is a bare module, the whole module is searched.
@@ -49,6 +81,10 @@ class Mentions:
 
     target: str
     name: str
+
+    @property
+    def subject(self) -> str:
+        return self.target
 
     def holds(self, tree: SourceTree) -> bool:
         if ":" in self.target:
@@ -58,20 +94,21 @@ class Mentions:
             nodes = [] if module is None else module.body
         return any(self.name in _names(node) for statement in nodes for node in ast.walk(statement))
 
-    def modules(self) -> frozenset[str]:
-        return frozenset({self.target.partition(":")[0]})
-
     def __str__(self) -> str:
         return f"{self.target} mentions {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
+class Passes(_Atomic):
     """A call in the definition of `target` passes the constant `value` as `keyword`."""
 
     target: str
     keyword: str
     value: str
+
+    @property
+    def subject(self) -> str:
+        return self.target
 
     def holds(self, tree: SourceTree) -> bool:
         return any(
@@ -83,9 +120,6 @@ class Passes:
             for node in ast.walk(statement)
         )
 
-    def modules(self) -> frozenset[str]:
-        return frozenset({Target.parse(self.target).module})
-
     def __str__(self) -> str:
         return f"{self.target} passes {self.keyword}={self.value!r}"
 
@@ -96,11 +130,12 @@ class Not:
 
     probe: Probe
 
-    def holds(self, tree: SourceTree) -> bool:
-        return not self.probe.holds(tree)
+    def answer(self, ask: Ask) -> bool | None:
+        answer = self.probe.answer(ask)
+        return None if answer is None else not answer
 
-    def modules(self) -> frozenset[str]:
-        return self.probe.modules()
+    def atoms(self) -> Iterator[Atom]:
+        return self.probe.atoms()
 
     def __str__(self) -> str:
         return f"not ({self.probe})"
@@ -114,11 +149,12 @@ class AnyOf:
     def __init__(self, *probes: Probe) -> None:
         self.probes = probes
 
-    def holds(self, tree: SourceTree) -> bool:
-        return any(probe.holds(tree) for probe in self.probes)
+    def answer(self, ask: Ask) -> bool | None:
+        answers = [probe.answer(ask) for probe in self.probes]
+        return True if True in answers else None if None in answers else False
 
-    def modules(self) -> frozenset[str]:
-        return frozenset().union(*(probe.modules() for probe in self.probes))
+    def atoms(self) -> Iterator[Atom]:
+        return (atom for probe in self.probes for atom in probe.atoms())
 
     def __str__(self) -> str:
         return " or ".join(map(str, self.probes))
@@ -132,11 +168,12 @@ class AllOf:
     def __init__(self, *probes: Probe) -> None:
         self.probes = probes
 
-    def holds(self, tree: SourceTree) -> bool:
-        return all(probe.holds(tree) for probe in self.probes)
+    def answer(self, ask: Ask) -> bool | None:
+        answers = [probe.answer(ask) for probe in self.probes]
+        return False if False in answers else None if None in answers else True
 
-    def modules(self) -> frozenset[str]:
-        return frozenset().union(*(probe.modules() for probe in self.probes))
+    def atoms(self) -> Iterator[Atom]:
+        return (atom for probe in self.probes for atom in probe.atoms())
 
     def __str__(self) -> str:
         return " and ".join(map(str, self.probes))
@@ -148,11 +185,11 @@ class Never:
 
     reason: str
 
-    def holds(self, tree: SourceTree) -> bool:
+    def answer(self, ask: Ask) -> bool | None:
         return False
 
-    def modules(self) -> frozenset[str]:
-        return frozenset()
+    def atoms(self) -> Iterator[Atom]:
+        return iter(())
 
     def __str__(self) -> str:
         return f"never: {self.reason}"

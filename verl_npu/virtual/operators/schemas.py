@@ -1,7 +1,7 @@
 """The operators under `torch.ops.npu`, with the schemas of the torch_npu that the virtual Ascend pretends to be.
 
-schemas.json holds the real ones; a script has made it from the wheels. An operator or a parameter that this version
-does not have does not exist here either.
+schemas.json holds the real ones, which scripts/maintain/record_schemas.py takes from the wheels. An operator or a
+parameter that this version does not have does not exist here either.
 """
 
 from __future__ import annotations

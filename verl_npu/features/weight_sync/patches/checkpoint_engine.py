@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 
+from ....errors import GroupError, TransferError
 from ....registry.source.probe import AllOf, AnyOf, Defines, Mentions, Not
-from ..errors import GroupError, TransferError
 from ..feature import weight_sync
-from ..settings import Settings
-from ..transport.drawing import each
-from .readback import Tally, checking, publish
+from ..settings import WAIT_LONGER, Settings
+from ..transport.drawing import Weight, each
+from .protocols import Broadcast, CheckpointEngine, Sender
+from .readback import Tally, publish, requested
+from .subscription import describe, wait_for_subscriptions
 
 _MODULE = "verl.checkpoint_engine.hccl_checkpoint_engine"
 _ENGINE = f"{_MODULE}:HCCLCheckpointEngine"
@@ -20,16 +20,13 @@ _SENDER = "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWe
 _WAITS_NO_LONGER = AnyOf(
     Mentions(f"{_SENDER}._init_socket", "RCVTIMEO"), Mentions(f"{_SENDER}.async_send_weights", "poll")
 )
-# A call that reached a subscriber is there within a millisecond or so; until it is, the trainer calls again.
-_CALL_MILLISECONDS = 100
 
 
 @weight_sync.wrap(
     f"{_ENGINE}.init_process_group",
-    why="vllm-ascend's PyHccl disables itself where it finds no libhccl, and then broadcasts nothing, without error. "
-    "What the trainer publishes before a rollout's subscription has reached it is lost: that rollout takes the next "
-    "bucket's names for this one's data, or waits for ever",
-    how="a disabled communicator is an error; and the trainer calls until each rollout has heard it",
+    why="If PyHccl finds no libhccl, it broadcasts nothing, without an error. Names that the trainer publishes before "
+    "a rollout has subscribed are lost: that rollout loads wrong weights or waits for ever.",
+    how="A disabled communicator is an error, and the trainer publishes calls until every rollout has heard one.",
     link="https://github.com/vllm-project/vllm-ascend/issues/942",
     retired_by=AllOf(
         Mentions(f"{_ENGINE}.init_process_group", "disabled"),
@@ -37,53 +34,66 @@ _CALL_MILLISECONDS = 100
     ),
     requires=Defines(f"{_ENGINE}.init_process_group"),
 )
-def connected(original: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make the group. Raises GroupError where its communicator would move nothing, or a rollout hears nothing."""
+def verify_checkpoint_engine_connections(
+    original: Callable[..., object], engine: CheckpointEngine, *args: object, **kwargs: object
+) -> object:
+    """Make the group. Raises GroupError if its communicator would move nothing, or a rollout hears nothing."""
     made = original(engine, *args, **kwargs)
     if engine.pyhccl is not None:
         if getattr(engine.pyhccl, "disabled", False):
             raise GroupError(
-                f"{_describe(engine)}: PyHccl is disabled and would broadcast nothing: libhccl.so did not load "
-                "(set HCCL_SO_PATH), or there is one rank only"
+                subject=describe(engine),
+                expected="a communicator of vllm-ascend's over HCCL",
+                found="that PyHccl is disabled and would broadcast nothing",
+                fix="set HCCL_SO_PATH to a libhccl.so that loads; with one rank only there is nothing to broadcast",
             )
-        _subscribe(engine, Settings.from_environment().timeout)
+        wait_for_subscriptions(engine, engine.pyhccl, Settings.from_environment().timeout)
     return made
 
 
 @weight_sync.wrap(
     _RUN,
-    why="a rollout whose trainer has died waits for its next bucket for ever, and a later one is never told",
-    how="it waits VERL_NPU_WEIGHT_SYNC_TIMEOUT seconds",
+    why="If the trainer dies during a sync, each rollout waits for the next bucket for ever and prints nothing.",
+    how="A rollout waits VERL_NPU_WEIGHT_SYNC_TIMEOUT seconds and then raises an error that names the trainer.",
     link="none: nobody seems to have reported it",
     retired_by=AnyOf(Mentions(_RUN, "poll"), Mentions(f"{_ENGINE}._connect_zmq_client", "RCVTIMEO")),
     requires=Defines(_RUN),
 )
-def awaited(original: Callable[..., Any], operation: Any) -> Any:
-    """Move one bucket. Raises TransferError where the trainer announces none in time."""
+def limit_wait_for_bucket(original: Callable[[Broadcast], object], operation: Broadcast) -> object:
+    """Move one bucket. Raises TransferError if the trainer announces none in time."""
     import zmq
 
     try:
         return original(operation)
     except zmq.Again as error:
         raise TransferError(
-            f"checkpoint engine, rank {operation.rank}: rank 0, the trainer, announced no bucket for "
-            f"{Settings.from_environment().timeout:g} s: look for its own error (VERL_NPU_WEIGHT_SYNC_TIMEOUT sets "
-            "how long to wait)"
+            subject=f"checkpoint engine, rank {operation.rank}",
+            expected="the next bucket",
+            found=f"that rank 0, the trainer, announced no bucket for {Settings.from_environment().timeout:g} s",
+            fix="look for the error of the trainer",
+            override=WAIT_LONGER,
         ) from error
 
 
 @weight_sync.wrap(
     f"{_ENGINE}.send_weights",
-    why="it reads a weight as bytes by view(-1), which a tensor that is not contiguous refuses",
-    how="such a tensor is made contiguous",
+    why="A weight that is not contiguous ends the sync on the trainer with `RuntimeError: view size is not compatible "
+    "with input tensor's size and stride`, and the rollouts wait for ever.",
+    how="Such a weight is made contiguous before it is sent.",
     link="none: nobody seems to have reported it",
     retired_by=Mentions(f"{_ENGINE}.send_weights", "contiguous"),
     requires=Defines(f"{_ENGINE}.send_weights"),
 )
-async def contiguous(original: Callable[..., Any], engine: Any, weights: Any, *args: Any, **kwargs: Any) -> Any:
-    """Send weights in any layout, and where the user asked for a check, say afterwards what was sent."""
+async def make_sent_weights_contiguous(
+    original: Callable[..., Awaitable[object]],
+    engine: CheckpointEngine,
+    weights: Iterable[Weight] | AsyncIterable[Weight],
+    *args: object,
+    **kwargs: object,
+) -> object:
+    """Send weights, contiguous or not. If the user requested a check, publish afterwards what was sent."""
     dense = each(weights, lambda name, weight: weight.contiguous())
-    if engine.rank != 0 or not checking():
+    if engine.rank != 0 or not requested():
         return await original(engine, dense, *args, **kwargs)
     tally = Tally()
     sent = await original(engine, tally.watched(dense), *args, **kwargs)
@@ -93,35 +103,39 @@ async def contiguous(original: Callable[..., Any], engine: Any, weights: Any, *a
 
 @weight_sync.wrap(
     f"{_ENGINE}.finalize",
-    why="with rebuild_group it calls destroyComm, which vllm-ascend's PyHccl does not have: the job dies after a sync",
-    how="such a communicator is dropped, as vllm-ascend's own weight transfer does",
+    why="With rebuild_group=True the job ends after the first sync: upstream calls destroyComm, and vllm-ascend's "
+    "PyHccl has none (`AttributeError: 'PyHcclCommunicator' object has no attribute 'destroyComm'`).",
+    how="A communicator without destroyComm is dropped, as vllm-ascend's own weight transfer does it.",
     link="none: nobody seems to have reported it; rebuild_group is off by default",
     retired_by=AllOf(Defines(f"{_ENGINE}.finalize"), Not(Mentions(f"{_ENGINE}.finalize", "destroyComm"))),
     requires=Defines(f"{_ENGINE}.finalize"),
 )
-def dropped(original: Callable[..., Any], engine: Any) -> Any:
+def drop_communicator_without_destroy(
+    original: Callable[[CheckpointEngine], object], engine: CheckpointEngine
+) -> object:
     """End a sync, and with rebuild_group the group."""
     if engine.rebuild_group and engine.pyhccl is not None and not hasattr(engine.pyhccl, "destroyComm"):
-        engine.pyhccl = _Dropped()
+        engine.pyhccl = _Dropped()  # type: ignore[assignment]  # upstream only calls its destroyComm, then drops it
     return original(engine)
 
 
 @weight_sync.wrap(
     f"{_SENDER}._init_socket",
-    why="where the rollout engine's worker fails while it loads a bucket, who hands it the next one waits for ever",
-    how="it waits VERL_NPU_WEIGHT_SYNC_TIMEOUT seconds",
+    why="If the worker of the rollout engine fails while it loads a bucket, the process that hands it the next bucket "
+    "waits for ever and prints nothing.",
+    how="The socket to the worker waits VERL_NPU_WEIGHT_SYNC_TIMEOUT seconds at most.",
     link="none: nobody seems to have reported it",
     retired_by=_WAITS_NO_LONGER,
     requires=Defines(f"{_SENDER}._init_socket"),
 )
-def limited(original: Callable[..., Any], sender: Any) -> Any:
-    """Open the socket to the rollout engine's worker, with a limit to what it waits for."""
+def limit_wait_for_engine_worker(original: Callable[[Sender], object], sender: Sender) -> object:
+    """Open the socket to the rollout engine's worker, with a limit on each wait."""
     import zmq
 
     made = original(sender)
     milliseconds = int(Settings.from_environment().timeout * 1000)
     sender.socket.setsockopt(zmq.RCVTIMEO, milliseconds)
-    # Sending waits as well, where nobody is connected any more.
+    # Sending waits as well, if nobody is connected any more.
     sender.socket.setsockopt(zmq.SNDTIMEO, milliseconds)
     # Nobody may be there to take what is still unsent: closing must not wait for them.
     sender.socket.setsockopt(zmq.LINGER, 0)
@@ -130,76 +144,39 @@ def limited(original: Callable[..., Any], sender: Any) -> Any:
 
 @weight_sync.wrap(
     f"{_SENDER}.async_send_weights",
-    why="see weight_sync.limited: zmq says only that a resource is temporarily unavailable",
-    how="an error that says who did not answer",
+    why="When the wait for the rollout engine's worker has lasted too long, ZeroMQ's error does not name the worker: "
+    "`zmq.error.Again: Resource temporarily unavailable`.",
+    how="It is replaced by an error that names the worker's address and says where to look.",
     link="none: nobody seems to have reported it",
     retired_by=_WAITS_NO_LONGER,
     requires=Defines(f"{_SENDER}.async_send_weights"),
 )
-async def acknowledged(original: Callable[..., Any], sender: Any, weights: Any) -> Any:
-    """Hand weights to the rollout engine's worker. Raises TransferError where it takes none in time."""
+async def explain_engine_worker_timeout(
+    original: Callable[..., Awaitable[object]], sender: Sender, weights: Iterable[Weight] | AsyncIterable[Weight]
+) -> object:
+    """Hand weights to the rollout engine's worker. Raises TransferError if it takes none in time."""
     import zmq
 
     try:
         return await original(sender, weights)
     except Exception as error:
-        # Its clean-up fails as well where the worker has ended, and took their shared memory with it.
+        # Upstream's clean-up fails as well if the worker has ended, and took their shared memory with it.
         if not isinstance(error, zmq.Again) and not isinstance(error.__context__, zmq.Again):
             raise
+        timeout = Settings.from_environment().timeout
         raise TransferError(
-            f"the rollout engine's worker behind {sender.zmq_handle} took no weights for "
-            f"{Settings.from_environment().timeout:g} s: it has ended, or failed to load them; its own error is in "
-            "its log (VERL_NPU_WEIGHT_SYNC_TIMEOUT sets how long to wait)"
+            subject="checkpoint engine",
+            expected="the rollout engine's worker to take the weights",
+            found=f"that the rollout engine's worker behind {sender.zmq_handle} took no weights for {timeout:g} s",
+            fix="see the log of that worker: it has ended, or failed to load them",
+            override=WAIT_LONGER,
         ) from error
 
 
 class _Dropped:
-    """Stands where a communicator was that has no way to be destroyed but to be forgotten."""
+    """Stands in for a communicator that can only be forgotten, because it has no destroyComm."""
 
     comm = None
 
     def destroyComm(self, comm: None) -> None:
         """Nothing is left to destroy."""
-
-
-def _describe(engine: Any) -> str:
-    return f"checkpoint engine {engine.group_name!r}, rank {engine.rank} of {engine.world_size}"
-
-
-def _subscribe(engine: Any, timeout: float) -> None:
-    """Return on all ranks once each rollout hears the trainer, and nothing is left unheard."""
-    import torch
-    import zmq
-
-    deadline = time.monotonic() + timeout
-    if engine.rank > 0:
-        engine.socket.setsockopt(zmq.RCVTIMEO, int(timeout * 1000))
-    call = 0
-    while True:
-        call += 1
-        here = torch.zeros(engine.world_size, dtype=torch.int32, device=engine.pyhccl.device)
-        if engine.rank == 0:
-            engine.socket.send_string(engine.topic, flags=zmq.SNDMORE)
-            engine.socket.send_pyobj(call)
-            # The trainer's clock decides, so that all ranks give up together.
-            here[0] = int(time.monotonic() < deadline)
-        else:
-            here[engine.rank] = int(_heard(engine.socket, call))
-        calling, *heard = engine.pyhccl.all_reduce(here).tolist()
-        if all(heard):
-            return
-        if not calling:
-            deaf = [rank for rank, hears in enumerate(heard, start=1) if not hears]
-            raise GroupError(
-                f"{_describe(engine)}: rank {', '.join(map(str, deaf))} heard nothing of what rank 0, the trainer, "
-                f"published for {timeout:g} s: a firewall between the two? (VERL_NPU_WEIGHT_SYNC_TIMEOUT sets how "
-                "long to wait)"
-            )
-
-
-def _heard(socket: Any, call: int) -> bool:
-    while socket.poll(_CALL_MILLISECONDS):
-        socket.recv_string()
-        if socket.recv_pyobj() == call:
-            return True
-    return False

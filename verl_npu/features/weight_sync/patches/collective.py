@@ -1,46 +1,53 @@
-"""Makes weight-sync groups of Ray actors: what upstream asks of `ray.util.collective.collective`, over HCCL.
+"""Weight-sync groups of Ray actors: what upstream gets from `ray.util.collective.collective`, over HCCL.
 
-This module takes the place of that one in upstream's modules, so its function has the name and signature of Ray's.
+This module takes the place of Ray's in upstream's modules, so its function has the name and signature of Ray's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
-from ..errors import GroupError
+from ....errors import GroupError
 from ..settings import Settings
 from ..transport import group
 from ..transport.meeting import Meeting, open_meeting
+from .protocols import Actor
 
 __all__ = ["create_collective_group", "in_place_of_ray"]
 
-_OURS = ("nccl", "hccl")
+_BACKENDS = ("nccl", "hccl")
 
 
 def create_collective_group(
-    actors: Sequence[Any],
+    actors: Sequence[Actor],
     world_size: int,
     ranks: Sequence[int],
-    backend: Any = "nccl",
+    backend: object = "nccl",
     group_name: str = "default",
-    **unused: Any,
+    **unused: object,
 ) -> None:
     """Make a weight-sync group of Ray actors, of which the first is rank 0 and the source of the weights.
 
-    Called where no NPU need be visible. Upstream names the backend by what is visible there, so `nccl` is `hccl` here.
-    Raises GroupError where a rank does not come; it names the rank.
+    The caller need not see any NPU. Upstream chooses the backend's name by the devices that it sees, so `nccl` means
+    `hccl` here. Raises GroupError if a rank does not come; it names the rank.
     """
     import ray
 
     name = str(getattr(backend, "value", backend)).lower()
-    if name not in _OURS:
-        raise GroupError(f"weight sync group {group_name!r}: expected the backend hccl, found {name!r}")
+    if name not in _BACKENDS:
+        raise GroupError(
+            subject=f"weight sync group {group_name!r}",
+            expected="the backend hccl",
+            found=repr(name),
+            fix="leave the backend of the recipe as it is",
+        )
     if list(ranks) != list(range(world_size)) or len(actors) != world_size:
         raise GroupError(
-            f"weight sync group {group_name!r}: expected {world_size} actors with the ranks 0 to {world_size - 1} in "
-            f"order, found {len(actors)} with {list(ranks)}"
+            subject=f"weight sync group {group_name!r}",
+            expected=f"{world_size} actors with the ranks 0 to {world_size - 1} in order",
+            found=f"{len(actors)} with {list(ranks)}",
+            fix="give each actor one rank, the first trainer rank 0",
         )
     settings = Settings.from_environment()
     meeting = ray.get(actors[0].__ray_call__.remote(_open, group_name, settings))
@@ -54,8 +61,8 @@ def create_collective_group(
 
 @contextmanager
 def in_place_of_ray() -> Iterator[None]:
-    """Inside, `ray.util.collective.collective.create_collective_group` is ours: for upstream code that imports it
-    within a function."""
+    """Inside, `ray.util.collective.collective.create_collective_group` is the function above: for upstream code that
+    imports it within a function."""
     from ray.util.collective import collective
 
     before = collective.create_collective_group
@@ -66,14 +73,14 @@ def in_place_of_ray() -> Iterator[None]:
         collective.create_collective_group = before
 
 
-def _open(worker: Any, name: str, settings: Settings) -> Meeting:
+def _open(worker: object, name: str, settings: Settings) -> Meeting:
     import ray
 
     group.refuse_second(name)
     return open_meeting(ray.util.get_node_ip_address(), settings.port, settings.timeout)
 
 
-def _join(worker: Any, name: str, meeting: Meeting, rank: int, size: int, settings: Settings) -> None:
+def _join(worker: object, name: str, meeting: Meeting, rank: int, size: int, settings: Settings) -> None:
     import torch
 
     # verl puts the workers of all roles that share an NPU into one actor.
@@ -85,7 +92,7 @@ def _join(worker: Any, name: str, meeting: Meeting, rank: int, size: int, settin
         size,
         timeout=settings.timeout,
         device=torch.device("npu", torch.npu.current_device()),
-        # Of the trainers only the first sends: the others draw their shards with it.
+        # Only the first of the trainers sends: the others draw their shards with it.
         moves="actor" not in roles,
         label="+".join(roles),
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from ....registry.source.probe import Defines, Mentions
 from ..feature import GROUP, weight_sync
-from . import collective as ours
+from . import collective as over_hccl
+from .protocols import Worker
 from .workers import sync_fsdp, sync_megatron
 
 _RECIPE = "recipe.fully_async_policy"
@@ -16,24 +16,28 @@ _SYNCHRONIZER = f"{_RECIPE}.param_sync"
 _FSDP = f"{_RECIPE}.fsdp_workers:DetachNcclSync"
 _MEGATRON = f"{_RECIPE}.megatron_worker:DetachNcclSync"
 
-_WHY = "the weights go tensor by tensor through Ray's collectives, which have no HCCL"
-_HOW = "they go in buckets over the HCCL group, their names, shapes and dtypes checked on all ranks first"
-_ENGINE_WHY = "the recipe's own checkpoint engine broadcasts through Ray's collectives, and asks npu-smi for its NPU"
-_ENGINE_HOW = "with checkpoint_engine.enable the same buckets go over the HCCL group, which does what it is for"
+_WHY = "The weights are broadcast tensor by tensor through Ray's collectives, which have no HCCL."
+_HOW = "The weights go over the HCCL group in buckets, after all ranks have agreed on names, shapes and dtypes."
+_ENGINE_WHY = "The recipe's own checkpoint engine broadcasts through Ray's collectives, which have no HCCL, and runs "
+_ENGINE_WHY += "npu-smi to find its NPU."
+_ENGINE_HOW = "With checkpoint_engine.enable the weights go over the HCCL group in buckets, as they do without it."
+_SKIP_HOW = "The checkpoint engine is not created, because nothing uses it."
 _LINK = "https://github.com/volcengine/verl/pull/5043"
 
 
 @weight_sync.set(
     f"{_SYNCHRONIZER}:collective",
-    why="the synchroniser is an actor that sees no NPU and asks Ray's collectives, which have no HCCL, for a group",
-    how="what it calls `collective` is a module of ours: the workers meet and make an HCCL group of their own",
+    why="The synchronizer is an actor that sees no NPU and makes the group of Ray's collectives, which have no HCCL. "
+    "The job ends with `RuntimeError: NCCL is not available`.",
+    how="The name `collective` in its module becomes a module of verl-npu, in which the workers meet at a store that "
+    "rank 0 serves and make an HCCL group of their own.",
     link=_LINK,
     retired_by=Mentions(_SYNCHRONIZER, "npu"),
     requires=Mentions(_SYNCHRONIZER, "create_collective_group"),
 )
-def synchronizer_collective(rays: ModuleType) -> ModuleType:
-    """The module that makes the group."""
-    return ours
+def make_fully_async_group_over_hccl(rays: ModuleType) -> ModuleType:
+    """Return the module that makes the group."""
+    return over_hccl
 
 
 @weight_sync.replace(
@@ -44,7 +48,7 @@ def synchronizer_collective(rays: ModuleType) -> ModuleType:
     retired_by=Mentions(f"{_FSDP}.sync_rollout_weights", "_weight_sync_group"),
     requires=Mentions(f"{_FSDP}.sync_rollout_weights", "collective"),
 )
-def fully_async_fsdp(worker: Any, sync_group_name: str = GROUP) -> None:
+def sync_fully_async_fsdp_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one worker over FSDP."""
     sync_fsdp(worker, sync_group_name)
 
@@ -57,7 +61,7 @@ def fully_async_fsdp(worker: Any, sync_group_name: str = GROUP) -> None:
     retired_by=Mentions(f"{_MEGATRON}.sync_rollout_weights", "_weight_sync_group"),
     requires=Mentions(f"{_MEGATRON}.sync_rollout_weights", "collective"),
 )
-def fully_async_megatron(worker: Any, sync_group_name: str = GROUP) -> None:
+def sync_fully_async_megatron_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one worker over Megatron."""
     sync_megatron(worker, sync_group_name)
 
@@ -70,7 +74,7 @@ def fully_async_megatron(worker: Any, sync_group_name: str = GROUP) -> None:
     retired_by=Mentions(f"{_FSDP}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
     requires=Defines(f"{_FSDP}.sync_rollout_weights_by_checkpoint"),
 )
-def checkpoint_engine_fsdp(worker: Any, sync_group_name: str = GROUP) -> None:
+def bypass_fully_async_fsdp_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one worker over FSDP."""
     sync_fsdp(worker, sync_group_name)
 
@@ -83,7 +87,7 @@ def checkpoint_engine_fsdp(worker: Any, sync_group_name: str = GROUP) -> None:
     retired_by=Mentions(f"{_MEGATRON}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
     requires=Defines(f"{_MEGATRON}.sync_rollout_weights_by_checkpoint"),
 )
-def checkpoint_engine_megatron(worker: Any, sync_group_name: str = GROUP) -> None:
+def bypass_fully_async_megatron_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one worker over Megatron."""
     sync_megatron(worker, sync_group_name)
 
@@ -91,13 +95,13 @@ def checkpoint_engine_megatron(worker: Any, sync_group_name: str = GROUP) -> Non
 @weight_sync.wrap(
     f"{_FSDP}.init_checkpoint_engine",
     why=_ENGINE_WHY,
-    how="it is not made: nothing uses it",
+    how=_SKIP_HOW,
     link=_LINK,
     retired_by=Mentions(f"{_FSDP}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
     requires=Defines(f"{_FSDP}.init_checkpoint_engine"),
 )
-def no_checkpoint_engine_fsdp(
-    original: Callable[..., None], worker: Any, rank_offset: int, actor_num: int, rollout_num: int
+def skip_fully_async_fsdp_checkpoint_engine_setup(
+    original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
 ) -> None:
     """Leave the engine out."""
 
@@ -105,12 +109,12 @@ def no_checkpoint_engine_fsdp(
 @weight_sync.wrap(
     f"{_MEGATRON}.init_checkpoint_engine",
     why=_ENGINE_WHY,
-    how="it is not made: nothing uses it",
+    how=_SKIP_HOW,
     link=_LINK,
     retired_by=Mentions(f"{_MEGATRON}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
     requires=Defines(f"{_MEGATRON}.init_checkpoint_engine"),
 )
-def no_checkpoint_engine_megatron(
-    original: Callable[..., None], worker: Any, rank_offset: int, actor_num: int, rollout_num: int
+def skip_fully_async_megatron_checkpoint_engine_setup(
+    original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
 ) -> None:
     """Leave the engine out."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from ....errors import GroupError
 from ....registry.source.probe import AllOf, Defines, Mentions, Not
-from ..errors import GroupError
 from ..feature import GROUP, weight_sync
 from .collective import create_collective_group, in_place_of_ray
+from .protocols import Trainer, Worker
 from .workers import sync_fsdp, sync_megatron
 
 _RECIPE = "recipe.one_step_off_policy"
@@ -16,10 +16,12 @@ _TRAINER = f"{_RECIPE}.ray_trainer:OneStepOffRayTrainer"
 _FSDP = f"{_RECIPE}.fsdp_workers"
 _MEGATRON = f"{_RECIPE}.megatron_workers"
 
-_GROUP_WHY = "the group is made by an actor that sees no NPU, of Ray's collectives, which have no HCCL: the job dies"
-_GROUP_HOW = "the workers meet at a store of rank 0's and make an HCCL group of their own; decided by trainer.device"
-_SYNC_WHY = "the weights go tensor by tensor through Ray's collectives, which have no HCCL"
-_SYNC_HOW = "they go in buckets over the HCCL group, their names, shapes and dtypes checked on all ranks first"
+_GROUP_WHY = "The trainer's process sees no NPU and makes the group of Ray's collectives, which have no HCCL. The job "
+_GROUP_WHY += "ends with `RuntimeError: NCCL is not available`."
+_GROUP_HOW = "The workers meet at a store that rank 0 serves and make an HCCL group of their own. The setting "
+_GROUP_HOW += "trainer.device decides, because the trainer's process sees no NPU."
+_SYNC_WHY = "The weights are broadcast tensor by tensor through Ray's collectives, which have no HCCL."
+_SYNC_HOW = "The weights go over the HCCL group in buckets, after all ranks have agreed on names, shapes and dtypes."
 _LINK = "https://github.com/volcengine/verl/issues/4651"
 
 
@@ -31,12 +33,15 @@ _LINK = "https://github.com/volcengine/verl/issues/4651"
     retired_by=Mentions(f"{_TRAINER}._create_weight_sync_group", "npu"),
     requires=Mentions(f"{_TRAINER}._create_weight_sync_group", "create_collective_group"),
 )
-def one_step_group(trainer: Any) -> None:
-    """Make the group of all trainers and rollouts. Raises GroupError where the trainer's device is not npu."""
+def make_one_step_off_group_over_hccl(trainer: Trainer) -> None:
+    """Make the group of all trainers and rollouts. Raises GroupError if the trainer's device is not npu."""
     if trainer.device_name != "npu":
         raise GroupError(
-            f"trainer.device={trainer.device_name}: expected npu: this installation has no NCCL; leave trainer.device "
-            "out (override: VERL_NPU_DISABLE=weight_sync)"
+            subject=f"trainer.device={trainer.device_name}",
+            expected="npu",
+            found=f"{trainer.device_name}, for which this installation has no NCCL",
+            fix="leave trainer.device out",
+            override="VERL_NPU_DISABLE=weight_sync",
         )
     workers = trainer.actor_wg.workers + trainer.rollout_wg.workers
     create_collective_group(workers, len(workers), range(len(workers)), "hccl", GROUP)
@@ -52,8 +57,8 @@ def one_step_group(trainer: Any) -> None:
     ),
     requires=Mentions(f"{_TRAINER}.init_workers", "create_collective_group"),
 )
-def one_step_workers(original: Callable[..., None], trainer: Any) -> None:
-    """Set up the workers; what is asked of Ray's collectives in there is ours."""
+def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Trainer], None], trainer: Trainer) -> None:
+    """Set up the workers; the group that would be one of Ray's collectives is made over HCCL."""
     if trainer.device_name != "npu":
         return original(trainer)
     with in_place_of_ray():
@@ -68,7 +73,7 @@ def one_step_workers(original: Callable[..., None], trainer: Any) -> None:
     retired_by=Mentions(f"{_FSDP}:DetachSync.sync_rollout_weights", "_weight_sync_group"),
     requires=Mentions(f"{_FSDP}:DetachSync.sync_rollout_weights", "collective"),
 )
-def one_step_fsdp(worker: Any) -> None:
+def sync_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
     """Sync the weights of one worker over FSDP."""
     sync_fsdp(worker, GROUP)
 
@@ -81,7 +86,7 @@ def one_step_fsdp(worker: Any) -> None:
     retired_by=Mentions(f"{_MEGATRON}:DetachSync.sync_rollout_weights", "_weight_sync_group"),
     requires=Mentions(f"{_MEGATRON}:DetachSync.sync_rollout_weights", "collective"),
 )
-def one_step_megatron(worker: Any) -> None:
+def sync_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
     """Sync the weights of one worker over Megatron."""
     sync_megatron(worker, GROUP)
 
@@ -97,7 +102,7 @@ def one_step_megatron(worker: Any) -> None:
     ),
     requires=Mentions(f"{_FSDP}:ActorRolloutRefWorker.sync_rollout_weights", "collective"),
 )
-def early_one_step_fsdp(worker: Any) -> None:
+def sync_early_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
     """Sync the weights of one worker over FSDP, as of August 2025."""
     sync_fsdp(worker, GROUP)
 
@@ -113,6 +118,6 @@ def early_one_step_fsdp(worker: Any) -> None:
     ),
     requires=Mentions(f"{_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights", "collective"),
 )
-def early_one_step_megatron(worker: Any) -> None:
+def sync_early_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
     """Sync the weights of one worker over Megatron, as of August 2025."""
     sync_megatron(worker, GROUP)

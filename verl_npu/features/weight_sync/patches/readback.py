@@ -2,54 +2,63 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from .... import reporting
+from ....errors import TransferError
 from ....registry.source.probe import Defines, Never
-from ..engine import VLLMEngine
-from ..errors import TransferError
+from ..engines.vllm import VLLMEngine, Worker
 from ..feature import weight_sync
 from ..settings import Check, Settings
-from ..transport.checksum import as_bytes
-from ..transport.drawing import each
+from ..transport.checksum import Digest
+from ..transport.drawing import Weight, each
+from .protocols import CheckpointEngine
 
-__all__ = ["Tally", "checking", "publish"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Tally", "publish", "requested"]
 
 _RECEIVE = "verl.checkpoint_engine.hccl_checkpoint_engine:HCCLCheckpointEngine.receive_weights"
 _WORKER = "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension"
-_SENT = "_verl_npu_sent"
+_COPIES = "_verl_npu_copies"
 _SYNCS = "_verl_npu_syncs"
 _LINK = "none: nobody seems to have asked for it"
-_OURS = Never("a check of ours, for users who doubt what the engine holds")
+_NEVER_RETIRED = Never("a check of ours, for users who doubt what the engine holds")
+_HELD_WHY = "If generated text looks wrong, nothing shows whether the engine holds the weights that it was given."
 
 
 class Tally:
     """Counts the weights that pass, and hashes their names and bytes in their order."""
 
     def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self.tensors = 0
+        self._digest = Digest()
+        self._tensors = 0
 
     @property
     def digest(self) -> str:
-        return self._hash.hexdigest()
+        """The SHA-256 so far."""
+        return str(self._digest)
 
-    def add(self, name: str, tensor: Any) -> Any:
-        """Count one more, and give it back."""
-        self._hash.update(name.encode() + b"\0")
-        self._hash.update(as_bytes(tensor).cpu().numpy().tobytes())
-        self.tensors += 1
+    @property
+    def tensors(self) -> int:
+        """How many were counted."""
+        return self._tensors
+
+    def add(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Count one more, and return it."""
+        self._digest.add(name, tensor)
+        self._tensors += 1
         return tensor
 
-    def watched(self, weights: Any) -> Any:
-        """The same weights, counted as they are drawn."""
+    def watched(self, weights: Iterable[Weight] | AsyncIterable[Weight]) -> Iterable[Weight] | AsyncIterable[Weight]:
+        """Return the same weights, counted as they are drawn."""
         return each(weights, self.add)
 
-    def tell(self, owner: Any, who: str, held: str = "") -> None:
-        """Say it, with the number of the owner's sync."""
+    def report(self, owner: object, who: str, held: str = "") -> None:
+        """Print a line with the number of the owner's sync."""
         number = getattr(owner, _SYNCS, 0) + 1
         setattr(owner, _SYNCS, number)
         reporting.report(
@@ -58,87 +67,95 @@ class Tally:
         )
 
 
-def checking(check: Check = Check.CHECKSUMS) -> bool:
-    """Whether the user asked for that check, or for more."""
-    asked = Settings.from_environment().check
-    return asked is check or asked is Check.ENGINE
+def requested(check: Check = Check.CHECKSUMS) -> bool:
+    """Return whether the user requested that check, or more."""
+    setting = Settings.from_environment().check
+    return setting is check or setting is Check.ENGINE
 
 
-def publish(engine: Any, tally: Tally) -> None:
-    """Tell the rollouts, after the last bucket, what was sent."""
+def publish(engine: CheckpointEngine, tally: Tally) -> None:
+    """Publish to the rollouts, after the last bucket, what was sent."""
     import zmq
 
     engine.socket.send_string(engine.topic, flags=zmq.SNDMORE)
     engine.socket.send_pyobj(tally.digest)
-    tally.tell(engine, "rank 0, the trainer")
+    tally.report(engine, "rank 0, the trainer")
 
 
 @weight_sync.wrap(
     _RECEIVE,
-    why="nothing says whether a rollout got what the trainer sent",
-    how="with VERL_NPU_WEIGHT_SYNC_CHECK the names and bytes of both are compared",
+    why="If generated text looks wrong, nothing shows whether a rollout received what the trainer sent.",
+    how="With VERL_NPU_WEIGHT_SYNC_CHECK the SHA-256 over all names and bytes is compared with the trainer's.",
     link=_LINK,
-    retired_by=_OURS,
+    retired_by=_NEVER_RETIRED,
     requires=Defines(_RECEIVE),
 )
-async def arrived(original: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-    """Receive the weights of one sync. Raises TransferError where they are not those that were sent."""
+async def compare_received_weights_with_sent(
+    original: Callable[..., AsyncIterable[Weight]], engine: CheckpointEngine, *args: object, **kwargs: object
+) -> AsyncIterator[Weight]:
+    """Receive the weights of one sync. Raises TransferError if they are not those that were sent."""
     weights = original(engine, *args, **kwargs)
-    if not checking():
+    if not requested():
         async for item in weights:
             yield item
         return
     tally = Tally()
-    async for item in tally.watched(weights):
-        yield item
+    async for name, tensor in weights:
+        yield name, tally.add(name, tensor)
     engine.socket.recv_string()
-    sent = engine.socket.recv_pyobj()
+    sent = str(engine.socket.recv_pyobj())
     if sent != tally.digest:
         raise TransferError(
-            f"checkpoint engine, rank {engine.rank}: the {tally.tensors} weights that arrived have the sha256 "
-            f"{tally.digest[:16]}, and rank 0, the trainer, sent {sent[:16]}"
+            subject=f"checkpoint engine, rank {engine.rank}",
+            expected=f"the weights that rank 0, the trainer, sent, with the sha256 {sent[:16]}",
+            found=f"that the {tally.tensors} weights that arrived have the sha256 {tally.digest[:16]}",
+            fix="the bytes changed on their way: check the links between these NPUs, and HCCL's own log",
         )
-    tally.tell(engine, f"rank {engine.rank}")
+    tally.report(engine, f"rank {engine.rank}")
 
 
 @weight_sync.wrap(
     f"{_WORKER}._update_weights",
-    why="nothing says whether the engine holds what it was given",
-    how="with VERL_NPU_WEIGHT_SYNC_CHECK=engine a copy of each weight is kept until the sync is whole",
+    why=_HELD_WHY,
+    how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine each weight is copied before it is loaded, to be compared at the end.",
     link=_LINK,
-    retired_by=_OURS,
+    retired_by=_NEVER_RETIRED,
     requires=Defines(f"{_WORKER}._update_weights"),
 )
-def kept(original: Callable[..., Any], worker: Any, weights: Any, *args: Any, **kwargs: Any) -> Any:
+def copy_given_weights_for_comparison(
+    original: Callable[..., object], worker: Worker, weights: Sequence[Weight], *args: object, **kwargs: object
+) -> object:
     """Load a bucket."""
-    sent = getattr(worker, _SENT, None)
-    if sent is not None:
-        sent.update((name, tensor.detach().cpu().clone()) for name, tensor in weights)
+    copies = getattr(worker, _COPIES, None)
+    if copies is not None:
+        copies.update((name, tensor.detach().cpu().clone()) for name, tensor in weights)
     return original(worker, weights, *args, **kwargs)
 
 
 @weight_sync.wrap(
     f"{_WORKER}.update_weights_from_ipc",
-    why="nothing says whether the engine holds what it was given",
-    how="with VERL_NPU_WEIGHT_SYNC_CHECK=engine its parameters are compared with that, bit for bit",
+    why=_HELD_WHY,
+    how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine its parameters are compared with what it was given, bit for bit.",
     link=_LINK,
-    retired_by=_OURS,
+    retired_by=_NEVER_RETIRED,
     requires=Defines(f"{_WORKER}.update_weights_from_ipc"),
 )
-def compared(original: Callable[..., Any], worker: Any, *args: Any, **kwargs: Any) -> Any:
-    """Take one sync's weights. Raises EngineError where the engine then does not hold them."""
+def compare_engine_with_given_weights(
+    original: Callable[..., object], worker: Worker, *args: object, **kwargs: object
+) -> object:
+    """Take one sync's weights. Raises EngineError if the engine then does not hold them."""
     adapter = bool(kwargs.get("peft_config") and kwargs.get("base_sync_done"))
-    if adapter or not checking(Check.ENGINE):
+    if adapter or not requested(Check.ENGINE):
         return original(worker, *args, **kwargs)
-    sent: dict[str, Any] = {}
-    setattr(worker, _SENT, sent)
+    copies: dict[str, torch.Tensor] = {}
+    setattr(worker, _COPIES, copies)
     try:
         done = original(worker, *args, **kwargs)
-        VLLMEngine(worker.model_runner.model).compare(sent)
+        VLLMEngine(worker.model_runner.model).compare(copies)
     finally:
-        setattr(worker, _SENT, None)
+        setattr(worker, _COPIES, None)
     tally = Tally()
-    for name, tensor in sent.items():
+    for name, tensor in copies.items():
         tally.add(name, tensor)
-    tally.tell(worker, "the engine's worker", ", the engine holds them bit for bit")
+    tally.report(worker, "the engine's worker", ", the engine holds them bit for bit")
     return done

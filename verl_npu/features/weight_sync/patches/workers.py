@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
 from .... import reporting
-from ..engine import SGLangEngine, VLLMEngine
-from ..errors import EngineError
+from ....errors import EngineError
+from ..engines.sglang import SGLangEngine
+from ..engines.vllm import VLLMEngine, model_in
 from ..settings import Settings
 from ..transport.bucket import find_tied
+from ..transport.drawing import Weight
 from ..transport.group import Group, find
 from ..transport.metadata import Metadata
-from ..transport.sync import Engine, Outcome, follow, preparing, receive, send
+from ..transport.sync import Outcome, follow, preparing, receive, send
+from ..transport.transfer import Engine
+from .protocols import Worker
 
 __all__ = ["sync_fsdp", "sync_megatron"]
 
-Drawn = Iterator[tuple[str, Any]]
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """What a trainer brings to a sync."""
+
+    metadata: Metadata
+    weights: Iterator[Weight]
+    tied: Mapping[str, str] = field(default_factory=dict)
 
 
-def sync_fsdp(worker: Any, name: str) -> None:
-    """Sync a worker over FSDP, as trainer or as rollout, in the group of that name."""
+def sync_fsdp(worker: Worker, name: str) -> None:
+    """Sync a worker over FSDP, as trainer or as rollout, in the group of that name. Raises WeightSyncError."""
 
-    def trainer() -> tuple[Metadata, Drawn, Mapping[str, str]]:
+    def offer() -> _Offer:
         if getattr(worker, "_is_offload_param", False):
             from verl.utils.fsdp_utils import load_fsdp_model_to_gpu
 
             load_fsdp_model_to_gpu(worker.actor_module_fsdp)
         parameters = worker._get_actor_params()
-        # What there is now, and not what there was when the list was made: the rollouts hold that against it.
-        metadata = _metadata(find(name), [(key, value.size(), value.dtype) for key, value in parameters.items()])
-        return metadata, _whole(parameters.items()), find_tied(parameters.items())
+        # The present parameters and not worker._weights_info: the rollouts compare the two.
+        metadata = find(name).history.metadata_of(
+            [(key, value.size(), value.dtype) for key, value in parameters.items()]
+        )
+        return _Offer(metadata, _whole(parameters.items()), find_tied(parameters.items()))
 
     def offload() -> None:
         if getattr(worker, "_is_offload_param", False):
@@ -39,19 +52,19 @@ def sync_fsdp(worker: Any, name: str) -> None:
 
             offload_fsdp_model_to_cpu(worker.actor_module_fsdp)
 
-    _sync(worker, name, trainer, offload)
+    _sync(worker, name, offer, offload)
 
 
-def sync_megatron(worker: Any, name: str, bucket_bytes: int | None = None) -> None:
-    """Sync a worker over Megatron, whose weights are converted one by one as they are drawn."""
+def sync_megatron(worker: Worker, name: str, bucket_bytes: int | None = None) -> None:
+    """Sync a worker over Megatron, as `sync_fsdp` does; its weights are converted one by one as they are drawn."""
 
-    def trainer() -> tuple[Metadata, Drawn, Mapping[str, str]]:
+    def offer() -> _Offer:
         if getattr(worker, "_is_offload_param", False):
             from verl.utils.megatron_utils import load_megatron_model_to_gpu
 
             load_megatron_model_to_gpu(worker.actor_module)
-        metadata = _metadata(find(name), worker._weights_info)
-        return metadata, _converted(metadata, worker._get_actor_params_generator()), {}
+        metadata = find(name).history.metadata_of(worker._weights_info)
+        return _Offer(metadata, _converted(metadata, worker._get_actor_params_generator()))
 
     def offload() -> None:
         if getattr(worker, "_is_offload_param", False):
@@ -59,13 +72,13 @@ def sync_megatron(worker: Any, name: str, bucket_bytes: int | None = None) -> No
 
             offload_megatron_model_to_cpu(worker.actor_module)
 
-    _sync(worker, name, trainer, offload, bucket_bytes)
+    _sync(worker, name, offer, offload, bucket_bytes)
 
 
 def _sync(
-    worker: Any,
+    worker: Worker,
     name: str,
-    trainer: Callable[[], tuple[Metadata, Drawn, Mapping[str, str]]],
+    offer: Callable[[], _Offer],
     offload: Callable[[], None],
     bucket_bytes: int | None = None,
 ) -> None:
@@ -77,32 +90,25 @@ def _sync(
             settings = Settings.from_environment()
             if bucket_bytes is not None:
                 settings = dataclasses.replace(settings, bucket_bytes=bucket_bytes)
-            metadata, drawn, tied = trainer()
+            offered = offer()
         try:
-            outcome = (
-                send(group, metadata, drawn, settings, tied) if group.rank == 0 else follow(group, metadata, drawn)
-            )
+            if group.rank == 0:
+                outcome = send(group, offered.metadata, offered.weights, settings, offered.tied)
+            else:
+                outcome = follow(group, offered.metadata, offered.weights)
         finally:
             offload()
     else:
         with preparing(group):
             engine = _engine(worker)
-            expected = _metadata(group, worker._weights_info)
+            expected = group.history.metadata_of(worker._weights_info)
         outcome = receive(group, expected, engine)
-    _tell(group, outcome)
+    _report(group, outcome)
     get_torch_device().empty_cache()
 
 
-def _metadata(group: Group, entries: list[Any]) -> Metadata:
-    """Make it, or give the last one where nothing has changed: its digest is most of the work of a small sync."""
-    known = group.announced
-    if known is None or known[0] != entries:
-        known = group.announced = (list(entries), Metadata.of(entries))
-    return known[1]  # type: ignore[no-any-return]
-
-
-def _tell(group: Group, outcome: Outcome) -> None:
-    """Say it once, and each time where the user looks closely."""
+def _report(group: Group, outcome: Outcome) -> None:
+    """Print a line for the first sync, and for each one if the user checks them."""
     if outcome.number == 1 or outcome.digest is not None:
         checked = "" if outcome.digest is None else f", sha256 {outcome.digest[:16]}"
         held = ", the engine holds them bit for bit" if outcome.digest and group.rank else ""
@@ -112,56 +118,33 @@ def _tell(group: Group, outcome: Outcome) -> None:
         )
 
 
-def _whole(parameters: Iterable[tuple[str, Any]]) -> Drawn:
-    """Gather each sharded tensor: all trainers do it together, in this order."""
+def _whole(parameters: Iterable[Weight]) -> Iterator[Weight]:
+    """Gather each sharded tensor. All trainers do it together, in this order."""
     for name, value in parameters:
         yield name, value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
-def _converted(metadata: Metadata, weights: Iterable[tuple[str, Any]]) -> Drawn:
-    import torch
-
+def _converted(metadata: Metadata, weights: Iterable[Weight]) -> Iterator[Weight]:
     for spec, (name, weight) in zip(metadata, weights, strict=True):
         # Megatron keeps this one in float32 once the optimizer has seen it, and upstream lets that pass.
         if name.endswith("e_score_correction_bias"):
-            weight = weight.to(getattr(torch, spec.dtype))
+            weight = weight.to(spec.torch_dtype)
         yield name, weight
 
 
-def _engine(worker: Any) -> Engine:
+def _engine(worker: Worker) -> Engine:
     name = worker.config.rollout.name
     if name == "vllm":
         from verl.utils.vllm.patch import patch_vllm_moe_model_weight_loader
 
-        model = _vllm_model(worker.rollout.inference_engine)
+        model = model_in(worker.rollout.inference_engine)
         patch_vllm_moe_model_weight_loader(model)
         return VLLMEngine(model)
     if name == "sglang":
-        return SGLangEngine(worker.rollout._engine, _sglang_update(worker))
-    raise EngineError(f"rollout.name={name}: expected vllm or sglang for a rollout apart from its trainer")
-
-
-def _vllm_model(engine: Any) -> Any:
-    """The model of this process's vLLM worker: inside an LLM (up to 0.10), or the worker of an async server."""
-    if hasattr(engine, "llm_engine"):
-        return engine.llm_engine.model_executor.driver_worker.worker.model_runner.model
-    return engine.worker.model_runner.model
-
-
-def _sglang_update(worker: Any) -> Callable[[Any, list[tuple[str, Any]]], None]:
-    import asyncio
-
-    from sglang.srt.weight_sync.utils import update_weights
-
-    async def update(engine: Any, weights: list[tuple[str, Any]]) -> None:
-        mesh = worker.rollout_device_mesh
-        await update_weights(engine=engine, params_batch=weights, device_mesh_key="infer_tp", device_mesh=mesh)
-        if mesh["infer_tp"].get_local_rank() == 0:
-            await engine.flush_cache()
-
-    try:
-        loop = asyncio.get_event_loop()
-    except RuntimeError:
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)
-    return lambda engine, weights: loop.run_until_complete(update(engine, weights))
+        return SGLangEngine(worker.rollout._engine, lambda: worker.rollout_device_mesh)
+    raise EngineError(
+        subject=f"actor_rollout_ref.rollout.name={name}",
+        expected="vllm or sglang for a rollout apart from its trainer",
+        found=repr(name),
+        fix="set it to one of them",
+    )

@@ -1,83 +1,99 @@
-"""Step 1 of a sync: what the ranks tell one another before a byte is moved."""
+"""Step 1 of a sync: the ranks announce what they expect and agree on it before a byte is moved."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from ..errors import MetadataError
+from ....errors import MetadataError
 from ..settings import Check
-from .bucket import Bucket, Slots, plan
+from .bucket import divide
 from .group import Group
-from .metadata import Metadata, refusal
+from .metadata import Metadata, disagreement
+from .plan import Plan
+from .slots import Slots
 
-__all__ = ["Layout", "agree", "layout_of", "word"]
-
-
-@dataclass(slots=True)
-class Layout:
-    """What stays the same from sync to sync."""
-
-    metadata: Metadata
-    tied: dict[str, str]
-    bucket_bytes: int
-    check: Check
-    buckets: tuple[Bucket, ...]
-    slots: Slots
-    aliases: dict[str, list[str]] = field(default_factory=dict)
+__all__ = ["Announcement", "agree", "make_plan"]
 
 
-def agree(group: Group, number: int, metadata: Metadata | None, mine: bytes) -> tuple[Metadata, dict[str, Any]]:
-    """Return the metadata that all share, and the source's word. Raises MetadataError, on all ranks alike."""
-    words = [json.loads(text) for text in group.exchange(f"{number}/metadata", mine)]
-    for rank, told in enumerate(words):
-        if "error" in told:
-            group.let_others_read(f"{number}/metadata")
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """The message of a rank before a sync. Rank 0 also announces how it will send."""
+
+    digest: str | None = None
+    """The digest of the metadata that this rank expects; None if it takes whatever rank 0 sends."""
+    error: str | None = None
+    """Why this rank cannot begin."""
+    tied: dict[str, str] = field(default_factory=dict)
+    bucket_bytes: int = 0
+    check: Check = Check.NONE
+
+    def encode(self) -> bytes:
+        """Write it as a message."""
+        return json.dumps(dataclasses.asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, message: bytes) -> Announcement:
+        """Read a message."""
+        fields = json.loads(message)
+        return cls(**{**fields, "check": Check(fields["check"])})
+
+
+def agree(
+    group: Group, number: int, metadata: Metadata | None, announcement: Announcement
+) -> tuple[Metadata, Announcement]:
+    """Return the metadata that all ranks share, and the announcement of rank 0.
+
+    Raises MetadataError on all ranks alike if one cannot begin, or if they expect different parameters.
+    """
+    topic, messages = f"{number}/metadata", group.messages
+    announced = [Announcement.decode(message) for message in messages.exchange(topic, announcement.encode())]
+    for rank, other in enumerate(announced):
+        if other.error is not None:
+            messages.let_others_read(topic)
             raise MetadataError(
-                f"weight sync {number} of group {group.name!r}: {group.describe(rank)} could not begin: "
-                f"{told['error']}. Nothing was loaded"
+                subject=f"weight sync {number} of group {group.name!r}",
+                expected="every rank to begin",
+                found=f"that {group.describe(rank)} could not begin: {other.error}",
+                fix="mend the error of that rank; nothing was loaded",
             )
-    digests = {rank: told["digest"] for rank, told in enumerate(words) if told["digest"] is not None}
+    digests = {rank: other.digest for rank, other in enumerate(announced) if other.digest is not None}
     source = digests[0]
-    known: Metadata | None = group.layout.metadata if group.layout is not None else None
-    if metadata is not None and metadata.digest != (source if group.rank else known and known.digest):
-        # The list itself travels once for each content: from the source when it is new, from others where it differs.
-        group.tell(f"list/{metadata.digest}", metadata.as_json().encode())
+    last = group.history.plan.metadata if group.history.plan is not None else None
+    if metadata is not None and metadata.digest != (source if group.rank else last and last.digest):
+        # The list itself is sent once for each content: by rank 0 if it is new, by others if theirs is different.
+        messages.put(f"list/{metadata.digest}", metadata.as_json().encode())
     if len(set(digests.values())) > 1:
-        lists = {digest: Metadata.from_json(group.ask(f"list/{digest}").decode()) for digest in digests.values()}
-        group.let_others_read(f"{number}/metadata")
-        problem = refusal({rank: lists[digest] for rank, digest in digests.items()}, group.describe)
-        raise MetadataError(f"weight sync {number} of group {group.name!r}: {problem}")
+        lists = {digest: Metadata.from_json(messages.get(f"list/{digest}").decode()) for digest in digests.values()}
+        messages.let_others_read(topic)
+        raise MetadataError(
+            subject=f"weight sync {number} of group {group.name!r}",
+            expected="the same parameters on all ranks",
+            found=str(disagreement({rank: lists[digest] for rank, digest in digests.items()}, group.describe)),
+            fix="give trainer and rollout the same model and dtype; nothing was loaded",
+        )
     if metadata is None:
-        if known is not None and known.digest == source:
-            return known, words[0]
-        metadata = Metadata.from_json(group.ask(f"list/{source}").decode())
-    return metadata, words[0]
+        if last is not None and last.digest == source:
+            return last, announced[0]
+        metadata = Metadata.from_json(messages.get(f"list/{source}").decode())
+    return metadata, announced[0]
 
 
-def layout_of(group: Group, metadata: Metadata, told: Mapping[str, Any]) -> Layout:
-    """Divide it into buckets as the source says, or give the last layout where nothing has changed."""
-    tied, limit, check = dict(told["tied"]), int(told["bucket"]), Check(told["check"])
-    known: Layout | None = group.layout
-    if known is not None and (known.metadata.digest, known.tied, known.bucket_bytes) == (metadata.digest, tied, limit):
-        known.check = check
-        return known
-    buckets = plan(metadata, tied, limit)
-    if not group.moves:
-        slots = Slots((), group.device, 0)
-    elif group.rank == 0:
-        slots = Slots.to_send(buckets, group.device)
+def make_plan(group: Group, metadata: Metadata, announcement: Announcement) -> Plan:
+    """Divide the tensors into buckets as rank 0 announced it; return the last plan if nothing has changed."""
+    tied, limit, check = announcement.tied, announcement.bucket_bytes, announcement.check
+    last = group.history.plan
+    if last is not None and (last.metadata.digest, last.tied, last.bucket_bytes) == (metadata.digest, tied, limit):
+        plan = last if last.check is check else dataclasses.replace(last, check=check)
     else:
-        slots = Slots.to_receive(buckets, group.device, limit)
-    layout = Layout(metadata, tied, limit, check, buckets, slots)
-    for name, first in tied.items():
-        layout.aliases.setdefault(first, []).append(name)
-    group.layout = layout
-    return layout
-
-
-def word(digest: str | None = None, **more: Any) -> bytes:
-    """What a rank tells: the digest of its metadata, and the source also how it will send."""
-    return json.dumps({"digest": digest, **more}).encode()
+        buckets = divide(metadata, tied, limit)
+        if not group.moves:
+            slots = Slots((), group.device, 0)
+        elif group.rank == 0:
+            slots = Slots.to_send(buckets, group.device)
+        else:
+            slots = Slots.to_receive(buckets, group.device, limit)
+        plan = Plan(metadata, tied, limit, check, buckets, slots)
+    group.history.keep(plan)
+    return plan

@@ -1,28 +1,46 @@
-"""Tensors as bytes, and what is computed of the bytes to compare them."""
+"""Tensors as bytes, and the sums and hashes by which the bytes are compared."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import hashlib
+from typing import TYPE_CHECKING
 
-from .metadata import Spec
+if TYPE_CHECKING:
+    import torch
 
-__all__ = ["add_to_digest", "as_bytes", "checksum_of"]
+__all__ = ["Digest", "as_bytes", "checksum_of", "same_bits"]
 
 
-def as_bytes(tensor: Any) -> Any:
-    """All bytes of a tensor in a row, uint8: its own memory where it is contiguous, a copy where not."""
+class Digest:
+    """SHA-256 over the names and bytes of tensors, in their order."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Add one tensor."""
+        self._hash.update(name.encode() + b"\0")
+        self._hash.update(as_bytes(tensor).cpu().numpy().tobytes())
+
+    def __str__(self) -> str:
+        return self._hash.hexdigest()
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return all bytes of a tensor in a row, uint8: its own memory if it is contiguous, else a copy."""
     import torch
 
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
-def checksum_of(buffer: Any) -> Any:
-    """Two sums over all bytes; the second changes where blocks of them trade places."""
+def checksum_of(buffer: torch.Tensor) -> torch.Tensor:
+    """Return two sums over all bytes, int64; the second one changes if blocks of bytes trade places."""
     import torch
 
     if buffer.storage_offset() % 8:
-        # A large tensor is sent from where it lies, and a word cannot be read from there.
+        # A large tensor is sent from its own memory, and words of 8 bytes cannot be read from this address.
         buffer = buffer.clone()
     words = buffer[: buffer.numel() // 8 * 8].view(torch.int64)
     rest = buffer[words.numel() * 8 :].to(torch.int64).sum()
@@ -31,8 +49,10 @@ def checksum_of(buffer: Any) -> Any:
     return torch.stack((words.sum() + rest, (rows * places).sum() + rest))
 
 
-def add_to_digest(total: Any, specs: Sequence[Spec], tensors: Sequence[Any]) -> None:
-    """Add names and bytes to a hash."""
-    for spec, tensor in zip(specs, tensors, strict=True):
-        total.update(spec.name.encode() + b"\0")
-        total.update(as_bytes(tensor).cpu().numpy().tobytes())
+def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Return whether two tensors on the host have the same shape, dtype and bytes."""
+    import torch
+
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    return bool(torch.equal(*(tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (left, right))))

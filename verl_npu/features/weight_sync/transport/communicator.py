@@ -1,4 +1,4 @@
-"""An HCCL communicator beside the default group."""
+"""An HCCL communicator beside the default process group."""
 
 from __future__ import annotations
 
@@ -7,22 +7,38 @@ import itertools
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
-from ..errors import GroupError
+from ....errors import GroupError
+from .store import Store
 
-__all__ = ["broadcast", "connect", "destroy", "prove", "wait_for_device"]
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import ProcessGroup
+
+__all__ = ["Work", "broadcast", "connect", "destroy", "prove", "wait_for_device"]
 
 BACKEND = "hccl"
+
+_SUBJECT = "weight sync communicator"
+_PROOF = 20_260
 
 _numbers = itertools.count()
 
 
-def connect(name: str, store: Any, rank: int, movers: Sequence[int], timeout: float) -> Any:
-    """Make a process group over `movers` beside the default one, with or without there being one.
+class Work(Protocol):
+    """An operation that was started."""
+
+    def wait(self, timeout: timedelta) -> object:
+        """Wait until it is done. Raises RuntimeError if it failed or did not end in time."""
+        ...
+
+
+def connect(name: str, store: Store, rank: int, movers: Sequence[int], timeout: float) -> ProcessGroup:
+    """Make a process group over `movers` beside the default one, whether or not there is a default one.
 
     torch has no public function for ranks that are not all of the default group; this internal one serves
-    `init_process_group` and `new_group` themselves, and is what RL frameworks call for it.
+    `init_process_group` and `new_group` themselves, and RL frameworks call it for this purpose.
     """
     from torch.distributed import Backend, PrefixStore
     from torch.distributed import distributed_c10d as c10d
@@ -30,8 +46,8 @@ def connect(name: str, store: Any, rank: int, movers: Sequence[int], timeout: fl
     helper = c10d._new_process_group_helper
     # torch 2.6 renamed it.
     option = "backend_options" if "backend_options" in inspect.signature(helper).parameters else "pg_options"
-    arguments: dict[str, Any] = {option: None}
-    made, _ = helper(
+    arguments: dict[str, None] = {option: None}
+    communicator, _ = helper(
         len(movers),
         movers.index(rank),
         [],
@@ -41,44 +57,49 @@ def connect(name: str, store: Any, rank: int, movers: Sequence[int], timeout: fl
         timeout=timedelta(seconds=timeout),
         **arguments,
     )
-    c10d._world.pg_group_ranks[made] = {mover: mover for mover in range(len(movers))}
-    return made
+    c10d._world.pg_group_ranks[communicator] = {mover: mover for mover in range(len(movers))}
+    return communicator
 
 
-def destroy(communicator: Any) -> None:
-    """Take a communicator down."""
+def destroy(communicator: ProcessGroup) -> None:
+    """Destroy a communicator."""
     import torch.distributed
 
     torch.distributed.destroy_process_group(communicator)
 
 
-def broadcast(communicator: Any, tensor: Any, timeout: float) -> Any:
-    """Start a broadcast from rank 0; the work that is returned has `wait(timedelta)`."""
+def broadcast(communicator: ProcessGroup, tensor: torch.Tensor, timeout: float) -> Work:
+    """Start a broadcast from rank 0."""
     from torch.distributed import BroadcastOptions
 
     options = BroadcastOptions()
     options.rootRank = 0
     options.timeout = timedelta(seconds=timeout)
-    return communicator.broadcast([tensor], options)
+    work: Work = communicator.broadcast([tensor], options)
+    return work
 
 
-def prove(communicator: Any, source: bool, device: Any, timeout: float) -> None:
-    """Move one number: a communicator that is disabled or not connected must show now, not as stale weights.
+def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeout: float) -> None:
+    """Broadcast one number, so that a disabled or unconnected communicator shows now and not as stale weights.
 
-    Raises GroupError where it did not arrive.
+    Raises GroupError if the number did not arrive.
     """
     import torch
 
-    told = 20_260
-    number = torch.full((1,), told if source else 0, dtype=torch.int32, device=device)
+    number = torch.full((1,), _PROOF if source else 0, dtype=torch.int32, device=device)
     broadcast(communicator, number, timeout).wait(timedelta(seconds=timeout))
     wait_for_device(time.monotonic() + timeout)
-    if int(number.item()) != told:
-        raise GroupError(f"{BACKEND} said that it broadcast and did not: see HCCL's own log")
+    if int(number.item()) != _PROOF:
+        raise GroupError(
+            subject=_SUBJECT,
+            expected=f"the number {_PROOF} from rank 0 after a first broadcast over {BACKEND}",
+            found=f"{int(number.item())}, although {BACKEND} reported no error",
+            fix="see HCCL's own log for what it could not connect",
+        )
 
 
 def wait_for_device(deadline: float) -> None:
-    """Wait until this NPU has done all that was asked of it; raises GroupError after `deadline` (monotonic).
+    """Wait until this NPU has done all that was queued on it. Raises GroupError after `deadline` (monotonic seconds).
 
     A collective whose peer is gone never ends on an NPU, and a plain synchronize would hang with it.
     """
@@ -89,6 +110,11 @@ def wait_for_device(deadline: float) -> None:
     pause = 1e-5
     while not event.query():
         if time.monotonic() > deadline:
-            raise GroupError("this NPU did not finish in time: a rank of the broadcast is gone or hangs")
+            raise GroupError(
+                subject=_SUBJECT,
+                expected="this NPU to finish its broadcasts in time",
+                found="that it is still busy: a rank of the broadcast is gone or hangs",
+                fix="look for the error of the other ranks",
+            )
         time.sleep(pause)
         pause = min(2 * pause, 1e-3)

@@ -1,0 +1,58 @@
+"""What a person sees while a run goes on: a line or a bar for its steps."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from harness.jobs import Job
+
+__all__ = ["Bar", "Lines"]
+
+
+class Lines:
+    """One plain line a step."""
+
+    def __init__(self, steps: int, job: Job) -> None:
+        self._steps, self._job = steps, job
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def __call__(self, step: int, metrics: dict[str, float]) -> None:
+        value, seconds = metrics.get(self._job.metric), metrics.get("timing_s/step")
+        shown = f"no {self._job.label}" if value is None else f"{self._job.label} {value:.3f}"
+        took = "" if seconds is None else f"  {seconds:.2f} s"
+        print(f"step {step:>3}/{self._steps}  {shown}{took}", flush=True)
+
+
+class Bar:
+    """A bar that moves with the steps."""
+
+    def __init__(self, steps: int, job: Job, console: Console) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[shown]}"),
+        )
+        self._progress = Progress(*columns, console=console)
+        self._task = self._progress.add_task("starting verl", total=steps, shown="")
+        self._job = job
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, step: int, metrics: dict[str, float]) -> None:
+        value, seconds = metrics.get(self._job.metric), metrics.get("timing_s/step")
+        shown = "" if value is None else f"{self._job.label} {value:.3f}"
+        shown += "" if seconds is None else f"  {seconds:.2f} s/step"
+        self._progress.update(self._task, completed=step, description="training", shown=shown)

@@ -1,0 +1,85 @@
+"""Record which public names the real torch_npu has, from its wheels, in verl_npu/virtual/names.json.
+
+On the virtual Ascend a recorded name that is not implemented raises with its name; a name that is not recorded does
+not exist.
+
+    pip download --no-deps torch_npu==2.7.1 ...; python scripts/maintain/record_names.py torch_npu-*.whl
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import zipfile
+from pathlib import Path
+
+from packaging.version import Version
+
+from verl_npu.virtual import names
+
+LIBRARY = "torch_npu/lib/libtorch_npu.so"
+# A schema's text in the library, and a name in a table of Python methods.
+OPERATOR = re.compile(rb"(?<=\0)([a-z]\w*)(?:\.\w+)?\([\x20-\x7e]*\) -> [\x20-\x7e]+(?=\0)")
+METHOD = re.compile(rb"(?<=\0)(_npu_[a-z]\w*)(?=\0)")
+# Modules whose `__all__` is their public face.
+MODULES = {
+    "torch_npu": "torch_npu/__init__.py",
+    "torch_npu.distributed": "torch_npu/distributed/__init__.py",
+    "torch_npu.npu": "torch_npu/npu/__init__.py",
+    "torch_npu.npu._backends": "torch_npu/npu/_backends.py",
+    "torch_npu.npu.autocast_utils": "torch_npu/npu/autocast_utils.py",
+    "torch_npu.npu.backends": "torch_npu/npu/backends.py",
+    "torch_npu.npu.npu_config": "torch_npu/npu/npu_config.py",
+    "torch_npu.npu.memory": "torch_npu/npu/memory.py",
+    "torch_npu.npu.utils": "torch_npu/npu/utils.py",
+    "torch_npu.optim": "torch_npu/optim/__init__.py",
+    "torch_npu.utils": "torch_npu/utils/__init__.py",
+}
+
+
+def public(source: str) -> set[str]:
+    """What a module's `__all__` lists."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def found(wheel: Path) -> dict[str, set[str]]:
+    """The names of each module in one wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        library = archive.read(LIBRARY)
+        inside = set(archive.namelist())
+        by_module = {m: public(archive.read(path).decode()) for m, path in MODULES.items() if path in inside}
+    for starred in ("_backends", "autocast_utils", "backends", "npu_config"):
+        by_module["torch_npu.npu"] |= by_module.pop(f"torch_npu.npu.{starred}", set())
+    by_module["torch_npu"] |= {name.decode() for name in OPERATOR.findall(library)}
+    by_module["torch_npu._C"] = {name.decode() for name in METHOD.findall(library)}
+    return by_module
+
+
+def main() -> None:
+    """Write the file: for each name, the first version that has it and, if it went, the first that lacks it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help="one wheel of each version")
+    by_version = {Version(wheel.name.split("-")[1]): found(wheel) for wheel in parser.parse_args().wheels}
+    recorded: dict[str, dict[str, list[str]]] = {}
+    for version in sorted(by_version):
+        for module in {*by_version[version], *recorded}:
+            now = by_version[version].get(module, set())
+            spans = recorded.setdefault(module, {})
+            for name in now:
+                # Gone and back again is there all the time: a name too many is better than one too few.
+                spans[name] = spans.get(name, [str(version)])[:1]
+            for name in spans.keys() - now:
+                if len(spans[name]) == 1:
+                    spans[name].append(str(version))
+    text = {m: {name: " ".join(spans[name]) for name in sorted(spans)} for m, spans in sorted(recorded.items())}
+    names.RECORDED.write_text(json.dumps(text, indent=1) + "\n")
+    print(f"{names.RECORDED}: {sum(map(len, text.values()))} names")
+
+
+if __name__ == "__main__":
+    main()

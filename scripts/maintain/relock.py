@@ -1,0 +1,64 @@
+"""Write every lock and diff under patches/ again, after a patch was added or changed.
+
+    [VERL_NPU_UPSTREAMS=FOLDER] python scripts/maintain/relock.py [--upstream NAME] [--pin NAME]
+
+Wheels are downloaded from PyPI. A pin that is in no registry is read from its checkout in FOLDER, which is named as
+tests/conftest.py says. If there is no such checkout, its lock stays as it is, a line says so, and the status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import sources
+
+from verl_npu.cli import main as verl_npu
+from verl_npu.features import UPSTREAMS, locks_folder
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What of a lock has to be known to make it anew, of whatever schema it is."""
+
+    upstream: str
+    pin: str
+    revision: str
+
+
+def heading(path: Path) -> Heading:
+    """Read the heading of a lock file."""
+    content = json.loads(path.read_text())
+    return Heading(content["upstream"], content["pin"], content["revision"])
+
+
+def main() -> int:
+    """Lock each pin that has a lock, under the same name and for the same revision."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--upstream", choices=[upstream.name for upstream in UPSTREAMS])
+    parser.add_argument("--pin")
+    asked = parser.parse_args()
+    folder = locks_folder()
+    locks = [heading(path) for upstream in UPSTREAMS for path in sorted((folder / upstream.name).glob("*/lock.json"))]
+    wanted = [lock for lock in locks if asked.upstream in (None, lock.upstream) and asked.pin in (None, lock.pin)]
+    if not wanted:
+        print(f"relock.py: expected a pin that has a lock, found none called {asked.pin}", file=sys.stderr)
+        return 2
+    left = 0
+    for lock in wanted:
+        try:
+            source = sources.find(lock.upstream, lock.pin)
+        except (sources.NotHere, sources.DownloadFailed) as error:
+            print(f"relock.py: left as it is: {error}", file=sys.stderr)
+            left += 1
+            continue
+        arguments = ["--upstream", lock.upstream, "--pin", lock.pin, "--revision", lock.revision]
+        verl_npu(["lock", *arguments, "--source", str(source), "--output", str(folder)], standalone_mode=False)
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Keys, types and combinations: each bad one is refused with its reason, each documented one is accepted."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_npu.errors import OverrideError
+from verl_npu.features.megatron.overrides.catalogue import CATALOGUE
+from verl_npu.features.megatron.overrides.command_line import requests
+from verl_npu.features.megatron.overrides.contract import Contract
+from verl_npu.features.megatron.overrides.judgement import check
+from verl_npu.features.megatron.overrides.request import Request, effective
+
+# What upstream's own configuration files put there.
+UPSTREAMS_OWN = {
+    "recompute_granularity": None,
+    "recompute_modules": ["core_attn"],
+    "recompute_method": None,
+    "recompute_num_layers": None,
+    "attention_backend": "flash",
+}
+SECTION = {
+    "tensor_model_parallel_size": 2,
+    "context_parallel_size": 1,
+    "sequence_parallel": True,
+    "use_distributed_optimizer": True,
+    "use_mbridge": False,
+    "virtual_pipeline_model_parallel_size": None,
+}
+
+
+def test_upstreams_own_defaults_are_in_order(refusals) -> None:
+    assert refusals(SECTION, **UPSTREAMS_OWN) == []
+
+
+@pytest.mark.parametrize("entry", [e for e in CATALOGUE if e.name != "checkpoint acceleration"], ids=lambda e: e.name)
+def test_every_documented_override_is_accepted(entry, contract: Contract) -> None:
+    words = " ".join(entry.overrides).replace("=N", "=2")
+    if entry.name == "matmul fused with communication":
+        words += " actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"
+    for request in requests(words):
+        check(request, contract)
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_one(refusals) -> None:
+    (problem,) = refusals(use_flash_atn=True)
+    assert problem.startswith("use_flash_atn=True: a key that MindSpeed ")
+
+
+def test_the_error_names_worker_key_suggestion_and_way_out(contract: Contract) -> None:
+    with pytest.raises(OverrideError) as error:
+        check(Request("critic", {"use_flash_atn": True}, {}), contract)
+    text = str(error.value)
+    assert text.startswith("critic: override_transformer_config.use_flash_atn=True: expected a key that MindSpeed")
+    assert "did you mean use_flash_attn" in text
+    assert text.endswith("(override: VERL_NPU_DISABLE=megatron)")
+
+
+def test_a_key_with_dashes_is_suggested_with_underscores(contract: Contract) -> None:
+    with pytest.raises(OverrideError, match=r"did you mean swap_optimizer\?"):
+        check(Request("actor", {"swap-optimizer": True}, {}), contract)
+
+
+def test_all_that_is_wrong_is_named_at_once(contract: Contract) -> None:
+    with pytest.raises(OverrideError, match=r"bogus=1.*; and use_fused_rotary_pos_emb=True"):
+        check(Request("actor", {"bogus": 1, "use_fused_rotary_pos_emb": True}, {}), contract)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("use_ascend_coc", "True", "bool"),
+        ("swap_optimizer_times", "16", "int"),
+        ("swap_optimizer_times", True, "int"),
+        ("swap_optimizer_times", None, "int"),
+        ("context_parallel_algo", "ring", "one of megatron_cp_algo"),
+        ("num_layers", "2", "int"),
+        ("moe_grouped_gemm", "yes", "bool"),
+        ("recompute_num_layers", 1.5, "Optional[int]"),
+        ("recompute_modules", 3, "[str]"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused(refusals, key: str, value: object, expected: str) -> None:
+    (problem,) = [line for line in refusals(**{key: value}) if line.startswith(f"{key}=")]
+    assert expected in problem
+
+
+def test_flash_attention_cannot_be_switched_off(refusals) -> None:
+    (problem,) = refusals(use_flash_attn=False)
+    assert "without flash attention MindSpeed finds no attention mask" in problem
+
+
+def test_flash_attention_is_filled_in() -> None:
+    assert effective(Request("actor", {}, {})) == {"use_flash_attn": True}
+
+
+def test_the_batch_invariant_attention_replaces_the_other() -> None:
+    overrides = {"use_flash_attn_npu_batch_invariant": True}
+    assert effective(Request("actor", overrides, {})) == {**overrides, "use_flash_attn": False}
+
+
+@pytest.mark.parametrize("mode", [1, 3, 4])
+def test_flash_attention_has_two_sparse_modes(refusals, mode: int) -> None:
+    assert refusals(sparse_mode=mode) == [f"sparse_mode={mode}: 0 or 2 beside use_flash_attn"]
+
+
+def test_the_size_of_context_parallelism_is_filled_in_from_the_section() -> None:
+    assert effective(Request("actor", {}, {"context_parallel_size": 2}))["context_parallel_size"] == 2
+
+
+def test_both_sizes_of_context_parallelism_are_alike(refusals) -> None:
+    (problem,) = refusals({"context_parallel_size": 2}, context_parallel_size=4)
+    assert "megatron.context_parallel_size=2" in problem
+
+
+@pytest.mark.parametrize(
+    ("section", "overrides", "reason"),
+    [
+        ({}, {"use_fused_rotary_pos_emb": True}, "position_embedding_type=rope beside it"),
+        (
+            {},
+            {"use_fused_rotary_pos_emb": True, "position_embedding_type": "learned_absolute"},
+            "position_embedding_type=rope beside it",
+        ),
+        ({}, {"use_fused_rmsnorm": True, "normalization": "LayerNorm"}, "normalization=RMSNorm beside it"),
+        ({}, {"use_fused_swiglu": True, "swiglu": False}, "swiglu=True beside it"),
+        ({"use_distributed_optimizer": False}, {"swap_optimizer": True}, "the distributed optimizer"),
+        ({}, {"swap_optimizer": True}, "the distributed optimizer"),
+        ({"use_mbridge": True, "virtual_pipeline_model_parallel_size": 2}, {}, "no virtual pipeline beside mbridge"),
+        ({}, {"use_ascend_mc2": True}, "sequence parallelism over a tensor-parallel group"),
+        (
+            {"sequence_parallel": True, "tensor_model_parallel_size": 1},
+            {"use_ascend_mc2": True},
+            "sequence parallelism over a tensor-parallel group",
+        ),
+        (SECTION, {"use_ascend_mc2": True, "use_ascend_coc": True}, "use_ascend_coc off"),
+        (
+            {},
+            {"use_fused_moe_token_permute_and_unpermute": True, "moe_token_dispatcher_type": "allgather"},
+            "moe_token_dispatcher_type=alltoall",
+        ),
+        (
+            {},
+            {"moe_permute_fusion": True, "moe_expert_capacity_factor": 1.0},
+            "moe_pad_expert_input_to_capacity=True",
+        ),
+        ({}, {"attention_backend": "flsh"}, "one of flash, fused, unfused, local, auto"),
+        ({}, {"recompute_granularity": "full"}, "recompute_method and recompute_num_layers"),
+        ({}, {"recompute_method": "uniform"}, "recompute_granularity=full beside it"),
+        (SECTION, {"swap_optimizer": True, "reuse_fp32_param": True}, "reuse_fp32_param off"),
+        ({}, {"moe_fb_overlap": True, "moe_grouped_gemm": False}, "moe_grouped_gemm beside it"),
+    ],
+)
+def test_a_bad_combination_is_refused_with_its_reason(refusals, section, overrides, reason: str) -> None:
+    assert any(reason in line for line in refusals(section, **overrides)), refusals(section, **overrides)
+
+
+@pytest.mark.parametrize(
+    ("section", "overrides"),
+    [
+        ({}, {"use_fused_rotary_pos_emb": True, "position_embedding_type": "rope"}),
+        (SECTION, {"swap_optimizer": True}),
+        (SECTION, {"use_ascend_mc2": True}),
+        ({"use_mbridge": True, "virtual_pipeline_model_parallel_size": None}, {}),
+        ({"context_parallel_size": 2}, {"context_parallel_size": 2}),
+        ({}, {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}),
+        ({}, {"use_fused_moe_token_permute_and_unpermute": True, "moe_token_dispatcher_type": "alltoall"}),
+    ],
+)
+def test_what_each_combination_needs_makes_it_good(refusals, section, overrides) -> None:
+    assert refusals(section, **overrides) == []
+
+
+def test_mc2_and_the_swapped_optimizer_find_what_they_look_for() -> None:
+    settings = effective(Request("actor", {"use_ascend_mc2": True, "swap_optimizer": True}, SECTION))
+    assert settings["sequence_parallel"] is True
+    assert settings["tensor_model_parallel_size"] == 2
+    assert settings["use_distributed_optimizer"] is True

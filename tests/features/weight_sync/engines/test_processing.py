@@ -1,0 +1,134 @@
+"""A model whose weights were laid out anew after loading is right after a sync, or refused before one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from verl_npu.errors import EngineError
+from verl_npu.features.weight_sync.engines.processing import refresh_copies_on_load, refuse_square_experts
+from verl_npu.features.weight_sync.patches.loader import prepare_vllm_model_for_new_weights
+
+
+class Attention:
+    """MLA as vllm-ascend has it: what it multiplies with are copies of kv_b_proj, made when asked."""
+
+    def __init__(self, copying: bool) -> None:
+        self.kv_b_proj = torch.nn.Linear(4, 6, bias=False, dtype=torch.bfloat16)
+        self._copying = copying
+        self.process_weights_after_loading(torch.bfloat16)
+
+    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
+        halves = self.kv_b_proj.weight.detach().split(3)
+        self.W_UK_T, self.W_UV = (half.clone() if self._copying else half for half in halves)
+
+    def current(self) -> bool:
+        return torch.equal(torch.cat([self.W_UK_T, self.W_UV]), self.kv_b_proj.weight)
+
+
+class Model(torch.nn.Module):
+    def __init__(self, copying: bool = True) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Module() for _ in range(2))
+        for layer in self.layers:
+            layer.impl = Attention(copying)
+        self.loads = 0
+
+    def attention(self) -> list[Attention]:
+        return [layer.impl for layer in self.layers]
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        self.loads += 1
+        names = set()
+        for name, value in weights:
+            names.add(name)
+            if "kv_b_proj" in name:
+                self.attention()[int(name.split(".")[1])].kv_b_proj.weight.data.copy_(value)
+        return names
+
+
+def sent() -> list[tuple[str, torch.Tensor]]:
+    return [(f"layers.{layer}.kv_b_proj.weight", torch.randn(6, 4, dtype=torch.bfloat16)) for layer in range(2)]
+
+
+def test_without_it_the_copies_stay_as_they_were() -> None:
+    model = Model()
+    model.load_weights(sent())
+    assert [attention.current() for attention in model.attention()] == [False, False]
+
+
+def test_copies_follow_each_sync() -> None:
+    model = Model()
+    for _ in range(2):
+        refresh_copies_on_load(model)
+        assert model.load_weights(iter(sent())) == {"layers.0.kv_b_proj.weight", "layers.1.kv_b_proj.weight"}
+        assert [attention.current() for attention in model.attention()] == [True, True]
+    assert model.loads == 2
+
+
+def test_they_follow_where_they_lie() -> None:
+    model = Model()
+    before = [attention.W_UV.data_ptr() for attention in model.attention()]
+    refresh_copies_on_load(model)
+    model.load_weights(sent())
+    assert [attention.W_UV.data_ptr() for attention in model.attention()] == before
+
+
+def test_a_load_without_their_source_makes_none() -> None:
+    model = Model()
+    refresh_copies_on_load(model)
+    for attention in model.attention():
+        attention.process_weights_after_loading = None  # type: ignore[assignment,method-assign]
+    assert model.load_weights([("norm.weight", torch.ones(1))]) == {"norm.weight"}
+
+
+@pytest.mark.parametrize("model", [Model(copying=False), torch.nn.Linear(2, 2)], ids=["views", "none"])
+def test_a_model_without_copies_is_left_alone(model: torch.nn.Module) -> None:
+    refresh_copies_on_load(model)
+    assert "load_weights" not in vars(model)
+
+
+def experts(w13: tuple[int, ...], w2: tuple[int, ...], transpose: bool | None) -> torch.nn.Module:
+    layer: Any = torch.nn.Module()
+    layer.w13_weight, layer.w2_weight = torch.empty(w13), torch.empty(w2)
+    layer.quant_method = SimpleNamespace() if transpose is None else SimpleNamespace(transpose=transpose)
+    model: Any = torch.nn.Module()
+    model.mlp = layer
+    return model  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("w13", "w2", "named"),
+    [
+        ((4, 64, 64), (4, 32, 64), r"mlp\.w13_weight: .*\(64, 64\)"),  # hidden is twice the intermediate size
+        ((4, 64, 128), (4, 64, 64), r"mlp\.w2_weight: .*\(64, 64\)"),  # hidden is the intermediate size
+    ],
+)
+def test_transposed_square_experts_are_refused_before_anything_is_loaded(
+    w13: tuple[int, ...], w2: tuple[int, ...], named: str
+) -> None:
+    def original(model: Any) -> None:
+        pytest.fail("asked for")
+
+    with pytest.raises(EngineError, match=named):
+        prepare_vllm_model_for_new_weights(original, experts(w13, w2, transpose=False))
+
+
+@pytest.mark.parametrize(
+    ("w13", "w2", "transpose"),
+    [
+        ((4, 64, 96), (4, 48, 64), False),
+        ((4, 64, 64), (4, 64, 32), True),  # not transposed yet
+        ((4, 64, 64), (4, 64, 32), None),  # not vllm-ascend's
+    ],
+)
+def test_other_experts_pass(w13: tuple[int, ...], w2: tuple[int, ...], transpose: bool | None) -> None:
+    refuse_square_experts(experts(w13, w2, transpose))
+
+
+def test_upstreams_own_preparation_still_runs() -> None:
+    assert prepare_vllm_model_for_new_weights(lambda model: "prepared", torch.nn.Linear(1, 1)) == "prepared"

@@ -1,0 +1,138 @@
+"""An engine that is closed while it holds half of a sync, and read back."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import ClassVar
+
+import pytest
+import torch
+
+from verl_npu.errors import EngineError
+from verl_npu.features.weight_sync.engines.vllm import VLLMEngine, refuse_nz
+
+
+class Fused(torch.nn.Module):
+    """As vLLM's models: two projections in one parameter, and a vocabulary that is padded."""
+
+    packed_modules_mapping: ClassVar = {"gate_up_proj": ["gate_proj", "up_proj"]}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = torch.nn.Module()
+        self.mlp.gate_up_proj = torch.nn.Linear(3, 4, bias=False)
+        self.head = torch.nn.Linear(3, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x)
+
+    def load_weights(self, weights: list[tuple[str, torch.Tensor]]) -> None:
+        for name, tensor in weights:
+            if "gate_proj" in name:
+                self.mlp.gate_up_proj.weight.data[:2].copy_(tensor)
+            elif "up_proj" in name:
+                self.mlp.gate_up_proj.weight.data[2:].copy_(tensor)
+            else:
+                self.head.weight.data[:5].copy_(tensor)
+
+
+SENT = {
+    "mlp.gate_proj.weight": torch.randn(2, 3),
+    "mlp.up_proj.weight": torch.randn(2, 3),
+    "head.weight": torch.randn(5, 3),
+}
+
+
+def test_an_engine_is_closed_from_its_first_load_until_the_sync_is_whole() -> None:
+    model = Fused()
+    engine = VLLMEngine(model)
+    model(torch.randn(1, 3))
+    engine.load(list(SENT.items())[:1])
+    with pytest.raises(EngineError, match="did not come to its end"):
+        model(torch.randn(1, 3))
+    # A later sync finds the same model, through an engine of its own.
+    later = VLLMEngine(model)
+    later.load(list(SENT.items()))
+    later.open()
+    model(torch.randn(1, 3))
+
+
+def test_an_engine_that_holds_what_was_sent_compares_equal() -> None:
+    engine = VLLMEngine(Fused())
+    engine.load(list(SENT.items()))
+    engine.compare(SENT)
+
+
+def test_a_part_of_a_fused_parameter_that_differs_is_named() -> None:
+    model = Fused()
+    engine = VLLMEngine(model)
+    engine.load(list(SENT.items()))
+    model.mlp.gate_up_proj.weight.data[3, 0] += 1
+    with pytest.raises(EngineError, match=r"mlp\.up_proj\.weight: the engine holds other values"):
+        engine.compare(SENT)
+
+
+class Experts(torch.nn.Module):
+    """As vLLM's layers of experts: one parameter for gates and ups, (experts, rows, columns), and one for downs."""
+
+    def __init__(self, sent: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        rows = [
+            torch.cat([sent[f"experts.{e}.gate_proj.weight"], sent[f"experts.{e}.up_proj.weight"]]) for e in (0, 1)
+        ]
+        self.experts = torch.nn.Module()
+        self.experts.w13_weight = torch.nn.Parameter(torch.stack(rows))
+        self.experts.w2_weight = torch.nn.Parameter(
+            torch.stack([sent[f"experts.{e}.down_proj.weight"] for e in (0, 1)])
+        )
+
+
+@pytest.fixture
+def of_experts() -> dict[str, torch.Tensor]:
+    shapes = {"gate_proj": (2, 3), "up_proj": (2, 3), "down_proj": (3, 2)}
+    return {f"experts.{e}.{name}.weight": torch.randn(shape) for e in (0, 1) for name, shape in shapes.items()}
+
+
+def test_experts_in_two_fused_parameters_compare_equal(of_experts: dict[str, torch.Tensor]) -> None:
+    VLLMEngine(Experts(of_experts)).compare(of_experts)
+
+
+def test_an_expert_that_differs_is_named(of_experts: dict[str, torch.Tensor]) -> None:
+    model = Experts(of_experts)
+    model.experts.w2_weight.data[1, 0, 0] += 1
+    with pytest.raises(
+        EngineError, match=r"found differences \(1\): experts\.1\.down_proj\.weight: the engine holds other values"
+    ):
+        VLLMEngine(model).compare(of_experts)
+
+
+def test_experts_that_an_engine_has_laid_out_otherwise_are_not_called_equal(
+    of_experts: dict[str, torch.Tensor],
+) -> None:
+    model = Experts(of_experts)
+    model.experts.w13_weight = torch.nn.Parameter(model.experts.w13_weight.data.transpose(1, 2).contiguous())
+    with pytest.raises(EngineError, match=r"experts\.w13_weight: not comparable"):
+        VLLMEngine(model).compare(of_experts)
+
+
+def test_what_was_sent_and_has_no_place_is_named() -> None:
+    engine = VLLMEngine(Fused())
+    engine.load(list(SENT.items()))
+    with pytest.raises(EngineError, match="extra: sent, and no parameter of the engine"):
+        engine.compare({**SENT, "extra": torch.ones(1)})
+
+
+@pytest.mark.parametrize(("setting", "refused"), [(None, True), ("1", True), ("0", False)])
+def test_the_layout_that_garbles_new_weights_is_refused(
+    setting: str | None, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm_ascend", types.ModuleType("vllm_ascend"))
+    monkeypatch.delenv("VLLM_ASCEND_ENABLE_NZ", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("VLLM_ASCEND_ENABLE_NZ", setting)
+    if refused:
+        with pytest.raises(EngineError, match="VLLM_ASCEND_ENABLE_NZ=0"):
+            refuse_nz()
+    else:
+        refuse_nz()

@@ -1,0 +1,154 @@
+"""one_step_off_policy's Megatron workers at 796871d7: real trainers over a real MindSpeed, a plain model as engine.
+
+As beside, in test_early_trainer: no vLLM of that commit's range loads on the CPU here, so what stands in for it is the
+model inside, and the module of verl that cannot be imported without vLLM. Needs VERL_NPU_UPSTREAMS, a folder with
+`verl-796871d7/`, `mindspeed-1cdd0abd75/` and `megatron-0.12.1/`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
+
+WANTED = ("verl-796871d7", "mindspeed-1cdd0abd75", "megatron-0.12.1")
+SCRIPTS = Path(__file__).resolve().parents[4] / "scripts"
+
+MODEL = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from harness.model import generate
+generate(Path(sys.argv[2]), 0, key_value_heads=2)
+"""
+
+WORKERS = """
+import sys, types
+from types import SimpleNamespace
+import torch
+from recipe.one_step_off_policy.megatron_workers import ActorRolloutRefWorker, RolloutWorker
+from verl.single_controller.base.decorator import Dispatch, register
+
+class PlainModel(torch.nn.Module):
+    def __init__(self, path):
+        super().__init__()
+        from transformers import AutoModelForCausalLM
+        self.inner = AutoModelForCausalLM.from_pretrained(path, torch_dtype=torch.bfloat16)
+        for parameter in self.inner.parameters():
+            parameter.requires_grad_(False).zero_()
+    def load_weights(self, weights):
+        for name, tensor in weights:
+            self.inner.get_parameter(name).copy_(tensor)
+
+class Actor(ActorRolloutRefWorker):
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def change(self, by):
+        for chunk in self.actor_module:
+            for parameter in chunk.parameters():
+                parameter.data.add_(by)
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def look(self):
+        return {name: tensor.float().cpu().tolist() for name, tensor in self._get_actor_params_generator()}
+
+class Rollout(RolloutWorker):
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self):
+        self.model = PlainModel(self.config.model.path)
+        runner = SimpleNamespace(model=self.model)
+        driver = SimpleNamespace(worker=SimpleNamespace(model_runner=runner))
+        executor = SimpleNamespace(driver_worker=driver)
+        engine = SimpleNamespace(llm_engine=SimpleNamespace(model_executor=executor))
+        self.rollout = SimpleNamespace(inference_engine=engine)
+        for name in ("verl.utils.vllm", "verl.utils.vllm.patch"):
+            sys.modules[name] = types.ModuleType(name)
+        sys.modules["verl.utils.vllm.patch"].patch_vllm_moe_model_weight_loader = lambda model: None
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def look(self):
+        return {name: tensor.float().tolist() for name, tensor in self.model.inner.named_parameters()}
+"""
+
+DRIVER = """
+import json, os, sys, ray
+from hydra import compose, initialize_config_dir
+sys.path.insert(0, os.environ["FOLDER"])
+from ranked import Actor, Rollout
+from recipe.one_step_off_policy.ray_trainer import OneStepOffRayTrainer
+from verl.single_controller.ray import RayWorkerGroup
+from verl.trainer.ppo.ray_trainer import ResourcePoolManager, Role
+
+model = os.environ["FOLDER"] + "/model"
+with initialize_config_dir(os.environ["CHECKOUT"] + "/verl/trainer/config", version_base=None):
+    config = compose("ppo_megatron_trainer", [
+        "actor_rollout_ref.hybrid_engine=False",
+        "actor_rollout_ref.model.path=" + model,
+        "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2",
+        "actor_rollout_ref.actor.optim.total_training_steps=8",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+        "actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.rollout.mode=sync",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
+    ])
+passed = {"PYTHONPATH": os.environ["FOLDER"] + os.pathsep + os.environ["PYTHONPATH"]}
+ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": passed})
+
+@ray.remote(num_cpus=1)
+class TaskRunner:
+    def run(self):
+        sys.path.insert(0, os.environ["FOLDER"])
+        trainer = OneStepOffRayTrainer.__new__(OneStepOffRayTrainer)
+        roles = {Role.Actor: "trainers", Role.Rollout: "rollouts"}
+        # Upstream divides the rollouts by the trainers' parallelism as well.
+        trainer.resource_pool_manager = ResourcePoolManager({"trainers": [2], "rollouts": [2]}, roles)
+        trainer.role_worker_mapping = {Role.Actor: ray.remote(Actor), Role.Rollout: ray.remote(Rollout)}
+        trainer.config = config
+        trainer.use_critic = trainer.use_reference_policy = trainer.use_rm = trainer.ref_in_actor = False
+        trainer.hybrid_engine, trainer.device_name = False, "npu"
+        trainer.ray_worker_group_cls = RayWorkerGroup
+        trainer.init_workers()
+        equal = []
+        for change in (0.0, 0.5, 0.25):
+            trainer.actor_wg.change(change)
+            trainer.sync_rollout_weights()
+            trained = trainer.actor_wg.look()[0]
+            equal.append(all(held == trained for held in trainer.rollout_wg.look()))
+        return equal
+
+print("FACTS " + json.dumps(ray.get(TaskRunner.remote().run.remote())), flush=True)
+"""
+
+
+def test_trainers_with_tensor_parallelism_give_their_weights_at_each_sync(tmp_path: Path) -> None:
+    folder = os.environ.get("VERL_NPU_UPSTREAMS")
+    if not folder or not all((Path(folder) / name).is_dir() for name in WANTED):
+        pytest.skip(f"these are in no registry: set VERL_NPU_UPSTREAMS to a folder with {'/, '.join(WANTED)}/")
+    (tmp_path / "ranked.py").write_text(WORKERS)
+    paths = [*(str(Path(folder) / name) for name in WANTED), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        **os.environ,
+        "VERL_NPU_VIRTUAL": "4",
+        "FOLDER": str(tmp_path),
+        "CHECKOUT": str(Path(folder) / WANTED[0]),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "RAY_prestart_worker_first_driver": "0",
+    }
+    environment.pop("RAY_ADDRESS", None)
+    environment.pop("ASCEND_RT_VISIBLE_DEVICES", None)
+    made = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from harness.model import generate; from pathlib import Path; "
+    )
+    made += "generate(Path(sys.argv[2]), 0, key_value_heads=2)"
+    for command in (["-c", made, str(SCRIPTS), str(tmp_path / "model")], ["-c", DRIVER]):
+        ended = subprocess.run(
+            [sys.executable, *command], env=environment, capture_output=True, text=True, timeout=400, check=False
+        )
+        assert ended.returncode == 0, ended.stderr[-6000:]
+    assert json.loads(ended.stdout.rpartition("FACTS ")[2]) == [True, True, True]

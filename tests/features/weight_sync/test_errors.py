@@ -1,0 +1,19 @@
+"""The errors of a weight sync go from a worker to the driver whole, as Ray sends them: pickled."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from verl_npu.errors import EngineError, GroupError, MetadataError, TransferError, WeightSyncError
+
+
+@pytest.mark.parametrize("kind", [GroupError, MetadataError, TransferError, EngineError])
+def test_an_error_keeps_its_kind_and_fields_through_pickle(kind: type[WeightSyncError]) -> None:
+    fields = {"subject": "a", "expected": "b", "found": "c", "fix": "d", "override": "e"}
+    error = pickle.loads(pickle.dumps(kind(**fields)))
+    assert type(error) is kind
+    assert isinstance(error, WeightSyncError)
+    assert {name: getattr(error, name) for name in fields} == fields
+    assert str(error) == "a: expected b, found c; d (override: e)"

@@ -1,0 +1,83 @@
+"""The table of features that a run ends with: readable in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from harness import manifests
+
+pytest.importorskip("rich")
+pytest.importorskip("pandas")  # of the generated data
+
+from harness import summary
+from rich.console import Console
+
+from verl_npu.manifest import Manifest, write_manifest
+
+FEATURES = ("device", "attention", "fused_ops", "rollout", "weight_sync", "megatron", "fleet")
+ROLES = ("driver", "TaskRunner", "WorkerDict", "WorkerDict", "AgentLoopWorker", "RewardLoopWorker")
+
+
+def job(folder: Path, **odd: str) -> list[Manifest]:
+    """A job of six processes; `odd` gives the state of a feature in the last WorkerDict."""
+    for pid, role in enumerate(ROLES):
+        state = "applied" if role == "WorkerDict" else "pending"
+        features = {name: odd.get(name, state) if pid == 3 else state for name in FEATURES}
+        write_manifest(folder, json.loads(json.dumps(content(pid, role, features))))
+    return manifests.read(folder)
+
+
+def content(pid: int, role: str, states: dict[str, str]) -> dict[str, object]:
+    patch = {"target": "verl:x", "reason": "because"}
+    return {
+        "version": "0.1.0",
+        "active": True,
+        "origin": "a test",
+        "host": "here",
+        "pid": pid,
+        "token": f"{pid:08x}",
+        "role": role,
+        "simulated": True,
+        "upstreams": {},
+        "features": {
+            name: {"state": state, "patches": {f"{name}.one": {**patch, "state": state}}}
+            for name, state in states.items()
+        },
+        "tainted": [],
+        "seconds": 0.0,
+    }
+
+
+def printed(found: list[Manifest]) -> str:
+    stream = io.StringIO()
+    summary.print_features(found, Console(file=stream, width=80, markup=False, highlight=False))
+    return stream.getvalue()
+
+
+def test_every_feature_state_and_role_is_whole_at_80_columns(tmp_path: Path) -> None:
+    text = printed(job(tmp_path))
+    assert all(len(line) <= 80 for line in text.splitlines())
+    for word in (*FEATURES, *ROLES, "applied", "pending", "2 WorkerDict"):
+        assert word in text
+
+
+def test_a_process_that_differs_from_others_of_its_role_is_named(tmp_path: Path) -> None:
+    text = printed(job(tmp_path, device="drifted"))
+    assert "WorkerDict here:3" in text
+    assert "device.one: because" in text
+
+
+def test_escapes_in_a_manifest_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    found = job(tmp_path)
+    for manifest in found:
+        manifest["role"] = "\x1b[31m[bold]worker"
+    text = printed(found)
+    assert "\x1b" not in text
+    assert "[bold]" in text
+
+
+def test_without_manifests_the_table_says_so() -> None:
+    assert "no process wrote a manifest" in printed([])

@@ -1,0 +1,298 @@
+"""The documents say what the project is today, in both languages alike."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from maintain import environment_page
+
+from verl_npu import environment
+from verl_npu.cli import main as command
+from verl_npu.features import load
+from verl_npu.variable import CONTRIBUTOR, USER
+from verl_npu.version import __version__
+
+from .interpreter import Interpreter
+from .pages import fences, outside_of_fences
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = Path(__file__).resolve().parents[1]
+READMES = (PROJECT / "README.md", PROJECT / "README.zh-CN.md")
+PAGES = sorted(
+    [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md"), *(PROJECT / ".github").rglob("*.md")],
+    key=lambda path: path.as_posix(),
+)
+ENGLISH = [page for page in (PROJECT / "docs").glob("*.md") if not page.name.endswith(".zh-CN.md")]
+PYTHONS = ("3.10", "3.11", "3.12")
+
+readme = pytest.mark.parametrize("page", READMES, ids=lambda page: page.name)
+
+
+@pytest.fixture(scope="session")
+def project() -> dict:
+    return tomllib.loads((PROJECT / "pyproject.toml").read_text())
+
+
+def name(path: Path) -> str:
+    return path.relative_to(PROJECT).as_posix()
+
+
+def headings(page: Path) -> list[str]:
+    return [line for line in outside_of_fences(page.read_text()) if re.match(r"#+ ", line)]
+
+
+def anchor(heading: str) -> str:
+    """The fragment that a heading gets on GitHub."""
+    kept = re.sub(r"[^\w\- ]", "", heading.lstrip("#").strip().lower())
+    return kept.replace(" ", "-")
+
+
+def first_column(page: Path, heading: str) -> list[str]:
+    """What stands in backticks in the first column of the first table after a heading."""
+    text = page.read_text().partition(f"\n{heading}\n")[2]
+    assert text, f"{name(page)} has no {heading}"
+    table = re.search(r"(?m)^\|.*\n\|[-| ]+\|\n((?:\|.*\n)+)", text)
+    assert table is not None
+    return [re.findall(r"`([^`]+)`", row.split("|")[1])[0] for row in table[1].splitlines()]
+
+
+def links(page: Path) -> list[str]:
+    found = re.findall(r"\]\(([^)\s]+)\)", "\n".join(outside_of_fences(page.read_text())))
+    return [link for link in found if not link.startswith(("http://", "https://", "mailto:"))]
+
+
+# Both languages.
+
+
+@pytest.mark.parametrize("page", [READMES[0], *ENGLISH], ids=name)
+def test_a_page_has_a_chinese_twin_with_the_same_outline(page: Path) -> None:
+    twin = page.with_name(f"{page.stem}.zh-CN.md")
+    assert twin.is_file()
+    levels = [[heading.split(" ")[0] for heading in headings(one)] for one in (page, twin)]
+    assert levels[0] == levels[1]
+
+
+@pytest.mark.parametrize("page", [READMES[0], *ENGLISH], ids=name)
+def test_a_page_and_its_twin_have_the_same_commands_and_tables(page: Path) -> None:
+    def shape(text: str) -> tuple[list[str], list[int]]:
+        blocks = [fence.text for fence in fences(text) if fence.language != "mermaid"]
+        commands = [line.split("#")[0].rstrip() for block in blocks for line in block.splitlines()]
+        rows = [line.count("|") for line in outside_of_fences(text.replace("\\|", "")) if line.startswith("|")]
+        return commands, rows
+
+    assert shape(page.read_text()) == shape(page.with_name(f"{page.stem}.zh-CN.md").read_text())
+
+
+# Links.
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
+    broken = []
+    for link in links(page):
+        path, _, fragment = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (fragment and fragment not in {anchor(one) for one in headings(target)}):
+            broken.append(link)
+    assert not broken
+
+
+@readme
+def test_the_readme_links_to_every_page_of_its_language(page: Path) -> None:
+    chinese = page.name.endswith(".zh-CN.md")
+    pages = {name(one) for one in (PROJECT / "docs").glob("*.md") if one.name.endswith(".zh-CN.md") is chinese}
+    assert pages <= set(links(page))
+
+
+@pytest.mark.parametrize("index", ["README.md", "README.zh-CN.md"])
+def test_the_index_links_to_every_page_of_its_language(index: str) -> None:
+    page = PROJECT / "docs" / index
+    chinese = index.endswith(".zh-CN.md")
+    pages = {one.name for one in (PROJECT / "docs").glob("*.md") if one.name.endswith(".zh-CN.md") is chinese}
+    assert pages - {index} <= set(links(page))
+
+
+# One truth.
+
+
+@readme
+def test_the_readme_names_the_version(page: Path) -> None:
+    text = page.read_text()
+    assert set(re.findall(r"verl-npu:? (\d+\.\d+\.\d+\S*?)[: ]", text)) == {__version__}
+
+
+def test_the_changelog_has_a_dated_section_for_the_version_below_unreleased() -> None:
+    sections = re.findall(r"(?m)^## \[(.+?)\](.*)$", (PROJECT / "CHANGELOG.md").read_text())
+    assert sections[0] == ("Unreleased", "")
+    version, dated = sections[1]
+    assert version == __version__
+    assert re.fullmatch(r" - \d{4}-\d{2}-\d{2}", dated)
+
+
+def test_pip_takes_the_pythons_that_the_documents_name(project: dict) -> None:
+    assert project["project"]["requires-python"] == ">=3.10,<3.13"
+    named = [c.rpartition(" ")[2] for c in project["project"]["classifiers"] if " :: Python :: 3." in c]
+    assert tuple(named) == PYTHONS
+
+
+def test_the_workflow_runs_the_pythons_that_the_documents_name() -> None:
+    (matrix,) = re.findall(r"python: \[(.*)\]", (PROJECT / ".github/workflows/tests.yml").read_text())
+    assert tuple(re.findall(r"[\d.]+", matrix)) == PYTHONS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_page_names_another_range_of_pythons(page: Path) -> None:
+    ranges = re.findall(r"Python (3\.\d+)(?:(?: to | or | 到 |、|-)(3\.\d+))", page.read_text())
+    assert set(ranges) <= {("3.10", "3.12")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_device_takes_up_to_a_minute_to_compile_and_no_page_says_otherwise(page: Path) -> None:
+    lines = [line for line in outside_of_fences(page.read_text()) if re.search(r"(?i)\bcompil|编译", line)]
+    times = [
+        found for line in lines for found in re.findall(r"\d+ ?(?:to \d+ )?(?:s\b|seconds|秒)|\d+ 到 \d+ 秒", line)
+    ]
+    assert not times
+
+
+@readme
+def test_the_readme_says_how_long_the_device_takes_to_compile(page: Path) -> None:
+    assert re.search(r"up to a minute|最多约一分钟", page.read_text())
+
+
+@readme
+def test_the_readme_lists_the_features(page: Path) -> None:
+    heading = "## What it changes" if page == READMES[0] else "## 它改变了什么"
+    assert sorted(first_column(page, heading)) == sorted(feature.name for feature in load())
+
+
+@readme
+def test_the_readme_lists_the_pins_and_where_each_comes_from(page: Path) -> None:
+    from harness.pins import PINS
+
+    heading = "## Which verl" if page == READMES[0] else "## 支持哪些 verl"
+    assert sorted(first_column(page, heading)) == sorted(PINS)
+    for pin in PINS.values():
+        assert f"| `{pin.name}` | {'PyPI' if pin.on_pypi else 'git'} |" in page.read_text()
+
+
+@readme
+def test_the_readme_lists_the_commands(page: Path) -> None:
+    assert isinstance(command, click.Group)
+    heading = "## Commands" if page == READMES[0] else "## 命令"
+    named = [cell.split()[1] for cell in first_column(page, heading)]
+    assert sorted(named) == sorted(command.commands)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_command_of_verl_npu_that_a_page_shows_exists(page: Path) -> None:
+    assert isinstance(command, click.Group)
+    text = page.read_text()
+    typed = "\n".join(fence.text for fence in fences(text))
+    shown = re.findall(r"`verl-npu ([a-z]+)", text) + re.findall(r"(?m)^verl-npu ([a-z]+)", typed)
+    assert set(shown) <= set(command.commands)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_variable_that_a_page_names_is_declared(page: Path) -> None:
+    named = set(re.findall(r"\bVERL_NPU(?:_[A-Z_]*[A-Z])?\b(?!_?\*)", page.read_text()))
+    assert named <= set(environment.VARIABLES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_extra_that_a_page_names_is_declared(page: Path, project: dict) -> None:
+    named = set(re.findall(r"verl-npu\[([a-z,]+)\]", page.read_text()))
+    assert {extra for one in named for extra in one.split(",")} <= set(project["project"]["optional-dependencies"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_script_and_test_that_a_page_names_is_there(page: Path) -> None:
+    named = re.findall(
+        r"(?<![\w/.-])((?:scripts|tests|benchmarks|verl_npu)/[\w./-]+\.(?:py|sh|json|h|cpp))", page.read_text()
+    )
+    assert not [path for path in named if not (PROJECT / path).exists()]
+
+
+@readme
+@pytest.mark.upstream
+def test_the_line_that_the_readme_shows_is_what_the_driver_prints(page: Path, interpreter: Interpreter) -> None:
+    (shown,) = re.findall(r"(?m)^verl-npu: .*$", page.read_text())
+    program = (
+        "import json; from importlib.metadata import version; "
+        "print(json.dumps([version(n) for n in ('verl', 'transformers', 'hydra-core')])); import torch, verl"
+    )
+    pytest.importorskip("verl")
+    result = interpreter.run(program, VERL_NPU="on")
+    assert result.code == 0, result.err
+    verl, transformers, hydra = json.loads(result.out.splitlines()[0])
+    if f"verl v{verl}, transformers {transformers}, hydra {hydra};" not in shown:
+        pytest.skip(f"the line is for other versions than verl {verl}, transformers {transformers}, hydra {hydra}")
+    assert shown in result.err.splitlines()
+
+
+# The page of variables.
+
+
+@pytest.mark.parametrize("language", environment_page.PAGES)
+def test_the_page_of_variables_is_up_to_date(language: str) -> None:
+    text = environment_page.PAGES[language].read_text()
+    assert environment_page.render(text, language) == text
+
+
+def test_each_variable_that_a_page_lists_is_in_chinese_too() -> None:
+    listed = {one.name for one in environment.VARIABLES.values() if one.audience in (USER, CONTRIBUTOR)}
+    assert set(environment_page.CHINESE) == listed
+
+
+def test_a_page_without_a_marker_is_refused() -> None:
+    with pytest.raises(ValueError, match="made by"):
+        environment_page.render("# Environment variables", "en")
+
+
+def test_a_variable_that_is_new_reaches_the_table() -> None:
+    page = environment_page.PAGES["en"].read_text()
+    one = {"VERL_NPU": environment.SWITCH}
+    made = environment_page.render(page, "en", one)
+    assert "| `VERL_NPU` |" in made
+    assert "VERL_NPU_CACHE` |" not in made
+
+
+def test_the_script_says_which_page_is_old_and_changes_nothing() -> None:
+    script = PROJECT / "scripts" / "maintain" / "environment_page.py"
+    answer = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+# What stands in two files.
+
+
+def test_pre_commit_runs_the_versions_of_the_extra_dev(project: dict) -> None:
+    pinned = [one.split("==") for one in project["project"]["optional-dependencies"]["dev"] if "==" in one]
+    configuration = (PROJECT / ".pre-commit-config.yaml").read_text()
+    revisions = dict(re.findall(r"/(?:mirrors-)?(ruff|mypy)(?:-pre-commit)?\n    rev: v(\S+)", configuration))
+    assert revisions == dict(pinned)
+
+
+def test_the_nightly_checks_the_pins_out_that_no_wheel_holds() -> None:
+    from harness.pins import PINS
+
+    workflow = (PROJECT / ".github/workflows/nightly.yml").read_text()
+    checked_out = dict(re.findall(r"ref: ([0-9a-f]{40})\n +path: upstreams/verl-(\S+)", workflow))
+    commits = {pin.commit: pin.name for pin in PINS.values() if not pin.on_pypi or pin.name == "v0.6.1"}
+    assert checked_out == commits
+
+
+def test_all_addresses_of_the_project_are_in_one_repository(project: dict) -> None:
+    urls = project["project"]["urls"]
+    assert all(url.startswith(urls["Homepage"]) for url in urls.values())
+    assert urls["Homepage"] in (PROJECT / "CHANGELOG.md").read_text()

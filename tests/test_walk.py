@@ -1,0 +1,109 @@
+"""docs/writing-a-patch.md, followed literally on an installed package: what it says to do works as it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from .pages import fences
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "writing-a-patch.md"
+
+
+def blocks() -> list[str]:
+    """The Python of the page, in order: the patch, the line of the `__init__`, the program, the test."""
+    return [fence.text for fence in fences(PAGE.read_text()) if fence.language == "python"]
+
+
+def commands() -> list[str]:
+    return [line for fence in fences(PAGE.read_text()) if not fence.language for line in fence.text.splitlines()]
+
+
+class Installed:
+    """The wheel, unpacked: what pip would install, as far as the page goes."""
+
+    def __init__(self, wheel: Path, folder: Path) -> None:
+        zipfile.ZipFile(wheel).extractall(folder / "site")
+        self.folder = folder
+        self.package = folder / "site" / "verl_npu"
+
+    def run(self, arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("VERL_")}
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env={**inherited, "PYTHONPATH": str(self.folder / "site"), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def state(self, source: Path) -> str:
+        """What `check` says of the patch of the page."""
+        answer = self.run(["-m", "verl_npu", "check", "--json", "--source", str(source)])
+        patches = [patch for feature in json.loads(answer.stdout)["features"] for patch in feature["patches"]]
+        (state,) = [patch["state"] for patch in patches if patch["id"] == "device.one_attempt"]
+        return state
+
+
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path) -> Installed:
+    """An installed verl-npu with the patch of the page in it, imported as the page says."""
+    made = Installed(wheel, tmp_path)
+    patch, line, _, _ = blocks()
+    (made.package / "features" / "device" / "memory.py").write_text(patch)
+    with (made.package / "features" / "device" / "__init__.py").open("a") as stream:
+        stream.write(line)
+    return made
+
+
+@pytest.fixture
+def locked(installed: Installed, source: Callable[[str, str], Path]) -> Installed:
+    """The same, after the command of the page that locks it."""
+    (typed,) = [line for line in commands() if line.startswith("verl-npu lock")]
+    *options, named = typed.split()[1:]
+    assert named == source("verl", "v0.6.1").name
+    answer = installed.run(["-m", "verl_npu", *options, str(source("verl", "v0.6.1"))])
+    assert answer.returncode == 0, answer.stderr
+    return installed
+
+
+def test_a_patch_that_is_not_locked_is_drifted(installed: Installed, source: Callable[[str, str], Path]) -> None:
+    assert installed.state(source("verl", "v0.6.1")) == "drifted"
+
+
+def test_a_patch_that_is_locked_is_verified(locked: Installed, source: Callable[[str, str], Path]) -> None:
+    assert locked.state(source("verl", "v0.6.1")) == "verified"
+
+
+@pytest.mark.upstream
+def test_the_program_of_the_page_prints_that_it_is_applied(
+    locked: Installed, importable: Callable[[str], Path]
+) -> None:
+    pytest.importorskip("verl")
+    (locked.folder / "show.py").write_text(blocks()[2])
+    path = os.pathsep.join([str(locked.folder / "site"), str(importable("v0.6.1"))])
+    answer = locked.run(["show.py"], VERL_NPU="on", PYTHONPATH=path)
+    assert "'state': 'applied'" in answer.stdout, answer.stderr
+
+
+def test_the_test_of_the_page_passes(installed: Installed) -> None:
+    (installed.folder / "test_one_attempt.py").write_text(blocks()[3])
+    answer = installed.run(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_one_attempt.py"])
+    assert answer.returncode == 0, answer.stdout
+
+
+def test_without_the_line_in_the_init_there_is_no_such_patch(
+    installed: Installed, source: Callable[[str, str], Path]
+) -> None:
+    init = installed.package / "features" / "device" / "__init__.py"
+    init.write_text(init.read_text().removesuffix(blocks()[1]))
+    with pytest.raises(ValueError, match="unpack"):
+        installed.state(source("verl", "v0.6.1"))

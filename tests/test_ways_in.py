@@ -1,0 +1,158 @@
+"""Each way in that docs/activation.md names, on real sources of verl: it activates once and reports its origin."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from verl_npu.version import __version__
+
+from .interpreter import SHOW, Interpreter, Result
+
+# What Ascend's documents ask users to add to verl/__init__.py.
+HOOK = "if is_npu_available:\n    import verl_npu\n"
+# The line of verl/__init__.py that runs upstream's own patches for NPUs; what stands above it comes before them.
+UPSTREAMS_OWN = "if is_npu_available:\n    from .models.transformers import npu_patch"
+# As much of torch_npu as `import verl` looks at: an NPU is there, and the operators can be imported.
+TORCH_NPU = """
+import types, torch
+torch.npu = types.SimpleNamespace(is_available=lambda: True)
+npu_fusion_attention = npu_rms_norm = npu_rotary_mul = npu_swiglu = None
+"""
+# vLLM's loader of plugins, as far as it matters here: the name of the function, and that it calls what it loads.
+VLLM = """
+from importlib.metadata import entry_points
+def load_general_plugins():
+    for entry in entry_points(group='vllm.general_plugins'):
+        entry.load()()
+"""
+ENTRY_POINT_OFF = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+pytestmark = pytest.mark.upstream
+
+
+@pytest.fixture
+def npu(interpreter: Interpreter) -> Interpreter:
+    """A machine with an NPU, as far as `import verl` looks."""
+    pytest.importorskip("verl")
+    interpreter.package("torch_npu", TORCH_NPU)
+    return interpreter
+
+
+@pytest.fixture
+def verl(npu: Interpreter, importable: Callable[[str], Path]) -> Callable[..., Path]:
+    """Copy verl at a pin to where the interpreter finds it, with the hook line at the end of its `__init__` or above
+    upstream's own patches."""
+
+    def copy(pin: str, hook: str = "") -> Path:
+        made = npu.site / "verl"
+        shutil.copytree(importable(pin) / "verl", made)
+        text = (made / "__init__.py").read_text()
+        changed = {
+            "": text,
+            "at the end": f"{text}\n{HOOK}",
+            "above upstream's own patches": text.replace(UPSTREAMS_OWN, f"{HOOK}\n{UPSTREAMS_OWN}"),
+        }[hook]
+        assert (changed != text) is bool(hook)
+        (made / "__init__.py").write_text(changed)
+        return made
+
+    return copy
+
+
+def activated(result: Result, pin: str) -> str:
+    """The origin, of a process in which verl is patched and which has said so once."""
+    assert result.code == 0, result.err
+    said = [line for line in result.err.splitlines() if line.startswith(f"verl-npu: {__version__}: ")]
+    assert len(said) == 1, result.err
+    status = result.status
+    assert status["active"] is True
+    assert status["upstreams"]["verl"]["nearest_pin"] == pin
+    assert status["features"]["device"]["state"] == "applied"
+    return status["origin"]
+
+
+def test_the_entry_point_of_torch_needs_nothing_in_verl(npu, verl) -> None:
+    verl("796871d7")
+    assert activated(npu.run(f"import torch, verl; {SHOW}"), "796871d7") == "the entry point torch.backends"
+
+
+@pytest.mark.parametrize("place", ["at the end", "above upstream's own patches"])
+def test_the_hook_line_in_verls_init(npu, verl, place: str) -> None:
+    made = verl("796871d7", place)
+    line = (made / "__init__.py").read_text().splitlines().index("    import verl_npu") + 1
+    origin = activated(npu.run(f"import verl; {SHOW}", **ENTRY_POINT_OFF), "796871d7")
+    assert origin == f"{made / '__init__.py'}:{line}"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "at the end",
+        "above upstream's own patches",
+    ],
+)
+def test_every_feature_fits_with_the_hook_line_alone(npu, verl, place: str) -> None:
+    verl("796871d7", place)
+    features = npu.run(f"import verl; {SHOW}", **ENTRY_POINT_OFF).status["features"]
+    assert {feature["state"] for feature in features.values()} <= {"applied", "pending", "native", "absent"}
+
+
+def test_the_hook_line_does_nothing_more_where_the_entry_point_came_first(npu, verl) -> None:
+    verl("796871d7", "at the end")
+    assert activated(npu.run(f"import verl; {SHOW}"), "796871d7") == "the entry point torch.backends"
+
+
+@pytest.mark.parametrize("program", ["import verl_npu, verl", "import verl, verl_npu"])
+def test_a_plain_import_before_or_after_verl(npu, verl, program: str) -> None:
+    verl("796871d7")
+    origin = activated(npu.run(f"{program}; {SHOW}", **ENTRY_POINT_OFF), "796871d7")
+    assert origin == "<string>:1"
+
+
+def test_vllms_plugins(npu, verl) -> None:
+    verl("796871d7")
+    npu.package("vllm", VLLM)
+    program = f"import verl, vllm; vllm.load_general_plugins(); {SHOW}"
+    origin = activated(npu.run(program, **ENTRY_POINT_OFF), "796871d7")
+    assert origin == "the entry point vllm.general_plugins"
+
+
+def test_external_modules(npu, verl) -> None:
+    verl("v0.6.1")
+    result = npu.run(f"import verl; {SHOW}", VERL_USE_EXTERNAL_MODULES="verl_npu", **ENTRY_POINT_OFF)
+    assert activated(result, "v0.6.1") == "VERL_USE_EXTERNAL_MODULES"
+
+
+def test_external_modules_are_not_read_by_the_oldest_pin(npu, verl) -> None:
+    verl("796871d7")
+    program = "import sys, verl; print('verl_npu' in sys.modules)"
+    result = npu.run(program, VERL_USE_EXTERNAL_MODULES="verl_npu", **ENTRY_POINT_OFF)
+    assert result.out == "False\n"
+
+
+def test_verls_plugins(npu, verl) -> None:
+    made = verl("v0.9.1")
+    origin = activated(npu.run(f"import verl; {SHOW}", **ENTRY_POINT_OFF), "v0.9.1")
+    path, _, line = origin.rpartition(":")
+    assert path == str(made / "__init__.py")
+    assert "load()" in Path(path).read_text().splitlines()[int(line) - 1]
+
+
+def test_no_way_at_all_leaves_verl_as_it_is(npu, verl) -> None:
+    verl("796871d7")
+    result = npu.run("import sys, verl; print('verl_npu' in sys.modules)", **ENTRY_POINT_OFF)
+    assert (result.out, result.code) == ("False\n", 0)
+
+
+def test_all_ways_at_once_are_one_activation(npu, verl) -> None:
+    verl("v0.6.1", "at the end")
+    npu.package("vllm", VLLM)
+    program = f"import torch, verl_npu, verl, vllm; vllm.load_general_plugins(); verl_npu.activate(); {SHOW}"
+    result = npu.run(program, VERL_USE_EXTERNAL_MODULES="verl_npu")
+    assert activated(result, "v0.6.1") == "the entry point torch.backends"
+    assert json.loads(result.out.splitlines()[-1])["features"].keys() >= {"device", "fleet"}

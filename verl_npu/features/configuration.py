@@ -1,0 +1,16 @@
+"""What the features read of a job's configuration, which is an OmegaConf DictConfig."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+__all__ = ["Section"]
+
+
+class Section(Protocol):
+    """A section of the configuration. Its keys are attributes as well; what they hold is the user's."""
+
+    def get(self, key: str, default: object = None) -> Any: ...
+    def __contains__(self, key: object) -> bool: ...
+    def __getattr__(self, key: str) -> Any: ...
+    def __setattr__(self, key: str, value: object) -> None: ...

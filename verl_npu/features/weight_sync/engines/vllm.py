@@ -1,0 +1,130 @@
+"""A vLLM worker of this process as the taker of weights: its model is closed while it holds half of a sync."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from ....ascend.variables import NZ
+from ....errors import EngineError
+from ..transport.drawing import Weight
+from . import comparison
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["LLM", "AsyncWorker", "Model", "VLLMEngine", "Worker", "model_in", "refuse_nz"]
+
+_CLOSED = "_verl_npu_closed"
+
+
+class Model(comparison.Model, Protocol):
+    """A model of vLLM's."""
+
+    def load_weights(self, weights: Iterable[Weight]) -> object:
+        """Load weights under the names of a checkpoint, fused and sharded as the model needs them."""
+        ...
+
+    def register_forward_pre_hook(self, hook: Callable[[object, object], None]) -> Handle:
+        """Call `hook` before each forward."""
+        ...
+
+
+class Handle(Protocol):
+    """A hook that was registered."""
+
+    def remove(self) -> None:
+        """Take the hook away again."""
+        ...
+
+
+class AsyncWorker(Protocol):
+    """The worker of an async server, as verl holds it."""
+
+    worker: Worker
+
+
+class Worker(Protocol):
+    """A vLLM worker."""
+
+    model_runner: Runner
+
+
+class Runner(Protocol):
+    """What runs the model in a vLLM worker."""
+
+    model: Model
+
+
+class LLM(Protocol):
+    """An LLM with its worker in this process."""
+
+    llm_engine: LLMEngine
+
+
+class LLMEngine(Protocol):
+    """The engine in an LLM."""
+
+    model_executor: Executor
+
+
+class Executor(Protocol):
+    """The executor in an engine."""
+
+    driver_worker: AsyncWorker
+
+
+class VLLMEngine:
+    """The model in a vLLM worker of this process.
+
+    Raises EngineError if weights that are written into it would be garbled.
+    """
+
+    def __init__(self, model: Model) -> None:
+        refuse_nz()
+        self._model = model
+
+    def load(self, weights: Sequence[Weight]) -> None:
+        """Give the weights to the model's own loader. From now on the model's forward raises EngineError."""
+        if _CLOSED not in self._model.__dict__:
+            self._model.__dict__[_CLOSED] = self._model.register_forward_pre_hook(_refuse)
+        self._model.load_weights(list(weights))
+
+    def open(self) -> None:
+        """Allow the model's forward again."""
+        hook = self._model.__dict__.pop(_CLOSED, None)
+        if hook is not None:
+            hook.remove()
+
+    def compare(self, sent: Mapping[str, torch.Tensor]) -> None:
+        """Raise EngineError if the model does not hold what was sent, bit for bit."""
+        comparison.compare(self._model, sent)
+
+
+def refuse_nz() -> None:
+    """Raise EngineError if vllm-ascend may hold weights in the format FRACTAL_NZ: a copy into them garbles them."""
+    value = os.environ.get(NZ.name)
+    if "vllm_ascend" in sys.modules and value != NZ.value:
+        raise EngineError(
+            subject=NZ.name,
+            expected=f"{NZ.name}={NZ.value}",
+            found="no value, which means 1" if value is None else repr(value),
+            fix=f"set it in the environment of the job: {NZ.reason}",
+        )
+
+
+def model_in(engine: LLM | AsyncWorker) -> Model:
+    """Return the model of this process's vLLM worker: inside an LLM (up to 0.10), or of an async server."""
+    holder = engine.llm_engine.model_executor.driver_worker if hasattr(engine, "llm_engine") else engine
+    return holder.worker.model_runner.model
+
+
+def _refuse(module: object, arguments: object) -> None:
+    raise EngineError(
+        subject=type(module).__name__,
+        expected="the weights of one whole sync",
+        found="old and new weights mixed: the last weight sync did not come to its end",
+        fix="see the error of that sync",
+    )

@@ -1,0 +1,29 @@
+"""The patch of verl's preparation of a vLLM model for new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ....registry.source.probe import Defines, Never
+from ..engines.processing import Model, refresh_copies_on_load, refuse_square_experts
+from ..feature import weight_sync
+
+_LOADER = "verl.utils.vllm.patch:patch_vllm_moe_model_weight_loader"
+
+
+# Every sync into a vLLM model, of verl-npu or of upstream, calls this target first, at all pins.
+@weight_sync.wrap(
+    _LOADER,
+    why="vllm-ascend keeps copies of MLA's kv_b_proj, which go stale in a sync, and cannot tell if a square expert "
+    "weight is transposed. The model then generates with wrong weights, without an error.",
+    how="The copies are made anew in place whenever kv_b_proj is loaded, and transposed square experts are refused "
+    "before anything is loaded.",
+    link="none: nobody seems to have reported it; one recipe of verl's, r1_ascend, makes the copies anew by itself",
+    retired_by=Never("it is vllm-ascend's doing, and which version is installed is not seen from verl's source"),
+    requires=Defines(_LOADER),
+)
+def prepare_vllm_model_for_new_weights(original: Callable[[Model], object], model: Model) -> object:
+    """Prepare a vLLM model for a sync. Raises EngineError if a sync would garble its weights."""
+    refuse_square_experts(model)
+    refresh_copies_on_load(model)
+    return original(model)

@@ -1,0 +1,188 @@
+"""Messages between the ranks of a group, by topic, through the store that rank 0 serves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from ....errors import GroupError
+from ..settings import WAIT_LONGER
+from .store import Store, first_line
+
+__all__ = ["Messages"]
+
+# After a failure of its own, a rank does not wait the whole timeout to learn what the others saw.
+_GRACE = 10.0
+_SILENT = b"\0silent"
+
+
+class Messages:
+    """The messages of one group, as one of its ranks sends and reads them.
+
+    A message lies in the store under `topic/rank`. Methods raise GroupError if the store is gone.
+    """
+
+    def __init__(self, store: Store, group: str, rank: int, size: int, timeout: float) -> None:
+        self._open_store: Store | None = store
+        self._subject = f"weight sync group {group!r}"
+        self._rank = rank
+        self._size = size
+        self._timeout = timeout
+        self._names = [f"rank {other}" for other in range(size)]
+
+    @property
+    def grace(self) -> float:
+        """Seconds to wait for the others if it is already known that something went wrong."""
+        return min(_GRACE, self._timeout)
+
+    def name_ranks(self, names: Sequence[str]) -> None:
+        """Give each rank the name under which a person would look for it."""
+        self._names = list(names)
+
+    def describe(self, rank: int) -> str:
+        """Return the name of a rank."""
+        return self._names[rank]
+
+    def exchange(self, topic: str, message: bytes, limit: float | None = None) -> list[bytes]:
+        """Send `message` to all ranks and return the message of each, by rank.
+
+        Raises GroupError that names the ranks which sent nothing within `limit` seconds (the group's timeout).
+        """
+        limit = self._timeout if limit is None else limit
+        keys = [f"{topic}/{rank}" for rank in range(self._size)]
+        self.put(keys[self._rank], message)
+        timed_out = None
+        try:
+            self.store.wait(keys, timedelta(seconds=limit))
+        except RuntimeError as error:
+            timed_out = error
+        with self._reached(topic):
+            if timed_out is not None:
+                self._mark_silent(keys)
+            messages = [bytes(value) for value in self.store.multi_get(keys)]
+        silent = [rank for rank, value in enumerate(messages) if value == _SILENT]
+        if not silent:
+            return messages
+        self.let_others_read(topic, silent)
+        names = ", ".join(self.describe(rank) for rank in silent)
+        raise GroupError(
+            subject=self._subject,
+            expected="an answer from every rank",
+            found=f"that {names} did not answer {topic!r} within {limit:g} s",
+            fix="look for the error of that process: it has ended, hangs, or came late",
+            override=WAIT_LONGER if limit == self._timeout else "",
+        ) from timed_out
+
+    def let_others_read(self, topic: str, silent: Sequence[int] = ()) -> None:
+        """Before an error about `topic`: rank 0, which may end with it, keeps the store until all have read it.
+
+        Raises nothing.
+        """
+        with contextlib.suppress(RuntimeError):
+            if self._rank:
+                self.store.set(f"read/{topic}/{self._rank}", b"")
+            else:
+                others = [f"read/{topic}/{rank}" for rank in range(1, self._size) if rank not in silent]
+                self.store.wait(others, timedelta(seconds=self.grace))
+
+    def so_far(self, topic: str) -> dict[int, bytes]:
+        """Return what ranks have sent on a topic by now, by rank; nothing if the store is gone."""
+        messages = {}
+        with contextlib.suppress(RuntimeError):
+            for rank in range(self._size):
+                key = f"{topic}/{rank}"
+                if self.store.check([key]) and (message := bytes(self.store.get(key))) != _SILENT:
+                    messages[rank] = message
+        return messages
+
+    def put(self, key: str, value: bytes) -> None:
+        """Leave a value in the store."""
+        with self._reached(key):
+            self.store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        """Return the value that a rank leaves, or has left, under `key`. Raises GroupError if none comes in time."""
+        try:
+            self.store.wait([key], timedelta(seconds=self._timeout))
+            return bytes(self.store.get(key))
+        except RuntimeError as error:
+            raise GroupError(
+                subject=self._subject,
+                expected=f"a rank to send {key!r}",
+                found=f"nothing: {first_line(error)}",
+                fix="look for the error of the other ranks",
+                override=WAIT_LONGER,
+            ) from error
+
+    def forget(self, topics: Sequence[str]) -> None:
+        """Delete this rank's own messages on these topics from the store."""
+        for topic in topics:
+            with self._reached(topic):
+                self.store.delete_key(f"{topic}/{self._rank}")
+
+    def refuse_late(self, topic: str) -> None:
+        """Raise GroupError if somebody has already answered `topic` for this rank."""
+        with self._reached(topic):
+            late = self.store.check([f"{topic}/{self._rank}"])
+        if late:
+            raise GroupError(
+                subject=self._subject,
+                expected=f"rank {self._rank} once and in time",
+                found=f"that rank {self._rank} came when the others had given up on it, or a second time",
+                fix="start all ranks together, each once",
+                override=WAIT_LONGER,
+            )
+
+    def leave(self) -> None:
+        """Say that this rank leaves. Rank 0 returns last: the store must outlive the last message of every rank."""
+        self.put(f"left/{self._rank}", b"")
+        if self._rank:
+            return
+        try:
+            self.store.wait([f"left/{rank}" for rank in range(self._size)], timedelta(seconds=self._timeout))
+        except RuntimeError as error:
+            raise GroupError(
+                subject=self._subject,
+                expected=f"every rank to leave within {self._timeout:g} s",
+                found=f"that one did not: {first_line(error)}",
+                fix="look for the error of the other ranks",
+                override=WAIT_LONGER,
+            ) from error
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._open_store = None
+
+    @property
+    def store(self) -> Store:
+        """The store itself, for a communicator to be made over it. Raises GroupError after `close`."""
+        if self._open_store is None:
+            raise GroupError(
+                subject=self._subject,
+                expected="an open group",
+                found="it is closed",
+                fix="make the group again before the next sync",
+            )
+        return self._open_store
+
+    def _mark_silent(self, keys: Sequence[str]) -> None:
+        """Answer for the ranks that have not, so that all others stop waiting together with this one."""
+        for key in keys:
+            if not self.store.check([key]):
+                self.store.set(key, _SILENT)
+
+    @contextlib.contextmanager
+    def _reached(self, topic: str) -> Iterator[None]:
+        """Inside, an error of the store becomes a GroupError that names the rank which serves it."""
+        try:
+            yield
+        except GroupError:
+            raise
+        except RuntimeError as error:
+            raise GroupError(
+                subject=self._subject,
+                expected=f"the store that {self.describe(0)} serves",
+                found=f"that it is gone (at {topic!r}: {first_line(error)})",
+                fix="look for the error of that rank",
+            ) from error

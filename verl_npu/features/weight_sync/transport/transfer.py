@@ -1,0 +1,175 @@
+"""Step 2 of a sync: the weights move over HCCL, one bucket while the next one is packed or on its way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from ....errors import TransferError
+from ..settings import Check
+from .bucket import Bucket
+from .checksum import Digest, as_bytes, checksum_of
+from .communicator import Work
+from .drawing import Weight, draw, draw_no_more
+from .group import Group
+from .plan import Plan
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Engine", "receive_buckets", "send_buckets"]
+
+
+class Engine(Protocol):
+    """The taker of the weights on a rollout rank."""
+
+    def load(self, weights: Sequence[Weight]) -> None:
+        """Load these tensors, which are views that change after the return. The engine is closed from now on."""
+        ...
+
+    def open(self) -> None:
+        """Allow the engine to be used: all weights are there."""
+        ...
+
+    def compare(self, sent: Mapping[str, torch.Tensor]) -> None:
+        """Raise EngineError if the engine does not hold the tensors in `sent`, bit for bit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """A bucket on its way."""
+
+    buffer: torch.Tensor
+    checksum: torch.Tensor | None
+    works: tuple[Work, ...]
+
+    def wait(self, timeout: float) -> None:
+        """Wait for its broadcasts. Raises RuntimeError if one failed or did not end within `timeout` seconds."""
+        for work in self.works:
+            work.wait(timedelta(seconds=timeout))
+
+
+def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: int) -> str | None:
+    """Send as rank 0, and return the SHA-256 over all names and bytes if the check needs it.
+
+    Raises MetadataError if a tensor is not as it was announced.
+    """
+    import torch
+
+    digest = Digest() if plan.check is Check.ENGINE else None
+    moving: deque[_Moving] = deque()
+    for index, bucket in enumerate(plan.buckets):
+        tensors = draw(weights, bucket.drawn)
+        if len(bucket.drawn) != len(bucket.specs):
+            own = {spec.name for spec in bucket.specs}
+            tensors = [tensor for spec, tensor in zip(bucket.drawn, tensors, strict=True) if spec.name in own]
+        if len(moving) == 2:
+            moving.popleft().wait(group.timeout)
+        if bucket.direct:
+            buffer = as_bytes(tensors[0].to(group.device))
+        else:
+            buffer = plan.slots.buffer(index)
+            with torch.no_grad():
+                torch._foreach_copy_(plan.slots.views(index, buffer), tensors)
+        moving.append(_start(group, plan, buffer, checksum_of))
+        if digest is not None:
+            for spec, tensor in zip(bucket.specs, tensors, strict=True):
+                digest.add(spec.name, tensor)
+    drawn = sum(len(bucket.drawn) for bucket in plan.buckets)
+    draw(weights, plan.metadata.specs[drawn:])
+    draw_no_more(weights)
+    for bucket_on_its_way in moving:
+        bucket_on_its_way.wait(group.timeout)
+    if digest is None:
+        return None
+    group.messages.put(f"sha/{number}", str(digest).encode())
+    return str(digest)
+
+
+def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> str | None:
+    """Receive into `engine`, and return the SHA-256 over all names and bytes if the check needs it.
+
+    Raises TransferError if what arrived is not what was sent, EngineError if the engine does not hold it then.
+    """
+    digest = Digest() if plan.check is Check.ENGINE else None
+    aliases = plan.aliases()
+    copies: dict[str, torch.Tensor] = {}
+    empty = _without_bytes(group, plan)
+    if empty:
+        engine.load(empty)
+    moving = deque(_expect(group, plan, index) for index in range(min(2, len(plan.buckets))))
+    for index, bucket in enumerate(plan.buckets):
+        arrived = moving.popleft()
+        arrived.wait(group.timeout)
+        _verify(index, bucket, arrived)
+        tensors = plan.slots.views(index, arrived.buffer)
+        weights = list(zip(bucket.names, tensors, strict=True))
+        for name, tensor in tuple(weights) if aliases else ():
+            weights += [(alias, tensor) for alias in aliases.get(name, ())]
+        engine.load(weights)
+        if digest is not None:
+            for spec, tensor in zip(bucket.specs, tensors, strict=True):
+                digest.add(spec.name, tensor)
+            copies.update((name, tensor.to("cpu", copy=True)) for name, tensor in weights)
+        # On an NPU the next broadcast into this buffer waits in the stream for the copies out of it.
+        if index + 2 < len(plan.buckets):
+            moving.append(_expect(group, plan, index + 2))
+    if digest is None:
+        return None
+    sent = group.messages.get(f"sha/{number}").decode()
+    if str(digest) != sent:
+        raise _altered(f"weights with the SHA-256 {sent}, as rank 0 sent them", f"weights with {digest}")
+    engine.compare(copies)
+    return sent
+
+
+def _start(
+    group: Group, plan: Plan, buffer: torch.Tensor, checksum: Callable[[torch.Tensor], torch.Tensor]
+) -> _Moving:
+    work = group.broadcast(buffer)
+    if plan.check is Check.NONE:
+        return _Moving(buffer, None, (work,))
+    # The checksum is computed while its bucket is on its way.
+    sums = checksum(buffer)
+    return _Moving(buffer, sums, (work, group.broadcast(sums)))
+
+
+def _expect(group: Group, plan: Plan, index: int) -> _Moving:
+    import torch
+
+    def room(buffer: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(2, dtype=torch.int64, device=buffer.device)
+
+    return _start(group, plan, plan.slots.buffer(index), room)
+
+
+def _verify(index: int, bucket: Bucket, arrived: _Moving) -> None:
+    import torch
+
+    if arrived.checksum is None or torch.equal(arrived.checksum.cpu(), checksum_of(arrived.buffer).cpu()):
+        return
+    names = f"{bucket.specs[0].name} to {bucket.specs[-1].name}"
+    raise _altered("the bytes that rank 0 sent", f"other bytes: the checksum of bucket {index} ({names}) differs")
+
+
+def _altered(expected: str, found: str) -> TransferError:
+    return TransferError(
+        subject="weights that arrived",
+        expected=expected,
+        found=found,
+        fix="the bytes changed on their way: check the links between these NPUs, and HCCL's own log",
+    )
+
+
+def _without_bytes(group: Group, plan: Plan) -> list[Weight]:
+    import torch
+
+    return [
+        (spec.name, torch.empty(spec.shape, dtype=spec.torch_dtype, device=group.device))
+        for spec in plan.metadata
+        if spec.nbytes == 0
+    ]

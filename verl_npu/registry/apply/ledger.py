@@ -1,0 +1,137 @@
+"""What each patch of a process is: its verdict, what it wrote, and how that is taken back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from ...errors import VerlNpuError
+from ..activity import FeatureEntry
+from ..judge.verdict import Verdict
+from ..patch import Feature, Patch
+from ..state import State, feature_state
+from .binding import Binding, Rollback
+
+__all__ = ["LIVE", "Ledger", "is_loaded"]
+
+LIVE = (State.PENDING, State.APPLIED)
+"""The states of a patch that is wanted in this process."""
+
+
+class Ledger:
+    """The verdicts and bindings of all patches."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self.features: Sequence[Feature] = ()
+        self.verdicts: dict[str, Verdict] = {}
+        self.bindings: dict[str, Binding] = {}
+        self._warn = warn
+
+    def patches(self) -> Iterator[Patch]:
+        """All patches of all features."""
+        return (patch for feature in self.features for patch in feature)
+
+    def status(self) -> dict[str, Verdict]:
+        """The state of each patch by its id, read back from the live objects."""
+        return {patch.id: self._observed(patch) for patch in self.patches()}
+
+    def states(self) -> dict[str, State]:
+        """The state of each feature by its name."""
+        status = self.status()
+        return {f.name: feature_state(status[patch.id].state for patch in f) for f in self.features}
+
+    def entries(self) -> dict[str, FeatureEntry]:
+        """What became of each feature and its patches, as plain data."""
+        status = self.status()
+        return {
+            feature.name: {
+                "state": str(feature_state(status[patch.id].state for patch in feature)),
+                "patches": {
+                    patch.id: {
+                        "target": str(patch.target),
+                        "state": str(status[patch.id].state),
+                        "reason": status[patch.id].reason,
+                    }
+                    for patch in feature
+                },
+            }
+            for feature in self.features
+        }
+
+    def applied(self, bindings: Sequence[Binding]) -> None:
+        """Note that these are in force."""
+        for binding in bindings:
+            self.verdicts[binding.patch.id] = self._applied(binding)
+
+    def fail(self, feature: Feature, failed: Patch, failure: BaseException) -> None:
+        """Take a whole feature back, since applying one of its patches failed or was interrupted."""
+        whole = f"{failed.id} failed, and features go whole"
+        before = {patch.id: self.verdicts[patch.id] for patch in feature}
+        self.take_back([patch.id for patch in feature if patch.id in self.bindings], whole)
+        if not isinstance(failure, Exception):
+            # Interrupted, not failed: the import that was interrupted may be tried again, and the feature with it.
+            for patch_id, verdict in before.items():
+                if patch_id not in self.bindings and verdict.state in LIVE:
+                    self.verdicts[patch_id] = replace(verdict, state=State.PENDING)
+            return
+        for patch in feature:
+            if self.verdicts[patch.id].state in LIVE:
+                self.verdicts[patch.id] = Verdict(State.VERIFIED, f"not applied: {whole}")
+        text = str(failure) if isinstance(failure, VerlNpuError) else f"{type(failure).__name__}: {failure}"
+        if failed.id not in self.bindings:
+            self.verdicts[failed.id] = Verdict(State.FAILED, text)
+        self._warn(f"feature {feature.name} failed and was taken back: {text}")
+
+    def take_back(self, patch_ids: Sequence[str], reason: str) -> BaseException | None:
+        """Put back what these patches wrote, newest first. Return the interruption that came meanwhile, if any."""
+        interruption = None
+        for patch_id in reversed(patch_ids):
+            rollback = self.bindings[patch_id].restore()
+            self.verdicts[patch_id] = _after_rollback(rollback, reason)
+            if not rollback.failed:
+                del self.bindings[patch_id]
+                continue
+            self._warn(f"patch {patch_id} could not be taken back: {self.verdicts[patch_id].reason}")
+            errors = [error for _, error in rollback.failed if not isinstance(error, Exception)]
+            interruption = interruption or next(iter(errors), None)
+        return interruption
+
+    def _observed(self, patch: Patch) -> Verdict:
+        verdict = self.verdicts[patch.id]
+        binding = self.bindings.get(patch.id)
+        if verdict.state is State.APPLIED and binding is not None and not binding.in_force():
+            return replace(verdict, state=State.SHADOWED, reason=f"overwritten since by {binding.slot.read()!r}"[:300])
+        if verdict.state is State.PENDING and is_loaded(patch.target.module):
+            return replace(verdict, state=State.MISSED, reason=f"{patch.target.module} was loaded past our hooks")
+        return verdict
+
+    def _applied(self, binding: Binding) -> Verdict:
+        verdict = replace(self.verdicts[binding.patch.id], state=State.APPLIED)
+        if not binding.unreached:
+            return verdict
+        shown = ", ".join(binding.unreached[:3]) + (" and others" if len(binding.unreached) > 3 else "")
+        reason = verdict.reason.partition("; copies of it")[0]
+        return replace(verdict, reason=f"{reason}; copies of it stay upstream's: {shown}")
+
+
+def _after_rollback(rollback: Rollback, reason: str) -> Verdict:
+    if rollback.failed:
+        slots = ", ".join(f"{write.slot} ({type(error).__name__}: {error})" for write, error in rollback.failed)
+        return Verdict(State.FAILED, f"{reason}; still ours, since they could not be put back: {slots}")
+    if rollback.overwritten:
+        # What somebody else has put there since is theirs: saying "rolled back" of it would be untrue.
+        return Verdict(
+            State.SHADOWED, f"{reason}; overwritten since and left: {', '.join(map(str, rollback.overwritten))}"
+        )
+    return Verdict(State.ROLLED_BACK, reason)
+
+
+def is_loaded(name: str) -> bool:
+    """Whether a module has been executed to its end in this process."""
+    module = sys.modules.get(name)
+    if module is None:
+        return False
+    spec = getattr(module, "__spec__", None)
+    # The second is importlib.util's mark of a module that waits for its first use.
+    return not getattr(spec, "_initializing", False) and getattr(spec, "loader_state", None) is None

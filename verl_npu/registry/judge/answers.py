@@ -1,0 +1,103 @@
+"""The answers to the questions of the patches, for one tree: recorded where its source is a pin's, else looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ..source.presence import elsewhere, is_there, package_of, surroundings
+from ..source.probe import Atom
+from ..source.target import Target
+from ..source.tree import SourceTree
+from .lock import THERE, Lock
+
+__all__ = ["Absence", "Answers", "Found"]
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Something that is not there."""
+
+    subject: str
+    gone: bool
+    """Whether the nearest pin has it, and nothing shows that it need not be here."""
+    reason: str
+    """Where it went, or which pin does not have it either, or what was looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a tree was found to be, for one upstream: the nearest pin, whether it is that very pin, and all locks."""
+
+    nearest: Lock | None
+    exact: bool
+    locks: Sequence[Lock]
+
+
+class Answers:
+    """Answers atoms, and says whether subjects are there, for one tree."""
+
+    def __init__(self, tree: SourceTree, found: Callable[[str], Found]) -> None:
+        """`found` gives what is known of the upstream that brings a top-level package."""
+        self.tree = tree
+        self._found = found
+        self._answers: dict[Atom, bool | None] = {}
+        self._absences: dict[str, Absence | None] = {}
+
+    def ask(self, atom: Atom) -> bool | None:
+        """Answer a question; None if what it is about is gone."""
+        if atom not in self._answers:
+            self._answers[atom] = self._answer(atom)
+        return self._answers[atom]
+
+    def _answer(self, atom: Atom) -> bool | None:
+        package = package_of(atom.subject)
+        if package not in self.tree:
+            return False
+        found = self._found(package)
+        if found.exact and found.nearest is not None and str(atom) in found.nearest.answers:
+            return found.nearest.answers[str(atom)]
+        absence = self.absence(atom.subject)
+        if absence is not None and absence.gone:
+            return None
+        return atom.holds(self.tree)
+
+    def gone(self, atoms: Iterable[Atom]) -> list[Absence]:
+        """Return what of the subjects of some questions is gone."""
+        absences = {atom.subject: self.absence(atom.subject) for atom in atoms if self.ask(atom) is None}
+        return [absence for absence in absences.values() if absence is not None and absence.gone]
+
+    def absence(self, subject: str) -> Absence | None:
+        """Say why a subject is not there; None if it is."""
+        if subject not in self._absences:
+            self._absences[subject] = self._look(subject)
+        return self._absences[subject]
+
+    def _look(self, subject: str) -> Absence | None:
+        found = self._found(package_of(subject))
+        nearest = found.nearest
+        recorded = nearest.subjects.get(subject) if nearest is not None else None
+        if nearest is not None and found.exact and recorded is not None:
+            return None if recorded == THERE else Absence(subject, False, f"not there at {nearest.pin}")
+        if is_there(subject, self.tree):
+            return None
+        if nearest is None or recorded is None:
+            return Absence(subject, False, "no pin is known to have it")
+        if recorded != THERE:
+            return Absence(subject, False, f"not there, as at {nearest.pin}")
+        moved = self._moved(subject, found.locks)
+        if moved is not None:
+            return Absence(subject, True, f"{subject} is gone; the same code stands at {moved}")
+        here = surroundings(subject, self.tree)
+        alike = next((lock.pin for lock in found.locks if lock.subjects.get(subject) == str(here)), None)
+        if alike is not None:
+            return Absence(subject, False, f"not there, as at {alike}: {here.place} has the same names in it")
+        unread = "" if self.tree.read(subject.partition(":")[0]) is not None else ", or its source is not available"
+        return Absence(subject, True, f"{subject} is gone{unread}: {nearest.pin} has it, {here.place} here does not")
+
+    def _moved(self, subject: str, locks: Sequence[Lock]) -> str | None:
+        if ":" not in subject:
+            return None
+        target = Target.parse(subject)
+        records = {lock.targets[target].outline for lock in locks if target in lock.targets}
+        return next(filter(None, (elsewhere(target, marks, self.tree) for marks in records if marks)), None)
