@@ -106,12 +106,12 @@ class SourceTree:
         """Whether `module` has `name` by `from source import name`, absolute or relative."""
         if module.partition(".")[0] not in self:
             return False
-        for node in self.nodes(Target(module, name)):
-            if isinstance(node, ast.ImportFrom):
-                package = self._package_of(module, node.level)
-                if ".".join([*package, *filter(None, [node.module])]) == source:
-                    return True
-        return False
+        nodes = self.nodes(Target(module, name))
+        return any(isinstance(node, ast.ImportFrom) and self.imported_module(module, node) == source for node in nodes)
+
+    def imported_module(self, module: str, node: ast.ImportFrom) -> str:
+        """Return the module that a `from … import` in `module` names, whether it is absolute or relative."""
+        return ".".join([*self._package_of(module, node.level), *filter(None, [node.module])])
 
     def _package_of(self, module: str, level: int) -> list[str]:
         """Return the parts of the package that `level` dots stand for in `module`."""
