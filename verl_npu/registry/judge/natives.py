@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..source.assignments import Block, PatchModule, Step, StepKind, read_steps
 from ..source.place import find_place, missing_module
 from ..source.tree import SourceTree
 from ..state import State
+from .verdict import Verdict
 
-__all__ = ["Native", "judge_natives", "patched_packages"]
+__all__ = ["Native", "confirmed", "judge_natives", "natives_of", "patched_packages", "stale"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,36 @@ def judge_natives(
     """
     found: dict[str, Native] = {}
     for module in modules:
-        for native in _Reading(module, tree).natives():
+        for native in natives_of(module, tree):
             known = found.get(native.target)
             if known is None or _ORDER.index(native.state) < _ORDER.index(known.state):
                 found[native.target] = native
     return [native for target, native in found.items() if target not in ours]
+
+
+def natives_of(module: PatchModule, tree: SourceTree) -> list[Native]:
+    """Look up what one module assigns, in order. What is assigned under a condition that `tree` denies is left out."""
+    return list(_Reading(module, tree).natives())
+
+
+def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dict[str, Verdict]:
+    """Return the verdicts; patches that are left to upstream are ineffective where what upstream does is."""
+    states = {native.step.place: native for native in natives}
+
+    def confirm(verdict: Verdict) -> Verdict:
+        lost = [states[place] for place in verdict.claims if place in states]
+        bad = next((native for native in lost if native.state is State.INEFFECTIVE), None)
+        if bad is None or verdict.state is not State.CLAIMED:
+            return verdict
+        return replace(verdict, state=bad.state, reason=bad.reason, expected=bad.target, found="a stale name")
+
+    return {patch_id: confirm(verdict) for patch_id, verdict in verdicts.items()}
+
+
+def stale(module: str, step: Step, missing: str) -> str:
+    """Say which name is stale that a step of `module` uses."""
+    does = "assigns" if step.kind is StepKind.ASSIGN else "imports"
+    return f"{missing} is not there, which {module} {does} in line {step.line}"
 
 
 class _Reading:
@@ -100,7 +126,7 @@ class _Reading:
     def _import(self, step: Step) -> None:
         takes = step.kind is StepKind.TAKE
         missing = find_place(step.place, self._tree).missing if takes else missing_module(step.place, self._tree)
-        if not missing or any(not condition.place for condition in step.conditions):
+        if not missing or step.depends:
             return
         block = _catching(step, imports=True)
         if "." not in missing:
@@ -109,7 +135,7 @@ class _Reading:
             # The folder of a model, and not only a module in it: this version does not have the model.
             failure = _Failure(State.ABSENT, f"{missing} is not there, which {self._module.name} expects")
         else:
-            failure = _Failure(State.INEFFECTIVE, f"{self._where(step)} imports {missing}, which is not there")
+            failure = _Failure(State.INEFFECTIVE, stale(self._module.name, step, missing))
         self._fail(step, block, failure)
 
     def _assigned(self, step: Step, failure: _Failure | None) -> Native:
@@ -120,28 +146,25 @@ class _Reading:
             return replace(native, state=failure.state, reason=failure.reason)
         only = f"only if {' and '.join(unknown)}" if unknown else ""
         if not place.missing:
-            return replace(native, reason="; ".join(filter(None, [f"{self._where(step)} assigns {step.value}", only])))
-        stale = f"{self._where(step)} assigns {step.place}, and {place.missing} is not there"
+            text = f"{self._module.name}, line {step.line}, assigns {step.value}"
+            return replace(native, reason="; ".join(filter(None, [text, only])))
+        reason = stale(self._module.name, step, place.missing)
         if place.missing == step.place.partition(".")[0]:
             return replace(native, state=State.ABSENT, reason=f"{place.missing} is not installed here")
         if unknown:
             return replace(native, state=State.ABSENT, reason=f"{only}; {place.missing} is not there")
         if find_place(step.place.rpartition(".")[0], self._tree).missing:
             # Python raises an AttributeError here, and what comes after is not reached either.
-            self._fail(step, _catching(step, imports=False), _Failure(State.INEFFECTIVE, stale))
-        return replace(native, state=State.INEFFECTIVE, reason=stale)
+            self._fail(step, _catching(step, imports=False), _Failure(State.INEFFECTIVE, reason))
+        return replace(native, state=State.INEFFECTIVE, reason=reason)
 
     def _fail(self, step: Step, block: Block, failure: _Failure) -> None:
         self._failed[block.number] = failure
         if not step.call and block is step.blocks[0]:
             self._import_failed = failure
 
-    def _where(self, step: Step) -> str:
-        return f"{self._module.name}, line {step.line},"
-
 
 def _catching(step: Step, *, imports: bool) -> Block:
     """Return the innermost block that ends when the step fails, and nothing around it."""
     inner = [block for block in step.blocks[1:] if block.catches_all or (imports and block.catches_imports)]
     return inner[-1] if inner else step.blocks[0]
-

@@ -68,6 +68,11 @@ class Step:
     conditions: Conditions
     blocks: tuple[Block, ...]
 
+    @property
+    def depends(self) -> bool:
+        """Whether it is done only under a condition that no source tree can tell."""
+        return any(not condition.place for condition in self.conditions)
+
 
 @dataclass(frozen=True, slots=True)
 class _At:

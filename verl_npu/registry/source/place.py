@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from .glance import glance
 from .target import Target
 from .tree import SourceTree
 
@@ -51,10 +52,9 @@ def _find(name: str, tree: SourceTree, depth: int) -> Place:
         return Place(name, certain=False)
     if parts[0] not in tree:
         return Place(name, missing=parts[0])
-    length = 1
-    while length < len(parts) and _is_module(".".join(parts[: length + 1]), tree):
-        length += 1
-    module, names = ".".join(parts[:length]), parts[length:]
+    module, names = parts[0], parts[1:]
+    while names and tree.is_package(module) and _is_module(f"{module}.{names[0]}", tree):
+        module, names = f"{module}.{names[0]}", names[1:]
     return _in_module(module, names, tree, depth) if names else Place(module)
 
 
@@ -64,6 +64,10 @@ def _is_module(name: str, tree: SourceTree) -> bool:
 
 def _in_module(module: str, names: list[str], tree: SourceTree, depth: int) -> Place:
     place = f"{module}:{'.'.join(names)}"
+    data = tree.read(module)
+    seen = None if data is None or tree.is_package(module) else glance(data, names)
+    if seen is not None:
+        return Place(place, missing="" if seen else f"{module}:{names[0]}")
     nodes = tree.nodes(Target(module, names[0]))
     if not nodes:
         if tree.is_package(module):
@@ -87,17 +91,23 @@ def _lacks(module: str, name: str, tree: SourceTree) -> bool:
     parsed = tree.parse(module)
     if parsed is None or tree.nodes(Target(module, "__getattr__")):
         return False
-    lazy, stars = False, []
+    stars = False
     for node in ast.walk(parsed):
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
-            stars.append(tree.imported_module(module, node))
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-            # `sys.modules[__name__] = LazyModule(…)` and `globals()[…] = …`.
-            lazy = lazy or ast.unparse(node.targets[0]).startswith(("sys.modules[", "globals()"))
-    if not stars:
-        return not lazy
+            stars = True
+            if not _star_lacks(tree.imported_module(module, node), name, tree):
+                return False
     # A lazy package imports for type checkers all that it has.
-    return all(_star_lacks(star, name, tree) for star in stars)
+    return stars or not any(map(_makes_names, parsed.body))
+
+
+def _makes_names(statement: ast.stmt) -> bool:
+    """Whether a statement, or one in it, is `sys.modules[__name__] = LazyModule(…)` or `globals()[…] = …`."""
+    assigned = [node.targets[0] for node in ast.walk(statement) if isinstance(node, ast.Assign)]
+    return any(
+        isinstance(target, ast.Subscript) and ast.unparse(target.value) in ("sys.modules", "globals()")
+        for target in assigned
+    )
 
 
 def _star_lacks(module: str, name: str, tree: SourceTree) -> bool:

@@ -22,6 +22,7 @@ class SourceTree:
     def __init__(self, folders: Mapping[str, Folder | None]) -> None:
         self._folders = dict(folders)
         self._bytes: dict[str, bytes | None] = {}
+        self._packages: dict[str, bool] = {}
         self._trees: dict[str, ast.Module] = {}
         self._definitions: dict[Target, Definition | None] = {}
 
@@ -124,9 +125,11 @@ class SourceTree:
 
     def is_package(self, module: str) -> bool:
         """Whether `module` is a package: a folder of modules with an `__init__`, or without one."""
-        package, *parts = module.split(".")
-        folder = self._folders.get(package)
-        return folder is not None and folder.entries(*parts) is not None
+        if module not in self._packages:
+            package, *parts = module.split(".")
+            folder = self._folders.get(package)
+            self._packages[module] = folder is not None and folder.entries(*parts) is not None
+        return self._packages[module]
 
     def modules_in(self, package: str) -> Iterator[str]:
         """The names of the modules and packages that lie in `package` itself."""
