@@ -36,9 +36,6 @@ _MEANING = {
     State.DRIFTED: "upstream changed what is patched, so the feature is left out",
 }
 
-_SHOWN = 3
-"""Targets that are named where more of them have the same reason."""
-
 _OURS = (State.VERIFIED, State.DRIFTED)
 """The states of patches that lie over what upstream does by itself, or are to."""
 
@@ -177,28 +174,21 @@ def _clause(feature: Feature, result: _Result) -> str:
 
 
 def _print_natives(natives: Sequence[Native], verbose: bool) -> None:
-    """Print what upstream means to patch by itself and does not reach; if verbose, all that it means to patch."""
+    """Print how much upstream means to patch by itself and does not reach; if verbose, all that it means to patch."""
     for module in dict.fromkeys(native.by for native in natives):
         own = [native for native in natives if native.by == module]
-        lost = [native for native in own if native.state in BAD]
+        lost = sum(native.state in BAD for native in own)
         if not lost and not verbose:
             continue
         terminal.echo()
+        reached = f"{lost} of them cannot be reached" if lost else "all can be reached"
         terminal.paragraph(
-            f"{module} means to patch {len(own)} target{'' if len(own) == 1 else 's'} by itself beside those of "
-            f"verl-npu. {len(lost)} of them cannot be reached{':' if lost else '.'}"
+            f"Beside what verl-npu patches, {module} means to patch {len(own)} target{'' if len(own) == 1 else 's'} "
+            f"by itself; {reached}{'.' if verbose else ': see -v.'}"
         )
-        _print_by_reason(own if verbose else lost, None if verbose else _SHOWN)
-
-
-def _print_by_reason(natives: Sequence[Native], most: int | None) -> None:
-    for reason in dict.fromkeys(native.reason for native in natives):
-        alike = [native for native in natives if native.reason == reason]
-        for native in alike[:most]:
+        for native in own if verbose else ():
             terminal.line("  ", native.target, "  ", terminal.styled(str(native.state), colour(native.state)))
-        if len(alike) > len(alike[:most]):
-            terminal.line("  ", f"and {len(alike) - len(alike[:most])} more")
-        terminal.paragraph(reason, indent="    ")
+            terminal.paragraph(native.reason, indent="    ")
 
 
 def _print_patch(patch: Patch, verdict: Verdict) -> None:
