@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from .assignments import PatchModule, StepKind, read_steps
+from .place import dotted
 from .target import Target
 from .tree import SourceTree
 
-__all__ = ["AllOf", "AnyOf", "Ask", "Atom", "Defines", "Mentions", "Never", "Not", "Passes", "Probe"]
+__all__ = ["AllOf", "AnyOf", "Ask", "Assigns", "Atom", "Defines", "Mentions", "Never", "Not", "Passes", "Probe"]
 
 
 class Atom(Protocol):
@@ -122,6 +124,33 @@ class Passes(_Atomic):
 
     def __str__(self) -> str:
         return f"{self.target} passes {self.keyword}={self.value!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assigns(_Atomic):
+    """A module of upstream, which patches other packages by itself, means to assign `target`.
+
+    Whether it gets there is another question: a patch that is retired by this is *claimed* until it has been seen.
+    """
+
+    module: PatchModule
+    target: str
+
+    @property
+    def subject(self) -> str:
+        return self.module.name
+
+    @property
+    def place(self) -> str:
+        """The target by its full dotted name, as the steps of the module have it."""
+        return dotted(Target.parse(self.target))
+
+    def holds(self, tree: SourceTree) -> bool:
+        steps = read_steps(self.module, tree)
+        return any(step.kind is StepKind.ASSIGN and step.place == self.place for step in steps)
+
+    def __str__(self) -> str:
+        return f"{self.module.name} assigns {self.target}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class SourceTree:
     def __init__(self, folders: Mapping[str, Folder | None]) -> None:
         self._folders = dict(folders)
         self._bytes: dict[str, bytes | None] = {}
+        self._packages: dict[str, bool] = {}
         self._trees: dict[str, ast.Module] = {}
         self._definitions: dict[Target, Definition | None] = {}
 
@@ -106,12 +107,12 @@ class SourceTree:
         """Whether `module` has `name` by `from source import name`, absolute or relative."""
         if module.partition(".")[0] not in self:
             return False
-        for node in self.nodes(Target(module, name)):
-            if isinstance(node, ast.ImportFrom):
-                package = self._package_of(module, node.level)
-                if ".".join([*package, *filter(None, [node.module])]) == source:
-                    return True
-        return False
+        nodes = self.nodes(Target(module, name))
+        return any(isinstance(node, ast.ImportFrom) and self.imported_module(module, node) == source for node in nodes)
+
+    def imported_module(self, module: str, node: ast.ImportFrom) -> str:
+        """Return the module that a `from … import` in `module` names, whether it is absolute or relative."""
+        return ".".join([*self._package_of(module, node.level), *filter(None, [node.module])])
 
     def _package_of(self, module: str, level: int) -> list[str]:
         """Return the parts of the package that `level` dots stand for in `module`."""
@@ -124,9 +125,11 @@ class SourceTree:
 
     def is_package(self, module: str) -> bool:
         """Whether `module` is a package: a folder of modules with an `__init__`, or without one."""
-        package, *parts = module.split(".")
-        folder = self._folders.get(package)
-        return folder is not None and folder.entries(*parts) is not None
+        if module not in self._packages:
+            package, *parts = module.split(".")
+            folder = self._folders.get(package)
+            self._packages[module] = folder is not None and folder.entries(*parts) is not None
+        return self._packages[module]
 
     def modules_in(self, package: str) -> Iterator[str]:
         """The names of the modules and packages that lie in `package` itself."""
