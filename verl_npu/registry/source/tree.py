@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import SourceError
-from .definition import Definition, bindings, define
+from .definition import Definition, bindings
 from .folder import Folder, PackedFolder, PlainFolder, open_wheel
+from .memory import Memory
 from .target import Target
 
 __all__ = ["SourceTree"]
@@ -19,11 +20,11 @@ __all__ = ["SourceTree"]
 class SourceTree:
     """The source of some top-level packages, each in its own folder; a package may be absent."""
 
-    def __init__(self, folders: Mapping[str, Folder | None]) -> None:
+    def __init__(self, folders: Mapping[str, Folder | None], memory: Memory | None = None) -> None:
+        """`memory` is for those who read many trees that have most of their files in common."""
         self._folders = dict(folders)
+        self._memory = Memory() if memory is None else memory
         self._bytes: dict[str, bytes | None] = {}
-        self._trees: dict[str, ast.Module] = {}
-        self._definitions: dict[Target, Definition | None] = {}
 
     @classmethod
     def installed(cls, packages: Sequence[str]) -> SourceTree:
@@ -43,7 +44,7 @@ class SourceTree:
 
     def with_packages(self, other: SourceTree) -> SourceTree:
         """This tree, with the packages that `other` speaks of taken from there."""
-        return SourceTree({**self._folders, **other._folders})
+        return SourceTree({**self._folders, **other._folders}, self._memory)
 
     def __contains__(self, package: str) -> bool:
         return self._folders.get(package) is not None
@@ -76,13 +77,11 @@ class SourceTree:
         data = self.read(module)
         if data is None:
             return None
-        if module not in self._trees:
-            try:
-                self._trees[module] = ast.parse(data)
-            # The parser raises the last two for code that is nested too deeply.
-            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-                raise _unparsable(module, error) from error
-        return self._trees[module]
+        try:
+            return self._memory.parse(data)
+        # The parser raises the last two for code that is nested too deeply.
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise _unparsable(module, error) from error
 
     def declared_version(self, package: str) -> str | None:
         """What the package's `__init__` sets `__version__` to, where that is a plain string."""
@@ -150,12 +149,13 @@ class SourceTree:
 
     def definition(self, target: Target) -> Definition | None:
         """What the source says of `target`, or None where it does not define it."""
-        if target not in self._definitions:
-            try:
-                self._definitions[target] = define(self.nodes(target))
-            except RecursionError as error:
-                raise _unparsable(target.module, error) from error
-        return self._definitions[target]
+        data = self.read(target.module)
+        if data is None:
+            return None
+        try:
+            return self._memory.definition(data, target.qualname, lambda: self.nodes(target))
+        except RecursionError as error:
+            raise _unparsable(target.module, error) from error
 
 
 def _packages_at(path: Path, packages: Sequence[str]) -> dict[str, Folder]:
