@@ -1,6 +1,6 @@
 """Each environment variable of verl-npu, once: its name, what it may hold, its default, and who must see it.
 
-Parsing, the forwarding to Ray's workers, `verl-npu --help` and the table in docs/environment.md all come from here.
+Parsing, the forwarding to Ray's workers, `verl-npu env` and the table in docs/environment.md all come from here.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ WEIGHT_SYNC_BUCKET_MB = Number(
 WEIGHT_SYNC_PORT = Number(
     "VERL_NPU_WEIGHT_SYNC_PORT",
     "the port at which the ranks of a weight sync meet; 0 is any free one",
-    unit="a port",
+    unit="",
     default="0",
     least=0,
     most=65535,

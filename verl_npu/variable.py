@@ -32,6 +32,9 @@ USER, CONTRIBUTOR, INTERNAL = "user", "contributor", "internal"
 """For whom a variable is: users of verl-npu, those who work on it, or its own processes among themselves."""
 
 
+_ANY = 1e6
+
+
 class Variable:
     """One environment variable. Its subclasses know what it may hold, and their `read` gives it parsed."""
 
@@ -141,7 +144,9 @@ class Number(Variable):
         forwarded: bool = True,
     ) -> None:
         kind = "a whole number" if whole else "a number"
-        expected = f"{kind} of {unit} from {least:g} to {most:g}"
+        # A limit that only keeps out what cannot be meant is not worth a reader's time.
+        limits = f"from {least:g} to {most:g}" if most < _ANY else f"above {0 if least < 1e-2 else least:g}"
+        expected = f"{kind} of {unit} {limits}" if unit else f"{kind} {limits}"
         super().__init__(name, summary, expected=expected, default=default, forwarded=forwarded)
         self.unit = unit
         self.least = least
