@@ -1,24 +1,25 @@
-"""What was read out of source files before, by their bytes: trees that share files parse each of them only once."""
+"""What was read out of source files before, by their bytes: trees that share files read each of them only once."""
 
 from __future__ import annotations
 
 import ast
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-
-from .definition import Definition, define
+from collections.abc import Callable, Hashable
+from typing import TypeVar
 
 __all__ = ["Memory"]
 
+Fact = TypeVar("Fact")
+
 
 class Memory:
-    """Syntax trees and definitions of the files that were read; the oldest syntax trees are forgotten first."""
+    """Syntax trees, of which the oldest are forgotten, and what was found in them, which takes little room."""
 
     def __init__(self, limit: int = 1000) -> None:
-        """`limit` is the number of syntax trees that are kept: each takes some hundred times the memory of its file."""
+        """`limit` is the number of syntax trees that are kept: each takes a hundred times the memory of its file."""
         self._limit = limit
         self._trees: OrderedDict[bytes, ast.Module] = OrderedDict()
-        self._definitions: dict[tuple[bytes, str], Definition | None] = {}
+        self._facts: dict[tuple[Hashable, ...], object] = {}
 
     def parse(self, data: bytes) -> ast.Module:
         """Return the syntax tree of a file's content. Raises what `ast.parse` raises."""
@@ -30,9 +31,8 @@ class Memory:
             self._trees.popitem(last=False)
         return tree
 
-    def definition(self, data: bytes, qualname: str, nodes: Callable[[], Sequence[ast.stmt]]) -> Definition | None:
-        """Return what the file with that content says of a name; `nodes` gives the statements that bind it."""
-        key = (data, qualname)
-        if key not in self._definitions:
-            self._definitions[key] = define(nodes())
-        return self._definitions[key]
+    def recall(self, key: tuple[Hashable, ...], find: Callable[[], Fact]) -> Fact:
+        """Return what `find` found when it was first called for `key`, which names what is sought and the content."""
+        if key not in self._facts:
+            self._facts[key] = find()
+        return self._facts[key]  # type: ignore[return-value]  # a key is of one kind of fact
