@@ -15,7 +15,10 @@ import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 
-SOC_NAME = "Ascend910B2"
+from ..ascend import soc
+from ..ascend.variables import HOME
+
+__all__ = ["install"]
 
 _NPU_SMI = """#!{python} -IS
 import os, sys
@@ -55,9 +58,9 @@ def install(cache: Path, environ: MutableMapping[str, str], cann_version: str, d
     folder = cache / "stand-ins" / f"cann-{cann_version}-driver-{driver_version}"
     script = folder / "bin" / "npu-smi"
     if shutil.which("npu-smi", path=environ.get("PATH")) is None:
-        _write(script, _NPU_SMI.format(python=sys.executable, driver=driver_version, soc=SOC_NAME), mode=0o755)
+        _write(script, _NPU_SMI.format(python=sys.executable, driver=driver_version, soc=soc.NAME), mode=0o755)
         environ["PATH"] = os.pathsep.join(filter(None, (environ.get("PATH"), str(script.parent))))
-    if not environ.get("ASCEND_HOME_PATH"):
+    if not environ.get(HOME):
         arch = f"{platform.machine()}-linux"
         machine = platform.machine()
         facts = {
@@ -69,7 +72,7 @@ def install(cache: Path, environ: MutableMapping[str, str], cann_version: str, d
         }
         info = "".join(f"{name}={value}\n" for name, value in facts.items())
         _write(folder / arch / "ascend_toolkit_install.info", info, mode=0o644)
-        environ["ASCEND_HOME_PATH"] = str(folder)
+        environ[HOME] = str(folder)
 
 
 def _write(path: Path, text: str, mode: int) -> None:
