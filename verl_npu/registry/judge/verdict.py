@@ -42,14 +42,23 @@ def verify(patch: Patch, answers: Answers, found: Found) -> Verdict:
         # That the target of an addition is not there is no loss.
         return atom.holds(answers.tree) if adds and atom.subject == str(patch.target) else answers.ask(atom)
 
-    if patch.retired_by.answer(ask):
-        claims = {atom.place: None for atom in patch.retired_by.atoms() if isinstance(atom, Assigns) and ask(atom)}
-        return _claimed(patch, tuple(claims), answers) if claims else Verdict(State.NATIVE, f"{patch.retired_by}")
-    required = True if patch.requires is None else patch.requires.answer(ask)
-    if required is False:
-        return Verdict(State.ABSENT, f"nothing to patch: not ({patch.requires})")
-    gone = answers.gone(atom for atom in patch.atoms() if ask(atom) is None)
     absence = answers.absence(patch.target.module if adds else str(patch.target))
+    lost = absence is not None and absence.gone and _is_needed(patch, found.nearest)
+
+    def sure(atom: Atom) -> bool | None:
+        # Code that was renamed is not mentioned under its old name either: a no says nothing then.
+        answer = ask(atom)
+        return None if lost and answer is False else answer
+
+    if patch.retired_by.answer(sure):
+        claims = {atom.place: None for atom in patch.retired_by.atoms() if isinstance(atom, Assigns) and ask(atom)}
+        if claims:
+            return _claimed(patch, tuple(claims), answers)
+        return Verdict(State.NATIVE, "; ".join([f"{patch.retired_by}", *answers.lost(patch.retired_by.atoms())]))
+    if patch.requires is not None and patch.requires.answer(sure) is False:
+        reason = f"nothing to patch: not ({patch.requires})"
+        return Verdict(State.ABSENT, "; ".join([reason, *answers.lost(patch.requires.atoms())]))
+    gone = answers.gone(atom for atom in patch.atoms() if ask(atom) is None)
     if absence is not None and absence.gone:
         gone.insert(0, absence)
     if gone:
@@ -82,6 +91,10 @@ def _claimed(patch: Patch, claims: tuple[str, ...], answers: Answers) -> Verdict
         found="no such definition",
         claims=claims,
     )
+
+
+def _is_needed(patch: Patch, nearest: Lock | None) -> bool:
+    return nearest is not None and nearest.patches.get(patch.id) is Standing.NEEDED
 
 
 def _present(patch: Patch, observed: Record, records: dict[str, Record], locks: Sequence[Lock]) -> Verdict:
