@@ -1,4 +1,4 @@
-"""Packed sequences of Qwen2.5-VL at 796871d7, on a virtual NPU, with a transformers that lacks what upstream imports."""
+"""Packed sequences of Qwen2.5-VL at 796871d7, on a virtual NPU, with a transformers that has lost what it needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ...virtual.conftest import python as python
 from ...virtual.processes import Run
 
 pytest.importorskip("torch")
