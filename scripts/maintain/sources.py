@@ -13,7 +13,7 @@ from verl_npu import environment
 
 __all__ = ["DownloadFailed", "NotHere", "all_of", "find"]
 
-_DISTRIBUTIONS = {"verl": "verl", "transformers": "transformers", "hydra": "hydra-core"}
+_DISTRIBUTIONS = {"verl": "verl", "transformers": "transformers", "hydra": "hydra-core", "tensordict": "tensordict"}
 # Pins of these upstreams that are in no registry.
 _IN_GIT_ONLY = {"796871d7", "ccd7d934", "1dda039b"}
 _WITH_RECIPES = {"v0.6.1", "v0.7.0"}

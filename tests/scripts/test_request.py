@@ -77,6 +77,13 @@ def test_checkout_stands_for_a_pin_by_its_version(tmp_path: Path) -> None:
     assert found.checkout.revision is None
 
 
+def test_checkout_of_a_version_that_two_pins_have_needs_a_pin(tmp_path: Path) -> None:
+    path = str(checkout(tmp_path, "0.7.0.dev"))
+    with pytest.raises(BadInput, match=r"as ccd7d934 and v0\.7\.0 do.*with --pin"):
+        request.parse(["--verl", path], "quickstart.sh", smoke=False)
+    assert request.parse(["--verl", path, "--pin", "v0.7.0"], "quickstart.sh", smoke=False).pin.name == "v0.7.0"
+
+
 def test_checkout_of_an_unknown_version_needs_a_pin(tmp_path: Path) -> None:
     path = str(checkout(tmp_path, "3.0"))
     with pytest.raises(BadInput, match="with --pin"):

@@ -14,6 +14,7 @@ UPSTREAMS = (
     Upstream("verl", ("verl", "recipe")),
     Upstream("transformers", ("transformers",)),
     Upstream("hydra", ("hydra",)),
+    Upstream("tensordict", ("tensordict",)),
     # In no package index: its pins are revisions of its git repository.
     Upstream("mindspeed", ("mindspeed",)),
 )
