@@ -84,7 +84,7 @@ def test_the_wheel_holds_every_lock_and_the_device_and_no_tests(wheel: Path) -> 
     }
     locks.discard("verl_npu/patches/.gitkeep")
     assert locks <= names
-    assert {"verl_npu/virtual/csrc/hccl.cpp", "verl_npu/virtual/site/torch_npu/__init__.py"} <= names
+    assert {"verl_npu/virtual/device/csrc/hccl.cpp", "verl_npu/virtual/site/torch_npu/__init__.py"} <= names
     assert not [name for name in names if name.startswith(("tests/", "scripts/", "benchmarks/"))]
 
 

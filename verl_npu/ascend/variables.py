@@ -7,6 +7,9 @@ from dataclasses import dataclass
 __all__ = [
     "ALLOCATOR",
     "EXPANDABLE_SEGMENTS",
+    "HCCL_INTERFACE",
+    "HCCL_LIBRARY",
+    "HOME",
     "NZ",
     "REQUIRED",
     "SHARED",
@@ -17,6 +20,15 @@ __all__ = [
 
 VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 """The numbers of the NPUs that a process may use, separated by commas."""
+
+HOME = "ASCEND_HOME_PATH"
+"""The folder of CANN, the software on which torch_npu runs."""
+
+HCCL_LIBRARY = "HCCL_SO_PATH"
+"""The file libhccl.so that vllm-ascend loads."""
+
+HCCL_INTERFACE = "HCCL_SOCKET_IFNAME"
+"""The network interfaces over which the ranks of HCCL meet."""
 
 ALLOCATOR = "PYTORCH_NPU_ALLOC_CONF"
 """The settings of torch_npu's caching allocator."""
