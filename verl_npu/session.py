@@ -36,9 +36,9 @@ class Session:
             if not process.is_ray_worker():
                 atexit.register(self._write)
         self._registry.activate()
-        if self._registry.states().get(fleet.name) in LIVE and not process.is_ray_worker():
-            forwarding.install_hook()
         if not process.is_ray_worker():
+            if self._registry.states().get(fleet.name) in LIVE:
+                forwarding.install_hook()
             self._summarise()
 
     def end(self) -> None:
