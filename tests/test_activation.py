@@ -239,7 +239,7 @@ def test_virtual_npus_that_are_no_number_are_one_line_and_leave_it_off(interpret
     assert result.status["active"] is False
     (line,) = result.err.splitlines()
     assert f"VERL_NPU_VIRTUAL={value!r}" in line
-    assert "1 to 64" in line
+    assert "0 to 64" in line
 
 
 def test_virtual_npus_beside_a_real_torch_npu_are_refused(ascend) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "RearrangeError",
     "RepatchError",
     "RewriteError",
+    "RolloutError",
     "SettingError",
     "SettledError",
     "SourceError",
@@ -198,4 +199,8 @@ class BuildError(VirtualError):
 
 
 class TorchError(VirtualError):
-    """The torch that is installed cannot carry the virtual device."""
+    """The torch of this process does not carry the virtual device, or cannot."""
+
+
+class RolloutError(VirtualError):
+    """The virtual rollout engine cannot do what is asked of it, or not with the weights that it was given."""

@@ -19,6 +19,7 @@ __all__ = [
     "VARIABLES",
     "Choice",
     "Flag",
+    "Folder",
     "Names",
     "Number",
     "Text",
@@ -30,6 +31,9 @@ VARIABLES: dict[str, Variable] = {}
 
 USER, CONTRIBUTOR, INTERNAL = "user", "contributor", "internal"
 """For whom a variable is: users of verl-npu, those who work on it, or its own processes among themselves."""
+
+
+_ANY = 1e6
 
 
 class Variable:
@@ -66,6 +70,10 @@ class Variable:
         """Whether the user gave it a text other than blanks."""
         return bool((os.environ if environment is None else environment).get(self.name, "").strip())
 
+    def for_workers(self, text: str) -> str:
+        """Return what workers are given for this text of the user."""
+        return text
+
     def refuse(self, text: str, fix: str = "correct it or leave it out") -> Exception:
         """Return the SettingError for a text that is not understood."""
         from .errors import SettingError
@@ -81,6 +89,16 @@ class Text(Variable):
     def read(self, environment: Mapping[str, str] | None = None) -> str:
         """Return its text."""
         return self.text(environment)
+
+
+class Folder(Text):
+    """A folder. Workers are given its absolute path, since they run in folders of their own."""
+
+    __slots__ = ()
+
+    def for_workers(self, text: str) -> str:
+        """Return the absolute path."""
+        return os.path.abspath(text.strip()) if text.strip() else text
 
 
 class Choice(Variable):
@@ -141,7 +159,9 @@ class Number(Variable):
         forwarded: bool = True,
     ) -> None:
         kind = "a whole number" if whole else "a number"
-        expected = f"{kind} of {unit} from {least:g} to {most:g}"
+        # A limit that only keeps out what cannot be meant is not worth a reader's time.
+        limits = f"from {least:g} to {most:g}" if most < _ANY else f"above {0 if least < 1e-2 else least:g}"
+        expected = f"{kind} of {unit} {limits}" if unit else f"{kind} {limits}"
         super().__init__(name, summary, expected=expected, default=default, forwarded=forwarded)
         self.unit = unit
         self.least = least

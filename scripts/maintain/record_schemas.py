@@ -16,8 +16,8 @@ from pathlib import Path
 from packaging.version import Version
 
 from verl_npu.virtual import operators
+from verl_npu.virtual.operators import schemas as shipped
 
-TARGET = Path(operators.__file__).parent / "schemas.json"
 LIBRARY = "torch_npu/lib/libtorch_npu.so"
 SCHEMA = re.compile(rb"(?<=\0)([a-z]\w+)(?:\.(\w+))?(\([\x20-\x7e]*\) -> [\x20-\x7e]+)(?=\0)")
 
@@ -55,8 +55,8 @@ def main() -> None:
             if now != last:
                 changes[str(version)] = last = now
     versions = [str(version) for version in sorted(by_version)]
-    TARGET.write_text(json.dumps({"versions": versions, "operators": recorded}, indent=1) + "\n")
-    print(f"{TARGET}: {len(recorded)} operators in torch_npu {', '.join(versions)}")
+    shipped.RECORDED.write_text(json.dumps({"versions": versions, "operators": recorded}, indent=1) + "\n")
+    print(f"{shipped.RECORDED}: {len(recorded)} operators in torch_npu {', '.join(versions)}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from .conftest import Run
 def test_a_patch_is_explained_by_its_id_and_by_its_target(run: Run, name: str) -> None:
     status, output = run("explain", name)
     assert status == 0
-    for part in ("why", "how", "retired by", "v0.6.1 needed", "+def called_device("):
+    for part in ("why", "how", "retired by", "v0.6.1 needed", "+def set_npu_in_run_ppo_config("):
         assert part in output
 
 
@@ -28,8 +28,8 @@ def test_a_feature_lists_its_patches(run: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("device.called_devise", "device.set_npu_in_run_ppo_config"),
-        ("called_device", "device.set_npu_in_run_ppo_config"),
+        ("device.set_npu_in_run_ppo_confg", "device.set_npu_in_run_ppo_config"),
+        ("set_npu_in_run_ppo", "device.set_npu_in_run_ppo_config"),
         ("run_ppo", "device.set_npu_in_run_ppo_config"),
         ("verl.trainer.main_pp:run_ppo", "verl.trainer.main_ppo:run_ppo"),
         ("devise", "device"),

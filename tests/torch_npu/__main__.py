@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from verl_npu.virtual import schemas
+from verl_npu.virtual.operators import schemas
 
 from . import expected
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_npu.virtual.errors import RealAscendError
+from verl_npu.errors import RealAscendError
 from verl_npu.virtual.exposure import SITE, expose
 
 
@@ -37,6 +37,6 @@ def test_an_installed_torch_npu_is_refused_by_its_place(tmp_path: Path, monkeypa
     (tmp_path / "torch_npu").mkdir()
     (tmp_path / "torch_npu" / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(RealAscendError, match=f"a real torch_npu is installed .{tmp_path}.*unset VERL_NPU_VIRTUAL"):
+    with pytest.raises(RealAscendError, match=f"found a real torch_npu in {tmp_path}.*; unset VERL_NPU_VIRTUAL"):
         expose()
     assert str(SITE) not in sys.path

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from verl_npu.errors import SettingError
 from verl_npu.virtual import device_count_configured, requested
-from verl_npu.virtual.errors import SettingError
 from verl_npu.virtual.settings import Settings
 
 
@@ -29,9 +29,15 @@ def test_anything_else_is_refused_with_what_was_expected(value: str) -> None:
     with pytest.raises(SettingError) as error:
         Settings.read({"VERL_NPU_VIRTUAL": value})
     assert str(error.value) == (
-        f"VERL_NPU_VIRTUAL={value!r}: expected a number of NPUs from 1 to 64; "
-        "set VERL_NPU_VIRTUAL=2 (0 or unset: none)"
+        f"VERL_NPU_VIRTUAL={value!r}: expected a whole number of NPUs from 0 to 64, found {value!r}; "
+        "correct it or leave it out"
     )
+
+
+@pytest.mark.parametrize("environ", [{}, {"VERL_NPU_VIRTUAL": ""}, {"VERL_NPU_VIRTUAL": "0"}])
+def test_no_npu_is_refused_to_who_uses_one(environ: dict[str, str]) -> None:
+    with pytest.raises(SettingError, match="found none; set VERL_NPU_VIRTUAL=2"):
+        Settings.read(environ)
 
 
 def test_the_configured_count_is_none_where_nothing_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,8 +67,8 @@ def test_another_memory_is_refused_with_what_was_expected(value: str) -> None:
     with pytest.raises(SettingError) as error:
         Settings.read({"VERL_NPU_VIRTUAL": "1", "VERL_NPU_VIRTUAL_MEMORY": value})
     assert str(error.value) == (
-        f"VERL_NPU_VIRTUAL_MEMORY={value!r}: expected the GiB of an NPU, above 0; set VERL_NPU_VIRTUAL_MEMORY=64, "
-        "or unset it"
+        f"VERL_NPU_VIRTUAL_MEMORY={value!r}: expected a number of GiB above 0, found {value!r}; "
+        "correct it or leave it out"
     )
 
 
@@ -73,5 +79,5 @@ def test_importing_the_package_imports_no_torch() -> None:
 
 @pytest.mark.parametrize("name", ["VERL_NPU_VIRTUAL_CANN_VERSION", "VERL_NPU_VIRTUAL_TORCH_NPU_VERSION"])
 def test_a_version_with_other_characters_is_refused(name: str) -> None:
-    with pytest.raises(SettingError, match=f"{name}='../8': expected a version like"):
+    with pytest.raises(SettingError, match=f"{name}='../8': expected a version, found .*; set {name}=[0-9]"):
         Settings.read({"VERL_NPU_VIRTUAL": "1", name: "../8"})

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from ..errors import DeclarationError
 from ..features.megatron.overrides.catalogue import CATALOGUE, missing
@@ -21,6 +19,8 @@ from ..features.megatron.overrides.judgement import problems
 from ..features.megatron.overrides.request import Request, effective, not_judged
 from ..features.megatron.overrides.rules import Problem
 from ..features.megatron.overrides.unexpanded import Unexpanded
+from . import terminal
+from .help import example
 
 __all__ = ["mindspeed"]
 
@@ -28,19 +28,21 @@ __all__ = ["mindspeed"]
 _DEFAULT = "2.3.0_core_r0.12.1"
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "verl-npu mindspeed --list",
+        "verl-npu mindspeed --check 'use_flash_attn=True swap_optimizer=True'",
+        'verl-npu mindspeed --check "$(cat run.sh)"',
+    )
+)
 @click.option("--list", "as_list", is_flag=True, help="The features that can be switched on, and their overrides.")
 @click.option("--check", "text", metavar="OVERRIDES", help="Judge 'key=value …', a Hydra command line, or a script.")
 @click.option("--revision", help="Judge by a recorded MindSpeed instead of the installed one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def mindspeed(as_list: bool, text: str | None, revision: str | None, as_json: bool) -> None:
-    """Say what MindSpeed understands. Status 1 if an override is refused, 2 for a wrong call.
+    """Say what MindSpeed understands.
 
-    \b
-    Examples:
-      verl-npu mindspeed --list
-      verl-npu mindspeed --check 'use_flash_attn=True swap_optimizer=True'
-      verl-npu mindspeed --check "$(cat run.sh)"
+    Exit status: 0 if nothing is refused, 1 if an override is, 2 for a wrong call.
     """
     if as_list == (text is not None):
         raise click.UsageError("give either --list or --check OVERRIDES")
@@ -105,17 +107,16 @@ def _list(contract: Contract, source: str, as_json: bool) -> None:
         ]
         click.echo(json.dumps({"source": source, "features": rows}, indent=2))
         return
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(source, markup=False)
+    terminal.echo(source)
     for entry in CATALOGUE:
-        here = Text("no ", "red") if missing(entry, contract) else Text("yes", "green")
+        here = terminal.styled("no ", "red") if missing(entry, contract) else terminal.styled("yes", "green")
         documented = f"in MindSpeed's documents since {entry.documented}"
         if entry.documented == "-":
             documented = "not in MindSpeed's documents for verl"
         notes = "; ".join(filter(None, (entry.constraint, documented)))
-        console.print(Text.assemble(here, "  ", (entry.name, "bold"), "  ", (notes, "dim")))
+        terminal.line(here, "  ", terminal.styled(entry.name, "bold"), "  ", terminal.styled(notes, "dim"))
         for override in entry.overrides:
-            console.print(f"       {override}", markup=False)
+            terminal.echo(f"       {override}")
 
 
 def _judge(request: Request, contract: Contract) -> _Verdict:
@@ -156,12 +157,7 @@ def _print(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> N
     if any(verdict.not_judged for verdict in verdicts):
         lines.append("note: to have the rest judged as well, write each value in the place of its variable")
     for line in lines:
-        click.echo(_printable(line))
-
-
-def _printable(text: str) -> str:
-    """Return `text` with control characters written out: what a user pastes must not steer the terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        terminal.echo(line)
 
 
 def _apart(one: _Verdict, other: _Verdict, contract: Contract) -> list[str]:

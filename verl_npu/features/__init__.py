@@ -8,9 +8,9 @@ from .. import environment
 from ..registry.apply.engine import Registry
 from ..registry.patch import Feature
 from ..registry.policy import Policy
-from .upstreams import UPSTREAMS, locks_folder
+from .upstreams import PATCH_MODULES, UPSTREAMS, locks_folder
 
-__all__ = ["UPSTREAMS", "load", "locks_folder", "make_registry"]
+__all__ = ["PATCH_MODULES", "UPSTREAMS", "load", "locks_folder", "make_registry"]
 
 
 def load() -> Sequence[Feature]:
@@ -43,4 +43,5 @@ def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], Non
         ),
         warn=warn,
         changed=changed,
+        patch_modules=PATCH_MODULES,
     )

@@ -6,8 +6,9 @@ the `npu` device, not what a real NPU's numbers, HCCL or speed would be.
 
 from __future__ import annotations
 
-import os
 import sys
+
+from .. import environment
 
 # Typing and pathlib would cost every `import torch` more than all else that is here.
 TYPE_CHECKING = False
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 __all__ = [
-    "DEVICES",
     "device_count_configured",
     "expose",
     "load",
@@ -24,17 +24,14 @@ __all__ = [
     "requested",
 ]
 
-DEVICES = "VERL_NPU_VIRTUAL"
-
 
 def requested(environ: Mapping[str, str] | None = None) -> bool:
     """Whether the environment asks for virtual NPUs: `VERL_NPU_VIRTUAL` is set, not empty and not "0"."""
-    value = (os.environ if environ is None else environ).get(DEVICES, "")
-    return value.strip() not in ("", "0")
+    return environment.VIRTUAL.text(environ) != "0"
 
 
 def device_count_configured() -> int:
-    """The number of NPUs that this machine pretends to have; 0 where none was asked for.
+    """The number of NPUs that this machine pretends to have; 0 if none was asked for.
 
     Raises:
         SettingError: `VERL_NPU_VIRTUAL` is not a number of NPUs.
@@ -53,7 +50,7 @@ def expose() -> None:
 
     Raises:
         RealAscendError: a real torch_npu is installed.
-        SettingError: `VERL_NPU_VIRTUAL` is not a number of NPUs.
+        SettingError: a variable of the virtual Ascend has a value that is not understood.
     """
     from ..registry.apply import hooks
     from . import exposure
@@ -69,7 +66,8 @@ def load() -> None:
     """Bring everything up in this process, once: device, hccl, `torch.npu`, `torch_npu`, `acl`, `npu-smi`, CANN.
 
     Raises:
-        VirtualError: one of its subclasses, with one line on what to do.
+        VirtualError: one of its subclasses says what is missing.
+        SettingError: a variable of the virtual Ascend has a value that is not understood.
     """
     from . import loading
 
@@ -78,12 +76,12 @@ def load() -> None:
 
 def loaded() -> bool:
     """Whether the virtual Ascend is up in this process."""
-    loading = sys.modules.get(f"{__name__}.loading")
-    return loading is not None and bool(loading.is_loaded())
+    extension = sys.modules.get(f"{__name__}.device.extension")
+    return extension is not None and bool(extension.is_loaded())
 
 
 def _offer_rollout(module: ModuleType) -> None:
-    """Enter the rollout engine into upstream's registry: here only, never on real NPUs."""
+    """Enter the rollout engine into upstream's registry: only here, never on real NPUs."""
     from .rollout import register_rollout
 
     register_rollout(module)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.machinery
+import os
 import sys
 from pathlib import Path
 
-from verl_npu.virtual import DEVICES
-from verl_npu.virtual.errors import RealAscendError
+from .. import environment
+from ..errors import RealAscendError
+
+__all__ = ["SITE", "expose", "withdraw"]
 
 SITE = Path(__file__).parent / "site"
 
@@ -21,19 +24,33 @@ def expose() -> None:
     folder = str(SITE)
     found = _foreign_torch_npu(folder)
     if found is not None:
+        name = environment.VIRTUAL.name
         raise RealAscendError(
-            f"{DEVICES} asks for virtual NPUs, but a real torch_npu is installed ({found}): unset {DEVICES}, "
-            "or use an environment without torch_npu"
+            subject=f"virtual NPUs, for which {name} asks",
+            expected="an environment without a real torch_npu",
+            found=f"a real torch_npu in {found}",
+            fix=f"unset {name} to use the real NPUs, or use an environment without torch_npu",
         )
     if folder not in sys.path:
         sys.path.append(folder)
+
+
+def withdraw() -> None:
+    """Make `torch_npu` and `acl` not importable again, as if they had never been exposed."""
+    folder = str(SITE)
+    if folder in sys.path:
+        sys.path.remove(folder)
+    for name, module in tuple(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+            del sys.modules[name]
+    importlib.invalidate_caches()
 
 
 def _foreign_torch_npu(ours: str) -> str | None:
     module = sys.modules.get("torch_npu")
     if module is not None:
         origin = getattr(module, "__file__", None)
-        return None if origin is not None and origin.startswith(ours) else str(origin or "imported from nowhere")
+        return None if origin is not None and origin.startswith(ours) else str(origin or "an unknown place")
     # PathFinder and not find_spec: the latter would import nothing either, but also asks other finders on
     # sys.meta_path.
     spec = importlib.machinery.PathFinder.find_spec("torch_npu", [entry for entry in sys.path if entry != ours])

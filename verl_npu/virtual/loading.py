@@ -6,48 +6,53 @@ import importlib
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
 
-from verl_npu.virtual import DEVICES, build, cann, exposure, faults, hccl, hccl_abi, shutdown
-from verl_npu.virtual.errors import TorchError
-from verl_npu.virtual.settings import Copies, Settings
+from .. import environment
+from ..ascend.variables import HCCL_LIBRARY, HOME
+from ..errors import TorchError
+from . import cann, exposure
+from .device import build, extension, shutdown
+from .faults import injection
+from .hccl import backend, library
+from .settings import Settings
+
+__all__ = ["load"]
 
 _lock = threading.RLock()
-_state: dict[str, Any] = {"extension": None, "loading": False}
+_loading = False
+_failure: Exception | None = None
+# What the virtual Ascend sets for this process and its children.
+_SET = ("PATH", HOME, HCCL_LIBRARY)
 
 
 def load() -> None:
     """Load once; a call from within a load (torch_npu imports us back) returns at once.
 
+    All of it is there afterwards, or nothing: after a failure `torch_npu` cannot be imported, and each further call
+    raises the same error.
+
     Raises:
-        VirtualError: see its subclasses.
+        VirtualError: one of its subclasses says what is missing.
+        SettingError: a variable of the virtual Ascend has a value that is not understood.
     """
+    global _failure, _loading
     with _lock:
-        if _state["extension"] is not None or _state["loading"]:
+        if extension.is_loaded() or _loading:
             return
-        _state["loading"] = True
+        if _failure is not None:
+            raise _failure
+        _loading = True
+        before = {name: os.environ.get(name) for name in _SET}
         try:
             _load(Settings.read())
+        except BaseException as error:
+            _failure = error if isinstance(error, Exception) else None
+            _withdraw(before)
+            raise
         finally:
-            _state["loading"] = False
-
-
-def is_loaded() -> bool:
-    """Whether `load` has succeeded in this process."""
-    return _state["extension"] is not None
-
-
-def extension() -> ModuleType:
-    """The compiled device of this process.
-
-    Raises:
-        TorchError: the virtual Ascend is not loaded.
-    """
-    module = _state["extension"]
-    if module is None:
-        raise TorchError(f"the virtual Ascend is not loaded in this process: set {DEVICES}=2 before `import torch`")
-    return module  # type: ignore[no-any-return]
+            _loading = False
 
 
 def _load(settings: Settings) -> None:
@@ -57,36 +62,59 @@ def _load(settings: Settings) -> None:
     _check_torch(torch)
     cann.install(settings.cache, os.environ, settings.cann_version, settings.driver_version)
     compiled = build.load(build.library(torch.__version__, settings.cache))
-    os.environ.setdefault(hccl_abi.VARIABLE, str(hccl_abi.library(settings.cache)))
+    os.environ.setdefault(HCCL_LIBRARY, str(library.library(settings.cache)))
     compiled.configure(settings.devices)
     compiled.set_total_memory(int(settings.memory * (1 << 30)))
-    compiled.set_delayed_copies(settings.copies is Copies.DELAYED)
-    faults.install(compiled, settings.faults)
-    _state["extension"] = compiled
-    try:
-        torch.utils.rename_privateuse1_backend("npu")
-        npu = importlib.import_module("torch_npu.npu")
-        torch._register_device_module("npu", npu)
-        # importlib finds `torch.npu` by this name, as it does on a real NPU.
-        sys.modules.setdefault("torch.npu", npu)
-        torch.utils.generate_methods_for_privateuse1_backend(
-            for_tensor=True, for_module=True, for_storage=True, for_packed_sequence=True
-        )
-        hccl.register(torch)
-        importlib.import_module("torch_npu")
-        shutdown.install()
-    except BaseException:
-        _state["extension"] = None
-        raise
+    compiled.set_delayed_copies(settings.delayed_copies)
+    injection.install(compiled, settings.faults)
+    extension.hold(compiled)
+    _register(torch)
+
+
+def _withdraw(before: Mapping[str, str | None]) -> None:
+    extension.hold(None)
+    torch = sys.modules.get("torch")
+    npu = sys.modules.pop("torch.npu", None)
+    if npu is not None and getattr(torch, "npu", None) is npu:
+        del torch.npu  # type: ignore[union-attr]  # there is a torch if it has npu
+    exposure.withdraw()
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _register(torch: ModuleType) -> None:
+    torch.utils.rename_privateuse1_backend("npu")
+    npu = importlib.import_module("torch_npu.npu")
+    torch._register_device_module("npu", npu)
+    # importlib finds `torch.npu` by this name, as it does on a real NPU.
+    sys.modules.setdefault("torch.npu", npu)
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=True, for_module=True, for_storage=True, for_packed_sequence=True
+    )
+    backend.register(torch)
+    importlib.import_module("torch_npu")
+    shutdown.install()
 
 
 def _check_torch(torch: ModuleType) -> None:
+    name = environment.VIRTUAL.name
     if sys.platform != "linux":
-        raise TorchError(f"the virtual Ascend runs on Linux, found {sys.platform}")
+        raise TorchError(subject="the virtual Ascend", expected="Linux", found=sys.platform, fix=f"unset {name}")
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", "npu"):
         raise TorchError(
-            f"another backend holds torch's private device as {taken!r}: unset {DEVICES}, or uninstall that backend"
+            subject="torch's device for other backends (PrivateUse1)",
+            expected="that no other backend has taken it",
+            found=f"that the backend {taken!r} has",
+            fix=f"unset {name}, or uninstall that backend",
         )
     if hasattr(torch, "npu"):
-        raise TorchError(f"torch.npu exists already: something else registered the device npu; unset {DEVICES}")
+        raise TorchError(
+            subject="torch.npu",
+            expected="that it does not exist before the virtual Ascend is loaded",
+            found="that something else has registered the device npu",
+            fix=f"unset {name}",
+        )

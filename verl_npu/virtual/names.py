@@ -1,4 +1,4 @@
-"""The public names of the torch_npu that is pretended.
+"""The public names of the torch_npu that the virtual Ascend pretends to be.
 
 They are in names.json, which scripts/maintain/record_names.py makes from the wheels.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-__all__ = ["of_module"]
+__all__ = ["RECORDED", "of_module"]
 
 RECORDED = Path(__file__).with_name("names.json")
 
@@ -22,8 +22,8 @@ def _recorded() -> dict[str, dict[str, str]]:
 
 
 def of_module(module: str, version: str) -> list[str]:
-    """What a module offers in a version: of the oldest recorded one, where that is older still."""
-    # A name's first version and, where it went, the first without it.
+    """The names that a module offers in a version, or in the oldest recorded version if that is newer."""
+    # Each name's first version and, if it was removed, the first version without it.
     spans = {name: [Version(v) for v in text.split()] for name, text in _recorded().get(module, {}).items()}
     oldest = min((span[0] for span in spans.values()), default=Version("0"))
     wanted = max(Version(Version(version).base_version), oldest)

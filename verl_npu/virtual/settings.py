@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
-from verl_npu.virtual import DEVICES
-from verl_npu.virtual.errors import SettingError
-from verl_npu.virtual.faults import FAULTS, Fault, parse
+from .. import environment
+from ..errors import SettingError
+from ..variable import Text
+from .faults.grammar import Fault, parse
 
-CACHE = "VERL_NPU_CACHE"
-CANN_VERSION = "VERL_NPU_VIRTUAL_CANN_VERSION"
-COPIES = "VERL_NPU_VIRTUAL_COPIES"
-DRIVER_VERSION = "VERL_NPU_VIRTUAL_DRIVER_VERSION"
-MEMORY = "VERL_NPU_VIRTUAL_MEMORY"
-TORCH_NPU_VERSION = "VERL_NPU_VIRTUAL_TORCH_NPU_VERSION"
-
-MAX_DEVICES = 64  # kMaxDevices in csrc/runtime.h
-USUAL_CANN = "8.3.RC1"
-USUAL_DRIVER = "25.2.0"
-USUAL_TORCH_NPU = "2.7.1"
-USUAL_MEMORY = 64.0  # GiB; kUsualMemory in csrc/allocator.h
-
-
-class Copies(Enum):
-    """When a non-blocking copy between host and NPU is there."""
-
-    IMMEDIATE = "immediate"
-    DELAYED = "delayed"  # when it is waited for
+__all__ = ["Settings", "cache_folder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,76 +22,58 @@ class Settings:
     devices: int
     cache: Path
     torch_npu_version: str
-    cann_version: str = USUAL_CANN
-    driver_version: str = USUAL_DRIVER
-    memory: float = USUAL_MEMORY
-    copies: Copies = Copies.IMMEDIATE
-    faults: tuple[Fault, ...] = ()
+    cann_version: str
+    driver_version: str
+    memory: float
+    """The memory of one NPU, in GiB."""
+    delayed_copies: bool
+    """Whether a non-blocking copy between host and NPU has arrived only when it is waited for."""
+    faults: tuple[Fault, ...]
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Parse the environment.
 
         Raises:
-            SettingError: a variable has a value that means nothing.
+            SettingError: a variable has a value that is not understood, or no NPU is asked for.
         """
-        env = os.environ if environ is None else environ
         return cls(
-            devices=_devices(env.get(DEVICES, "")),
-            cache=_cache(env),
-            torch_npu_version=_version(env, TORCH_NPU_VERSION, USUAL_TORCH_NPU),
-            cann_version=_version(env, CANN_VERSION, USUAL_CANN),
-            driver_version=_version(env, DRIVER_VERSION, USUAL_DRIVER),
-            memory=_memory(env.get(MEMORY, "")),
-            copies=_copies(env.get(COPIES, "")),
-            faults=parse(env.get(FAULTS, "")),
+            devices=_devices(environ),
+            cache=cache_folder(environ),
+            torch_npu_version=_version(environment.VIRTUAL_TORCH_NPU_VERSION, environ),
+            cann_version=_version(environment.VIRTUAL_CANN_VERSION, environ),
+            driver_version=_version(environment.VIRTUAL_DRIVER_VERSION, environ),
+            memory=environment.VIRTUAL_MEMORY.read(environ),
+            delayed_copies=environment.VIRTUAL_COPIES.read(environ) == "delayed",
+            faults=parse(environment.VIRTUAL_FAULTS.read(environ)),
         )
 
 
-def _devices(value: str) -> int:
-    text = value.strip()
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_DEVICES):
-        raise SettingError(
-            f"{DEVICES}={value!r}: expected a number of NPUs from 1 to {MAX_DEVICES}; set {DEVICES}=2 (0 or "
-            "unset: none)"
-        )
-    return int(text)
-
-
-def _version(env: Mapping[str, str], name: str, usual: str) -> str:
-    text = env.get(name, "").strip()
-    # They become parts of file names and of text that programs parse.
-    if not all(character.isascii() and (character.isalnum() or character in ".+-_") for character in text):
-        raise SettingError(f"{name}={text!r}: expected a version like {usual}; set {name}={usual}, or unset it")
-    return text or usual
-
-
-def _memory(value: str) -> float:
-    text = value.strip()
-    if not text:
-        return USUAL_MEMORY
-    try:
-        memory = float(text)
-    except ValueError:
-        memory = 0.0
-    if not (math.isfinite(memory) and memory > 0):
-        raise SettingError(f"{MEMORY}={value!r}: expected the GiB of an NPU, above 0; set {MEMORY}=64, or unset it")
-    return memory
-
-
-def _copies(value: str) -> Copies:
-    text = value.strip()
-    if not text:
-        return Copies.IMMEDIATE
-    try:
-        return Copies(text)
-    except ValueError:
-        expected = " or ".join(mode.value for mode in Copies)
-        raise SettingError(f"{COPIES}={value!r}: expected {expected}; set {COPIES}=delayed, or unset it") from None
-
-
-def _cache(env: Mapping[str, str]) -> Path:
-    if own := env.get(CACHE):
-        return Path(own) / "virtual"
-    base = env.get("XDG_CACHE_HOME")
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder of what is compiled once per machine."""
+    if own := environment.CACHE.read(environ):
+        # Absolute at once: a process that changes its folder later would look elsewhere.
+        return Path(own).absolute() / "virtual"
+    base = (os.environ if environ is None else environ).get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "verl-npu" / "virtual"
+
+
+def _devices(environ: Mapping[str, str] | None) -> int:
+    devices = int(environment.VIRTUAL.read(environ))
+    if devices == 0:
+        name = environment.VIRTUAL.name
+        raise SettingError(
+            subject=name,
+            expected="a number of virtual NPUs, because torch_npu is the virtual one",
+            found="none",
+            fix=f"set {name}=2",
+        )
+    return devices
+
+
+def _version(variable: Text, environ: Mapping[str, str] | None) -> str:
+    text = variable.read(environ)
+    # Versions become parts of file names and of text that programs parse.
+    if not all(character.isascii() and (character.isalnum() or character in ".+-_") for character in text):
+        raise variable.refuse(text, f"set {variable.name}={variable.default}, or unset it")
+    return text

@@ -11,38 +11,43 @@ import shutil
 import sys
 from pathlib import Path
 
-from verl_npu.virtual import build, hccl_abi
-from verl_npu.virtual.errors import VirtualError
-from verl_npu.virtual.settings import Settings
+from ..errors import VerlNpuError
+from .device import build
+from .hccl import library
+from .settings import cache_folder
+
+__all__ = ["ship"]
 
 
 def ship(torch_version: str, cache: Path) -> list[Path]:
-    """Where the package now has the device for this torch, and libhccl.so; compiles them where the cache has none.
+    """Copy the device for this torch, and libhccl.so, into the package, and return their paths.
+
+    What the cache lacks is compiled.
 
     Raises:
         BuildError: it cannot be compiled.
     """
-    return [_copy(build.library(torch_version, cache)), _copy(hccl_abi.library(cache))]
+    return [_copy(build.library(torch_version, cache)), _copy(library.library(cache))]
 
 
-def _copy(library: Path) -> Path:
-    shipped = build.PREBUILT / library.parent.name / library.name
+def _copy(compiled: Path) -> Path:
+    shipped = build.PREBUILT / compiled.parent.name / compiled.name
     if not shipped.is_file():
         shipped.parent.mkdir(parents=True, exist_ok=True)
         fresh = shipped.with_name(f"{shipped.name}.{os.getpid()}")
-        shutil.copyfile(library, fresh)
+        shutil.copyfile(compiled, fresh)
         os.replace(fresh, shipped)  # atomic: nobody sees half a library
     return shipped
 
 
 def main() -> None:
-    """Ship for the torch of this environment, and print where."""
+    """Ship for the torch of this environment, and print the paths."""
     import torch
 
     try:
-        for path in ship(torch.__version__, Settings.read({**os.environ, "VERL_NPU_VIRTUAL": "1"}).cache):
+        for path in ship(torch.__version__, cache_folder()):
             print(path)
-    except VirtualError as error:
+    except VerlNpuError as error:
         sys.exit(f"verl-npu: {error}")
 
 

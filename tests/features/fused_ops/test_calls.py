@@ -21,7 +21,7 @@ def recorded() -> dict[str, dict[str, list[list[dict[str, Any]]]]]:
     if path.is_file():
         record = json.loads(path.read_text())
         return {record["torch_npu"]: {name: [parameters] for name, parameters in record["operators"].items()}}
-    from verl_npu.virtual import schemas
+    from verl_npu.virtual.operators import schemas
 
     return {
         version: {name: [_parameters(text) for text in texts] for name, texts in schemas.of_version(version).items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import cast
 
 from ..patch import Action
@@ -32,11 +32,26 @@ def modules_since(module: ModuleType) -> Iterator[ModuleType]:
     These are the module itself, those imported while it was executed, and those still being executed, which imported
     it. A scan of all modules would cost milliseconds for each patched module.
     """
-    reached = False
-    for other in all_modules():
-        reached = reached or other is module
-        if reached or getattr(namespace(other).get("__spec__"), "_initializing", False):
-            yield other
+    found = {id(other): other for other in _being_executed()}
+    # The newest modules are the last ones of sys.modules.
+    for other in reversed(tuple(sys.modules.values())):
+        if issubclass(type(other), ModuleType):
+            found[id(other)] = other
+        if other is module:
+            break
+    return iter(found.values())
+
+
+def _being_executed() -> Iterator[ModuleType]:
+    """The modules whose own code is on the stack of some thread."""
+    for frame in tuple(sys._current_frames().values()):
+        current: FrameType | None = frame
+        while current is not None:
+            if current.f_code.co_name == "<module>":
+                module = sys.modules.get(current.f_globals.get("__name__", ""))
+                if module is not None and issubclass(type(module), ModuleType):
+                    yield module
+            current = current.f_back
 
 
 def find_copies(bindings: Sequence[Binding], modules: Iterable[ModuleType], tree: SourceTree) -> dict[str, list[Slot]]:
@@ -55,8 +70,9 @@ def find_copies(bindings: Sequence[Binding], modules: Iterable[ModuleType], tree
         for binding, slot in _names(module, objects):
             found[binding.patch.id].append(slot)
         if objects and _is_upstreams(contents, tree):
-            for key, value in tuple(contents.items()):
-                if _can_hold(value) and id(value) not in seen:
+            holders = [(key, value) for key, value in tuple(contents.items()) if _CAN_HOLD[type(value)]]
+            for key, value in holders:
+                if id(value) not in seen:
                     seen.add(id(value))
                     for binding, where in _inside(value, objects):
                         left[binding.patch.id].append(f"{contents.get('__name__')}.{key}{where}")
@@ -100,9 +116,18 @@ def _is_upstreams(contents: Mapping[str, object], tree: SourceTree) -> bool:
     return name == "__main__" or tree.covers(name.partition(".")[0])
 
 
-def _can_hold(value: object) -> bool:
-    # By type and not by isinstance, which asks the __class__ of a lazy object and may wake it.
-    return type(value) in _HOLDERS or issubclass(type(value), type)
+class _Kinds(dict[type, bool]):
+    """Whether an object of a type can hold others, by its type: tens of thousands of objects are asked for it.
+
+    By type and not by isinstance, which asks the __class__ of a lazy object and may wake it.
+    """
+
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = answer = kind in _HOLDERS or issubclass(kind, type)
+        return answer
+
+
+_CAN_HOLD = _Kinds()
 
 
 def _is_filled(cell: CellType) -> bool:

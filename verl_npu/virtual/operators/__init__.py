@@ -1,12 +1,12 @@
 """Reference operators of torch_npu: what the documentation of op-plugin says, in plain torch.
 
-They run wherever their tensors are. Differentiable exactly where the real operator has an autograd formula
-(op-plugin's derivatives.yaml); elsewhere a gradient raises.
+They run on the device of their tensors. They are differentiable if the real operator has an autograd formula
+(op-plugin's derivatives.yaml); otherwise a gradient raises.
 """
 
 from __future__ import annotations
 
-from verl_npu.virtual.operators.activation import (
+from .activation import (
     fast_gelu,
     npu_fast_gelu,
     npu_gelu,
@@ -14,24 +14,24 @@ from verl_npu.virtual.operators.activation import (
     npu_silu,
     npu_swiglu,
 )
-from verl_npu.virtual.operators.attention import npu_fusion_attention
-from verl_npu.virtual.operators.gating import npu_moe_gating_top_k, npu_moe_gating_top_k_softmax
-from verl_npu.virtual.operators.grouped import npu_grouped_matmul, npu_grouped_matmul_add_
-from verl_npu.virtual.operators.inference import npu_fused_infer_attention_score, npu_fused_infer_attention_score_v2
-from verl_npu.virtual.operators.layout import npu_dtype_cast, npu_format_cast, npu_format_cast_
-from verl_npu.virtual.operators.loss import npu_cross_entropy_loss
-from verl_npu.virtual.operators.matrix import npu_bmmV2, npu_linear
-from verl_npu.virtual.operators.norm import npu_add_rms_norm, npu_rms_norm
-from verl_npu.virtual.operators.optimizer import npu_apply_adam_w
-from verl_npu.virtual.operators.permutation import (
+from .attention import npu_fusion_attention
+from .gating import npu_moe_gating_top_k, npu_moe_gating_top_k_softmax
+from .grouped import npu_grouped_matmul, npu_grouped_matmul_add_
+from .inference import npu_fused_infer_attention_score, npu_fused_infer_attention_score_v2
+from .layout import npu_dtype_cast, npu_format_cast, npu_format_cast_
+from .loss import npu_cross_entropy_loss
+from .matrix import npu_bmmV2, npu_linear
+from .norm import npu_add_rms_norm, npu_rms_norm
+from .optimizer import npu_apply_adam_w
+from .permutation import (
     npu_moe_token_permute,
     npu_moe_token_permute_with_routing_map,
     npu_moe_token_unpermute,
     npu_moe_token_unpermute_with_routing_map,
 )
-from verl_npu.virtual.operators.ring import npu_fusion_attention_grad, npu_ring_attention_update
-from verl_npu.virtual.operators.rotary import npu_apply_rotary_pos_emb, npu_rotary_mul
-from verl_npu.virtual.operators.routing import (
+from .ring import npu_fusion_attention_grad, npu_ring_attention_update
+from .rotary import npu_apply_rotary_pos_emb, npu_rotary_mul
+from .routing import (
     npu_moe_compute_expert_tokens,
     npu_moe_finalize_routing,
     npu_moe_init_routing_v2,

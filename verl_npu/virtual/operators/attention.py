@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from verl_npu.virtual.operators.heads import Layout, by_head, from_head, layout_of, sequences_of
-from verl_npu.virtual.operators.masks import UNBOUNDED, Rule, check_prefix, rule_of
-from verl_npu.virtual.operators.scores import How, attend
+from .heads import Layout, by_head, from_head, layout_of, sequences_of
+from .masks import UNBOUNDED, Rule, check_prefix, rule_of
+from .scores import How, attend
 
 __all__ = ["check", "dense", "npu_fusion_attention", "refuse"]
 
@@ -81,7 +80,7 @@ def npu_fusion_attention(
     return out, top, total, query.new_empty(0), 0, 0, 0
 
 
-def refuse(**arguments: Any) -> None:
+def refuse(**arguments: object) -> None:
     """Raise NotImplementedError for the first argument that is given."""
     for name, value in arguments.items():
         if value is not None:

@@ -3,10 +3,13 @@ and torch_npu-npu_moe_gating_top_k.md."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from verl_npu.virtual.operators.gradient import without_formula
+from .gradient import without_formula
 
 
 def npu_moe_gating_top_k_softmax(
@@ -75,27 +78,12 @@ def npu_moe_gating_top_k(
         raise NotImplementedError(
             "npu_moe_gating_top_k: input_ids and tid2eid are not implemented by the virtual Ascend"
         )
-    experts = x.shape[-1]
-    for name, value, good in (
-        ("k", k, 0 < k <= experts),
-        ("group_count", group_count, group_count > 0 and experts % max(group_count, 1) == 0),
-        ("k_group", k_group, 0 < k_group <= group_count and k <= k_group * experts // max(group_count, 1)),
-        ("group_select_mode", group_select_mode, group_select_mode in (0, 1)),
-        ("renorm", renorm, renorm == 0),
-        ("norm_type", norm_type, norm_type in (0, 1)),
-    ):
-        if not good:
-            raise RuntimeError(f"npu_moe_gating_top_k: {name}={value} is out of range for {experts} experts")
+    groups = _Groups(group_count, k_group, group_select_mode)
+    _check_gating(x.shape[-1], k, groups, renorm, norm_type)
 
     def compute() -> tuple[Tensor, ...]:
         scores = torch.sigmoid(x.float()) if norm_type else torch.softmax(x.float(), dim=-1)
-        wanted = scores if bias is None else scores + bias.float()
-        if group_count > 1:
-            groups = wanted.unflatten(-1, (group_count, -1))
-            best = groups.amax(-1) if group_select_mode == 0 else groups.topk(2, dim=-1)[0].sum(-1)
-            dropped = torch.ones_like(best, dtype=torch.bool).scatter(-1, _greatest(best, k_group), False)
-            wanted = groups.masked_fill(dropped.unsqueeze(-1), float("-inf")).flatten(-2)
-        chosen = _greatest(wanted, k)
+        chosen = _greatest(groups.best(scores if bias is None else scores + bias.float()), k)
         weights = scores.gather(-1, chosen)
         if norm_type:
             weights = weights / (weights.sum(-1, keepdim=True) + eps)
@@ -104,6 +92,45 @@ def npu_moe_gating_top_k(
 
     weights, chosen, scores = without_formula("npu_moe_gating_top_k", (x, bias), compute)
     return weights, chosen, scores
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Of how many groups of experts how many are looked at, and what a group is worth."""
+
+    count: int
+    chosen: int
+    mode: int
+
+    def limits(self, k: int, experts: int) -> Sequence[tuple[str, int, bool]]:
+        """Each argument's name, its value, and whether that is within its range."""
+        size = experts // max(self.count, 1)
+        return (
+            ("group_count", self.count, self.count > 0 and experts % max(self.count, 1) == 0),
+            ("k_group", self.chosen, 0 < self.chosen <= self.count and k <= self.chosen * size),
+            ("group_select_mode", self.mode, self.mode in (0, 1)),
+        )
+
+    def best(self, scores: Tensor) -> Tensor:
+        """The scores [T,E], those of experts outside the best groups -inf."""
+        if self.count == 1:
+            return scores
+        groups = scores.unflatten(-1, (self.count, -1))
+        worth = groups.amax(-1) if self.mode == 0 else groups.topk(2, dim=-1)[0].sum(-1)
+        dropped = torch.ones_like(worth, dtype=torch.bool).scatter(-1, _greatest(worth, self.chosen), False)
+        return groups.masked_fill(dropped.unsqueeze(-1), float("-inf")).flatten(-2)
+
+
+def _check_gating(experts: int, k: int, groups: _Groups, renorm: int, norm_type: int) -> None:
+    limits = (
+        ("k", k, 0 < k <= experts),
+        *groups.limits(k, experts),
+        ("renorm", renorm, renorm == 0),
+        ("norm_type", norm_type, norm_type in (0, 1)),
+    )
+    for name, value, good in limits:
+        if not good:
+            raise RuntimeError(f"npu_moe_gating_top_k: {name}={value} is out of range for {experts} experts")
 
 
 def _greatest(scores: Tensor, k: int) -> Tensor:

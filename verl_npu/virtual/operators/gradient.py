@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import NoReturn, Protocol
 
 import torch
+
+__all__ = ["without_formula"]
+
+
+class _Context(Protocol):
+    """What torch.autograd.Function keeps from forward to backward."""
+
+    name: str
 
 
 class _NoFormula(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, name: str, compute: Callable[[], tuple[torch.Tensor, ...]], *inputs: Any) -> Any:
+    def forward(
+        ctx: _Context, name: str, compute: Callable[[], tuple[torch.Tensor, ...]], *inputs: object
+    ) -> tuple[torch.Tensor, ...]:
         ctx.name = name
         return compute()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: _Context, *gradients: torch.Tensor) -> NoReturn:
         raise RuntimeError(f"derivative for npu::{ctx.name} is not implemented")
 
 
 def without_formula(
-    name: str, inputs: tuple[Any, ...], compute: Callable[[], tuple[torch.Tensor, ...]]
+    name: str, inputs: tuple[object, ...], compute: Callable[[], tuple[torch.Tensor, ...]]
 ) -> tuple[torch.Tensor, ...]:
-    """Run `compute`; where one of `inputs` requires a gradient, the results raise in backward, with the operator's
+    """Run `compute`. If one of `inputs` requires a gradient, the results raise in backward, with the operator's
     name."""
     results: tuple[torch.Tensor, ...] = _NoFormula.apply(name, compute, *inputs)
     return results

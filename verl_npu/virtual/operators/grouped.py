@@ -3,15 +3,14 @@ torch_npu-npu_grouped_matmul_add_.md."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from verl_npu.virtual.operators.gradient import without_formula
-from verl_npu.virtual.operators.layout import dtype_of
+from .gradient import without_formula
+from .layout import dtype_of
 
 
 def npu_grouped_matmul(
@@ -19,15 +18,15 @@ def npu_grouped_matmul(
     weight: Sequence[Tensor],
     *,
     bias: Sequence[Tensor] | None = None,
-    scale: Any = None,
-    offset: Any = None,
-    antiquant_scale: Any = None,
-    antiquant_offset: Any = None,
-    per_token_scale: Any = None,
+    scale: Sequence[Tensor] | None = None,
+    offset: Sequence[Tensor] | None = None,
+    antiquant_scale: Sequence[Tensor] | None = None,
+    antiquant_offset: Sequence[Tensor] | None = None,
+    per_token_scale: Sequence[Tensor] | None = None,
     group_list: Tensor | Sequence[int] | None = None,
-    activation_input: Any = None,
-    activation_quant_scale: Any = None,
-    activation_quant_offset: Any = None,
+    activation_input: Sequence[Tensor] | None = None,
+    activation_quant_scale: Sequence[Tensor] | None = None,
+    activation_quant_offset: Sequence[Tensor] | None = None,
     split_item: int = 0,
     group_type: int | None = None,
     group_list_type: int = 0,
@@ -49,23 +48,7 @@ def npu_grouped_matmul(
         RuntimeError: groups that do not cover x, unknown types; and in backward.
         NotImplementedError: quantisation, activations, (index, count) pairs.
     """
-    _refuse(
-        scale=scale,
-        offset=offset,
-        antiquant_scale=antiquant_scale,
-        antiquant_offset=antiquant_offset,
-        per_token_scale=per_token_scale,
-        activation_input=activation_input,
-        activation_quant_scale=activation_quant_scale,
-        activation_quant_offset=activation_quant_offset,
-        act_type=act_type or None,
-        tuning_config=tuning_config,
-        x_dtype=x_dtype,
-        weight_dtype=weight_dtype,
-        scale_dtype=scale_dtype,
-        per_token_scale_dtype=per_token_scale_dtype,
-        group_list_type=group_list_type if group_list_type == 2 else None,
-    )
+    _refuse_unwritten(locals())
     if split_item not in (0, 1, 2, 3):
         raise RuntimeError(f"npu_grouped_matmul: split_item must be 0, 1, 2 or 3, but got {split_item}")
     kind = -1 if group_type is None else group_type
@@ -121,10 +104,31 @@ def npu_grouped_matmul_add_(
     return input
 
 
-def _refuse(**arguments: Any) -> None:
-    for name, value in arguments.items():
-        if value is not None:
-            raise NotImplementedError(f"npu_grouped_matmul: {name}={value!r} is not implemented by the virtual Ascend")
+_UNWRITTEN = (
+    "scale",
+    "offset",
+    "antiquant_scale",
+    "antiquant_offset",
+    "per_token_scale",
+    "activation_input",
+    "activation_quant_scale",
+    "activation_quant_offset",
+    "tuning_config",
+    "x_dtype",
+    "weight_dtype",
+    "scale_dtype",
+    "per_token_scale_dtype",
+)
+
+
+def _refuse_unwritten(given: Mapping[str, object]) -> None:
+    used = {name: given[name] is not None for name in _UNWRITTEN}
+    used |= {"act_type": bool(given["act_type"]), "group_list_type": given["group_list_type"] == 2}
+    for name, refused in used.items():
+        if refused:
+            raise NotImplementedError(
+                f"npu_grouped_matmul: {name}={given[name]!r} is not implemented by the virtual Ascend"
+            )
 
 
 def _ends(group_list: Tensor | Sequence[int] | None, kind: int, extent: int) -> list[int]:

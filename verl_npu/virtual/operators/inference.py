@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from verl_npu.virtual.operators.gradient import without_formula
-from verl_npu.virtual.operators.masks import UNBOUNDED, Rule, SparseMode
-from verl_npu.virtual.operators.scores import How, attend
-from verl_npu.virtual.operators.sequences import cache_lengths, cached, joined, sequences
+from .gradient import without_formula
+from .masks import UNBOUNDED, Rule, SparseMode
+from .scores import How, attend
+from .sequences import cache_lengths, cached, joined, sequences
 
 __all__ = ["npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"]
 
@@ -75,18 +75,8 @@ def npu_fused_infer_attention_score(
         NotImplementedError: quantisation, pse_shift, rope, shared prefixes, padding sizes, sparse modes above 4.
     """
     _refuse("npu_fused_infer_attention_score", locals(), _UNWRITTEN)
-    if input_layout not in _LAYOUTS:
-        raise RuntimeError(
-            f"npu_fused_infer_attention_score: input_layout should be {'/'.join(_LAYOUTS)}, but got {input_layout!r}"
-        )
-    if not 0 <= sparse_mode <= 4:
-        raise NotImplementedError(f"npu_fused_infer_attention_score: sparse_mode {sparse_mode} (0 to 4 are written)")
     key_heads = num_key_value_heads or num_heads
-    if num_heads % key_heads:
-        raise RuntimeError(
-            f"npu_fused_infer_attention_score: num_heads ({num_heads}) must be a multiple of num_key_value_heads "
-            f"({key_heads})"
-        )
+    _check(input_layout, sparse_mode, num_heads, key_heads)
 
     def compute() -> tuple[Tensor, ...]:
         queries = sequences(query, input_layout, num_heads, actual_seq_lengths)
@@ -97,22 +87,8 @@ def npu_fused_infer_attention_score(
             lengths = cache_lengths(actual_seq_lengths_kv, len(queries))
             keys = cached(key, block_table, block_size, key_heads, lengths)
             values = cached(value, block_table, block_size, key_heads, lengths)
-        if not len(queries) == len(keys) == len(values):
-            raise RuntimeError(
-                f"npu_fused_infer_attention_score: {len(queries)} sequences of queries, but {len(keys)} of keys and "
-                f"{len(values)} of values"
-            )
-        outs, lses = [], []
-        for number, (q, k, v) in enumerate(zip(queries, keys, values, strict=True)):
-            rule = _rule(
-                atten_mask, number, len(queries), q.shape[1], k.shape[1], sparse_mode, pre_tokens, next_tokens
-            )
-            keep = rule.keep(q.shape[1], k.shape[1], q.device)
-            while keep is not None and keep.dim() < 4:
-                keep = keep.unsqueeze(0)
-            out, top, total = attend(q[None], k[None], v[None], How(scale), keep)
-            outs.append(out[0])
-            lses.append((top + total.log())[0, ..., :1])
+        rule = Rule(SparseMode(sparse_mode), atten_mask, pre_tokens, next_tokens)
+        outs, lses = _each(queries, keys, values, rule, scale)
         rows = query.shape[{"TND": 0, "BNSD": 2, "BNSD_BSND": 2}.get(input_layout, 1)]
         lse = joined(lses, rows, "TND" if input_layout == "TND" else "BNSD")
         return joined(outs, rows, input_layout), lse if softmax_lse_flag else lse.new_empty(0)
@@ -263,16 +239,46 @@ def _refuse(operator: str, given: Mapping[str, object], unwritten: Sequence[str]
             raise NotImplementedError(f"{operator}: {name} is not implemented by the virtual Ascend")
 
 
-def _rule(
-    mask: Tensor | None, number: int, count: int, rows: int, columns: int, mode: int, before: int, after: int
-) -> Rule:
-    kind = SparseMode(mode)
+def _check(layout: str, mode: int, heads: int, key_heads: int) -> None:
+    name = "npu_fused_infer_attention_score"
+    if layout not in _LAYOUTS:
+        raise RuntimeError(f"{name}: input_layout should be {'/'.join(_LAYOUTS)}, but got {layout!r}")
+    if not 0 <= mode <= 4:
+        raise NotImplementedError(f"{name}: sparse_mode {mode} (0 to 4 are written)")
+    if heads % key_heads:
+        raise RuntimeError(f"{name}: num_heads ({heads}) must be a multiple of num_key_value_heads ({key_heads})")
+
+
+def _each(
+    queries: Sequence[Tensor], keys: Sequence[Tensor], values: Sequence[Tensor], rule: Rule, scale: float
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The attention of each sequence [N,S,D], and the log of the sum of its exponentials [N,S,1]."""
+    if not len(queries) == len(keys) == len(values):
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: {len(queries)} sequences of queries, but {len(keys)} of keys and "
+            f"{len(values)} of values"
+        )
+    outs, lses = [], []
+    for number, (q, k, v) in enumerate(zip(queries, keys, values, strict=True)):
+        own = _rule_of_sequence(rule, number, len(queries), q.shape[1], k.shape[1])
+        keep = own.keep(q.shape[1], k.shape[1], q.device)
+        while keep is not None and keep.dim() < 4:
+            keep = keep.unsqueeze(0)
+        out, top, total = attend(q[None], k[None], v[None], How(scale), keep)
+        outs.append(out[0])
+        lses.append((top + total.log())[0, ..., :1])
+    return outs, lses
+
+
+def _rule_of_sequence(rule: Rule, number: int, count: int, rows: int, columns: int) -> Rule:
+    kind, mask = rule.mode, rule.mask
     if mask is not None and mask.dim() > 2 and mask.shape[0] == count:
         mask = mask[number]
-    if rows == 1 and mode:  # documented: one query at a time has no sparse mode, and its mask is whole
+    if rows == 1 and kind is not SparseMode.DEFAULT:
+        # Documented: one query at a time has no sparse mode, and its mask is whole.
         kind = SparseMode.ALL
         if mask is not None and tuple(mask.shape[-2:]) == (2048, 2048):
             mask = None
     if mask is not None and kind in (SparseMode.DEFAULT, SparseMode.ALL):
         mask = mask[..., :rows, :columns]
-    return Rule(kind, mask, before, after)
+    return Rule(kind, mask, rule.before, rule.after)

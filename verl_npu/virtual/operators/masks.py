@@ -58,7 +58,7 @@ class Rule:
         return Rule(mode, mask, self.before, self.after, prefix)
 
     def keep(self, rows: int, columns: int, device: torch.device) -> Tensor | None:
-        """Bool [.., rows, columns], True where a score takes part; None where all do.
+        """Bool [.., rows, columns], True where a score takes part; None if all do.
 
         Without a mask the mode is ignored, causal ones too: that is documented, and attends to the future.
         """
@@ -126,7 +126,7 @@ def _check_mask(rule: Rule, packed: bool) -> None:
 
 
 def check_prefix(rule: Rule, sequences: int) -> None:
-    """Raise RuntimeError where the prefix modes lack a prefix for each sequence."""
+    """Raise RuntimeError if a prefix mode lacks a prefix for each sequence."""
     if rule.mode not in _PREFIXED or rule.mask is None:
         return
     if rule.prefix is None or len(rule.prefix) != sequences or sequences > 32:

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 
 def npu_bmmV2(input: Tensor, mat2: Tensor, output_sizes: list[int]) -> Tensor:
-    """`input @ mat2`, batches broadcast; where `output_sizes` are given, summed over the batches that have size 1
+    """`input @ mat2`, batches broadcast; if `output_sizes` are given, summed over the batches that have size 1
     there (what its own gradient asks for); differentiable.
 
     Shapes: [.., M, K] x [.., K, N] -> [.., M, N].

@@ -5,15 +5,16 @@ aclnnRingAttentionUpdate."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from verl_npu.virtual.operators.attention import check, dense, refuse
-from verl_npu.virtual.operators.gradient import without_formula
-from verl_npu.virtual.operators.heads import Layout, by_head, from_head, layout_of, sequences_of
-from verl_npu.virtual.operators.masks import UNBOUNDED, check_prefix, rule_of
-from verl_npu.virtual.operators.scores import How, through
+from .attention import check, dense, refuse
+from .gradient import without_formula
+from .heads import Layout, by_head, from_head, layout_of, sequences_of
+from .masks import UNBOUNDED, Rule, check_prefix, rule_of
+from .scores import How, through
 
 __all__ = ["npu_fusion_attention_grad", "npu_ring_attention_update"]
 
@@ -78,38 +79,73 @@ def npu_fusion_attention_grad(
         raise RuntimeError(
             f"npu_fusion_attention_grad: dy is {tuple(dy.shape)}, but attention_in {tuple(attention_in.shape)}"
         )
-    top, total, out = softmax_max[..., :1], softmax_sum[..., :1], attention_in
+    known = _Known(attention_in, softmax_max[..., :1], softmax_sum[..., :1])
 
     def compute() -> tuple[Tensor, ...]:
-        if layout is not Layout.TND:
-            check_prefix(rule, query.shape[1 if layout is Layout.SBH else 0])
-            q, k, v = dense(query, key, value, head_num, layout)
-            gradient, result = by_head(dy, layout, head_num), by_head(out, layout, head_num)
-            keep = rule.keep(q.shape[2], k.shape[2], q.device)
-            dq, dk, dv, dpse, dsink = through(q, k, v, gradient, result, top, total, how, keep)
-            return from_head(dq, layout), from_head(dk, layout), from_head(dv, layout), dpse, dsink
-        blocks = sequences_of(query, key, actual_seq_qlen, actual_seq_kvlen)
-        check_prefix(rule, len(blocks))
-        found = [torch.zeros_like(tensor) for tensor in (query, key, value)]
-        to_sink = query.new_empty(0) if sink is None else torch.zeros_like(sink)
-        for number, (rows, columns) in enumerate(blocks):
-            size, width = rows.stop - rows.start, columns.stop - columns.start
-            if size == 0:
-                continue
-            keep = rule.of_sequence(number, len(blocks), size, width).keep(size, width, query.device)
-            q, gradient, result, high, sums = (
-                tensor[rows].transpose(0, 1)[None] for tensor in (query, dy, out, top, total)
-            )
-            k, v = (tensor[columns].transpose(0, 1)[None] for tensor in (key, value))
-            *of_block, _, dsink = through(q, k, v, gradient, result, high, sums, how, keep)
-            for whole, part, where in zip(found, of_block, (rows, columns, columns), strict=True):
-                whole[where] = part[0].transpose(0, 1)
-            to_sink = to_sink + dsink
-        return *found, query.new_empty(0), to_sink
+        if layout is Layout.TND:
+            blocks = sequences_of(query, key, actual_seq_qlen, actual_seq_kvlen)
+            return _packed((query, key, value), dy, known, blocks, how, rule)
+        return _whole((query, key, value), dy, known, head_num, layout, how, rule)
 
     given = (query, key, value, dy, *(tensor for tensor in (pse, sink) if tensor is not None))
     dq, dk, dv, dpse, dsink = without_formula("npu_fusion_attention_grad", given, compute)
     return dq, dk, dv, dpse, dsink
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the forward operator gave: the attention, and its rows' maximum and sum [B,N,S,1], in TND [T,N,1]."""
+
+    attention: Tensor
+    top: Tensor
+    total: Tensor
+
+
+def _whole(
+    inputs: tuple[Tensor, Tensor, Tensor],
+    dy: Tensor,
+    known: _Known,
+    heads: int,
+    layout: Layout,
+    how: How,
+    rule: Rule,
+) -> tuple[Tensor, ...]:
+    """The gradients of query, key, value, pse and sink in a dense layout."""
+    check_prefix(rule, inputs[0].shape[1 if layout is Layout.SBH else 0])
+    q, k, v = dense(*inputs, heads, layout)
+    gradient, result = by_head(dy, layout, heads), by_head(known.attention, layout, heads)
+    keep = rule.keep(q.shape[2], k.shape[2], q.device)
+    dq, dk, dv, dpse, dsink = through(q, k, v, gradient, result, known.top, known.total, how, keep)
+    return from_head(dq, layout), from_head(dk, layout), from_head(dv, layout), dpse, dsink
+
+
+def _packed(
+    inputs: tuple[Tensor, Tensor, Tensor],
+    dy: Tensor,
+    known: _Known,
+    blocks: Sequence[tuple[slice, slice]],
+    how: How,
+    rule: Rule,
+) -> tuple[Tensor, ...]:
+    """The gradients of query, key, value, pse and sink of a packed batch, a sequence at a time."""
+    query, key, value = inputs
+    check_prefix(rule, len(blocks))
+    found = [torch.zeros_like(tensor) for tensor in inputs]
+    to_sink = query.new_empty(0) if how.sink is None else torch.zeros_like(how.sink)
+    for number, (rows, columns) in enumerate(blocks):
+        size, width = rows.stop - rows.start, columns.stop - columns.start
+        if size == 0:
+            continue
+        keep = rule.of_sequence(number, len(blocks), size, width).keep(size, width, query.device)
+        q, gradient, result, top, total = (
+            tensor[rows].transpose(0, 1)[None] for tensor in (query, dy, known.attention, known.top, known.total)
+        )
+        k, v = (tensor[columns].transpose(0, 1)[None] for tensor in (key, value))
+        *of_block, _, dsink = through(q, k, v, gradient, result, top, total, how, keep)
+        for whole, part, where in zip(found, of_block, (rows, columns, columns), strict=True):
+            whole[where] = part[0].transpose(0, 1)
+        to_sink = to_sink + dsink
+    return *found, query.new_empty(0), to_sink
 
 
 def npu_ring_attention_update(

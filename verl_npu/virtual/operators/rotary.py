@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from verl_npu.virtual.operators.gradient import without_formula
+from .gradient import without_formula
 
 WIDEST = 896
 

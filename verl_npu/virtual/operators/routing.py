@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from verl_npu.virtual.operators.gradient import without_formula
+from .gradient import without_formula
 
 
 def npu_moe_init_routing_v2(
@@ -41,53 +41,72 @@ def npu_moe_init_routing_v2(
         RuntimeError: shapes or a range that do not fit, and in backward.
         NotImplementedError: quantisation, and drop_pad_mode 1.
     """
-    name = "npu_moe_init_routing_v2"
     if quant_mode != -1 or offset is not None or x_dtype is not None:
-        raise NotImplementedError(
-            f"{name}: quantisation (quant_mode={quant_mode}) is not implemented by the virtual Ascend"
-        )
+        raise _unwritten(f"quantisation (quant_mode={quant_mode})")
     if drop_pad_mode:
-        raise NotImplementedError(f"{name}: drop_pad_mode {drop_pad_mode} is not implemented by the virtual Ascend")
+        raise _unwritten(f"drop_pad_mode {drop_pad_mode}")
+    first, end = _experts_kept(x, expert_idx, active_expert_range, expert_num)
+
+    def compute() -> tuple[Tensor, ...]:
+        taken, places, counts = _routes(expert_idx, first, end, active_num, by_destination=row_idx_type == 1)
+        return (
+            x[taken],
+            places.to(torch.int32),
+            _tokens(counts, first, expert_tokens_num_type) if expert_tokens_num_flag else counts.new_empty(0),
+            x.new_empty(0, dtype=torch.float32) if scale is None else scale[taken],
+        )
+
+    rows, places, counts, scales = without_formula("npu_moe_init_routing_v2", (x,), compute)
+    return rows, places, counts, scales
+
+
+def _unwritten(what: str) -> NotImplementedError:
+    return NotImplementedError(f"npu_moe_init_routing_v2: {what} is not implemented by the virtual Ascend")
+
+
+def _experts_kept(x: Tensor, expert_idx: Tensor, asked: Sequence[int], experts: int) -> tuple[int, int]:
+    """The range [first, end) of the experts whose rows are copied; raises for shapes and ranges that do not fit."""
+    name = "npu_moe_init_routing_v2"
     if x.dim() != 2 or expert_idx.dim() != 2 or expert_idx.shape[0] != x.shape[0]:
         raise RuntimeError(
             f"{name}: expected x [T,H] and expert_idx [T,K], but got {tuple(x.shape)} and {tuple(expert_idx.shape)}"
         )
-    first, end = active_expert_range if active_expert_range else (0, expert_num)
+    first, end = asked if asked else (0, experts)
     if not 0 <= first < end:
         raise RuntimeError(
             f"{name}: active_expert_range must be [first, end) with first < end, but is [{first}, {end})"
         )
+    return first, end
 
-    def compute() -> tuple[Tensor, ...]:
-        copies = expert_idx.shape[1]
-        experts = expert_idx.reshape(-1).long()
-        inside = (experts >= first) & (experts < end)
-        order = torch.argsort(experts.masked_fill(~inside, torch.iinfo(torch.int64).max), stable=True)
-        kept = int(inside.sum())
-        taken = order[: min(active_num, kept) if active_num > 0 else kept] // copies
-        if row_idx_type == 1:
-            places = order
-        else:
-            places = torch.full_like(order, -1)
-            places[order[:kept]] = torch.arange(kept, device=x.device)
-        counts = torch.bincount(experts[inside] - first, minlength=end - first)
-        if expert_tokens_num_type == 0:
-            counts = counts.cumsum(0)
-        elif expert_tokens_num_type == 2:
-            busy = counts.nonzero().squeeze(1)
-            counts = torch.nn.functional.pad(
-                torch.stack((busy + first, counts[busy]), 1), (0, 0, 0, end - first - len(busy))
-            )
-        none = x.new_empty(0, dtype=torch.float32)
-        return (
-            x[taken],
-            places.to(torch.int32),
-            counts if expert_tokens_num_flag else counts.new_empty(0),
-            none if scale is None else scale[taken],
-        )
 
-    rows, places, counts, scales = without_formula(name, (x,), compute)
-    return rows, places, counts, scales
+def _routes(
+    expert_idx: Tensor, first: int, end: int, limit: int, *, by_destination: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Which rows are copied, in the order of the copies; where each copy went, or with `by_destination` which copy
+    comes when; and the tokens of each expert."""
+    copies = expert_idx.shape[1]
+    experts = expert_idx.reshape(-1).long()
+    inside = (experts >= first) & (experts < end)
+    order = torch.argsort(experts.masked_fill(~inside, torch.iinfo(torch.int64).max), stable=True)
+    kept = int(inside.sum())
+    taken = order[: min(limit, kept) if limit > 0 else kept] // copies
+    counts = torch.bincount(experts[inside] - first, minlength=end - first)
+    if by_destination:
+        return taken, order, counts
+    places = torch.full_like(order, -1)
+    places[order[:kept]] = torch.arange(kept, device=order.device)
+    return taken, places, counts
+
+
+def _tokens(counts: Tensor, first: int, kind: int) -> Tensor:
+    """The tokens of each expert in the form that is asked for: ends (0), counts (1), or (expert, count) pairs (2)."""
+    if kind == 0:
+        return counts.cumsum(0)
+    if kind != 2:
+        return counts
+    busy = counts.nonzero().squeeze(1)
+    pairs = torch.stack((busy + first, counts[busy]), 1)
+    return torch.nn.functional.pad(pairs, (0, 0, 0, len(counts) - len(busy)))
 
 
 def npu_moe_finalize_routing(

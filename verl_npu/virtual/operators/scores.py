@@ -61,7 +61,7 @@ def through(
     keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradient of `attend`, from its result [B,N,Sq,D] and its rows' maximum and sum [B,N,Sq,1]: of query, key,
-    value, pse and sink, the last two empty where there are none."""
+    value, pse and sink, the last two empty if there are none."""
     shared = query.shape[1] // key.shape[1]
     q, grad = query.float(), gradient.float()
     k, v = (tensor.float().repeat_interleave(shared, dim=1) for tensor in (key, value))

@@ -1,15 +1,16 @@
 """A rollout engine for virtual NPUs: transformers' `generate` behind verl's own rollout contracts.
 
 No vLLM that these revisions take runs on a CPU beside the torch that the virtual NPUs are tested with. Never used on
-real NPUs: `register` refuses there.
+real NPUs: registering it is refused there.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from verl_npu.virtual import loading
-from verl_npu.virtual.errors import TorchError
+from ... import environment
+from ...errors import RolloutError
+from ..device.extension import is_loaded
 
 __all__ = ["NAME", "register_replica", "register_rollout"]
 
@@ -17,9 +18,9 @@ NAME = "virtual"
 
 
 def register_rollout(base: ModuleType) -> None:
-    """Enter the engine into the registry of `verl.workers.rollout.base`, synchronous where the revision has that mode.
+    """Enter the engine into the registry of `verl.workers.rollout.base`, synchronous if the revision has that mode.
 
-    A verl without that registry has a working engine of its own and gets none. Raises RuntimeError on real NPUs.
+    A verl without that registry has a working engine of its own and gets none. Raises RolloutError on real NPUs.
     """
     _only_virtual()
     registry: dict[tuple[str, str], str] | None = getattr(base, "_ROLLOUT_REGISTRY", None)
@@ -34,7 +35,7 @@ def register_rollout(base: ModuleType) -> None:
 def register_replica(replica: ModuleType) -> None:
     """Enter the server into the registry of `verl.workers.rollout.replica`, if any.
 
-    Raises RuntimeError on real NPUs.
+    Raises RolloutError on real NPUs.
     """
     _only_virtual()
     registry = getattr(replica, "RolloutReplicaRegistry", None)
@@ -50,10 +51,10 @@ def register_replica(replica: ModuleType) -> None:
 
 
 def _only_virtual() -> None:
-    try:
-        loading.extension()
-    except TorchError as error:
-        raise RuntimeError(
-            "verl-npu: the virtual rollout engine works on virtual NPUs only, and none is loaded. "
-            "Use actor_rollout_ref.rollout.name=vllm on real NPUs, or set VERL_NPU_VIRTUAL=<number>"
-        ) from error
+    if not is_loaded():
+        raise RolloutError(
+            subject="the virtual rollout engine",
+            expected="virtual NPUs in this process",
+            found="none",
+            fix=f"use actor_rollout_ref.rollout.name=vllm on real NPUs, or set {environment.VIRTUAL.name}=<number>",
+        )

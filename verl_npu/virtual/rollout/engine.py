@@ -6,14 +6,54 @@ import copy
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-__all__ = ["Answers", "Engine", "check_layout", "engine_of", "sampling"]
+from ...errors import RolloutError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+__all__ = [
+    "Answers",
+    "Engine",
+    "ModelSettings",
+    "RolloutSettings",
+    "Sampling",
+    "check_layout",
+    "engine_of",
+    "sampling",
+]
 
 PARALLEL = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+
+
+class RolloutSettings(Protocol):
+    """What is used of verl's section `rollout`."""
+
+    dtype: str
+    load_format: str
+
+    def get(self, key: str, default: int) -> int: ...
+
+
+class ModelSettings(Protocol):
+    """What is used of verl's section `model`."""
+
+    hf_config: PretrainedConfig
+    local_path: str
+    tokenizer: PreTrainedTokenizerBase
+
+
+class Sampling(TypedDict, total=False):
+    """The sampling parameters of transformers."""
+
+    do_sample: bool
+    temperature: float
+    top_p: float
+    top_k: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +66,31 @@ class Answers:
     """(batch, new tokens), fp32, of the chosen tokens at the sampling temperature."""
 
 
-def check_layout(config: Any, model_config: Any) -> None:
-    """Raise ValueError for a parallel layout or a model that this engine cannot serve."""
+def check_layout(config: RolloutSettings, model_config: ModelSettings) -> None:
+    """Raise RolloutError for a parallel layout or a model that this engine cannot serve."""
     for key in PARALLEL:
         size = config.get(key, 1)
         if size != 1:
-            raise ValueError(
-                f"verl-npu: the virtual rollout engine holds a whole model per rank: rollout.{key} must be 1, "
-                f"found {size}. Set actor_rollout_ref.rollout.{key}=1"
+            raise RolloutError(
+                subject=f"rollout.{key} with the virtual rollout engine, which holds a whole model on each rank",
+                expected="1",
+                found=str(size),
+                fix=f"set actor_rollout_ref.rollout.{key}=1",
             )
-    if getattr(model_config, "lora_rank", 0):
-        raise ValueError(
-            "verl-npu: the virtual rollout engine takes whole weights only: model.lora_rank must be 0, "
-            f"found {model_config.lora_rank}. Set actor_rollout_ref.model.lora_rank=0"
+    rank = getattr(model_config, "lora_rank", 0)
+    if rank:
+        raise RolloutError(
+            subject="model.lora_rank with the virtual rollout engine, which takes whole weights only",
+            expected="0",
+            found=str(rank),
+            fix="set actor_rollout_ref.model.lora_rank=0",
         )
 
 
 class Engine:
     """A model of its own, whose weights come from a trainer through `update`, or from a checkpoint through `load`."""
 
-    def __init__(self, hf_config: Any, dtype: str, pad_token_id: int, announce: bool) -> None:
+    def __init__(self, hf_config: PretrainedConfig, dtype: str, pad_token_id: int, announce: bool) -> None:
         # Which attention the trainer uses is the trainer's business: a copy, so that its config stays as it is.
         config = copy.deepcopy(hf_config)
         model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="sdpa")
@@ -69,7 +114,7 @@ class Engine:
         self.update(found.state_dict().items())
 
     def update(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Copy a whole set of weights; raises ValueError when they do not fit the model."""
+        """Copy a whole set of weights; raises RolloutError if they do not fit the model."""
         self.take(weights)
         self.complete()
 
@@ -79,23 +124,35 @@ class Engine:
         own: dict[str, torch.Tensor] = self._model.state_dict()
         for name, value in weights:
             if name not in own:
-                raise ValueError(f"verl-npu: virtual rollout: the model has no weight {name}, which arrived")
+                raise RolloutError(
+                    subject="weights for the virtual rollout engine",
+                    expected="weights that its model has",
+                    found=f"the weight {name}, which it has not",
+                    fix="start both from the same model",
+                )
             if own[name].shape != value.shape:
-                raise ValueError(
-                    f"verl-npu: virtual rollout: weight {name}: expected the shape {tuple(own[name].shape)}, "
-                    f"found {tuple(value.shape)}"
+                raise RolloutError(
+                    subject=f"the weight {name} for the virtual rollout engine",
+                    expected=f"the shape {tuple(own[name].shape)}",
+                    found=str(tuple(value.shape)),
+                    fix="start both from the same model",
                 )
             own[name].copy_(value.detach())
             self._arrived.add(own[name].data_ptr())
 
     def complete(self) -> None:
-        """End a hand-over; raises ValueError when a weight never arrived."""
+        """End a hand-over; raises RolloutError if a weight never arrived."""
         # By storage: tied weights have two names and arrive under one.
         own = self._model.state_dict()
         missing = sorted(name for name, value in own.items() if value.data_ptr() not in self._arrived)
         self._arrived.clear()
         if missing:
-            raise ValueError(f"verl-npu: virtual rollout: {len(missing)} weights never arrived, first {missing[0]}")
+            raise RolloutError(
+                subject="weights for the virtual rollout engine",
+                expected=f"all {len(own)} of its model",
+                found=f"that {len(missing)} never arrived, the first of them {missing[0]}",
+                fix="hand over every weight before `complete`",
+            )
         self._has_weights = True
 
     def generate(
@@ -104,15 +161,20 @@ class Engine:
         mask: torch.Tensor,
         length: int,
         eos: int | list[int] | None,
-        sampling: dict[str, Any],
+        sampling: Sampling,
         with_log_probs: bool,
     ) -> Answers:
         """Answer prompts (batch, prompt tokens), padded on the left, with at most `length` tokens each.
 
-        Raises RuntimeError when no weights were handed over since the last release.
+        Raises RolloutError if no weights were handed over since the last release.
         """
         if not self._has_weights:
-            raise RuntimeError("verl-npu: virtual rollout: asked to generate before update_weights gave it weights")
+            raise RolloutError(
+                subject="the virtual rollout engine",
+                expected="weights before it is asked to generate",
+                found="that none were handed over since it started or last released them",
+                fix="call update_weights first",
+            )
         config = GenerationConfig(
             max_new_tokens=length,
             eos_token_id=eos,
@@ -131,15 +193,15 @@ class Engine:
         return Answers(responses, log_probs)
 
 
-def engine_of(config: Any, model_config: Any, announce: bool) -> Engine:
-    """The engine of a rollout; it has a checkpoint's weights from the start where `load_format` is not dummy."""
+def engine_of(config: RolloutSettings, model_config: ModelSettings, announce: bool) -> Engine:
+    """The engine of a rollout; it has a checkpoint's weights from the start if `load_format` is not dummy."""
     engine = Engine(model_config.hf_config, config.dtype, model_config.tokenizer.pad_token_id, announce)
     if config.load_format != "dummy":
         engine.load(model_config.local_path)
     return engine
 
 
-def sampling(do_sample: bool, temperature: float, top_p: float, top_k: int) -> dict[str, Any]:
+def sampling(do_sample: bool, temperature: float, top_p: float, top_k: int) -> Sampling:
     """Return vLLM's sampling parameters as transformers has them."""
     if not do_sample or temperature == 0:
         return {"do_sample": False}

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn, TypedDict
 
 import ray
 import torch
@@ -15,7 +15,13 @@ from verl.workers.config import HFModelConfig
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica, TokenOutput
 
-from .engine import check_layout, engine_of, sampling
+from ...ascend.variables import VISIBLE_DEVICES
+from ...errors import RolloutError
+from .engine import ModelSettings, RolloutSettings, Sampling, check_layout, engine_of, sampling
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["VirtualReplica", "VirtualServer", "VirtualServerAdapter"]
 
@@ -28,11 +34,22 @@ def _name(replica_rank: int) -> str:
     return f"virtual_server_{replica_rank}"
 
 
+class _Asked(TypedDict, total=False):
+    """The sampling parameters of a request, as vLLM names them."""
+
+    max_tokens: int
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    logprobs: int
+
+
 @dataclass(slots=True)
 class _Request:
     prompt: list[int]
     length: int
-    sampling: dict[str, Any]
+    sampling: Sampling
     with_log_probs: bool
     answer: asyncio.Future[TokenOutput]
 
@@ -43,12 +60,14 @@ class _Request:
 class VirtualServer:
     """A Ray actor with a whole model; what is asked of it at the same time is generated as one batch."""
 
-    def __init__(self, config: Any, model_config: Any, npu: str, wakes: list[Any]) -> None:
+    def __init__(
+        self, config: RolloutSettings, model_config: ModelSettings, npu: str, wakes: list[ActorHandle]
+    ) -> None:
         self._config = omega_conf_to_dataclass(config)
         self._model_config = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
         check_layout(self._config, self._model_config)
         # It asked Ray for no NPU and sees none: it uses that of its worker.
-        os.environ["ASCEND_RT_VISIBLE_DEVICES"] = npu
+        os.environ[VISIBLE_DEVICES] = npu
         tokenizer = self._model_config.tokenizer
         self._pad: int = tokenizer.pad_token_id
         self._eos: int | None = None if self._config.ignore_eos else tokenizer.eos_token_id
@@ -60,12 +79,17 @@ class VirtualServer:
         self._turn = asyncio.Lock()
 
     async def generate(
-        self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, **others: Any
+        self, prompt_ids: Iterable[int], sampling_params: _Asked, request_id: str, **others: object
     ) -> TokenOutput:
-        """Answer one prompt. Raises ValueError for images, video or sound: the engine takes tokens only."""
+        """Answer one prompt. Raises RolloutError for images, video or sound: the engine takes tokens only."""
         given = sorted(name for name, value in others.items() if name.endswith("_data") and value)
         if given:
-            raise ValueError(f"verl-npu: the virtual rollout engine takes tokens only, found {', '.join(given)}")
+            raise RolloutError(
+                subject="a prompt for the virtual rollout engine",
+                expected="tokens only",
+                found=", ".join(given),
+                fix="use a model and data of text alone",
+            )
         limit = sampling_params.get("max_tokens", sampling_params.get("max_new_tokens"))
         request = _Request(
             prompt=list(prompt_ids),
@@ -129,12 +153,12 @@ class VirtualServer:
         return outputs
 
     async def take_weights(self, weights: list[tuple[str, torch.Tensor]]) -> None:
-        """Copy a part of the trainer's weights; raises ValueError when they do not fit the model."""
+        """Copy a part of the trainer's weights; raises RolloutError if they do not fit the model."""
         async with self._turn:
             self._engine.take(weights)
 
     async def complete_weights(self, global_steps: int | None) -> None:
-        """End a hand-over; raises ValueError when a weight never arrived."""
+        """End a hand-over; raises RolloutError if a weight never arrived."""
         async with self._turn:
             self._engine.complete()
             self._global_steps = global_steps
@@ -162,7 +186,7 @@ class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no t
     """One server for one NPU, which it shares with the worker that trains on it."""
 
     async def launch_servers(self) -> None:
-        """Start the server beside its worker. Raises ValueError for a mode without one."""
+        """Start the server beside its worker. Raises RolloutError for a mode without one."""
         if self.rollout_mode is not RolloutMode.HYBRID:
             raise self._alone()
         (worker,) = self.workers
@@ -183,24 +207,26 @@ class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no t
         self._server_address = _name(self.replica_rank)
         await server.clear_kv_cache.remote()  # it is up, or its error is raised here
 
-    def get_ray_class_with_init_args(self) -> Any:
-        """Workers for a server that has none. Raises ValueError: this one shares those of a trainer."""
+    def get_ray_class_with_init_args(self) -> NoReturn:
+        """Workers for a server that has none. Raises RolloutError: this one shares those of a trainer."""
         raise self._alone()
 
-    def _alone(self) -> ValueError:
-        return ValueError(
-            "verl-npu: the virtual rollout engine shares its NPU with a trainer's worker (hybrid mode), "
-            f"found {self.rollout_mode}. Use a vLLM for the CPU for rollouts that stand alone"
+    def _alone(self) -> RolloutError:
+        return RolloutError(
+            subject="the mode of the virtual rollout engine",
+            expected="hybrid: it shares its NPU with a trainer's worker",
+            found=str(self.rollout_mode),
+            fix="use a vLLM for the CPU for rollouts that stand alone",
         )
 
-    async def abort_all_requests(self, *args: Any, **kwargs: Any) -> None:
+    async def abort_all_requests(self, *args: object, **kwargs: object) -> None:
         """Requests are answered whole: there is none to abort between two batches."""
 
     async def resume_generation(self) -> None:
         """Nothing was stopped."""
 
 
-def _place(worker: Any) -> tuple[str, str]:
+def _place(worker: object) -> tuple[str, str]:
     context = ray.get_runtime_context()
     return context.get_node_id(), str(context.get_accelerator_ids()["NPU"][0])
 
@@ -209,7 +235,13 @@ class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries n
     """The worker's side: hands the trainer's weights to the server of its replica."""
 
     def __init__(
-        self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1, *args: Any, **kwargs: Any
+        self,
+        config: RolloutSettings,
+        model_config: ModelSettings,
+        device_mesh: DeviceMesh,
+        replica_rank: int = -1,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         super().__init__(config, model_config, device_mesh)
         check_layout(self.config, self.model_config)
@@ -224,9 +256,9 @@ class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries n
         """The server gives up its weights when it is told to sleep."""
 
     async def update_weights(
-        self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None, **kwargs: Any
+        self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None, **kwargs: object
     ) -> None:
-        """Hand over a whole set of weights; raises ValueError when they do not fit the server's model."""
+        """Hand over a whole set of weights; raises RolloutError if they do not fit the server's model."""
         server = ray.get_actor(self._server_name)
         for bucket in _buckets(weights):
             await server.take_weights.remote(bucket)

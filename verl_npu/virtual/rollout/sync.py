@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from tensordict import TensorDict
@@ -13,18 +13,28 @@ from verl import DataProto
 from verl.utils.torch_functional import get_response_mask
 from verl.workers.rollout.base import BaseRollout
 
-from .engine import check_layout, engine_of, sampling
+from .engine import ModelSettings, RolloutSettings, Sampling, check_layout, engine_of, sampling
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["VirtualRollout"]
+
+
+class _Meta(TypedDict, total=False):
+    """What is used of a batch's meta_info."""
+
+    validate: bool
+    do_sample: bool
 
 
 class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no types
     """Generates with a model of its own, whose weights come through `update_weights` if `load_format` is dummy.
 
-    Raises ValueError for a parallel layout or a model that this engine cannot serve.
+    Raises RolloutError for a parallel layout or a model that this engine cannot serve.
     """
 
-    def __init__(self, config: Any, model_config: Any, device_mesh: Any) -> None:
+    def __init__(self, config: RolloutSettings, model_config: ModelSettings, device_mesh: DeviceMesh) -> None:
         super().__init__(config, model_config, device_mesh)
         check_layout(self.config, self.model_config)
         self._pad_token_id: int = self.model_config.tokenizer.pad_token_id
@@ -42,11 +52,11 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
         """Give up the weights, as an engine that sleeps does: the next generation needs a new hand-over."""
         self._engine.release()
 
-    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]], **kwargs: Any) -> None:
-        """Copy the trainer's weights into this engine's own model; raises ValueError when they do not fit it."""
+    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]], **kwargs: object) -> None:
+        """Copy the trainer's weights into this engine's own model; raises RolloutError if they do not fit it."""
         self._engine.update(weights)
 
-    def _sampling(self, meta: dict[str, Any]) -> dict[str, Any]:
+    def _sampling(self, meta: _Meta) -> Sampling:
         source = self.config.val_kwargs if meta.get("validate", False) else self.config
         do_sample = meta.get("do_sample", self.config.do_sample)
         return sampling(do_sample, source.temperature, source.top_p, source.top_k)
@@ -54,7 +64,7 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Answer each row once: the trainer has already repeated the prompts n times.
 
-        Raises RuntimeError when no weights were handed over since the last release.
+        Raises RolloutError if no weights were handed over since the last release.
         """
         ids, mask = prompts.batch["input_ids"], prompts.batch["attention_mask"]
         eos = prompts.meta_info["eos_token_id"]

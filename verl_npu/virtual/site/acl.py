@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 
+from verl_npu.ascend.soc import NAME
+from verl_npu.ascend.variables import VISIBLE_DEVICES
 from verl_npu.virtual import device_count_configured
-from verl_npu.virtual.cann import SOC_NAME
 
 ACL_SUCCESS = 0
 
@@ -17,12 +18,12 @@ class rt:
     @staticmethod
     def get_device_count() -> tuple[int, int]:
         """(number of NPUs that this process sees, return code)."""
-        visible = os.environ.get("ASCEND_RT_VISIBLE_DEVICES")
+        visible = os.environ.get(VISIBLE_DEVICES)
         installed = device_count_configured()
         if visible is None:
             return installed, ACL_SUCCESS
         seen: list[int] = []
-        for word in visible.split(","):  # the rule of csrc/runtime.cpp
+        for word in visible.split(","):  # the rule of device/csrc/runtime.cpp
             text = word.strip()
             if not (text.isascii() and text.isdigit()) or int(text) >= installed or int(text) in seen:
                 break
@@ -42,4 +43,4 @@ def finalize() -> int:
 
 def get_soc_name() -> str:
     """The chip's name."""
-    return SOC_NAME
+    return NAME

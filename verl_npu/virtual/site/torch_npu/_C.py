@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_npu import _distributed_c10d
 from torch_npu._unimplemented import missing
 from torch_npu.npu.device import get_soc_version
-from verl_npu.virtual.loading import extension
+from verl_npu.virtual.device.extension import extension
 
 __all__ = [
     "_distributed_c10d",

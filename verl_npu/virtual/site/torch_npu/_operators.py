@@ -4,8 +4,10 @@ written."""
 from __future__ import annotations
 
 from torch_npu._unimplemented import missing, not_implemented
-from verl_npu.virtual import failing, operators, schemas
-from verl_npu.virtual.loading import extension
+from verl_npu.virtual import operators
+from verl_npu.virtual.device.extension import extension
+from verl_npu.virtual.faults import injection
+from verl_npu.virtual.operators import schemas
 from verl_npu.virtual.settings import Settings
 
 # Those of ATB, which are in a library of their own.
@@ -18,7 +20,7 @@ _ATB = (
 )
 
 _settings = Settings.read()
-_written = failing.wrap(
+_written = injection.wrap(
     {name: getattr(operators, name) for name in operators.__all__}, _settings.faults, extension().rank
 )
 # As in torch_npu, `torch_npu.npu_x` is `torch.ops.npu.npu_x`: torch itself checks the arguments against the schema.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from verl_npu.virtual import DEVICES, names
+from verl_npu import environment
+from verl_npu.virtual import names
 from verl_npu.virtual.settings import Settings
 
 
@@ -17,8 +18,9 @@ class Unimplemented:
     def __init__(self, name: str) -> None:
         self.__name__ = name
 
-    def __call__(self, *_args: Any, **_options: Any) -> NoReturn:
-        raise NotImplementedError(f"{self.__name__} is not implemented by the virtual Ascend ({DEVICES} is set)")
+    def __call__(self, *_args: object, **_options: object) -> NoReturn:
+        name = environment.VIRTUAL.name
+        raise NotImplementedError(f"{self.__name__} is not implemented by the virtual Ascend ({name} is set)")
 
     def __repr__(self) -> str:
         return f"<{self.__name__}: not implemented by the virtual Ascend>"

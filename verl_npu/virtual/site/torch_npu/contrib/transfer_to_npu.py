@@ -13,7 +13,6 @@ import importlib
 import warnings
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import Any
 
 import torch
 import torch._utils
@@ -75,10 +74,10 @@ _BLIND = (
 
 _asks_for_cuda = torch.cuda.is_available
 
-Function = Callable[..., Any]
+Function = Callable[..., object]
 
 
-def _turned(value: Any, numbers: bool) -> Any:
+def _turned(value: object, numbers: bool) -> object:
     if isinstance(value, str):
         return value.replace("cuda", "npu")
     if isinstance(value, torch.device) and value.type == "cuda":
@@ -95,7 +94,7 @@ def _turning(function: Function) -> Function:
     numbers = function.__name__ in ("to", "to_empty")
 
     @functools.wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args: object, **options: object) -> object:
         for keyword in _KEYWORDS:
             if options.get(keyword) is not None:
                 options[keyword] = _turned(options[keyword], numbers=True)
@@ -104,18 +103,18 @@ def _turning(function: Function) -> Function:
     return call
 
 
-def _turn(owner: Any, names: Iterable[str]) -> None:
+def _turn(owner: object, names: Iterable[str]) -> None:
     for name in names:
         if (function := getattr(owner, name, None)) is not None:
             setattr(owner, name, _turning(function))
 
 
 def _with_hccl(function: Function) -> Function:
-    def turned(value: Any) -> Any:
+    def turned(value: object) -> object:
         return value.replace("nccl", "hccl") if isinstance(value, str) else value
 
     @functools.wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args: object, **options: object) -> object:
         if "backend" in options:
             options["backend"] = turned(options["backend"])
         return function(*map(turned, args), **options)
@@ -125,7 +124,7 @@ def _with_hccl(function: Function) -> Function:
 
 def _without_cuda(function: Function) -> Function:
     @functools.wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args: object, **options: object) -> object:
         turned = torch.cuda.is_available
         torch.cuda.is_available = _asks_for_cuda
         try:
@@ -137,18 +136,20 @@ def _without_cuda(function: Function) -> Function:
 
 
 class _Generator(torch.Generator):  # type: ignore[misc]  # torch carries no types here
-    def __new__(cls, device: Any = "cpu") -> Any:
-        return super().__new__(cls, _turned(device, numbers=True))
+    def __new__(cls, device: object = "cpu") -> _Generator:
+        made: _Generator = super().__new__(cls, _turned(device, numbers=True))
+        return made
 
 
 class _Event(torch.Event):  # type: ignore[misc]  # torch carries no types here
-    def __new__(cls, *args: Any, **options: Any) -> Any:
+    def __new__(cls, *args: object, **options: object) -> _Event:
         if options.get("device") is not None:
             options["device"] = _turned(options["device"], numbers=True)
-        return super().__new__(cls, *(_turned(value, numbers=False) for value in args), **options)
+        made: _Event = super().__new__(cls, *(_turned(value, numbers=False) for value in args), **options)
+        return made
 
 
-def _overlay(target: Any, source: Any) -> None:
+def _overlay(target: ModuleType, source: ModuleType) -> None:
     for name in dir(source):
         value, old = getattr(source, name), getattr(target, name, None)
         if isinstance(value, ModuleType) and isinstance(old, ModuleType):
@@ -224,7 +225,7 @@ def _blind() -> None:
         module, _, path = name.partition(":")
         *owners, attribute = path.split(".")
         try:
-            owner: Any = functools.reduce(getattr, owners, importlib.import_module(module))
+            owner: object = functools.reduce(getattr, owners, importlib.import_module(module))
             function = getattr(owner, attribute)
         except (ImportError, AttributeError):
             continue  # not installed, or a version without it

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed
 
 from torch_npu._unimplemented import missing
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup, ReduceOp, Work
 
 __all__ = ["all_gather_into_tensor_uneven", "is_hccl_available", "reduce_scatter_tensor_uneven"]
 
@@ -22,15 +25,15 @@ def all_gather_into_tensor_uneven(
     output: torch.Tensor,
     input: torch.Tensor,
     output_split_sizes: list[int] | None = None,
-    group: Any = None,
+    group: ProcessGroup | None = None,
     async_op: bool = False,
-) -> Any:
+) -> Work | None:
     """Gather parts of different length along the first dimension; equal parts unless `output_split_sizes` are given.
 
     Shapes: input [own, ..], output [sum of all, ..].
 
     Returns:
-        Work to wait for, where async_op.
+        Work to wait for, if `async_op`.
 
     Raises:
         RuntimeError: the sizes do not fit.
@@ -48,17 +51,17 @@ def reduce_scatter_tensor_uneven(
     output: torch.Tensor,
     input: torch.Tensor,
     input_split_sizes: list[int] | None = None,
-    op: Any = None,
-    group: Any = None,
+    op: ReduceOp | None = None,
+    group: ProcessGroup | None = None,
     async_op: bool = False,
-) -> Any:
+) -> Work | None:
     """Reduce, and scatter parts of different length along the first dimension; equal parts unless `input_split_sizes`
     are given.
 
     Shapes: input [sum of all, ..], output [own, ..].
 
     Returns:
-        Work to wait for, where async_op.
+        Work to wait for, if `async_op`.
 
     Raises:
         RuntimeError: the sizes do not fit.

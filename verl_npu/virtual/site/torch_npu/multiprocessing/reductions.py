@@ -8,17 +8,21 @@ the receiver has it.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch.multiprocessing import reductions
 
-from verl_npu.virtual.loading import extension
+from verl_npu.virtual.device.extension import extension
 
 __all__ = ["rebuild_npu_tensor"]
 
-_shared: dict[int, tuple[Any, tuple[bytes, bytes, int]]] = {}  # by the storage's address: its weak reference, handle
-_received: dict[tuple[bytes, int], Any] = {}  # by handle and NPU: a weak reference to the storage
+_shared: dict[
+    int, tuple[reductions.StorageWeakRef, tuple[bytes, bytes, int]]
+] = {}  # by the storage's address: its weak reference, handle
+_received: dict[
+    tuple[bytes, int], reductions.StorageWeakRef
+] = {}  # by handle and NPU: a weak reference to the storage
 
 
 def _share(tensor: torch.Tensor) -> tuple[bytes, bytes, int] | None:
@@ -50,11 +54,11 @@ def _receive(manager: bytes, name: bytes, size: int, device: int) -> torch.Untyp
 
 
 def rebuild_npu_tensor(
-    tensor_cls: Any,
-    tensor_size: Any,
-    tensor_stride: Any,
+    tensor_cls: type,
+    tensor_size: torch.Size,
+    tensor_stride: tuple[int, ...],
     tensor_offset: int,
-    storage_cls: Any,
+    storage_cls: type,
     dtype: torch.dtype,
     storage_device: int,
     storage_handle: tuple[bytes, bytes] | None,
@@ -84,7 +88,7 @@ def rebuild_npu_tensor(
     return tensor.requires_grad_(requires_grad)
 
 
-def reduce_npu_tensor(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
+def reduce_npu_tensor(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
     """(rebuild_npu_tensor, its arguments).
 
     Raises:
@@ -109,7 +113,7 @@ def install() -> None:
     original = reductions.reduce_tensor
 
     @functools.wraps(original)
-    def reduce_tensor(tensor: torch.Tensor) -> Any:
+    def reduce_tensor(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
         dense = tensor.layout is torch.strided and not tensor.is_nested
         return reduce_npu_tensor(tensor) if tensor.device.type == "npu" and dense else original(tensor)
 

@@ -6,20 +6,20 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 import torch
 
 from torch_npu._unimplemented import not_implemented
-from verl_npu.virtual.cann import SOC_NAME
-from verl_npu.virtual.loading import extension
+from verl_npu.ascend import soc
+from verl_npu.virtual.device.extension import extension
+
+if TYPE_CHECKING:
+    Place: TypeAlias = int | str | torch.device | None
+    """What names an NPU: its number, "npu:1", a torch.device, or None for the current one."""
 
 _C = extension()
-
-SOC_VERSION = 221  # Ascend910B2, in torch_npu's numbering
-CUBE_CORES = 24
-VECTOR_CORES = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class DeviceProperties:
     name: str
     total_memory: int
     uuid: UUID
-    cube_core_num: int = CUBE_CORES
-    vector_core_num: int = VECTOR_CORES
-    L2_cache_size: int = 192 << 20
-    multi_processor_count: int = CUBE_CORES
+    cube_core_num: int = soc.CUBE_CORES
+    vector_core_num: int = soc.VECTOR_CORES
+    L2_cache_size: int = soc.L2_CACHE
+    multi_processor_count: int = soc.CUBE_CORES
 
 
-def _get_device_index(device: Any = None, optional: bool = True, allow_cpu: bool = False) -> int:
+def _get_device_index(device: Place = None, optional: bool = True, allow_cpu: bool = False) -> int:
     """The index that `device` names: an int, "npu", "npu:1", a torch.device, or None for the current NPU.
 
     Raises:
@@ -88,7 +88,7 @@ def is_initialized() -> bool:
 _lazy_init = init
 
 
-def _lazy_call(function: Callable[[], Any], **_options: Any) -> None:
+def _lazy_call(function: Callable[[], object], **_options: object) -> None:
     """Call now: there is no state that would have to be built first."""
     function()
 
@@ -103,7 +103,7 @@ def current_device() -> int:
     return int(_C.current_device())
 
 
-def set_device(device: Any) -> None:
+def set_device(device: Place) -> None:
     """Make an NPU current.
 
     Raises:
@@ -115,14 +115,14 @@ def set_device(device: Any) -> None:
 
 
 def exchange_device(device: int) -> int:
-    """Make an NPU current; returns the one before, or -1 where `device` is negative (nothing changes)."""
+    """Make an NPU current; returns the one before, or -1 if `device` is negative (nothing changes)."""
     if device < 0:
         return -1
     return maybe_exchange_device(device)
 
 
 def maybe_exchange_device(device: int) -> int:
-    """Like `exchange_device`, but returns the current NPU where `device` is negative."""
+    """Like `exchange_device`, but returns the current NPU if `device` is negative."""
     previous = current_device()
     if device >= 0:
         _C.set_device(device)
@@ -132,7 +132,7 @@ def maybe_exchange_device(device: int) -> int:
 class device:
     """Context manager: `with torch.npu.device(1): ...`"""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Place) -> None:
         self.idx = _get_device_index(device, optional=True)
         self.prev_idx = -1
 
@@ -156,18 +156,18 @@ class device_of(device):
             self.idx = self.prev_idx = -1
 
 
-def synchronize(device: Any = None) -> None:
+def synchronize(device: Place = None) -> None:
     """Wait for an NPU: delayed copies are there now, all other work is done already."""
     _C.synchronize_device(_get_device_index(device))
 
 
-def get_device_name(device: Any = None) -> str:
+def get_device_name(device: Place = None) -> str:
     """For instance "Ascend910B2 (virtual)"."""
     _get_device_index(device)
-    return f"{SOC_NAME} (virtual)"
+    return f"{soc.NAME} (virtual)"
 
 
-def get_device_properties(device: Any = None) -> DeviceProperties:
+def get_device_properties(device: Place = None) -> DeviceProperties:
     """Name, memory and cores of an NPU."""
     index = _get_device_index(device)
     return DeviceProperties(
@@ -177,14 +177,14 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
     )
 
 
-def get_device_capability(device: Any = None) -> None:
+def get_device_capability(device: Place = None) -> None:
     """None: as in torch_npu, NPUs have no compute capability."""
     _get_device_index(device)
 
 
 def get_soc_version() -> int:
     """The chip's number."""
-    return SOC_VERSION
+    return soc.VERSION
 
 
 def is_bf16_supported() -> bool:
@@ -197,7 +197,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.float16, torch.bfloat16, torch.float32]
 
 
-def can_device_access_peer(device: Any, peer: Any) -> bool:
+def can_device_access_peer(device: Place, peer: Place) -> bool:
     """Whether one NPU reaches another's memory: any but itself.
 
     Raises:

@@ -7,50 +7,53 @@ the last `empty_cache`, which is what a caching allocator without fragmentation 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from torch_npu._unimplemented import missing, not_implemented
 from torch_npu.npu.device import _get_device_index
-from verl_npu.virtual.loading import extension
+from verl_npu.virtual.device.extension import extension
+
+if TYPE_CHECKING:
+    from torch_npu.npu.device import Place
 
 _C = extension()
 
 
-def memory_stats(device: Any = None) -> OrderedDict[str, int]:
+def memory_stats(device: Place = None) -> OrderedDict[str, int]:
     """Counters of one NPU, under torch's names and in their order."""
     return OrderedDict(sorted(_C.memory_stats(_get_device_index(device)).items()))
 
 
-def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
+def memory_stats_as_nested_dict(device: Place = None) -> dict[str, object]:
     """`memory_stats`, with the dots of the names as levels."""
-    nested: dict[str, Any] = {}
+    nested: dict[str, object] = {}
     for name, value in memory_stats(device).items():
         *path, last = name.split(".")
         level = nested
         for part in path:
-            level = level.setdefault(part, {})
+            level = cast("dict[str, object]", level.setdefault(part, {}))
         level[last] = value
     return nested
 
 
-def memory_allocated(device: Any = None) -> int:
+def memory_allocated(device: Place = None) -> int:
     """Bytes in live tensors."""
     return memory_stats(device)["allocated_bytes.all.current"]
 
 
-def max_memory_allocated(device: Any = None) -> int:
+def max_memory_allocated(device: Place = None) -> int:
     """The most bytes in live tensors since the last reset."""
     return memory_stats(device)["allocated_bytes.all.peak"]
 
 
-def memory_reserved(device: Any = None) -> int:
+def memory_reserved(device: Place = None) -> int:
     """Bytes held; see the module's docstring."""
     return memory_stats(device)["reserved_bytes.all.current"]
 
 
-def max_memory_reserved(device: Any = None) -> int:
+def max_memory_reserved(device: Place = None) -> int:
     """The most bytes held since the last reset."""
     return memory_stats(device)["reserved_bytes.all.peak"]
 
@@ -59,7 +62,7 @@ memory_cached = memory_reserved
 max_memory_cached = max_memory_reserved
 
 
-def reset_peak_memory_stats(device: Any = None) -> None:
+def reset_peak_memory_stats(device: Place = None) -> None:
     """Let the peaks start from the present."""
     _C.reset_peak(_get_device_index(device))
 
@@ -68,7 +71,7 @@ reset_max_memory_allocated = reset_peak_memory_stats
 reset_max_memory_cached = reset_peak_memory_stats
 
 
-def reset_accumulated_memory_stats(device: Any = None) -> None:
+def reset_accumulated_memory_stats(device: Place = None) -> None:
     """Set the running totals to nothing."""
     _C.reset_accumulated(_get_device_index(device))
 
@@ -82,13 +85,13 @@ def ipc_collect() -> None:
     """Nothing is shared between processes by device memory."""
 
 
-def mem_get_info(device: Any = None) -> tuple[int, int]:
+def mem_get_info(device: Place = None) -> tuple[int, int]:
     """(free, total) bytes, as this process alone sees them."""
     total = int(_C.total_memory())
     return total - memory_reserved(device), total
 
 
-def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+def set_per_process_memory_fraction(fraction: float, device: Place = None) -> None:
     """Limit this process to a part of an NPU's memory; beyond it, torch.OutOfMemoryError.
 
     Raises:
@@ -107,7 +110,7 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 _fractions: dict[int, float] = {}
 
 
-def get_per_process_memory_fraction(device: Any = None) -> float:
+def get_per_process_memory_fraction(device: Place = None) -> float:
     """The part of an NPU's memory that this process may take; 1 unless it was limited."""
     return _fractions.get(_get_device_index(device), 1.0)
 
@@ -120,7 +123,7 @@ def get_allocator_backend() -> str:
 _raw: dict[int, torch.Tensor] = {}
 
 
-def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -> int:
+def caching_allocator_alloc(size: int, device: Place = None, stream: object = None) -> int:
     """The address of `size` bytes of an NPU's memory, until `caching_allocator_delete`.
 
     Raises:
@@ -166,7 +169,7 @@ def _amount(value: int, of_bytes: bool) -> str:
     return f"{value:7d} {units[power]}"
 
 
-def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+def memory_summary(device: Place = None, abbreviated: bool = False) -> str:
     """The counters as a table, laid out as torch_npu does."""
     stats = memory_stats(device)
     ooms, retries = stats["num_ooms"], stats["num_alloc_retries"]
@@ -190,7 +193,7 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     return "".join(f"|{line}|\n" for line in [*lines, thick])
 
 
-def _record_memory_history(enabled: str | None = "all", **_options: Any) -> None:
+def _record_memory_history(enabled: str | None = "all", **_options: object) -> None:
     """Stop recording is accepted; recording is not implemented."""
     if enabled is not None:
         not_implemented("torch_npu.npu.memory._record_memory_history")()

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class mstx:
     """`torch_npu.npu.mstx.mstx`: the same functions, as static methods."""
 
     @staticmethod
-    def mark(message: str, stream: Any = None, domain: str = "default") -> None:
+    def mark(message: str, stream: object = None, domain: str = "default") -> None:
         """Mark a point; nothing is recorded."""
 
     @staticmethod
-    def range_start(message: str, stream: Any = None, domain: str = "default") -> int:
-        """Open a range; 0, which torch_npu returns where no profiler runs."""
+    def range_start(message: str, stream: object = None, domain: str = "default") -> int:
+        """Open a range; 0, which torch_npu returns if no profiler runs."""
         return 0
 
     @staticmethod
@@ -25,7 +25,7 @@ class mstx:
         """Close a range; nothing is recorded."""
 
     @staticmethod
-    def mstx_range(message: str, stream: Any = None, domain: str = "default") -> _Range:
+    def mstx_range(message: str, stream: object = None, domain: str = "default") -> _Range:
         """A range, as decorator or context manager; nothing is recorded."""
         return _Range()
 

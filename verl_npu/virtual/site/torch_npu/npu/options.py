@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(slots=True)
@@ -50,7 +49,7 @@ _DEPRECATED = ("ACL_OP_SELECT_IMPL_MODE", "ACL_OPTYPELIST_FOR_IMPLMODE")
 _state = {"MM_BMM_ND_ENABLE": True, "jitCompile": False}
 
 
-def set_option(option: dict[str, Any]) -> None:
+def set_option(option: dict[str, object]) -> None:
     """Options of the compiler of operators: checked; nothing is compiled here.
 
     Raises:

@@ -4,12 +4,15 @@ NPU."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from torch_npu.npu.device import _get_device_index, device_count
-from verl_npu.virtual.loading import extension
+from verl_npu.virtual.device.extension import extension
+
+if TYPE_CHECKING:
+    from torch_npu.npu.device import Place
 
 _C = extension()
 
@@ -33,19 +36,19 @@ class _DefaultGenerators:
 default_generators = _DefaultGenerators()
 
 
-def _index(device: Any) -> int:
+def _index(device: Place) -> int:
     # As torch_npu: only the number counts, so that Megatron's "cuda" is an NPU as well.
     if isinstance(device, str):
         device = torch.device(device)
     return int(_get_device_index(device.index if isinstance(device, torch.device) else device))
 
 
-def get_rng_state(device: Any = "npu") -> torch.Tensor:
+def get_rng_state(device: Place = "npu") -> torch.Tensor:
     """The state of an NPU's generator: uint8 [16]."""
     return default_generators[_index(device)].get_state()
 
 
-def set_rng_state(new_state: torch.Tensor, device: Any = "npu") -> None:
+def set_rng_state(new_state: torch.Tensor, device: Place = "npu") -> None:
     """Set the state of an NPU's generator: uint8 [16].
 
     Raises:
@@ -66,7 +69,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the current NPU's generator; does nothing where no NPU is visible."""
+    """Seed the current NPU's generator; does nothing if no NPU is visible."""
     if device_count() > 0:
         default_generators[_get_device_index()].manual_seed(int(seed))
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from torch_npu.npu.device import _get_device_index, current_device, exchange_device
-from verl_npu.virtual.loading import extension
+from verl_npu.virtual.device.extension import extension
+
+if TYPE_CHECKING:
+    from torch_npu.npu.device import Place
 
 _C = extension()
 _DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1.value)
@@ -19,7 +22,7 @@ _DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1.value)
 class Stream(torch.Stream):  # type: ignore[misc]
     """A stream of one NPU; a new one by default."""
 
-    def __new__(cls, device: Any = None, priority: int = 0, **identity: Any) -> Stream:
+    def __new__(cls, device: Place = None, priority: int = 0, **identity: int) -> Stream:
         if identity:
             if identity.get("device_type") != _DEVICE_TYPE:
                 raise RuntimeError(
@@ -118,13 +121,13 @@ def stream(stream: torch.Stream | None) -> StreamContext:
     return StreamContext(stream)
 
 
-def current_stream(device: Any = None) -> Stream:
+def current_stream(device: Place = None) -> Stream:
     """The current stream of an NPU."""
     index = _get_device_index(device)
     return _existing(_C.current_stream_id(index), index)
 
 
-def default_stream(device: Any = None) -> Stream:
+def default_stream(device: Place = None) -> Stream:
     """The stream that an NPU starts with."""
     return _existing(0, _get_device_index(device))
 

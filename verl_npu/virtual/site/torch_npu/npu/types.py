@@ -3,8 +3,6 @@ a tensor."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.storage import _LegacyStorage
 
@@ -14,14 +12,14 @@ class _OfAnNpu(type):
 
     dtype: torch.dtype
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, torch.Tensor) and instance.device.type == "npu" and instance.dtype == cls.dtype
 
 
 def _type(name: str) -> _OfAnNpu:
     old = getattr(torch, name)
 
-    def make(cls: type, *args: Any) -> torch.Tensor:
+    def make(cls: type, *args: object) -> torch.Tensor:
         return old(*args).to("npu")
 
     return _OfAnNpu(name, (), {"__new__": make, "__module__": "torch.npu", "dtype": old.dtype})
@@ -39,7 +37,7 @@ LongTensor = _type("LongTensor")
 ShortTensor = _type("ShortTensor")
 
 
-def _storage(name: str) -> Any:
+def _storage(name: str) -> type:
     # torch tells such a type's device by its module.
     dtype = getattr(torch, name)._dtype
     return type(name, (_LegacyStorage,), {"__module__": "torch.npu", "dtype": dtype, "_dtype": dtype})

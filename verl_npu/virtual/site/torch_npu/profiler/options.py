@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 
 class ProfilerActivity(Enum):
@@ -65,10 +64,10 @@ class _ExperimentalConfig:
     record_op_args: bool = False
     op_attr: bool = False
     gc_detect_threshold: float | None = None
-    export_type: Any = None
-    host_sys: Any = ()
-    mstx_domain_include: Any = ()
-    mstx_domain_exclude: Any = ()
+    export_type: object = None
+    host_sys: object = ()
+    mstx_domain_include: object = ()
+    mstx_domain_exclude: object = ()
     sys_io: bool = False
     sys_interconnection: bool = False
 

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from torch.profiler import ProfilerAction
 
@@ -22,7 +21,7 @@ from torch_npu.profiler.options import ProfilerActivity
 NOTE = "SIMULATED by verl-npu (virtual Ascend): nothing was recorded; torch.profiler measures the CPU"
 
 
-def _write(path: Path, metadata: dict[str, Any]) -> None:
+def _write(path: Path, metadata: dict[str, object]) -> None:
     # An event of metadata (ph "M") names the process, and takes no time.
     event = {"ph": "M", "name": "process_name", "pid": os.getpid(), "tid": 0, "args": {"name": NOTE, **metadata}}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +31,7 @@ def _write(path: Path, metadata: dict[str, Any]) -> None:
 
 def tensorboard_trace_handler(
     dir_name: str | None = None, worker_name: str | None = None, analyse_flag: bool = True, async_mode: bool = False
-) -> Callable[[Any], None]:
+) -> Callable[[_KinetoProfile], None]:
     """What `profile` calls at the end of a recording: writes the empty trace below `dir_name` ($PWD unless given)."""
 
     def write(profiler: _KinetoProfile) -> None:
@@ -59,9 +58,9 @@ class _KinetoProfile:
         with_stack: bool = False,
         with_flops: bool = False,
         with_modules: bool = False,
-        experimental_config: Any = None,
+        experimental_config: object = None,
     ) -> None:
-        self.metadata: dict[str, Any] = {}
+        self.metadata: dict[str, object] = {}
 
     def start(self) -> None:
         """Record nothing from now on."""
@@ -100,13 +99,13 @@ class profile(_KinetoProfile):
         *,
         activities: Iterable[ProfilerActivity] | None = None,
         schedule: Callable[[int], ProfilerAction] | None = None,
-        on_trace_ready: Callable[..., Any] | None = None,
+        on_trace_ready: Callable[[profile], object] | None = None,
         record_shapes: bool = False,
         profile_memory: bool = False,
         with_stack: bool = False,
         with_flops: bool = False,
         with_modules: bool = False,
-        experimental_config: Any = None,
+        experimental_config: object = None,
         use_cuda: bool | None = None,
     ) -> None:
         super().__init__()

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 __all__ = ["declare_supported", "register_fx_node_ge_converter"]
 
-Converter = TypeVar("Converter", bound=Callable[..., Any])
+Converter = TypeVar("Converter", bound=Callable[..., object])
 
 
-def register_fx_node_ge_converter(operator: Any) -> Callable[[Converter], Converter]:
+def register_fx_node_ge_converter(operator: object) -> Callable[[Converter], Converter]:
     """Take the decorated converter of `operator` as it is: no graph is ever built here."""
     return _unchanged
 
 
-def declare_supported(supports: Any, **options: Any) -> Callable[[Converter], Converter]:
+def declare_supported(supports: object, **options: object) -> Callable[[Converter], Converter]:
     """Take the decorated converter as it is."""
     return _unchanged
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch.amp import custom_bwd as _custom_bwd
@@ -18,11 +18,15 @@ class autocast(torch.autocast):  # type: ignore[misc]
         super().__init__("npu", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
 
 
-def custom_fwd(function: Any = None, *, cast_inputs: torch.dtype | None = None) -> Any:
+def custom_fwd(
+    function: Callable[..., object] | None = None, *, cast_inputs: torch.dtype | None = None
+) -> Callable[..., object]:
     """`torch.amp.custom_fwd(device_type="npu")`."""
-    return _custom_fwd(function, device_type="npu", cast_inputs=cast_inputs)
+    wrapped: Callable[..., object] = _custom_fwd(function, device_type="npu", cast_inputs=cast_inputs)
+    return wrapped
 
 
-def custom_bwd(function: Any = None) -> Any:
+def custom_bwd(function: Callable[..., object] | None = None) -> Callable[..., object]:
     """`torch.amp.custom_bwd(device_type="npu")`."""
-    return _custom_bwd(function, device_type="npu")
+    wrapped: Callable[..., object] = _custom_bwd(function, device_type="npu")
+    return wrapped

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 __all__ = ["GradScaler"]
@@ -27,14 +25,14 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
         self._dynamic = dynamic
         self._has_overflow = False
 
-    def _unscale_grads_(self, *args: Any, **options: Any) -> dict[torch.device, torch.Tensor]:
+    def _unscale_grads_(self, *args: object, **options: object) -> dict[torch.device, torch.Tensor]:
         found: dict[torch.device, torch.Tensor] = super()._unscale_grads_(*args, **options)
         self._has_overflow |= self._dynamic and any(bool(value.item()) for value in found.values())
         for value in found.values():
             value.fill_(float(self._has_overflow))
         return found
 
-    def _maybe_opt_step(self, *args: Any, **options: Any) -> Any:
+    def _maybe_opt_step(self, *args: object, **options: object) -> object:
         if not self._has_overflow:
             return super()._maybe_opt_step(*args, **options)
         print("Gradient overflow. Skipping step")
@@ -48,12 +46,12 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
         else:
             super().update(new_scale)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """torch's, and whether the scale is dynamic."""
-        state: dict[str, Any] = super().state_dict()
+        state: dict[str, object] = super().state_dict()
         return state | {"dynamic": self._dynamic} if self.is_enabled() else state
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         """Take over a state of this kind.
 
         Raises:
@@ -62,4 +60,4 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
         """
         super().load_state_dict(state_dict)
         if self.is_enabled():
-            self._dynamic = state_dict["dynamic"]
+            self._dynamic = bool(state_dict["dynamic"])

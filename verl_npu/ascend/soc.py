@@ -1,0 +1,17 @@
+"""The chip that the virtual Ascend pretends to be: an Ascend 910B, the one for which verl's documents are written."""
+
+from __future__ import annotations
+
+__all__ = ["CUBE_CORES", "L2_CACHE", "NAME", "VECTOR_CORES", "VERSION"]
+
+NAME = "Ascend910B2"
+"""The name that AscendCL and npu-smi give it."""
+
+VERSION = 221
+"""Its number in torch_npu's `get_soc_version`."""
+
+CUBE_CORES = 24
+VECTOR_CORES = 48
+
+L2_CACHE = 192 << 20
+"""In bytes."""

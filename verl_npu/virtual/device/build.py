@@ -1,0 +1,195 @@
+"""Finds the compiled device for this Python and torch, or compiles it once per machine."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import cast
+
+from ... import environment
+from ...errors import BuildError
+from ...reporting import report
+from ..cache import check_owner, is_finished, publish, work_folder
+from .extension import Extension
+
+__all__ = ["NAME", "PREBUILT", "SOURCES", "compiler", "key", "library", "load"]
+
+NAME = "verl_npu_virtual_C"
+SOURCES = Path(__file__).parent / "csrc"
+PREBUILT = Path(__file__).parent / "prebuilt"
+FLAGS = ("-O1", "-finline-small-functions", "-g0", "-Wall", "-Wno-unused-parameter")
+SECONDS = 30  # what is announced: measured on two cores
+PATIENCE = 900.0  # how long to wait for another process that compiles
+
+
+def key(torch_version: str, sources: Path = SOURCES) -> str:
+    """What a library depends on: torch, Python's ABI, the machine, and our sources."""
+    digest = hashlib.sha256()
+    digest.update(" ".join(FLAGS).encode())
+    for source in sorted(sources.iterdir()):
+        if source.suffix in (".cpp", ".h"):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    abi = sysconfig.get_config_var("SOABI") or f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    return f"torch{torch_version}-{abi}-{platform.machine()}-{digest.hexdigest()[:16]}"
+
+
+def library(torch_version: str, cache: Path) -> Path:
+    """The path of the compiled device, which is shipped with the package, cached, or compiled now.
+
+    Raises:
+        BuildError: no compiler, no ninja, the compiler failed, or another process has been compiling for 15 minutes.
+    """
+    name = key(torch_version)
+    shipped = PREBUILT / name / f"{NAME}.so"
+    if shipped.is_file():
+        return shipped
+    cached = cache / name / f"{NAME}.so"
+    if not is_finished(cached):
+        _compile_once(cached)
+    check_owner(cached)
+    return cached
+
+
+def load(path: Path) -> Extension:
+    """Import the compiled device.
+
+    Raises:
+        BuildError: the file is not a library that this torch can load.
+    """
+    loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
+    spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
+    if spec is None:
+        raise _unloadable(path, "a file of another kind")
+    try:
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError as error:
+        raise _unloadable(path, str(error)) from error
+    sys.modules[NAME] = module
+    return cast("Extension", module)
+
+
+def _unloadable(path: Path, found: str) -> BuildError:
+    return BuildError(
+        subject=f"the virtual device {path}",
+        expected="a Python extension that this torch can load",
+        found=found,
+        fix="delete it, and it is compiled again",
+    )
+
+
+def compiler() -> str:
+    """The C++ compiler.
+
+    Raises:
+        BuildError: there is none.
+    """
+    chosen = os.environ.get("CXX")
+    for candidate in (chosen,) if chosen else ("g++", "clang++", "c++"):
+        if found := shutil.which(candidate):
+            return found
+    raise BuildError(
+        subject="compiling the virtual Ascend",
+        expected="a C++ compiler (g++ or clang++, or $CXX)",
+        found=f"$CXX={chosen!r}, which is not on the PATH" if chosen else "none",
+        fix="install one, for example with apt-get install g++",
+    )
+
+
+def _compile_once(target: Path) -> None:
+    try:
+        from filelock import FileLock, Timeout
+    except ModuleNotFoundError as error:
+        raise _without("filelock") from error
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(target.parent / "lock", timeout=PATIENCE):
+            if not is_finished(target):
+                _compile(target)
+    except OSError as error:
+        raise BuildError(
+            subject=f"compiling {target}",
+            expected="a folder that can be written to",
+            found=str(error),
+            fix="set VERL_NPU_CACHE to another folder, or compile into this one as a user who may",
+        ) from error
+    except Timeout as error:
+        raise BuildError(
+            subject=f"compiling {target}",
+            expected=f"another process, which compiles it now, to finish within {PATIENCE:.0f} s",
+            found="that it has not",
+            fix=f"end that process, delete {target.parent} and try again",
+        ) from error
+
+
+def _compile(target: Path) -> None:
+    cxx = compiler()
+    missing = [name for name in ("ninja", "setuptools") if not _available(name)]
+    if missing:
+        raise _without(" and ".join(missing))
+    report(f"compiling the virtual Ascend for this torch (first time only, about {SECONDS} s) ...")
+    started = time.monotonic()
+    with work_folder(target.parent) as work:
+        # In a process of its own: the build tools take seconds to import, and what they load here would register
+        # twice.
+        result = subprocess.run(
+            [sys.executable, "-m", "verl_npu.virtual.device.compiling", str(work)],
+            env=_clean_environment(cxx),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        built = work / f"{NAME}.so"
+        if result.returncode != 0 or not built.is_file():
+            log = target.parent / "build.log"
+            log.write_text(result.stdout)
+            raise BuildError(
+                subject="compiling the virtual Ascend",
+                expected="the compiler to succeed",
+                found=_first_error(result.stdout),
+                fix=f"see {log}",
+            )
+        publish(built, target)
+    report(f"compiled in {time.monotonic() - started:.0f} s")
+
+
+def _without(packages: str) -> BuildError:
+    return BuildError(
+        subject="compiling the virtual Ascend",
+        expected=f"the Python package {packages}",
+        found="that it is not installed",
+        fix="pip install 'verl-npu[virtual]'",
+    )
+
+
+def _available(name: str) -> bool:
+    if name == "ninja" and shutil.which("ninja"):
+        return True
+    return importlib.util.find_spec(name) is not None
+
+
+def _clean_environment(cxx: str) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if name != environment.VIRTUAL.name}
+    env["CXX"] = cxx
+    env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    root = str(Path(__file__).parents[3])  # this very package, installed or not
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH"))))
+    scripts = sysconfig.get_path("scripts")  # pip's ninja is here, which may not be on the PATH
+    env["PATH"] = os.pathsep.join((scripts, env.get("PATH", os.defpath)))
+    return env
+
+
+def _first_error(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines()]
+    errors = [line for line in lines if "error:" in line]  # the compiler's own; what follows is Python's
+    return (errors or lines[-1:] or ["no output"])[0]

@@ -1,0 +1,260 @@
+// Every operator without a kernel of its own runs the CPU kernel on zero-copy aliases of its tensors.
+#include "fallback.h"
+
+#include "alias.h"
+#include "allocator.h"
+#include "copies.h"
+#include "generator.h"
+#include "runtime.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <unordered_set>
+
+namespace verl_npu {
+namespace {
+
+// Operators that take host tensors beside device tensors on a real accelerator too.
+bool accepts_host_tensors(const std::string& name) {
+  static const std::unordered_set<std::string_view> names = {
+      "aten::index",        "aten::index_put",   "aten::index_put_",     "aten::_index_put_impl_",
+      "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::_pack_padded_sequence", "aten::_ctc_loss",
+      "aten::_ctc_loss_backward"};
+  return names.count(name) > 0;
+}
+
+// Operators whose result has a shape that only the NPU knows: the host waits for it.
+bool waits(const std::string& name) {
+  static const std::unordered_set<std::string_view> names = {
+      "aten::nonzero", "aten::masked_select", "aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
+      "aten::unique_dim_consecutive", "aten::repeat_interleave", "aten::equal", "aten::bincount"};
+  return names.count(name) > 0;
+}
+
+bool takes_generator(const c10::Argument& argument) {
+  const auto& type = argument.type();
+  if (type->kind() == c10::TypeKind::GeneratorType) return true;
+  return type->kind() == c10::TypeKind::OptionalType &&
+         type->expectRef<c10::OptionalType>().getElementType()->kind() == c10::TypeKind::GeneratorType;
+}
+
+// What a call needs to know of its operator.
+struct Plan {
+  explicit Plan(const c10::OperatorHandle& op)
+      : results(op.schema().returns().size()),
+        computes(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)),
+        accepts_host(accepts_host_tensors(op.schema().name())),
+        waited_for(waits(op.schema().name())) {
+    for (const auto& argument : op.schema().arguments()) {
+      const auto* info = argument.alias_info();
+      written.push_back(info != nullptr && info->isWrite());
+      if (takes_generator(argument)) generators.push_back(written.size() - 1);
+    }
+  }
+
+  c10::SmallVector<bool, 16> written;  // by argument
+  c10::SmallVector<size_t, 1> generators;
+  size_t results;
+  bool computes, accepts_host, waited_for;
+};
+
+struct Pair {
+  at::Tensor npu;
+  at::Tensor cpu;
+  bool written;
+};
+
+// The tensors of one call, and the device on which it runs.
+class Call {
+ public:
+  Call(const c10::OperatorHandle& op, const Plan& plan) : op_(op), plan_(plan) {}
+
+  int device() const { return device_ < 0 ? current_device() : device_; }
+
+  at::Tensor take(const at::Tensor& tensor, bool written) {
+    if (!tensor.defined()) return tensor;
+    if (tensor.device().type() != kNpu) {
+      if (tensor.dim() > 0 && host_ == nullptr) host_ = tensor.unsafeGetTensorImpl();
+      return tensor;
+    }
+    // A tensor that is given twice is one tensor to the kernel too: `x * x`, or `out` that is an input.
+    for (auto& pair : pairs_) {
+      if (!pair.npu.is_same(tensor)) continue;
+      pair.written = pair.written || written;
+      return pair.cpu;
+    }
+    use(tensor.device().index());
+    pairs_.push_back({tensor, cpu_alias(tensor), written});
+    return pairs_.back().cpu;
+  }
+
+  void use(int index) {
+    TORCH_CHECK(device_ < 0 || device_ == index, "Expected all tensors to be on the same device, but found at least two devices, npu:",
+                device_, " and npu:", index, "! (", op_.schema().name(), ")");
+    device_ = index;
+  }
+
+  void check_devices() const {
+    TORCH_CHECK(host_ == nullptr || pairs_.empty() || plan_.accepts_host,
+                "Expected all tensors to be on the same device, but found at least two devices, npu:", device(), " and cpu! (",
+                op_.schema().name(), ")");
+  }
+
+  // A kernel may have resized what it wrote to: show that in the NPU tensor, and in the storage that its views share.
+  void write_back() {
+    for (auto& [npu, cpu, written] : pairs_) {
+      if (!written) continue;
+      const auto& storage = npu.storage();
+      if (cpu.storage().data() != storage.data() || cpu.storage().nbytes() != storage.nbytes()) {
+        auto* impl = storage.unsafeGetStorageImpl();
+        impl->set_data_ptr_noswap(adopt(cpu.storage(), npu.device().index()));
+        impl->set_nbytes(cpu.storage().nbytes());
+      }
+      if (npu.sizes() != cpu.sizes() || npu.strides() != cpu.strides() || npu.storage_offset() != cpu.storage_offset())
+        npu.unsafeGetTensorImpl()->set_sizes_and_strides(cpu.sizes(), cpu.strides(), cpu.storage_offset());
+    }
+  }
+
+  at::Tensor give(const at::Tensor& result) const {
+    if (!result.defined() || result.device().type() != c10::kCPU) return result;
+    TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided, "operator ", op_.schema().operator_name(),
+                                " is not implemented by the virtual Ascend: its result is of layout ", result.layout());
+    for (const auto& pair : pairs_)
+      if (pair.cpu.is_same(result)) return pair.npu;
+    for (const auto& pair : pairs_)
+      if (result.storage().is_alias_of(pair.cpu.storage())) return view_of(pair.npu, result);
+    return npu_alias(result, device());
+  }
+
+ private:
+  static at::Tensor view_of(const at::Tensor& base, const at::Tensor& like) {
+    auto out = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()), c10::DispatchKeySet(kNpuKey), like.dtype());
+    auto* impl = out.unsafeGetTensorImpl();
+    impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+    if (like.is_conj()) impl->_set_conj(true);
+    if (like.is_neg()) impl->_set_neg(true);
+    return out;
+  }
+
+  const c10::OperatorHandle& op_;
+  const Plan& plan_;
+  c10::SmallVector<Pair, 4> pairs_;
+  int device_ = -1;
+  const c10::TensorImpl* host_ = nullptr;
+};
+
+void to_cpu(Call& call, c10::IValue& value, bool written) {
+  if (value.isTensor()) {
+    value = call.take(value.toTensor(), written);
+  } else if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(call.take(tensor, written));
+    value = std::move(list);
+  } else if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const auto& element : value.toOptionalTensorList()) {
+      std::optional<at::Tensor> tensor = element;
+      if (tensor.has_value()) tensor = call.take(*tensor, written);
+      list.push_back(std::move(tensor));
+    }
+    value = std::move(list);
+  } else if (value.isDevice() && value.toDevice().type() == kNpu) {
+    call.use(resolve(value.toDevice()));
+    value = c10::Device(c10::kCPU);
+  }
+}
+
+void to_npu(const Call& call, c10::IValue& value) {
+  if (value.isTensor()) {
+    value = call.give(value.toTensor());
+  } else if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(call.give(tensor));
+    value = std::move(list);
+  }
+}
+
+void run(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* stack) {
+  TORCH_CHECK_NOT_IMPLEMENTED(plan.computes, "operator ", op.schema().operator_name(),
+                              " is not implemented by the virtual Ascend: it has no CPU kernel to fall back on");
+  const auto count = plan.written.size();
+  const auto first = stack->size() - count;
+  Call call(op, plan);
+  for (size_t i = 0; i < count; ++i) {
+    auto& value = (*stack)[first + i];
+    if (!value.isNone()) to_cpu(call, value, plan.written[i]);
+  }
+  call.check_devices();
+  if (plan.waited_for && copies::delayed()) copies::synchronize_current(call.device());
+  for (const auto i : plan.generators) {
+    auto& value = (*stack)[first + i];
+    value = generator_for(value.isNone() ? std::nullopt : std::optional<at::Generator>(value.toGenerator()), call.device());
+  }
+  {
+    DeviceScope scope(call.device());
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  }
+  call.write_back();
+  for (size_t i = stack->size() - plan.results; i < stack->size(); ++i) to_npu(call, (*stack)[i]);
+}
+
+void cpu_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) { run(op, Plan(op), stack); }
+
+// The same for one operator, whose plan is made once.
+class Fallback final : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    std::call_once(once_, [&] { plan_.emplace(op); });
+    run(op, *plan_, stack);
+  }
+
+ private:
+  std::once_flag once_;
+  std::optional<Plan> plan_;
+};
+
+}  // namespace
+}  // namespace verl_npu
+
+namespace verl_npu {
+
+// Operators whose shapes ATen computes apart from their values have a composite form for every device: it makes the
+// result, and calls the variant that writes into it, which would fall back. This way they go to the CPU at once, and
+// what both parts do is done once.
+void register_fallbacks() {
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (name.getNamespace() != "aten") continue;
+    const auto op = c10::Dispatcher::singleton().findOp(name);
+    if (!op.has_value() || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) ||
+        !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+        !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional))
+      continue;
+    library->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Fallback>()));
+  }
+}
+
+}  // namespace verl_npu
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&verl_npu::cpu_fallback>());
+}
+
+// These have a composite form too, which would come first: it rounds otherwise, or knows no kernel of this device.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&verl_npu::cpu_fallback>());
+  m.impl("conj_physical_", torch::CppFunction::makeFromBoxedFunction<&verl_npu::cpu_fallback>());
+  m.impl("native_group_norm", torch::CppFunction::makeFromBoxedFunction<&verl_npu::cpu_fallback>());
+}
+
+#if !VERL_NPU_TORCH_AT_LEAST(2, 9)
+// Until torch 2.9 this key has no fallback, and operators without an autograd formula (c10d's) stop at it.
+TORCH_LIBRARY_IMPL(_, AutogradPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+#endif

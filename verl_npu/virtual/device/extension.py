@@ -1,0 +1,95 @@
+"""The compiled device of this process, and what it offers Python (csrc/module.cpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from ... import environment
+from ...errors import TorchError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import Backend
+
+__all__ = ["Extension", "extension", "hold", "is_loaded"]
+
+
+class Extension(Protocol):
+    """The functions of the compiled module. A device is its number among those that this process sees."""
+
+    HcclBackend: Callable[[int, int, Backend], Backend]
+    """Makes a process group's backend of a rank, a size, and the gloo backend that moves the data."""
+
+    def configure(self, installed: int) -> None:
+        """Set how many NPUs the machine has. Called once, before anything else."""
+
+    def init(self) -> None:
+        """Freeze the visible NPUs. Raises RuntimeError in a process forked after its parent did this."""
+
+    def is_initialized(self) -> bool: ...
+    def is_in_bad_fork(self) -> bool: ...
+    def device_count(self) -> int: ...
+    def visible_devices(self) -> list[int]:
+        """The physical numbers of the NPUs that this process sees."""
+
+    def current_device(self) -> int: ...
+    def set_device(self, device: int) -> None: ...
+    def check_index(self, device: int) -> None:
+        """Raise RuntimeError if there is no such NPU."""
+
+    def current_stream_id(self, device: int) -> int: ...
+    def set_stream_id(self, device: int, stream: int) -> None: ...
+    def set_delayed_copies(self, delayed: bool) -> None: ...
+    def synchronize_device(self, device: int) -> None: ...
+
+    def die_at_collective(self, collective: int, rank: int) -> None: ...
+    def slow_collectives(self, seconds: float, rank: int) -> None: ...
+    def limit_bandwidth(self, gigabytes_per_second: float, rank: int) -> None: ...
+    def fail_allocation(self, allocation: int, rank: int) -> None: ...
+    def fail_allocations_above(self, size: int, rank: int) -> None: ...
+    def set_rank(self, rank: int) -> None: ...
+    def rank(self) -> int: ...
+
+    def set_total_memory(self, size: int) -> None: ...
+    def total_memory(self) -> int: ...
+    def memory_stats(self, device: int) -> dict[str, int]: ...
+    def reset_peak(self, device: int) -> None: ...
+    def reset_accumulated(self, device: int) -> None: ...
+    def set_memory_fraction(self, device: int, fraction: float) -> None: ...
+    def empty_cache(self) -> None: ...
+
+    def default_generator(self, device: int) -> torch.Generator: ...
+    def cpu_alias(self, tensor: torch.Tensor) -> torch.Tensor: ...
+    def npu_alias(self, tensor: torch.Tensor, device: int) -> torch.Tensor: ...
+    def move_storage(self, npu: torch.Tensor, cpu: torch.Tensor) -> None: ...
+
+
+_held: Extension | None = None
+
+
+def hold(compiled: Extension | None) -> None:
+    """Make `compiled` the device of this process; None if it could not be brought up."""
+    global _held
+    _held = compiled
+
+
+def is_loaded() -> bool:
+    """Whether this process has the device."""
+    return _held is not None
+
+
+def extension() -> Extension:
+    """The compiled device of this process.
+
+    Raises:
+        TorchError: the virtual Ascend is not loaded.
+    """
+    if _held is None:
+        raise TorchError(
+            subject="the virtual Ascend",
+            expected="it to be loaded in this process",
+            found="that it is not",
+            fix=f"set {environment.VIRTUAL.name}=2 before `import torch`",
+        )
+    return _held

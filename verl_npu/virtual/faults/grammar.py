@@ -1,0 +1,141 @@
+"""Failures that the user asks for: `VERL_NPU_VIRTUAL_FAULTS`, faults separated by commas, each `KIND:KEY=VALUE:...`.
+
+    die:collective=3:rank=1        rank 1 is killed as it starts its third collective
+    slow:seconds=0.2               every collective takes 0.2 s more
+    slow:bandwidth=25              the tensors of a rank's collectives move at 25 GB/s at most, one after another
+    oom:allocation=100:rank=0      rank 0's hundredth allocation is out of memory
+    oom:above=1.5                  so is every allocation above 1.5 GiB
+    fail:operator=npu_rms_norm:call=2   the second call of torch_npu.npu_rms_norm fails (without `call`: every one)
+
+Every kind takes `rank`; without it, all ranks have the fault. Counts start at 1 and are each process's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from ...environment import VIRTUAL_FAULTS
+from ...errors import SettingError
+
+__all__ = ["Fault", "Kind", "parse"]
+
+
+class Kind(Enum):
+    """What goes wrong."""
+
+    DIE = "die"
+    SLOW = "slow"
+    OUT_OF_MEMORY = "oom"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One failure; `rank` None is every rank. What its kind does not take is None."""
+
+    kind: Kind
+    rank: int | None = None
+    collective: int | None = None
+    seconds: float | None = None
+    bandwidth: float | None = None
+    allocation: int | None = None
+    above: float | None = None
+    operator: str | None = None
+    call: int | None = None
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise ValueError("a number from 1")
+    return int(text)
+
+
+def _rank(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError("a number from 0")
+    return int(text)
+
+
+def _amount(text: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = 0.0
+    if not (math.isfinite(amount) and amount > 0):
+        raise ValueError("a number above 0")
+    return amount
+
+
+def _name(text: str) -> str:
+    if not text.isidentifier():
+        raise ValueError("the name of an operator of torch_npu")
+    return text
+
+
+_KEYS: dict[str, Callable[[str], object]] = {
+    "rank": _rank,
+    "collective": _count,
+    "seconds": _amount,
+    "bandwidth": _amount,
+    "allocation": _count,
+    "above": _amount,
+    "operator": _name,
+    "call": _count,
+}
+
+# Per kind: of which keys exactly one is needed, and which may be there besides.
+_TAKES: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    Kind.DIE: (("collective",), ("rank",)),
+    Kind.SLOW: (("seconds", "bandwidth"), ("rank",)),
+    Kind.OUT_OF_MEMORY: (("allocation", "above"), ("rank",)),
+    Kind.FAIL: (("operator",), ("call", "rank")),
+}
+
+
+def parse(text: str) -> tuple[Fault, ...]:
+    """Parse a value of `VERL_NPU_VIRTUAL_FAULTS`.
+
+    Raises:
+        SettingError: it does not follow the grammar; the message names the fault and what was expected.
+    """
+    return tuple(_fault(item.strip()) for item in text.split(",") if item.strip())
+
+
+def _fault(item: str) -> Fault:
+    word, *settings = item.split(":")
+    kinds = {kind.value: kind for kind in Kind}
+    if word not in kinds:
+        raise _refusal(item, f"one of {', '.join(kinds)} first", repr(word))
+    kind = kinds[word]
+    needed, optional = _TAKES[kind]
+    values: dict[str, object] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or key not in (*needed, *optional) or key in values:
+            raise _refusal(item, f"{word} with {_form(kind)}, each once", repr(setting))
+        try:
+            values[key] = _KEYS[key](value)
+        except ValueError as error:
+            raise _refusal(item, f"{key} to be {error}", repr(value)) from None
+    if sum(key in values for key in needed) != 1:
+        given = " and ".join(f"{key}=" for key in needed if key in values)
+        raise _refusal(item, f"{word} with {_form(kind)}", given or "none of them")
+    return Fault(kind, **values)  # type: ignore[arg-type]
+
+
+def _form(kind: Kind) -> str:
+    needed, optional = _TAKES[kind]
+    return f"{' or '.join(f'{key}=' for key in needed)} and, if you like, {' and '.join(f'{k}=' for k in optional)}"
+
+
+def _refusal(item: str, expected: str, found: str) -> SettingError:
+    name = VIRTUAL_FAULTS.name
+    return SettingError(
+        subject=f"{name}: {item!r}",
+        expected=expected,
+        found=found,
+        fix=f"correct it, for instance to {name}=die:collective=3:rank=1",
+    )

@@ -1,0 +1,50 @@
+"""`libhccl.so` of the virtual Ascend: HCCL's C functions, for programs that load it by themselves (`HCCL_SO_PATH`)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+from ...errors import BuildError
+from ..cache import check_owner, is_finished, publish
+from ..device import build
+
+__all__ = ["NAME", "SOURCE", "library"]
+
+NAME = "libhccl.so"
+SOURCE = Path(__file__).parent / "libhccl.cpp"
+FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
+
+
+def library(cache: Path) -> Path:
+    """The path of the library, which is shipped with the package, cached, or compiled now, in 2 s and without torch.
+
+    Raises:
+        BuildError: there is no compiler, or it failed.
+    """
+    key = (
+        f"hccl-{platform.machine()}-{hashlib.sha256(' '.join(FLAGS).encode() + SOURCE.read_bytes()).hexdigest()[:16]}"
+    )
+    shipped = build.PREBUILT / key / NAME
+    if shipped.is_file():
+        return shipped
+    target = cache / key / NAME
+    if not is_finished(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_name(f"{NAME}.{os.getpid()}")
+        command = [build.compiler(), *FLAGS, "-o", str(fresh), str(SOURCE)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode != 0:
+            raise BuildError(
+                subject=f"compiling {NAME}",
+                expected="the compiler to succeed",
+                found=" ".join(done.stdout.split())[:500] or "no output",
+                fix=f"run it yourself to see all that it prints: {' '.join(command)}",
+            )
+        # Of several processes that compile at once, any one's will do.
+        publish(fresh, target)
+    check_owner(target)
+    return target
