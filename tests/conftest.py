@@ -42,19 +42,26 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def source() -> Callable[[str, str], Path]:
-    """Give the source of an upstream at a pin: downloaded once, or a checkout; skips where neither can be had."""
+    """Give the source of an upstream at a pin, with the recipes if it has any and they are here."""
+    return lambda upstream, pin: all_sources(upstream, pin)[0]
 
+
+@pytest.fixture(scope="session")
+def sources() -> Callable[[str, str], list[Path]]:
+    """Give every source of an upstream at a pin: a checkout, a wheel, or both."""
+    return all_sources
+
+
+def all_sources(upstream: str, pin: str) -> list[Path]:
+    """Downloaded once, or checkouts; skips if none can be had."""
     from maintain import sources
 
-    def find(upstream: str, pin: str) -> Path:
-        try:
-            return sources.find(upstream, pin)
-        except sources.NotHere as error:
-            if "VERL_NPU_UPSTREAMS" in os.environ and upstream == "verl":
-                raise
-            pytest.skip(str(error))
-
-    return find
+    try:
+        return sources.all_of(upstream, pin)
+    except sources.NotHere as error:
+        if "VERL_NPU_UPSTREAMS" in os.environ and upstream == "verl":
+            raise
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -69,18 +69,18 @@ def locked(installed: Installed, source: Callable[[str, str], Path]) -> Installe
     """The same, after the command of the page that locks it."""
     (typed,) = [line for line in commands() if line.startswith("verl-npu lock")]
     *options, named = typed.split()[1:]
-    assert named == source("verl", "v0.6.1").name
-    answer = installed.run(["-m", "verl_npu", *options, str(source("verl", "v0.6.1"))])
+    assert named == source("verl", "v0.7.1").name
+    answer = installed.run(["-m", "verl_npu", *options, str(source("verl", "v0.7.1"))])
     assert answer.returncode == 0, answer.stderr
     return installed
 
 
 def test_a_patch_that_is_not_locked_is_drifted(installed: Installed, source: Callable[[str, str], Path]) -> None:
-    assert installed.state(source("verl", "v0.6.1")) == "drifted"
+    assert installed.state(source("verl", "v0.7.1")) == "drifted"
 
 
 def test_a_patch_that_is_locked_is_verified(locked: Installed, source: Callable[[str, str], Path]) -> None:
-    assert locked.state(source("verl", "v0.6.1")) == "verified"
+    assert locked.state(source("verl", "v0.7.1")) == "verified"
 
 
 @pytest.mark.upstream
@@ -89,7 +89,7 @@ def test_the_program_of_the_page_prints_that_it_is_applied(
 ) -> None:
     pytest.importorskip("verl")
     (locked.folder / "show.py").write_text(blocks()[2])
-    path = os.pathsep.join([str(locked.folder / "site"), str(importable("v0.6.1"))])
+    path = os.pathsep.join([str(locked.folder / "site"), str(importable("v0.7.1"))])
     answer = locked.run(["show.py"], VERL_NPU="on", PYTHONPATH=path)
     assert "'state': 'applied'" in answer.stdout, answer.stderr
 
@@ -106,4 +106,4 @@ def test_without_the_line_in_the_init_there_is_no_such_patch(
     init = installed.package / "features" / "device" / "__init__.py"
     init.write_text(init.read_text().removesuffix(blocks()[1]))
     with pytest.raises(ValueError, match="unpack"):
-        installed.state(source("verl", "v0.6.1"))
+        installed.state(source("verl", "v0.7.1"))

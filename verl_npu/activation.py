@@ -106,6 +106,7 @@ def status() -> Activity:
         "role": process.role(),
         "upstreams": {},
         "features": {},
+        "natives": {},
         "tainted": [],
         "seconds": 0.0,
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from .variable import CONTRIBUTOR, INTERNAL, VARIABLES, Choice, Flag, Names, Number, Text
+from .variable import CONTRIBUTOR, INTERNAL, VARIABLES, Choice, Flag, Folder, Names, Number, Text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = [
     "MANIFEST_DIR",
     "MINDSPEED",
     "PLACEMENT_TIMEOUT",
+    "RAY_HOOK",
     "STRICT",
     "SWITCH",
     "UPSTREAMS",
@@ -59,7 +60,7 @@ FORCE = Names(
     "features that are applied although upstream drifted; every summary then says TAINTED",
     expected=_FEATURES,
 )
-MANIFEST_DIR = Text(
+MANIFEST_DIR = Folder(
     "VERL_NPU_MANIFEST_DIR", "a folder to which each process writes what it did, as JSON", expected="a folder"
 )
 PLACEMENT_TIMEOUT = Number(
@@ -147,7 +148,7 @@ VIRTUAL_DRIVER_VERSION = Text(
     expected=_VERSION,
     default="25.2.0",
 )
-CACHE = Text(
+CACHE = Folder(
     "VERL_NPU_CACHE",
     "the folder to which the virtual device is compiled; ~/.cache/verl-npu if it is not set",
     expected="a folder",
@@ -156,6 +157,13 @@ DRIVER_MANIFEST = Text(
     "VERL_NPU_DRIVER_MANIFEST",
     "what the driver did, as it tells its workers",
     expected="the JSON that verl-npu puts there",
+    forwarded=False,
+    audience=INTERNAL,
+)
+RAY_HOOK = Text(
+    "VERL_NPU_RAY_HOOK",
+    "the RAY_RUNTIME_ENV_HOOK that the user set, which is called before verl-npu's own",
+    expected="the path of a Python function",
     forwarded=False,
     audience=INTERNAL,
 )
@@ -183,6 +191,11 @@ MINDSPEED = Text(
 
 
 def forwarded(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that the user set and that every process of the job must be given, with their texts."""
+    """Return the variables that the user set and that every process of the job must be given, with what they are
+    given: the user's text, and for a folder its absolute path."""
     given = os.environ if environment is None else environment
-    return {name: given[name] for name, variable in VARIABLES.items() if variable.forwarded and name in given}
+    return {
+        name: variable.for_workers(given[name])
+        for name, variable in VARIABLES.items()
+        if variable.forwarded and name in given
+    }

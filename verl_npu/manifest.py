@@ -12,7 +12,7 @@ from typing import cast, get_origin, get_type_hints
 
 from . import process
 from .errors import SourceError
-from .registry.activity import FeatureEntry, PatchEntry, RegistryActivity, UpstreamEntry
+from .registry.activity import FeatureEntry, NativeEntry, PatchEntry, RegistryActivity, UpstreamEntry
 
 __all__ = [
     "Activity",
@@ -23,7 +23,7 @@ __all__ = [
     "write_manifest",
 ]
 
-SCHEMA = 2
+SCHEMA = 3
 
 _LARGEST = 16 << 20
 """Bytes of a manifest: a hundred times what one with every patch has."""
@@ -128,13 +128,17 @@ def _text(path: Path) -> str:
 def _wrong(content: Mapping[str, object]) -> list[str]:
     """Name the parts of a manifest that are missing or of another kind."""
     wrong = _unlike(content, Manifest)
-    features, upstreams, tainted = (content.get(name) for name in ("features", "upstreams", "tainted"))
+    features, upstreams, natives = (content.get(name) for name in ("features", "upstreams", "natives"))
+    tainted = content.get("tainted")
     if isinstance(features, dict):
         for name, feature in features.items():
             wrong += [f"features.{name}.{part}" for part in _wrong_feature(feature)]
     if isinstance(upstreams, dict):
         for name, upstream in upstreams.items():
             wrong += [f"upstreams.{name}.{part}" for part in _unlike(upstream, UpstreamEntry)]
+    if isinstance(natives, dict):
+        for target, native in natives.items():
+            wrong += [f"natives.{target}.{part}" for part in _unlike(native, NativeEntry)]
     if isinstance(tainted, list) and not all(isinstance(name, str) for name in tainted):
         wrong.append("tainted")
     return wrong

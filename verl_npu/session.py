@@ -8,9 +8,11 @@ from pathlib import Path
 
 from . import environment, manifest, process, reporting
 from .features import make_registry
+from .features.fleet import fleet, forwarding
 from .features.fleet.publication import publish
 from .manifest import Activity
 from .registry.apply.engine import Registry
+from .registry.apply.ledger import LIVE
 from .version import __version__
 
 __all__ = ["Session"]
@@ -34,11 +36,14 @@ class Session:
             if not process.is_ray_worker():
                 atexit.register(self._write)
         self._registry.activate()
+        if self._registry.states().get(fleet.name) in LIVE and not process.is_ray_worker():
+            forwarding.install_hook()
         if not process.is_ray_worker():
             self._summarise()
 
     def end(self) -> None:
         """Take back every patch. Repeating it does nothing."""
+        forwarding.remove_hook()
         self._registry.deactivate()
 
     def activity(self) -> Activity:
@@ -54,8 +59,7 @@ class Session:
 
     def _changed(self, registry: Registry) -> None:
         self._write()
-        if process.is_ray_worker():
-            publish(manifest.manifest())
+        publish()
 
     def _write(self) -> None:
         folder = environment.MANIFEST_DIR.read()

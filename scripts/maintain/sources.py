@@ -1,4 +1,7 @@
-"""Where the source of an upstream at a pin is: a wheel from PyPI, or a checkout below `VERL_NPU_UPSTREAMS`."""
+"""Where the source of an upstream at a pin is: a wheel from PyPI, or a checkout below `VERL_NPU_UPSTREAMS`.
+
+A release of verl up to v0.7.0 has both: recipes lie beside the package in the checkout, and are in no wheel.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from pathlib import Path
 
 from verl_npu import environment
 
-__all__ = ["DownloadFailed", "NotHere", "find"]
+__all__ = ["DownloadFailed", "NotHere", "all_of", "find"]
 
-_DISTRIBUTIONS = {"verl": "verl", "transformers": "transformers", "hydra": "hydra-core"}
-# Pins of the above that no wheel holds, and what their checkouts are called: the recipes lie beside v0.6.1's package.
-_CHECKOUTS = {"796871d7": "796871d7", "ccd7d934": "ccd7d934", "v0.6.1-recipe": "v0.6.1"}
+_DISTRIBUTIONS = {"verl": "verl", "transformers": "transformers", "hydra": "hydra-core", "tensordict": "tensordict"}
+# Pins of these upstreams that are in no registry.
+_IN_GIT_ONLY = {"796871d7", "ccd7d934", "1dda039b"}
+_WITH_RECIPES = {"v0.6.1", "v0.7.0"}
 
 
 class NotHere(Exception):
@@ -24,17 +28,45 @@ class DownloadFailed(Exception):
 
 
 def find(upstream: str, pin: str) -> Path:
-    """Return the wheel, downloaded once, or the checkout. Raises NotHere or DownloadFailed."""
-    if upstream in _DISTRIBUTIONS and pin not in _CHECKOUTS:
+    """Return what holds all of a pin: its checkout if a wheel lacks a part of it, else the wheel, downloaded once.
+
+    Raises NotHere or DownloadFailed.
+    """
+    if _is_released(upstream, pin) and not _has_recipes(upstream, pin):
         return _wheel(_DISTRIBUTIONS[upstream], pin.removeprefix("v"))
-    name = f"{upstream}-{_CHECKOUTS.get(pin, pin)}"
+    name = f"{upstream}-{pin}"
+    reason = "has recipes that no wheel holds" if _has_recipes(upstream, pin) else "is in git only"
     folder = environment.UPSTREAMS.read()
     if not folder:
-        raise NotHere(f"{upstream} {pin} is in git only: set VERL_NPU_UPSTREAMS to a folder with {name}/")
+        raise NotHere(f"{upstream} {pin} {reason}: set VERL_NPU_UPSTREAMS to a folder with {name}/")
     checkout = Path(folder) / name
     if not checkout.is_dir():
-        raise NotHere(f"{upstream} {pin} is in git only: VERL_NPU_UPSTREAMS={folder} has no {name}/")
+        raise NotHere(f"{upstream} {pin} {reason}: VERL_NPU_UPSTREAMS={folder} has no {name}/")
     return checkout
+
+
+def all_of(upstream: str, pin: str) -> list[Path]:
+    """Return every source of a pin that can be had: the checkout, if it is here, before the wheel.
+
+    Raises NotHere if there is none, and DownloadFailed.
+    """
+    if not _is_released(upstream, pin):
+        return [find(upstream, pin)]
+    wheel = _wheel(_DISTRIBUTIONS[upstream], pin.removeprefix("v"))
+    if not _has_recipes(upstream, pin):
+        return [wheel]
+    try:
+        return [find(upstream, pin), wheel]
+    except NotHere:
+        return [wheel]
+
+
+def _is_released(upstream: str, pin: str) -> bool:
+    return upstream in _DISTRIBUTIONS and pin not in _IN_GIT_ONLY
+
+
+def _has_recipes(upstream: str, pin: str) -> bool:
+    return upstream == "verl" and pin in _WITH_RECIPES
 
 
 def _wheel(distribution: str, version: str) -> Path:

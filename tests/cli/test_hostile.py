@@ -157,14 +157,14 @@ def test_a_source_that_may_not_be_read_is_one_line(run: Run, tmp_path: Path, mon
 
 
 def odd(without: str = "", **changes: object) -> str:
-    content = {"schema": 2, **manifest(9, "WorkerDict", **changes)}
+    content = {"schema": 3, **manifest(9, "WorkerDict", **changes)}
     return json.dumps({key: value for key, value in content.items() if key != without})
 
 
 MANIFESTS = {
     **{f"without {key}": odd(without=key) for key in manifest(9, "WorkerDict")},
     "a feature without patches": json.dumps(
-        {"schema": 2, **manifest(9, "x", features={"device": {"state": "applied"}})}
+        {"schema": 3, **manifest(9, "x", features={"device": {"state": "applied"}})}
     ),
     "a feature that is a word": odd(features={"device": "applied"}),
     "an upstream without a pin": odd(upstreams={"verl": {"exact": True}}),

@@ -27,6 +27,7 @@ def manifest(pid: int, role: str, state: str = "applied", **changes: object) -> 
         "simulated": True,
         "upstreams": {"verl": {"nearest_pin": "v0.6.1", "exact": True, "differs": []}},
         "features": {"device": {"state": state, "patches": {"device.set_npu_in_run_ppo_config": patch}}},
+        "natives": {},
         "tainted": [],
         "seconds": 0.05,
         **changes,

@@ -16,6 +16,7 @@ from verl_npu.registry.apply.engine import Registry
 from verl_npu.registry.judge.lock import record_lock, write_lock
 from verl_npu.registry.patch import Feature, Upstream
 from verl_npu.registry.policy import Policy
+from verl_npu.registry.source.assignments import PatchModule
 from verl_npu.registry.source.tree import SourceTree
 
 
@@ -61,6 +62,8 @@ class Plugin:
     features: list[Feature] = field(default_factory=list)
     reported: list[str] = field(default_factory=list)
     registries: list[Registry] = field(default_factory=list)
+    patch_modules: list[PatchModule] = field(default_factory=list)
+    """The modules of the package that patch by themselves."""
 
     def feature(self, name: str, **options: str) -> Feature:
         made = Feature(name, f"the feature {name}", **options)
@@ -83,6 +86,7 @@ class Plugin:
             policy=Policy("PLUGIN", **policy),  # type: ignore[arg-type]
             warn=self.reported.append,
             changed=lambda _: None,
+            patch_modules=self.patch_modules,
         )
         self.registries.append(registry)
         registry.activate()

@@ -13,7 +13,7 @@ from verl_npu.manifest import Manifest
 
 def write(folder: Path, role: str, pid: int, **states: str) -> None:
     content: dict[str, Any] = {
-        "schema": 2,
+        "schema": 3,
         "version": "0.1.0",
         "active": True,
         "origin": "a test",
@@ -27,6 +27,7 @@ def write(folder: Path, role: str, pid: int, **states: str) -> None:
             name: {"state": state, "patches": {f"{name}.one": {"target": "verl:x", "state": state, "reason": "so"}}}
             for name, state in states.items()
         },
+        "natives": {},
         "tainted": [],
         "seconds": 0.0,
     }

@@ -46,6 +46,7 @@ def content(pid: int, role: str, states: dict[str, str]) -> dict[str, object]:
             name: {"state": state, "patches": {f"{name}.one": {**patch, "state": state}}}
             for name, state in states.items()
         },
+        "natives": {},
         "tainted": [],
         "seconds": 0.0,
     }

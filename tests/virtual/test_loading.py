@@ -162,3 +162,17 @@ def test_a_program_may_end_right_after_its_first_backward(python: Run, device: s
     for _ in range(3):
         done = python(program, VERL_NPU_VIRTUAL="8")
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("broken", ["a fault of no operator", "no compiler"])
+def test_after_a_failure_there_is_nothing_of_the_virtual_ascend(python: Run, tmp_path, broken: str) -> None:
+    faulty = {"VERL_NPU_VIRTUAL_FAULTS": "fail:operator=nope"}
+    bare = {"VERL_NPU_CACHE": str(tmp_path), "CXX": "no-such-compiler"}
+    program = (
+        "import importlib.util, os, sys, torch\n"
+        "print(hasattr(torch, 'npu'), importlib.util.find_spec('torch_npu'), 'torch_npu' in sys.modules)\n"
+        "print('ASCEND_HOME_PATH' in os.environ, 'HCCL_SO_PATH' in os.environ)\n"
+        "print(torch.ones(2).sum().item())\n"
+    )
+    done = python(program, **(faulty if broken.startswith("a fault") else bare))
+    assert done.stdout.splitlines() == ["False None False", "False False", "2.0"], done.stderr

@@ -12,8 +12,10 @@ __all__ = [
     "HOME",
     "NZ",
     "REQUIRED",
+    "SHARED",
     "VISIBLE_DEVICES",
     "Requirement",
+    "Shared",
 ]
 
 VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
@@ -53,3 +55,74 @@ NZ = Requirement(
 
 REQUIRED = (NZ,)
 """What every job with a rollout engine needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A variable that a user sets for all processes of a job, and workers on other hosts do not inherit."""
+
+    name: str
+    pin: str
+    """A revision of verl whose documents or scripts for NPUs ask for it."""
+    path: str
+    """Which document or script that is."""
+
+
+_EXAMPLES = "docs/ascend_tutorial/model_support/examples"
+_HOSTS = f"{_EXAMPLES}/multi-machine_task_startup_practice.rst"
+_GSPO = f"{_EXAMPLES}/gspo_optimization_practice.md"
+_DAPO = f"{_EXAMPLES}/dapo_multi_model_optimization_practice.md"
+_RETOOL = f"{_EXAMPLES}/ascend_retool_best_practice.rst"
+_PRECISION = "docs/ascend_tutorial/dev_guide/precision_analysis/precision_alignment_zh.md"
+_TUNING = "docs/ascend_tutorial/dev_guide/performance/perf_tuning_on_ascend.rst"
+_FAQ = "docs/ascend_tutorial/faq/faq.rst"
+_ENGINES = "verl/checkpoint_engine/README.md"
+_LARGE = "examples/grpo_trainer/run_qwen3_5_397b_megatron.sh"
+_LONG = "examples/ascend_extras/grpo_trainer/run_qwen3_5_122b_a10b_32k_megatron.sh"
+_R1 = "recipe/r1_ascend/ray_start_grpo_npu.sh"
+
+# What differs between hosts is not here, and must not be: the NPUs of a host (ASCEND_RT_VISIBLE_DEVICES), its network
+# interfaces (HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME, HCCL_IF_IP), paths and preloaded libraries.
+SHARED = (
+    # HCCL: how long it waits, where it listens, how it computes.
+    Shared("HCCL_CONNECT_TIMEOUT", "v0.9.0", _HOSTS),
+    Shared("HCCL_EXEC_TIMEOUT", "v0.9.0", _HOSTS),
+    Shared("HCCL_ASYNC_ERROR_HANDLING", "v0.9.0", _HOSTS),
+    Shared("HCCL_HOST_SOCKET_PORT_RANGE", "v0.9.0", _HOSTS),
+    Shared("HCCL_NPU_SOCKET_PORT_RANGE", "v0.9.0", _HOSTS),
+    Shared("HCCL_IF_BASE_PORT", "v0.7.0", _R1),
+    Shared("HCCL_BUFFSIZE", "v0.9.0", _LARGE),
+    Shared("HCCL_OP_EXPANSION_MODE", "v0.9.0", _GSPO),
+    Shared("HCCL_INTRA_ROCE_ENABLE", "v0.9.0", _ENGINES),
+    Shared("HCCL_DETERMINISTIC", "v0.9.0", _PRECISION),
+    Shared("HCCL_DEBUG", "v0.9.0", _FAQ),
+    Shared("LCCL_DETERMINISTIC", "v0.9.0", _PRECISION),
+    # torch_npu and CANN.
+    Shared("TASK_QUEUE_ENABLE", "v0.9.0", _HOSTS),
+    Shared("CPU_AFFINITY_CONF", "v0.9.0", _GSPO),
+    Shared("MULTI_STREAM_MEMORY_REUSE", "v0.9.0", _GSPO),
+    Shared("COMBINED_ENABLE", "v0.9.0", _LARGE),
+    Shared(ALLOCATOR, "v0.9.0", _LARGE),
+    Shared("CLOSE_MATMUL_K_SHIFT", "v0.9.0", _PRECISION),
+    Shared("ATB_MATMUL_SHUFFLE_K_ENABLE", "v0.9.0", _PRECISION),
+    Shared("ATB_LLM_LCOC_ENABLE", "v0.9.0", _PRECISION),
+    Shared("ASCEND_LAUNCH_BLOCKING", "v0.7.0", _R1),
+    Shared("ASCEND_GLOBAL_LOG_LEVEL", "v0.9.0", _FAQ),
+    Shared("ASCEND_SLOG_PRINT_TO_STDOUT", "v0.9.0", _FAQ),
+    # Ray.
+    Shared("RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES", "v0.9.0", _HOSTS),
+    # vLLM and vllm-ascend.
+    Shared("VLLM_USE_V1", "v0.9.0", _GSPO),
+    Shared("USE_OPTIMIZED_MODEL", "v0.9.0", _DAPO),
+    Shared("VLLM_ENABLE_GRAPH_MODE", "v0.9.0", _RETOOL),
+    Shared("VLLM_ENABLE_MC2", "v0.7.0", _R1),
+    Shared("VLLM_DP_SIZE", "v0.7.0", _R1),
+    Shared("VLLM_ASCEND_ENABLE_DENSE_OPTIMIZE", "v0.9.0", _GSPO),
+    Shared("VLLM_ASCEND_ENABLE_FLASHCOMM", "v0.9.0", _GSPO),
+    Shared("VLLM_ASCEND_ENABLE_FLASHCOMM1", "v0.9.0", _LONG),
+    Shared("VLLM_ASCEND_ENABLE_MATMUL_ALLREDUCE", "v0.9.0", _TUNING),
+    Shared("VLLM_ASCEND_ENABLE_MLP_OPTIMIZE", "v0.9.0", _RETOOL),
+    Shared("VLLM_ASCEND_ENABLE_PREFETCH_MLP", "v0.9.0", _GSPO),
+    Shared("VLLM_ASCEND_ENABLE_TOPK_OPTIMIZE", "v0.9.0", _LONG),
+)
+"""What the documents and scripts of verl set for a whole job; if the user sets one, every worker is given it."""

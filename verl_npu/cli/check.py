@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import click
 
-from ..features import UPSTREAMS, load
+from ..features import PATCH_MODULES, UPSTREAMS, load
 from ..registry.judge.difference import drift_diff
 from ..registry.judge.judgement import judge
 from ..registry.judge.lock import Lock, Record
+from ..registry.judge.natives import Native, confirmed, judge_natives, patched_packages
 from ..registry.judge.revision import Revision
 from ..registry.judge.verdict import Verdict
 from ..registry.patch import Feature, Patch, owners
@@ -22,16 +23,21 @@ from ..registry.state import State, feature_state
 from . import terminal, upstreams
 from .completion import complete_source
 from .help import example
-from .states import QUIET, colour
+from .states import BAD, QUIET, colour
 
 __all__ = ["check"]
 
 _MEANING = {
     State.VERIFIED: "fits, and is applied when verl is imported",
     State.NATIVE: "upstream does it itself",
+    State.CLAIMED: "upstream means to patch it by itself; each process reports whether it did",
+    State.INEFFECTIVE: "upstream means to patch it by itself, and uses a name that is not there",
     State.ABSENT: "there is nothing to patch in this upstream",
     State.DRIFTED: "upstream changed what is patched, so the feature is left out",
 }
+
+_OURS = (State.VERIFIED, State.DRIFTED)
+"""The states of patches that lie over what upstream does by itself, or are to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,7 @@ class _Result:
     features: Sequence[Feature]
     revisions: Mapping[str, Revision]
     verdicts: Mapping[str, Verdict]
+    natives: Sequence[Native]
 
     def state(self, feature: Feature) -> State:
         return feature_state(self.verdicts[patch.id].state for patch in feature)
@@ -63,10 +70,11 @@ def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
 
     Nothing of verl is imported, so this is safe to run anywhere.
 
-    Exit status: 0 all features fit, 1 one drifted, 2 there is no verl or its source cannot be read.
+    Exit status: 0 all features fit, 1 one drifted or is left to a patch of upstream's that is ineffective, 2 there is
+    no verl or its source cannot be read.
     """
     features, tree, locks = load(), upstreams.judged_tree(source), upstreams.locks()
-    result = _Result(features, *judge(features, UPSTREAMS, tree, locks))
+    result = _judged(features, tree, locks)
     if as_json:
         click.echo(json.dumps(_content(result), indent=2))
     else:
@@ -74,7 +82,16 @@ def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
     if diff:
         for text in _diffs(result, tree, locks):
             terminal.block(text)
-    sys.exit(int(any(verdict.state is State.DRIFTED for verdict in result.verdicts.values())))
+    sys.exit(int(any(verdict.state in BAD for verdict in result.verdicts.values())))
+
+
+def _judged(features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]) -> _Result:
+    revisions, verdicts = judge(features, UPSTREAMS, tree, locks)
+    ours = {str(patch.target) for feature in features for patch in feature if verdicts[patch.id].state in _OURS}
+    whole = upstreams.with_installed(tree, [module.name.partition(".")[0] for module in PATCH_MODULES])
+    whole = upstreams.with_installed(whole, patched_packages(PATCH_MODULES, whole))
+    natives = judge_natives(PATCH_MODULES, whole, ours)
+    return _Result(features, revisions, confirmed(verdicts, natives), natives)
 
 
 def _content(result: _Result) -> dict[str, object]:
@@ -97,6 +114,7 @@ def _content(result: _Result) -> dict[str, object]:
             }
             for feature in result.features
         ],
+        "natives": [native.as_json() for native in result.natives],
     }
 
 
@@ -115,6 +133,7 @@ def _print(result: _Result, verbose: bool) -> None:
             terminal.paragraph(f"{feature.name}: {feature.summary}")
         for patch in shown:
             _print_patch(patch, result.verdicts[patch.id])
+    _print_natives(result.natives, verbose)
     terminal.echo()
     present = {*states, *(verdict.state for verdict in result.verdicts.values())}
     meanings = [(str(state), meaning) for state, meaning in _MEANING.items() if state in present]
@@ -149,8 +168,27 @@ def _clause(feature: Feature, result: _Result) -> str:
     if counts[State.DRIFTED]:
         return f"not applied, because {counts[State.DRIFTED]} of its {total} patches drifted"
     fit = counts[State.VERIFIED]
-    rest = [f"{counts[state]} {state}" for state in (State.NATIVE, State.ABSENT) if counts[state]]
+    others = (State.NATIVE, State.CLAIMED, State.INEFFECTIVE, State.ABSENT)
+    rest = [f"{counts[state]} {state}" for state in others if counts[state]]
     return ", ".join([f"{fit} patch{' fits' if fit == 1 else 'es fit'}" if fit else "nothing to patch", *rest])
+
+
+def _print_natives(natives: Sequence[Native], verbose: bool) -> None:
+    """Print how much upstream means to patch by itself and does not reach; if verbose, all that it means to patch."""
+    for module in dict.fromkeys(native.by for native in natives):
+        own = [native for native in natives if native.by == module]
+        lost = sum(native.state in BAD for native in own)
+        if not lost and not verbose:
+            continue
+        terminal.echo()
+        reached = f"{lost} of them cannot be reached" if lost else "all can be reached"
+        terminal.paragraph(
+            f"Beside what verl-npu patches, {module} means to patch {len(own)} target{'' if len(own) == 1 else 's'} "
+            f"by itself; {reached}{'.' if verbose else ': see -v.'}"
+        )
+        for native in own if verbose else ():
+            terminal.line("  ", native.target, "  ", terminal.styled(str(native.state), colour(native.state)))
+            terminal.paragraph(native.reason, indent="    ")
 
 
 def _print_patch(patch: Patch, verdict: Verdict) -> None:

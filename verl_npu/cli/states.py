@@ -11,9 +11,11 @@ from ..registry.state import State
 
 __all__ = ["BAD", "QUIET", "Share", "colour", "process", "shares"]
 
-BAD = frozenset({State.DRIFTED, State.FAILED, State.SHADOWED, State.MISSED})
+BAD = frozenset({State.DRIFTED, State.FAILED, State.SHADOWED, State.MISSED, State.INEFFECTIVE})
 """States that a user has to do something about."""
-QUIET = frozenset({State.VERIFIED, State.APPLIED, State.PENDING, State.NATIVE, State.ABSENT})
+QUIET = frozenset(
+    {State.VERIFIED, State.APPLIED, State.PENDING, State.NATIVE, State.CLAIMED, State.SEEN, State.ABSENT}
+)
 """States that are as they should be."""
 
 _COLOURS: Mapping[str, str] = {
@@ -21,12 +23,15 @@ _COLOURS: Mapping[str, str] = {
     State.FAILED: "red",
     State.SHADOWED: "red",
     State.MISSED: "red",
+    State.INEFFECTIVE: "red",
     State.ABSENT: "dim",
     State.PENDING: "yellow",
     State.DISABLED: "yellow",
     State.VERIFIED: "green",
     State.APPLIED: "green",
     State.NATIVE: "green",
+    State.CLAIMED: "green",
+    State.SEEN: "green",
 }
 
 

@@ -112,16 +112,29 @@ def _row(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _print_trouble(manifests: Sequence[Manifest]) -> None:
-    reasons = {
+    reasons = _reasons(manifests)
+    for name, state, reason in reasons:
+        terminal.line("  ", name, "  ", terminal.styled(state, states.colour(state)))
+        terminal.paragraph(reason, indent="    ")
+
+
+def _reasons(manifests: Sequence[Manifest]) -> dict[tuple[str, str, str], None]:
+    """What is wrong in any process: a patch of ours, or what upstream patches by itself and nobody lies over."""
+    ours = {
         (patch_id, patch["state"], patch["reason"]): None
         for manifest in manifests
         for feature in manifest["features"].values()
         for patch_id, patch in feature["patches"].items()
         if patch["state"] in states.BAD
     }
-    for patch_id, state, reason in reasons:
-        terminal.line("  ", patch_id, "  ", terminal.styled(state, states.colour(state)))
-        terminal.paragraph(reason, indent="    ")
+    said = {reason for _, _, reason in ours}
+    natives = {
+        (target, native["state"], native["reason"]): None
+        for manifest in manifests
+        for target, native in manifest["natives"].items()
+        if native["state"] in states.BAD and native["reason"] not in said
+    }
+    return {**ours, **natives}
 
 
 def _print_targets(manifests: Sequence[Manifest]) -> None:
@@ -131,6 +144,9 @@ def _print_targets(manifests: Sequence[Manifest]) -> None:
             for patch_id, patch in feature["patches"].items():
                 by_state = found.setdefault((patch_id, patch["target"]), {})
                 by_state.setdefault(patch["state"], []).append(f"{manifest['role']}:{manifest['pid']}")
+        for target, native in manifest["natives"].items():
+            by_state = found.setdefault((native["by"], target), {})
+            by_state.setdefault(native["state"], []).append(f"{manifest['role']}:{manifest['pid']}")
     for (patch_id, target), by_state in found.items():
         terminal.echo()
         terminal.line(patch_id, "  ", target)

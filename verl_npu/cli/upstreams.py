@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import SourceError
@@ -10,7 +10,7 @@ from ..features import UPSTREAMS, locks_folder
 from ..registry.judge.lock import Lock, read_locks
 from ..registry.source.tree import SourceTree
 
-__all__ = ["INSTALLED", "judged_tree", "locks", "tree"]
+__all__ = ["INSTALLED", "judged_tree", "locks", "tree", "with_installed"]
 
 INSTALLED = "installed"
 
@@ -35,6 +35,12 @@ def judged_tree(source: str) -> SourceTree:
             fix=f"install {first} here, or name its source with --source PATH",
         )
     return found
+
+
+def with_installed(tree: SourceTree, packages: Iterable[str]) -> SourceTree:
+    """Return `tree`; packages that it does not speak of are taken from this environment."""
+    unknown = sorted({package for package in packages if not tree.covers(package)})
+    return tree.with_packages(SourceTree.installed(unknown)) if unknown else tree
 
 
 def locks() -> Mapping[str, Sequence[Lock]]:

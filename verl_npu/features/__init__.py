@@ -8,9 +8,9 @@ from .. import environment
 from ..registry.apply.engine import Registry
 from ..registry.patch import Feature
 from ..registry.policy import Policy
-from .upstreams import UPSTREAMS, locks_folder
+from .upstreams import PATCH_MODULES, UPSTREAMS, locks_folder
 
-__all__ = ["UPSTREAMS", "load", "locks_folder", "make_registry"]
+__all__ = ["PATCH_MODULES", "UPSTREAMS", "load", "locks_folder", "make_registry"]
 
 
 def load() -> Sequence[Feature]:
@@ -19,11 +19,12 @@ def load() -> Sequence[Feature]:
     from .device import device
     from .fleet import fleet
     from .fused_ops import fused_ops
+    from .host_copies import host_copies
     from .megatron import megatron
     from .rollout import rollout
     from .weight_sync import weight_sync
 
-    return (device, attention, fused_ops, rollout, weight_sync, megatron, fleet)
+    return (device, host_copies, attention, fused_ops, rollout, weight_sync, megatron, fleet)
 
 
 def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], None]) -> Registry:
@@ -42,4 +43,5 @@ def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], Non
         ),
         warn=warn,
         changed=changed,
+        patch_modules=PATCH_MODULES,
     )

@@ -68,6 +68,8 @@ class Patch:
     """When this holds of the upstream's source, upstream does it itself."""
     requires: Probe | None
     """When this does not hold of the source, there is nothing to patch: the patch is absent."""
+    undoes: Target | None = None
+    """What upstream assigns by itself in another package and this patch may put back."""
 
     @property
     def feature(self) -> str:
@@ -114,10 +116,21 @@ class Feature:
         return self._declare(Action.REPLACE, target, why, how, link, retired_by, requires)
 
     def wrap(
-        self, target: str, *, why: str, how: str, link: str, retired_by: Probe, requires: Probe | None = None
+        self,
+        target: str,
+        *,
+        why: str,
+        how: str,
+        link: str,
+        retired_by: Probe,
+        requires: Probe | None = None,
+        undoes: str = "",
     ) -> Callable[[Implementation], Implementation]:
-        """Declare that calls of `target` go to the decorated function, with the original as first argument."""
-        return self._declare(Action.WRAP, target, why, how, link, retired_by, requires)
+        """Declare that calls of `target` go to the decorated function, with the original as first argument.
+
+        `undoes` is what upstream assigns by itself in another package and the decorated function may put back.
+        """
+        return self._declare(Action.WRAP, target, why, how, link, retired_by, requires, undoes)
 
     def add(
         self,
@@ -155,6 +168,7 @@ class Feature:
         link: str,
         retired_by: Probe,
         requires: Probe | None,
+        undoes: str = "",
     ) -> Callable[[Implementation], Implementation]:
         for label, text in (("why", why), ("how", how), ("link", link)):
             if not text.strip():
@@ -176,6 +190,7 @@ class Feature:
                 link=link,
                 retired_by=retired_by,
                 requires=requires,
+                undoes=Target.parse(undoes) if undoes else None,
             )
             other = self._patches.get(patch.id) or next((p for p in self if p.target == patch.target), None)
             if other is not None:

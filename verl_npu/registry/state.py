@@ -20,7 +20,13 @@ class State(str, Enum):
     APPLIED = "applied"
     """In force: the target was read back and is ours."""
     NATIVE = "native"
-    """Upstream does it itself at this revision."""
+    """Upstream does it itself at this revision: its source says so."""
+    CLAIMED = "native (claimed)"
+    """Upstream means to patch it by itself, and has not got there yet in this process."""
+    SEEN = "native (seen)"
+    """Upstream has patched it by itself: the target was read back and is upstream's."""
+    INEFFECTIVE = "native (ineffective)"
+    """Upstream means to patch it by itself, and its patch does not reach it: a name that it uses is stale."""
     ABSENT = "absent"
     """The target does not exist here, and need not."""
     DRIFTED = "drifted"
@@ -36,6 +42,10 @@ class State(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+UPSTREAMS_OWN = (State.NATIVE, State.CLAIMED, State.SEEN, State.INEFFECTIVE)
+"""The states of a patch that is left to upstream, which does it itself or means to."""
 
 
 class Standing(str, Enum):
@@ -55,12 +65,15 @@ _DECIDING = (
     State.SHADOWED,
     State.MISSED,
     State.DRIFTED,
+    State.INEFFECTIVE,
     State.DISABLED,
     State.ROLLED_BACK,
     State.REGISTERED,
     State.APPLIED,
     State.PENDING,
     State.VERIFIED,
+    State.CLAIMED,
+    State.SEEN,
     State.NATIVE,
 )
 

@@ -10,17 +10,24 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 
 from ..ascend import soc
 from ..ascend.variables import HOME
+from .cache import check_owner
 
 __all__ = ["install"]
 
-_NPU_SMI = """#!{python} -IS
+# A line `#!` cannot hold a path with a blank in it, so the shell starts Python.
+_NPU_SMI = """#!/bin/sh
+''':'
+exec {python} -IS "$0" "$@"
+'''
 import os, sys
 count = os.environ.get("VERL_NPU_VIRTUAL", "")
 if not count.isdigit() or count == "0":
@@ -55,10 +62,14 @@ def install(cache: Path, environ: MutableMapping[str, str], cann_version: str, d
 
     A real `npu-smi` or CANN folder that is there already is left alone.
     """
-    folder = cache / "stand-ins" / f"cann-{cann_version}-driver-{driver_version}"
+    folder = _writable(cache) / "stand-ins" / f"cann-{cann_version}-driver-{driver_version}"
     script = folder / "bin" / "npu-smi"
     if shutil.which("npu-smi", path=environ.get("PATH")) is None:
-        _write(script, _NPU_SMI.format(python=sys.executable, driver=driver_version, soc=soc.NAME), mode=0o755)
+        _write(
+            script,
+            _NPU_SMI.format(python=shlex.quote(sys.executable), driver=driver_version, soc=soc.NAME),
+            mode=0o755,
+        )
         environ["PATH"] = os.pathsep.join(filter(None, (environ.get("PATH"), str(script.parent))))
     if not environ.get(HOME):
         arch = f"{platform.machine()}-linux"
@@ -73,6 +84,17 @@ def install(cache: Path, environ: MutableMapping[str, str], cann_version: str, d
         info = "".join(f"{name}={value}\n" for name, value in facts.items())
         _write(folder / arch / "ascend_toolkit_install.info", info, mode=0o644)
         environ[HOME] = str(folder)
+
+
+def _writable(cache: Path) -> Path:
+    """The cache, or a folder of this user if the cache is one that others have filled."""
+    existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    if os.access(existing, os.W_OK):
+        return cache
+    own = Path(tempfile.gettempdir()) / f"verl-npu-{os.geteuid()}"
+    own.mkdir(mode=0o700, exist_ok=True)
+    check_owner(own)
+    return own
 
 
 def _write(path: Path, text: str, mode: int) -> None:

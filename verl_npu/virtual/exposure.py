@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.machinery
+import os
 import sys
 from pathlib import Path
 
 from .. import environment
 from ..errors import RealAscendError
 
-__all__ = ["SITE", "expose"]
+__all__ = ["SITE", "expose", "withdraw"]
 
 SITE = Path(__file__).parent / "site"
 
@@ -32,6 +33,17 @@ def expose() -> None:
         )
     if folder not in sys.path:
         sys.path.append(folder)
+
+
+def withdraw() -> None:
+    """Make `torch_npu` and `acl` not importable again, as if they had never been exposed."""
+    folder = str(SITE)
+    if folder in sys.path:
+        sys.path.remove(folder)
+    for name, module in tuple(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+            del sys.modules[name]
+    importlib.invalidate_caches()
 
 
 def _foreign_torch_npu(ours: str) -> str | None:

@@ -6,10 +6,11 @@ import importlib
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from types import ModuleType
 
 from .. import environment
-from ..ascend.variables import HCCL_LIBRARY
+from ..ascend.variables import HCCL_LIBRARY, HOME
 from ..errors import TorchError
 from . import cann, exposure
 from .device import build, extension, shutdown
@@ -21,22 +22,35 @@ __all__ = ["load"]
 
 _lock = threading.RLock()
 _loading = False
+_failure: Exception | None = None
+# What the virtual Ascend sets for this process and its children.
+_SET = ("PATH", HOME, HCCL_LIBRARY)
 
 
 def load() -> None:
     """Load once; a call from within a load (torch_npu imports us back) returns at once.
 
+    All of it is there afterwards, or nothing: after a failure `torch_npu` cannot be imported, and each further call
+    raises the same error.
+
     Raises:
         VirtualError: one of its subclasses says what is missing.
         SettingError: a variable of the virtual Ascend has a value that is not understood.
     """
-    global _loading
+    global _failure, _loading
     with _lock:
         if extension.is_loaded() or _loading:
             return
+        if _failure is not None:
+            raise _failure
         _loading = True
+        before = {name: os.environ.get(name) for name in _SET}
         try:
             _load(Settings.read())
+        except BaseException as error:
+            _failure = error if isinstance(error, Exception) else None
+            _withdraw(before)
+            raise
         finally:
             _loading = False
 
@@ -54,11 +68,21 @@ def _load(settings: Settings) -> None:
     compiled.set_delayed_copies(settings.delayed_copies)
     injection.install(compiled, settings.faults)
     extension.hold(compiled)
-    try:
-        _register(torch)
-    except BaseException:
-        extension.hold(None)
-        raise
+    _register(torch)
+
+
+def _withdraw(before: Mapping[str, str | None]) -> None:
+    extension.hold(None)
+    torch = sys.modules.get("torch")
+    npu = sys.modules.pop("torch.npu", None)
+    if npu is not None and getattr(torch, "npu", None) is npu:
+        del torch.npu  # type: ignore[union-attr]  # there is a torch if it has npu
+    exposure.withdraw()
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _register(torch: ModuleType) -> None:

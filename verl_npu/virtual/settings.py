@@ -52,7 +52,8 @@ class Settings:
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
     """The folder of what is compiled once per machine."""
     if own := environment.CACHE.read(environ):
-        return Path(own) / "virtual"
+        # Absolute at once: a process that changes its folder later would look elsewhere.
+        return Path(own).absolute() / "virtual"
     base = (os.environ if environ is None else environ).get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "verl-npu" / "virtual"
 

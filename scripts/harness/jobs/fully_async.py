@@ -45,7 +45,7 @@ JOB = Job(
     arguments=fsdp,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,
-    idle=("fleet", "megatron", "rollout"),
+    idle=("megatron", "rollout"),
     environment=one_step_off.ENVIRONMENT,
     evidence=one_step_off.EVIDENCE,
 )
@@ -55,7 +55,7 @@ MEGATRON = Job(
     arguments=megatron_workers,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,
-    idle=("fleet", "rollout"),
+    idle=("rollout",),
     environment=one_step_off.ENVIRONMENT,
     evidence=one_step_off.EVIDENCE,
     packages=megatron.PACKAGES,

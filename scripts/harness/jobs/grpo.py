@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness import pins
 from harness.jobs.base import Job, Plan
 
 PROMPTS = 16
@@ -77,7 +78,7 @@ def trained_model(plan: Plan) -> Path:
 
 JOB = Job(
     name="grpo",
-    pins=("v0.6.1", "796871d7", "ccd7d934", "v0.7.1", "v0.9.1"),
+    pins=tuple(pins.PINS),
     arguments=arguments,
     metric="critic/score/mean",
     trained_model=trained_model,

@@ -70,6 +70,6 @@ JOB = Job(
     metric="train/loss",
     trained_model=trained_model,
     # No Ray, no rollout, no Megatron.
-    idle=("fleet", "megatron", "rollout", "weight_sync"),
+    idle=("megatron", "rollout", "weight_sync"),
     processes=lambda npus: npus,
 )

@@ -2,78 +2,47 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 from ... import environment, reporting
 from ...errors import FleetError
 from ...manifest import Manifest
-from ...registry.source.probe import Defines, Never
 from ...registry.state import State
-from .feature import fleet
 from .publication import published
+from .reading import Reading
 
-__all__ = [
-    "compare",
-    "compare_processes_before_training",
-    "compare_processes_before_v1_training",
-    "differences",
-]
-
-_WHY = "If processes of a job are patched differently, it trains without an error, and the numbers are wrong."
-_HOW = (
-    "The manifests of all processes are compared before the first step. A difference is a warning, or with "
-    "VERL_NPU_STRICT=1 an error."
-)
-_LINK = "none: it is about verl-npu's own patches"
-_NEVER = Never("it is about verl-npu's own patches")
-
-Result = TypeVar("Result")
-
-
-@fleet.wrap("verl.trainer.ppo.ray_trainer:RayPPOTrainer.fit", why=_WHY, how=_HOW, link=_LINK, retired_by=_NEVER)
-def compare_processes_before_training(
-    original: Callable[..., Result], trainer: object, *args: object, **kwargs: object
-) -> Result:
-    """Compare the processes, then train. Raises FleetError if they differ and VERL_NPU_STRICT is 1."""
-    compare()
-    return original(trainer, *args, **kwargs)
-
-
-@fleet.wrap(
-    "verl.trainer.ppo.v1.trainer_base:PPOTrainer.fit",
-    why=_WHY,
-    how=_HOW,
-    link=_LINK,
-    retired_by=_NEVER,
-    requires=Defines("verl.trainer.ppo.v1.trainer_base:PPOTrainer.fit"),
-)
-def compare_processes_before_v1_training(
-    original: Callable[..., Result], trainer: object, *args: object, **kwargs: object
-) -> Result:
-    """Compare the processes, then train. Raises FleetError if they differ and VERL_NPU_STRICT is 1."""
-    compare()
-    return original(trainer, *args, **kwargs)
+__all__ = ["compare", "differences"]
 
 
 def compare() -> None:
     """Say whether the processes of this job agree. Raises FleetError if they do not and VERL_NPU_STRICT is 1."""
-    manifests = published()
-    lines = differences(manifests)
+    reading = published()
+    count = len(reading.manifests)
+    lines = [*_unknown(reading), *differences(reading.manifests)]
     if not lines:
-        reporting.report(f"{len(manifests)} processes agree on what is patched")
+        reporting.report(f"{count} processes agree on what is patched" if count > 1 else "the job has one process")
     elif environment.STRICT.read():
         raise FleetError(
             subject="the processes of this job",
-            expected=f"the same patches in all {len(manifests)} processes",
+            expected=f"the same patches in all {count + len(reading.missing)} processes",
             found=" | ".join(lines),
             fix="install the same verl-npu and upstreams on every host and set the same variables",
             override=f"{environment.STRICT.name}=0",
         )
     else:
-        reporting.warn(f"{len(manifests)} processes differ in what is patched: {' | '.join(lines)}")
+        reporting.warn(f"the processes of this job differ in what is patched: {' | '.join(lines)}")
+
+
+def _unknown(reading: Reading) -> list[str]:
+    """Return one line for each reason why less is known than the comparison needs."""
+    lines = []
+    if reading.unreadable:
+        lines.append(f"the manifests of the other processes cannot be read ({reading.unreadable})")
+    if reading.missing:
+        lines.append(f"no manifest, so that verl-npu is probably not active: {', '.join(reading.missing)}")
+    return lines
 
 
 def differences(manifests: Sequence[Manifest]) -> list[str]:
@@ -94,11 +63,22 @@ def differences(manifests: Sequence[Manifest]) -> list[str]:
 def _difference(label: str, manifests: Sequence[Manifest], value_of: Callable[[Manifest], str]) -> list[str]:
     """Return one line if the processes have more than one value; it names the processes with each value."""
     processes = defaultdict(list)
-    for manifest in manifests:
-        processes[value_of(manifest)].append(f"{manifest['role']} {manifest['host']}:{manifest['pid']}")
+    for manifest, name in zip(manifests, _labels(manifests), strict=True):
+        processes[value_of(manifest)].append(name)
     if len(processes) < 2:
         return []
     return [f"{label}: " + "; ".join(f"{value} in {', '.join(names)}" for value, names in processes.items())]
+
+
+def _labels(manifests: Sequence[Manifest]) -> list[str]:
+    """Name each process by its role, host and process number, and containers of one name apart by their tokens."""
+    places = Counter((manifest["host"], manifest["pid"]) for manifest in manifests)
+    labels = []
+    for manifest in manifests:
+        label = f"{manifest['role']} {manifest['host']}:{manifest['pid']}"
+        shared = places[manifest["host"], manifest["pid"]] > 1
+        labels.append(f"{label} (container {manifest['token']})" if shared else label)
+    return labels
 
 
 def _names(parts: Iterable[Mapping[str, object]]) -> list[str]:
@@ -119,5 +99,9 @@ def _revision(upstream: str, manifest: Manifest) -> str:
 def _state(feature: str, manifest: Manifest) -> str:
     entry = manifest["features"].get(feature)
     state = "unknown" if entry is None else entry["state"]
-    # A process that has not imported a target has no unpatched code to run, so it agrees with one that applied it.
-    return "applied or pending" if state in (State.APPLIED, State.PENDING) else state
+    # A process that has not imported a target has no unpatched code to run, so it agrees with one that applied it. The
+    # same holds where upstream patches by itself.
+    for alike in (State.APPLIED, State.PENDING), (State.SEEN, State.CLAIMED):
+        if state in alike:
+            return " or ".join(map(str, alike))
+    return state

@@ -1,46 +1,47 @@
-"""Manifests of a job's processes, exchanged through Ray's key-value store."""
+"""Manifests of a job's processes, each told by its process and read by the one that is about to train."""
 
 from __future__ import annotations
 
-import json
-import os
+from collections.abc import Callable
 
-from ... import environment, reporting
-from ...manifest import Manifest
+from ... import process, reporting
+from ...manifest import manifest
+from . import process_group, ray_job
+from .reading import Reading
 
 __all__ = ["publish", "published"]
 
-_NAMESPACE = b"verl_npu"
+
+def publish() -> None:
+    """Put the manifest of this process where the others of its job find it, if it has others. Raises nothing."""
+    if process.is_ray_worker():
+        _guarded(lambda: ray_job.put(manifest()))
+    elif process_group.joined():
+        _guarded(lambda: process_group.put(manifest()))
 
 
-def publish(manifest: Manifest) -> None:
-    """Put the manifest of this Ray worker where the other processes of its job find it."""
+def published() -> Reading:
+    """Return the manifests of this job's processes, this one's among them. Raises nothing."""
+    own = manifest()
     try:
-        from ray.experimental import internal_kv
+        if ray_job.running():
+            reading = ray_job.read()
+        elif process_group.running():
+            reading = process_group.read()
+        else:
+            reading = Reading()
+    except Exception as error:
+        # Whatever it is, it is no reason of ours to end a job that does not ask for strict.
+        reading = Reading(unreadable=f"{type(error).__name__}: {error}")
+    return reading.including(own)
 
-        if internal_kv._internal_kv_initialized():
-            key = f"{_job()}/{manifest['host']}-{manifest['pid']}-{manifest['token']}".encode()
-            internal_kv._internal_kv_put(key, json.dumps(manifest).encode(), namespace=_NAMESPACE)
-    except (ImportError, AttributeError) as error:
-        # Ray promises no stable interface here. That must not end a worker; the comparison then lacks this process.
+
+def _guarded(put: Callable[[], None]) -> None:
+    try:
+        put()
+    except Exception as error:
+        # It comes from an import or from upstream's own code, which it must not end: the comparison says that the
+        # manifest of this process is missing.
         reporting.warn(
-            f"this version of Ray cannot store manifests ({error}): use {environment.MANIFEST_DIR.name} instead"
+            f"the manifest of this process could not be told to the others: {type(error).__name__}: {error}"
         )
-
-
-def published() -> list[Manifest]:
-    """Return the manifests of this job's Ray workers, and that of its driver if it was forwarded to this process."""
-    from ray.experimental import internal_kv
-
-    keys = internal_kv._internal_kv_list(f"{_job()}/".encode(), namespace=_NAMESPACE)
-    values = [internal_kv._internal_kv_get(key, namespace=_NAMESPACE) for key in sorted(keys)]
-    driver = os.environ.get(environment.DRIVER_MANIFEST.name)
-    texts = [*([driver] if driver else []), *(value for value in values if value is not None)]
-    manifests: list[Manifest] = [json.loads(text) for text in texts]
-    return manifests
-
-
-def _job() -> str:
-    import ray
-
-    return str(ray.get_runtime_context().get_job_id())

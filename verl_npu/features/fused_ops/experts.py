@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from ...ascend.operators import GROUPED_MATMUL_TENSORS
-from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not
-from .feature import LINK, NPU_PATCH, UPSTREAM_DOES_IT, declare, fused_ops, modeling
+from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not, Probe
+from .feature import LINK, NPU_PATCH, UPSTREAM_DOES_IT, declare, fused_ops, modeling, upstream_assigns
 from .mlp import Activation, is_silu
 from .operator import is_plain
 from .routing import Weights, has_operators, routed
@@ -172,10 +172,14 @@ _HOW = (
 )
 
 
-def _declare(model: str, owner: str, implementation: Callable[..., object], *mentioned: str) -> None:
+_QWEN3_MOE_BLOCK = f"{modeling('qwen3_moe')}:Qwen3MoeSparseMoeBlock.forward"
+_QWEN3_VL_MOE_BLOCK = f"{modeling('qwen3_vl_moe')}:Qwen3VLMoeTextSparseMoeBlock"
+
+
+def _declare(
+    model: str, owner: str, implementation: Callable[..., object], *mentioned: str, retired_by: Probe
+) -> None:
     target = f"{modeling(model)}:{owner}.forward"
-    # Upstream replaces the experts of Qwen3-VL-MoE by its own, but only in the layout of transformers 4.
-    only_before_5 = implementation is vision_experts
     declare(
         f"fuse_experts_in_{model}_{owner}",
         target,
@@ -184,16 +188,41 @@ def _declare(model: str, owner: str, implementation: Callable[..., object], *men
         "rank for a batch above one, and copies all weights of all experts three times in every forward.",
         how=_HOW,
         link="https://github.com/volcengine/verl/pull/5191",
-        retired_by=AllOf(UPSTREAM_DOES_IT, Not(Mentions(target, "top_k_weights")))
-        if only_before_5
-        else UPSTREAM_DOES_IT,
+        retired_by=retired_by,
         requires=AllOf(*(Mentions(target, name) for name in mentioned)),
     )
 
 
-_declare("qwen3_moe", "Qwen3MoeSparseMoeBlock", expert_block, "norm_topk_prob", "one_hot")
-_declare("qwen3_moe", "Qwen3MoeExperts", fused_experts, "top_k_weights", "gate_up_proj")
-_declare("qwen3_vl_moe", "Qwen3VLMoeTextExperts", vision_experts, "gate_up_proj", "down_proj", "one_hot")
+_declare(
+    "qwen3_moe",
+    "Qwen3MoeSparseMoeBlock",
+    expert_block,
+    "norm_topk_prob",
+    "one_hot",
+    retired_by=upstream_assigns(_QWEN3_MOE_BLOCK),
+)
+_declare(
+    "qwen3_moe",
+    "Qwen3MoeExperts",
+    fused_experts,
+    "top_k_weights",
+    "gate_up_proj",
+    # Upstream's block reads the experts' weights and never calls the experts.
+    retired_by=upstream_assigns(_QWEN3_MOE_BLOCK),
+)
+_declare(
+    "qwen3_vl_moe",
+    "Qwen3VLMoeTextExperts",
+    vision_experts,
+    "gate_up_proj",
+    "down_proj",
+    "one_hot",
+    # Upstream's block brings experts of its own, but only in the layout of transformers 4.
+    retired_by=AllOf(
+        upstream_assigns(_QWEN3_VL_MOE_BLOCK),
+        Not(Mentions(f"{modeling('qwen3_vl_moe')}:Qwen3VLMoeTextExperts.forward", "top_k_weights")),
+    ),
+)
 
 declare(
     "fuse_experts_in_verl_NPUQwen3VLMoeTextExperts",
@@ -202,6 +231,8 @@ declare(
     why="Upstream's own class gets the probabilities of the chosen experts only, and looks them up by the numbers of "
     "all: they are wrong, or the index is out of range. In evaluation every expert computes every token.",
     how=_HOW,
+    # Its class is mended at the same revision.
+    retired_by=UPSTREAM_DOES_IT,
     requires=Defines(f"{NPU_PATCH}:NPUQwen3VLMoeTextExperts.forward"),
 )
 
@@ -227,6 +258,7 @@ class ModelingModule(Protocol):
     link=LINK,
     retired_by=Never("no release of upstream does it"),
     requires=Mentions(f"{NPU_PATCH}:_patch_qwen3_vl_moe", "NPUQwen3VLMoeTextSparseMoeBlock"),
+    undoes=_QWEN3_VL_MOE_BLOCK,
 )
 def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None]) -> None:
     """Run upstream's patches of the models, but keep a block of transformers that has another layout."""

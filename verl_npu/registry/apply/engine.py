@@ -20,13 +20,15 @@ from ..judge.revision import Revision
 from ..judge.verdict import Verdict
 from ..patch import Action, Feature, Patch, Upstream, conflicts
 from ..policy import Policy
+from ..source.assignments import PatchModule
 from ..source.tree import SourceTree
 from ..state import State
 from . import hooks
 from .application import Application
 from .binding import Binding
-from .ledger import LIVE, Ledger, is_loaded
+from .ledger import LIVE, Ledger
 from .live import comes_from
+from .readback import Readback
 
 __all__ = ["Registry"]
 
@@ -48,7 +50,9 @@ class Registry:
         policy: Policy,
         warn: Callable[[str], None],
         changed: Callable[[Registry], None],
+        patch_modules: Sequence[PatchModule] = (),
     ) -> None:
+        """`patch_modules` are modules of upstreams that patch other packages by themselves: they are read back."""
         self.policy = policy
         self.revisions: dict[str, Revision] = {}
         self.seconds = 0.0
@@ -64,6 +68,8 @@ class Registry:
         self._error: VerlNpuError | None = None
         self._tree = SourceTree({})
         self._ledger = Ledger(warn)
+        self._readback = Readback(patch_modules, self._ledger, policy, warn, lambda: changed(self))
+        self._ledger.upstreams_own = self._readback.verdict
         self._hooks: dict[tuple[str, str], Callable[[ModuleType], None]] = {}
         # Another thread may hold the lock at a fork, and does not exist in the child.
         os.register_at_fork(after_in_child=self._renew_lock)
@@ -107,6 +113,7 @@ class Registry:
                 hooks.remove_hook(module, hook)
             self._hooks.clear()
             interruption = self._ledger.take_back(tuple(self._ledger.bindings), "deactivated")
+            self._readback.release()
             for patch_id, verdict in self._ledger.verdicts.items():
                 # A guard has nothing to put back.
                 if verdict.state in (*LIVE, State.VERIFIED) and patch_id not in self._ledger.bindings:
@@ -132,6 +139,7 @@ class Registry:
         return {
             "upstreams": {name: revision.as_json() for name, revision in self.revisions.items()},
             "features": self._ledger.entries(),
+            "natives": self._readback.entries(),
             "tainted": list(self.tainted),
             "seconds": round(self.seconds, 6),
         }
@@ -149,6 +157,7 @@ class Registry:
             if not self._begun:
                 self._begun = True
                 self._verify()
+                self._readback.watch(self._tree)
                 self._changed(self)
             if self._error is not None and self.policy.strict:
                 raise self._error
@@ -213,7 +222,7 @@ class Registry:
     def _apply(self, executed: Mapping[str, ModuleType]) -> None:
         """Apply what waits for the modules that have just been executed, and for those that got past our hooks."""
         started = time.perf_counter()
-        modules = {**self._overlooked(executed), **executed}
+        modules = {**self._ledger.overlooked(executed), **executed}
         errors: list[BaseException] = []
         if modules:
             wanted = {f.name: [p for p in f if self._waits(p, modules, executed)] for f in self.features}
@@ -229,12 +238,6 @@ class Registry:
         for error in errors:
             if self.policy.strict or not isinstance(error, Exception):
                 raise error
-
-    def _overlooked(self, executed: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
-        waiting = {
-            p.target.module for p in self._ledger.patches() if self._ledger.verdicts[p.id].state is State.PENDING
-        }
-        return {name: sys.modules[name] for name in sorted(waiting - executed.keys()) if is_loaded(name)}
 
     def _waits(self, patch: Patch, modules: Mapping[str, ModuleType], executed: Mapping[str, ModuleType]) -> bool:
         state = self._ledger.verdicts[patch.id].state

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import ModuleType
 
 from ...errors import VerlNpuError
 from ..activity import FeatureEntry
 from ..judge.verdict import Verdict
 from ..patch import Feature, Patch
+from ..source.place import dotted
 from ..state import State, feature_state
 from .binding import Binding, Rollback
+from .slot import Slot
 
 __all__ = ["LIVE", "Ledger", "is_loaded"]
 
@@ -26,6 +29,8 @@ class Ledger:
         self.features: Sequence[Feature] = ()
         self.verdicts: dict[str, Verdict] = {}
         self.bindings: dict[str, Binding] = {}
+        self.upstreams_own: Callable[[str], Verdict | None] = lambda place: None
+        """What became in this process of what upstream assigns by itself to a place, if it has been reached."""
         self._warn = warn
 
     def patches(self) -> Iterator[Patch]:
@@ -97,14 +102,49 @@ class Ledger:
             interruption = interruption or next(iter(errors), None)
         return interruption
 
+    def overlooked(self, executed: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
+        """The modules that patches wait for and that were loaded past our hooks; those just executed left out."""
+        waiting = {patch.target.module for patch in self.patches() if self.verdicts[patch.id].state is State.PENDING}
+        return {name: sys.modules[name] for name in sorted(waiting - executed.keys()) if is_loaded(name)}
+
+    def claims(self) -> dict[str, tuple[str, ...]]:
+        """What upstream is to assign by itself, by the patch that is left to it."""
+        return {p.id: self.verdicts[p.id].claims for p in self.patches() if self.verdicts[p.id].state is State.CLAIMED}
+
+    def beneath(self, slot: Slot) -> object:
+        """Return what a slot holds, or what it held before a patch of ours."""
+        for binding in self.bindings.values():
+            if binding.slot == slot and binding.in_force():
+                return binding.before
+        return slot.read()
+
+    def targets_in_force(self) -> set[str]:
+        """The targets that our patches are applied to, or will be."""
+        return {str(patch.target) for patch in self.patches() if self.verdicts[patch.id].state in LIVE}
+
+    def undoing(self, place: str) -> str:
+        """Return the patch of ours that may put back what upstream assigns to `place`; empty if there is none."""
+        live = (patch for patch in self.patches() if self.verdicts[patch.id].state in LIVE)
+        return next((patch.id for patch in live if patch.undoes is not None and dotted(patch.undoes) == place), "")
+
     def _observed(self, patch: Patch) -> Verdict:
         verdict = self.verdicts[patch.id]
+        if verdict.state is State.CLAIMED:
+            return self._left_to_upstream(verdict)
         binding = self.bindings.get(patch.id)
         if verdict.state is State.APPLIED and binding is not None and not binding.in_force():
             return replace(verdict, state=State.SHADOWED, reason=f"overwritten since by {binding.slot.read()!r}"[:300])
         if verdict.state is State.PENDING and is_loaded(patch.target.module):
             return replace(verdict, state=State.MISSED, reason=f"{patch.target.module} was loaded past our hooks")
         return verdict
+
+    def _left_to_upstream(self, verdict: Verdict) -> Verdict:
+        found = [self.upstreams_own(place) for place in verdict.claims]
+        reached = [own for own in found if own is not None]
+        other = next((own for own in reached if own.state is not State.SEEN), None)
+        if other is not None:
+            return replace(verdict, state=other.state, reason=other.reason)
+        return replace(verdict, state=State.SEEN) if reached and len(reached) == len(found) else verdict
 
     def _applied(self, binding: Binding) -> Verdict:
         verdict = replace(self.verdicts[binding.patch.id], state=State.APPLIED)

@@ -9,9 +9,9 @@ from ...errors import ApplyError
 from ..patch import Action, Patch
 from ..source.definition import Kind
 from ..source.tree import SourceTree
-from .slot import MISSING, Slot
+from .slot import MISSING, Slot, namespace, read_namespace
 
-__all__ = ["check_live", "comes_from"]
+__all__ = ["belongs", "check_live", "comes_from"]
 
 _TYPES = {
     Kind.FUNCTION: types.FunctionType,
@@ -65,6 +65,20 @@ def _is_where_the_source_has_it(value: object, patch: Patch, module: types.Modul
 def comes_from(value: object, module: types.ModuleType) -> bool:
     """Whether a function, method or class was defined in `module`."""
     return getattr(_inner(value), "__module__", None) == module.__name__
+
+
+def belongs(value: object, expression: str, module: types.ModuleType) -> bool:
+    """Whether a value is what `expression` names in `module`, by identity, or a function or class made in `module`."""
+    if value is MISSING:
+        return False
+    contents = namespace(module)
+    inner = _inner(value)
+    named: object = module
+    for part in expression.split("."):
+        named = read_namespace(named).get(part, MISSING) if isinstance(named, types.ModuleType | type) else MISSING
+    # A wrapper that was made by functools.wraps has the name of what it wraps, but its own globals.
+    own = getattr(inner, "__globals__", None) is contents
+    return own or (named is not MISSING and (named is value or named is inner)) or comes_from(value, module)
 
 
 def _inner(value: object) -> types.FunctionType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import MutableMapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Final, cast
 from ...errors import ApplyError
 from ..source.target import Target
 
-__all__ = ["MISSING", "Owner", "Slot", "find_slot", "namespace", "read_namespace"]
+__all__ = ["MISSING", "Owner", "Slot", "find_slot", "namespace", "read_namespace", "slot_of"]
 
 Owner = types.ModuleType | type
 
@@ -79,3 +80,15 @@ def find_slot(module: types.ModuleType, target: Target) -> Slot:
             )
         owner = inner
     return Slot(owner, target.name)
+
+
+def slot_of(place: str) -> Slot | None:
+    """Find the slot of a full dotted name in the modules that are loaded; None if its owner is not there."""
+    parts = place.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        owner: object = sys.modules.get(".".join(parts[:length]))
+        if isinstance(owner, types.ModuleType):
+            for name in parts[length:-1]:
+                owner = read_namespace(owner).get(name) if isinstance(owner, types.ModuleType | type) else None
+            return Slot(owner, parts[-1]) if isinstance(owner, types.ModuleType | type) else None
+    return None

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..source.presence import elsewhere, is_there, package_of, surroundings
+from ..source.definition import Kind
+from ..source.presence import importer, is_there, package_of, surroundings
 from ..source.probe import Atom
 from ..source.target import Target
 from ..source.tree import SourceTree
+from ..source.whereabouts import elsewhere
 from .lock import THERE, Lock
 
 __all__ = ["Absence", "Answers", "Found"]
@@ -67,6 +69,15 @@ class Answers:
         absences = {atom.subject: self.absence(atom.subject) for atom in atoms if self.ask(atom) is None}
         return [absence for absence in absences.values() if absence is not None and absence.gone]
 
+    def lost(self, atoms: Iterable[Atom]) -> list[str]:
+        """Say why some questions could be answered although what they are about is not there, as it is at the pin."""
+        absences = []
+        for subject in dict.fromkeys(atom.subject for atom in atoms):
+            nearest = self._found(package_of(subject)).nearest
+            if nearest is not None and nearest.subjects.get(subject) == THERE:
+                absences.append(self.absence(subject))
+        return [absence.reason for absence in absences if absence is not None]
+
     def absence(self, subject: str) -> Absence | None:
         """Say why a subject is not there; None if it is."""
         if subject not in self._absences:
@@ -80,7 +91,7 @@ class Answers:
         if nearest is not None and found.exact and recorded is not None:
             return None if recorded == THERE else Absence(subject, False, f"not there at {nearest.pin}")
         if is_there(subject, self.tree):
-            return None
+            return self._outside(subject, found.locks)
         if nearest is None or recorded is None:
             return Absence(subject, False, "no pin is known to have it")
         if recorded != THERE:
@@ -88,16 +99,36 @@ class Answers:
         moved = self._moved(subject, found.locks)
         if moved is not None:
             return Absence(subject, True, f"{subject} is gone; the same code stands at {moved}")
-        here = surroundings(subject, self.tree)
-        alike = next((lock.pin for lock in found.locks if lock.subjects.get(subject) == str(here)), None)
-        if alike is not None:
-            return Absence(subject, False, f"not there, as at {alike}: {here.place} has the same names in it")
-        unread = "" if self.tree.read(subject.partition(":")[0]) is not None else ", or its source is not available"
-        return Absence(subject, True, f"{subject} is gone{unread}: {nearest.pin} has it, {here.place} here does not")
+        return self._missing(subject, nearest, found.locks)
 
-    def _moved(self, subject: str, locks: Sequence[Lock]) -> str | None:
+    def _missing(self, subject: str, nearest: Lock, locks: Sequence[Lock]) -> Absence:
+        """Say whether what is not there, and the nearest pin has, is not needed, because another pin has it not."""
+        module = subject.partition(":")[0]
+        here = surroundings(subject, self.tree)
+        unread = self.tree.read(module) is None
+        alike = next((lock.pin for lock in locks if lock.subjects.get(subject) == str(here)), None)
+        user = importer(module, self.tree) if alike is not None and unread else None
+        if alike is not None and user is None:
+            reason = f"{subject} is not there, as at {alike}: {here.place} has the same names in it"
+            return Absence(subject, False, reason)
+        what = f"{subject} is gone{', or its source is not available' if unread else ''}"
+        still = f", and {user} still imports {module}" if user is not None else ""
+        return Absence(subject, True, f"{what}: {nearest.pin} has it, {here.place} here does not{still}")
+
+    def _outside(self, subject: str, locks: Sequence[Lock]) -> Absence | None:
+        """Say if a name is imported from where the source is not to be had, and was defined at the pins."""
         if ":" not in subject:
             return None
         target = Target.parse(subject)
-        records = {lock.targets[target].outline for lock in locks if target in lock.targets}
-        return next(filter(None, (elsewhere(target, marks, self.tree) for marks in records if marks)), None)
+        origins = self.tree.origins(target)
+        records = {lock.targets[target].kind for lock in locks if target in lock.targets}
+        if not origins or Kind.IMPORTED.value in records or len(self.tree.chain(target)) > 1:
+            return None
+        return Absence(subject, True, f"{subject} is imported here, from {origins[-1].module}, which cannot be read")
+
+    def _moved(self, subject: str, locks: Sequence[Lock]) -> Target | None:
+        if ":" not in subject:
+            return None
+        target = Target.parse(subject)
+        bodies = {lock.targets[target].outline[1:] for lock in locks if target in lock.targets}
+        return elsewhere(target, bodies, self.tree)

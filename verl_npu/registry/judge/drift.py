@@ -76,7 +76,7 @@ def survey(
 
 
 def _outcome(patch: Patch, tree: SourceTree, state: State) -> Outcome:
-    if state is State.NATIVE:
+    if state in (State.NATIVE, State.CLAIMED):
         return Outcome.LANDED
     if state is State.VERIFIED:
         return Outcome.FITS

@@ -9,7 +9,7 @@ from ..patch import Feature, Patch, Upstream
 from ..policy import Policy
 from ..source.presence import package_of
 from ..source.tree import SourceTree
-from ..state import State
+from ..state import UPSTREAMS_OWN, State
 from .answers import Answers, Found
 from .lock import Lock
 from .revision import Revision, identify
@@ -48,7 +48,8 @@ def find(
 def settle(
     feature: Feature, verdicts: Mapping[str, Verdict], policy: Policy
 ) -> tuple[dict[str, Verdict], DriftError | None]:
-    """The verdict on each patch of `feature` by its id, and the error if the feature is refused for drift."""
+    """The verdict on each patch of `feature` by its id, and what is wrong: the feature is refused for drift, or what
+    is left to upstream is not done by it."""
     drifted = [patch for patch in feature if verdicts[patch.id].state is State.DRIFTED]
     disabled = feature.name in policy.disable
     refused = bool(drifted) and feature.name not in policy.force
@@ -57,7 +58,7 @@ def settle(
         verdict = verdicts[patch.id]
         if disabled:
             return Verdict(State.DISABLED, f"{policy.prefix}_DISABLE")
-        if verdict.state in (State.NATIVE, State.ABSENT):
+        if verdict.state in (*UPSTREAMS_OWN, State.ABSENT):
             return verdict
         if verdict.state is State.DRIFTED:
             if refused:
@@ -69,7 +70,7 @@ def settle(
 
     statuses = {patch.id: settled(patch) for patch in feature}
     if disabled or not refused:
-        return statuses, None
+        return statuses, None if disabled else _ineffective(feature, statuses, policy)
     first = verdicts[drifted[0].id]
     return statuses, DriftError(
         subject=f"feature {feature.name} refused, {drifted[0].target} drifted",
@@ -77,4 +78,19 @@ def settle(
         found=first.found,
         fix=f"run `{policy.command} check --diff`, then install an upstream that is a pin or a newer {policy.command}",
         override=policy.override(feature.name),
+    )
+
+
+def _ineffective(feature: Feature, statuses: Mapping[str, Verdict], policy: Policy) -> DriftError | None:
+    lost = [patch for patch in feature if statuses[patch.id].state is State.INEFFECTIVE]
+    if not lost:
+        return None
+    first = statuses[lost[0].id]
+    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return DriftError(
+        subject=f"feature {feature.name}, {lost[0].target}{more}",
+        expected=first.expected,
+        found=f"{first.found}: {first.reason}",
+        fix="install the version of the patched package that this upstream was written for",
+        override=f"{policy.prefix}_STRICT=0",
     )

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..activity import UpstreamEntry
-from ..source.presence import package_of
+from ..source.presence import is_there, package_of
 from ..source.probe import Atom
 from ..source.tree import SourceTree
-from .lock import Lock, Record
+from .lock import THERE, Lock, Record
 
 __all__ = ["Revision", "identify"]
 
@@ -22,7 +22,8 @@ class Revision:
     nearest_pin: str
     exact: bool
     differs: tuple[str, ...]
-    """The targets that are not as the nearest pin has them, and the questions that have another answer."""
+    """The targets that are not as the nearest pin has them, what else is not there as it is at that pin, and the
+    questions that have another answer."""
 
     def as_json(self) -> UpstreamEntry:
         """The plain form for manifests and commands."""
@@ -38,8 +39,8 @@ def identify(tree: SourceTree, locks: Sequence[Lock], atoms: Iterable[Atom]) -> 
     """Find the pin that `tree` is, or the one that it shares most targets with.
 
     It is that very pin if every target is the same, and every question that a patch asks (`atoms`) has the same
-    answer: what a lock says is believed for no other tree. Packages that are not in the tree do not count: recipes lie
-    beside verl in a checkout, and are in no wheel.
+    answer and is about something that is there as it is at the pin: what a lock says is believed for no other tree.
+    Packages that are not in the tree do not count: recipes lie beside verl in a checkout, and are in no wheel.
     """
     # Hashing bytes is far cheaper than parsing: the usual case, an untouched release, ends here.
     same_files = [lock for lock in locks if lock.files and _same_files(tree, lock)]
@@ -57,6 +58,9 @@ def identify(tree: SourceTree, locks: Sequence[Lock], atoms: Iterable[Atom]) -> 
         if target.package in tree and Record.of(tree.definition(target)) != record
     ]
     asked = {str(atom): atom for atom in atoms if package_of(atom.subject) in tree}
+    # The answer to a question about something that is gone is no. That may well be what the pin answers, too.
+    subjects = sorted({atom.subject for atom in asked.values()} - {*differs})
+    differs += [s for s in subjects if is_there(s, tree) != (nearest.subjects.get(s) == THERE)]
     differs += sorted(text for text, atom in asked.items() if nearest.answers.get(text) != atom.holds(tree))
     return Revision(nearest.pin, not differs, tuple(differs)), nearest
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..patch import Action, Patch
-from ..source.probe import Atom
+from ..source.probe import Assigns, Atom
 from ..state import Standing, State
 from .answers import Answers, Found
 from .lock import Lock, Record
@@ -24,6 +24,8 @@ class Verdict:
     found: str = ""
     forced: bool = False
     """Whether the target drifted and the user has the patch applied all the same."""
+    claims: tuple[str, ...] = ()
+    """What upstream means to assign by itself, by its full dotted names, so that the patch is left to it."""
 
 
 def verify(patch: Patch, answers: Answers, found: Found) -> Verdict:
@@ -40,13 +42,23 @@ def verify(patch: Patch, answers: Answers, found: Found) -> Verdict:
         # That the target of an addition is not there is no loss.
         return atom.holds(answers.tree) if adds and atom.subject == str(patch.target) else answers.ask(atom)
 
-    if patch.retired_by.answer(ask):
-        return Verdict(State.NATIVE, f"{patch.retired_by}")
-    required = True if patch.requires is None else patch.requires.answer(ask)
-    if required is False:
-        return Verdict(State.ABSENT, f"nothing to patch: not ({patch.requires})")
-    gone = answers.gone(atom for atom in patch.atoms() if ask(atom) is None)
     absence = answers.absence(patch.target.module if adds else str(patch.target))
+    lost = absence is not None and absence.gone and _is_needed(patch, found.nearest)
+
+    def sure(atom: Atom) -> bool | None:
+        # Code that was renamed is not mentioned under its old name either: a no says nothing then.
+        answer = ask(atom)
+        return None if lost and answer is False else answer
+
+    if patch.retired_by.answer(sure):
+        claims = {atom.place: None for atom in patch.retired_by.atoms() if isinstance(atom, Assigns) and ask(atom)}
+        if claims:
+            return _claimed(patch, tuple(claims), answers)
+        return Verdict(State.NATIVE, "; ".join([f"{patch.retired_by}", *answers.lost(patch.retired_by.atoms())]))
+    if patch.requires is not None and patch.requires.answer(sure) is False:
+        reason = f"nothing to patch: not ({patch.requires})"
+        return Verdict(State.ABSENT, "; ".join([reason, *answers.lost(patch.requires.atoms())]))
+    gone = answers.gone(atom for atom in patch.atoms() if ask(atom) is None)
     if absence is not None and absence.gone:
         gone.insert(0, absence)
     if gone:
@@ -64,6 +76,25 @@ def verify(patch: Patch, answers: Answers, found: Found) -> Verdict:
         return Verdict(State.VERIFIED, f"as at pin {found.nearest.pin}")
     records = {lock.pin: lock.targets[patch.target] for lock in found.locks if patch.target in lock.targets}
     return _present(patch, Record.of(answers.tree.definition(patch.target)), records, found.locks)
+
+
+def _claimed(patch: Patch, claims: tuple[str, ...], answers: Answers) -> Verdict:
+    absence = answers.absence(str(patch.target))
+    if absence is None:
+        return Verdict(State.CLAIMED, f"{patch.retired_by}", claims=claims)
+    if not absence.gone:
+        return Verdict(State.ABSENT, absence.reason)
+    return Verdict(
+        State.INEFFECTIVE,
+        f"{patch.retired_by}, and {absence.reason}",
+        expected=f"{patch.target}, which upstream means to patch by itself",
+        found="no such definition",
+        claims=claims,
+    )
+
+
+def _is_needed(patch: Patch, nearest: Lock | None) -> bool:
+    return nearest is not None and nearest.patches.get(patch.id) is Standing.NEEDED
 
 
 def _present(patch: Patch, observed: Record, records: dict[str, Record], locks: Sequence[Lock]) -> Verdict:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from .fingerprint import fingerprint, outline, signature
 
-__all__ = ["Definition", "Kind", "bindings", "bound_names", "define"]
+__all__ = ["Definition", "Kind", "bindings", "bound_names", "define", "used_names"]
 
 
 class Kind(str, Enum):
@@ -95,6 +95,27 @@ def bound_names(statement: ast.stmt) -> Iterator[str]:
             yield from (name for inner in getattr(statement, part, []) for name in bound_names(inner))
         for handler in getattr(statement, "handlers", []):
             yield from (name for inner in handler.body for name in bound_names(inner))
+
+
+def used_names(statements: Iterable[ast.AST]) -> frozenset[str]:
+    """Return all that is written in some statements: names, attributes, keywords, imports and strings."""
+    return frozenset(name for statement in statements for node in ast.walk(statement) for name in _names(node))
+
+
+def _names(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.Attribute):
+        return {node.attr}
+    if isinstance(node, ast.keyword | ast.arg):
+        return {node.arg} if node.arg else set()
+    if isinstance(node, ast.alias):
+        return {*node.name.split("."), node.asname or ""} | {node.name}
+    if isinstance(node, ast.ImportFrom):
+        return {node.module or "", *(node.module or "").split(".")}
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return {node.value}
+    return set()
 
 
 def _import_of(statement: ast.Import | ast.ImportFrom, names: list[ast.alias]) -> ast.stmt:

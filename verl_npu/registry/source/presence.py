@@ -1,21 +1,17 @@
-"""Whether what a patch is about is there; if not, what surrounds the place, and where the same code stands now."""
+"""Whether what a patch is about is there; and if it is not, what surrounds the place, and who still uses it."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator, Sequence
+import re
 from dataclasses import dataclass
 
 from .definition import bound_names
-from .fingerprint import outline
 from .target import Target
 from .tree import SourceTree
 
-__all__ = ["Surroundings", "elsewhere", "is_there", "package_of", "surroundings"]
-
-# A body of one or two statements (`pass`, `return x`) is found in many places, and says nothing of where it went.
-_TELLING = 3
+__all__ = ["Surroundings", "importer", "is_there", "package_of", "surroundings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +33,11 @@ def package_of(subject: str) -> str:
 
 def is_there(subject: str, tree: SourceTree) -> bool:
     """Whether the source defines a target, or has a module."""
-    if ":" in subject:
-        return bool(tree.nodes(Target.parse(subject)))
-    return tree.read(subject) is not None
+    module, _, qualname = subject.partition(":")
+    data = tree.read(module)
+    if data is None or not qualname:
+        return data is not None
+    return tree.memory.recall(("there", data, qualname), lambda: bool(tree.nodes(Target(module, qualname))))
 
 
 def surroundings(subject: str, tree: SourceTree) -> Surroundings:
@@ -62,47 +60,19 @@ def surroundings(subject: str, tree: SourceTree) -> Surroundings:
     return Surroundings(package, _hash(set(tree.modules_in(package))) if package else "")
 
 
-def elsewhere(target: Target, marks: Sequence[str], tree: SourceTree) -> str | None:
-    """Return where the body that `marks` are the outline of stands now, or None if it is found nowhere.
-
-    It is looked for under any name in the target's own module, and under its own name in the rest of its package.
-    """
-    body = list(marks[1:])
-    if len(body) < _TELLING:
-        return None
-    for module in _candidates(target, tree):
-        for qualname, node in _definitions(module, target, tree):
-            if _body(node) == body:
-                return f"{module}:{qualname}"
+def importer(module: str, tree: SourceTree) -> str | None:
+    """Return a module of the same package that imports `module`, by what its text says; None if there is none."""
+    package, _, name = module.rpartition(".")
+    absolute = re.compile(rf"\b{re.escape(module)}\b|\bfrom {re.escape(package)} import .*\b{name}\b".encode())
+    relative = re.compile(rf"\bfrom \.{name}\b|\bfrom \. import .*\b{name}\b".encode())
+    for other in tree.modules_below(package_of(module)):
+        data = tree.read(other)
+        if data is None or name.encode() not in data:
+            continue
+        beside = other == package or other.rpartition(".")[0] == package
+        if absolute.search(data) or (beside and relative.search(data)):
+            return other
     return None
-
-
-def _candidates(target: Target, tree: SourceTree) -> Iterator[str]:
-    yield target.module
-    needles = (f"def {target.name}(".encode(), f"class {target.name}".encode())
-    for module in tree.modules_below(target.package):
-        data = tree.read(module)
-        # Parsing all of a large package would take seconds.
-        if module != target.module and data is not None and any(needle in data for needle in needles):
-            yield module
-
-
-def _definitions(module: str, target: Target, tree: SourceTree) -> Iterator[tuple[str, ast.stmt]]:
-    parsed = tree.parse(module)
-    if parsed is None:
-        return
-    nodes: list[tuple[str, ast.stmt]] = [("", node) for node in parsed.body]
-    while nodes:
-        prefix, node = nodes.pop()
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if module == target.module or node.name == target.name:
-                yield prefix + node.name, node
-            if isinstance(node, ast.ClassDef):
-                nodes += [(f"{prefix}{node.name}.", inner) for inner in node.body]
-
-
-def _body(node: ast.stmt) -> list[str]:
-    return [line.mark for line in outline([node])][1:]
 
 
 def _hash(names: set[str]) -> str:

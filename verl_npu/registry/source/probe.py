@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from .assignments import PatchModule, StepKind, read_steps
+from .place import dotted
 from .target import Target
 from .tree import SourceTree
 
-__all__ = ["AllOf", "AnyOf", "Ask", "Atom", "Defines", "Mentions", "Never", "Not", "Passes", "Probe"]
+__all__ = ["AllOf", "AnyOf", "Ask", "Assigns", "Atom", "Defines", "Mentions", "Never", "Not", "Passes", "Probe"]
 
 
 class Atom(Protocol):
@@ -76,7 +78,8 @@ class Defines(_Atomic):
 class Mentions(_Atomic):
     """The definition of `target` uses `name`: as a name, an attribute, a keyword, an import or a string.
 
-    With a target that is a bare module, the whole module is searched.
+    If the target's module imports it from another one of its package, the definition is what stands there. With a
+    target that is a bare module, the whole module is searched.
     """
 
     target: str
@@ -87,12 +90,7 @@ class Mentions(_Atomic):
         return self.target
 
     def holds(self, tree: SourceTree) -> bool:
-        if ":" in self.target:
-            nodes: list[ast.stmt] = tree.nodes(Target.parse(self.target))
-        else:
-            module = tree.parse(self.target)
-            nodes = [] if module is None else module.body
-        return any(self.name in _names(node) for statement in nodes for node in ast.walk(statement))
+        return self.name in tree.used_names(self.target)
 
     def __str__(self) -> str:
         return f"{self.target} mentions {self.name}"
@@ -116,12 +114,39 @@ class Passes(_Atomic):
             and node.arg == self.keyword
             and isinstance(node.value, ast.Constant)
             and node.value.value == self.value
-            for statement in tree.nodes(Target.parse(self.target))
+            for statement in tree.meaning(Target.parse(self.target))
             for node in ast.walk(statement)
         )
 
     def __str__(self) -> str:
         return f"{self.target} passes {self.keyword}={self.value!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assigns(_Atomic):
+    """A module of upstream, which patches other packages by itself, means to assign `target`.
+
+    Whether it gets there is another question: a patch that is retired by this is *claimed* until it has been seen.
+    """
+
+    module: PatchModule
+    target: str
+
+    @property
+    def subject(self) -> str:
+        return self.module.name
+
+    @property
+    def place(self) -> str:
+        """The target by its full dotted name, as the steps of the module have it."""
+        return dotted(Target.parse(self.target))
+
+    def holds(self, tree: SourceTree) -> bool:
+        steps = read_steps(self.module, tree)
+        return any(step.kind is StepKind.ASSIGN and step.place == self.place for step in steps)
+
+    def __str__(self) -> str:
+        return f"{self.module.name} assigns {self.target}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,19 +218,3 @@ class Never:
 
     def __str__(self) -> str:
         return f"never: {self.reason}"
-
-
-def _names(node: ast.AST) -> set[str]:
-    if isinstance(node, ast.Name):
-        return {node.id}
-    if isinstance(node, ast.Attribute):
-        return {node.attr}
-    if isinstance(node, ast.keyword | ast.arg):
-        return {node.arg} if node.arg else set()
-    if isinstance(node, ast.alias):
-        return {*node.name.split("."), node.asname or ""} | {node.name}
-    if isinstance(node, ast.ImportFrom):
-        return {node.module or "", *(node.module or "").split(".")}
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return {node.value}
-    return set()

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import SourceError
-from .definition import Definition, bindings, define
+from .definition import Definition, bindings, define, used_names
 from .folder import Folder, PackedFolder, PlainFolder, open_wheel
+from .memory import Memory
 from .target import Target
 
 __all__ = ["SourceTree"]
@@ -19,11 +20,13 @@ __all__ = ["SourceTree"]
 class SourceTree:
     """The source of some top-level packages, each in its own folder; a package may be absent."""
 
-    def __init__(self, folders: Mapping[str, Folder | None]) -> None:
+    def __init__(self, folders: Mapping[str, Folder | None], memory: Memory | None = None) -> None:
+        """`memory` is for those who read many trees that have most of their files in common."""
         self._folders = dict(folders)
+        self.memory = Memory() if memory is None else memory
         self._bytes: dict[str, bytes | None] = {}
-        self._trees: dict[str, ast.Module] = {}
-        self._definitions: dict[Target, Definition | None] = {}
+        self._packages: dict[str, bool] = {}
+        self._nodes: dict[Target, list[ast.stmt]] = {}
 
     @classmethod
     def installed(cls, packages: Sequence[str]) -> SourceTree:
@@ -43,7 +46,7 @@ class SourceTree:
 
     def with_packages(self, other: SourceTree) -> SourceTree:
         """This tree, with the packages that `other` speaks of taken from there."""
-        return SourceTree({**self._folders, **other._folders})
+        return SourceTree({**self._folders, **other._folders}, self.memory)
 
     def __contains__(self, package: str) -> bool:
         return self._folders.get(package) is not None
@@ -69,20 +72,20 @@ class SourceTree:
     def digest(self, module: str) -> str | None:
         """A hash of the source file as it is, byte for byte."""
         data = self.read(module)
-        return None if data is None else hashlib.sha256(data).hexdigest()
+        if data is None:
+            return None
+        return self.memory.recall(("digest", data), lambda: hashlib.sha256(data).hexdigest())
 
     def parse(self, module: str) -> ast.Module | None:
         """The syntax tree of `module`. Raises SourceError where the source does not parse."""
         data = self.read(module)
         if data is None:
             return None
-        if module not in self._trees:
-            try:
-                self._trees[module] = ast.parse(data)
-            # The parser raises the last two for code that is nested too deeply.
-            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-                raise _unparsable(module, error) from error
-        return self._trees[module]
+        try:
+            return self.memory.parse(data)
+        # The parser raises the last two for code that is nested too deeply.
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise _unparsable(module, error) from error
 
     def declared_version(self, package: str) -> str | None:
         """What the package's `__init__` sets `__version__` to, where that is a plain string."""
@@ -92,6 +95,11 @@ class SourceTree:
 
     def nodes(self, target: Target) -> list[ast.stmt]:
         """All statements that bind the target's name in its own scope, in order; both branches of an `if` count."""
+        if target not in self._nodes:
+            self._nodes[target] = self._find(target)
+        return self._nodes[target]
+
+    def _find(self, target: Target) -> list[ast.stmt]:
         tree = self.parse(target.module)
         if tree is None:
             return []
@@ -104,14 +112,38 @@ class SourceTree:
 
     def imports_from(self, module: str, name: str, source: str) -> bool:
         """Whether `module` has `name` by `from source import name`, absolute or relative."""
-        if module.partition(".")[0] not in self:
-            return False
-        for node in self.nodes(Target(module, name)):
+        return any(origin.module == source for origin in self.origins(Target(module, name)))
+
+    def imported_module(self, module: str, node: ast.ImportFrom) -> str:
+        """Return the module that a `from … import` in `module` names, whether it is absolute or relative."""
+        return ".".join([*self._package_of(module, node.level), *filter(None, [node.module])])
+
+    def origins(self, target: Target) -> list[Target]:
+        """Where the target's module imports it from by `from source import name`; empty if it does not."""
+        found = []
+        for node in self.nodes(target) if target.package in self else ():
             if isinstance(node, ast.ImportFrom):
-                package = self._package_of(module, node.level)
-                if ".".join([*package, *filter(None, [node.module])]) == source:
-                    return True
-        return False
+                source = self.imported_module(target.module, node)
+                found += [Target(source, alias.name) for alias in node.names]
+        return found
+
+    def chain(self, target: Target) -> list[Target]:
+        """The target; and if its module imports it, what it is there, as far as this tree has the source.
+
+        Code that moved is still what the name stands for, as long as its old module imports it from the new one.
+        """
+        found: list[Target] = []
+        waiting = [target]
+        while waiting:
+            one = waiting.pop()
+            if one not in found and self.nodes(one):
+                found.append(one)
+                waiting += self.origins(one)
+        return found
+
+    def meaning(self, target: Target) -> list[ast.stmt]:
+        """All statements that bind the target's name; if some of them import it, also those that bind it there."""
+        return [node for one in self.chain(target) for node in self.nodes(one)]
 
     def _package_of(self, module: str, level: int) -> list[str]:
         """Return the parts of the package that `level` dots stand for in `module`."""
@@ -124,9 +156,11 @@ class SourceTree:
 
     def is_package(self, module: str) -> bool:
         """Whether `module` is a package: a folder of modules with an `__init__`, or without one."""
-        package, *parts = module.split(".")
-        folder = self._folders.get(package)
-        return folder is not None and folder.entries(*parts) is not None
+        if module not in self._packages:
+            package, *parts = module.split(".")
+            folder = self._folders.get(package)
+            self._packages[module] = folder is not None and folder.entries(*parts) is not None
+        return self._packages[module]
 
     def modules_in(self, package: str) -> Iterator[str]:
         """The names of the modules and packages that lie in `package` itself."""
@@ -150,12 +184,28 @@ class SourceTree:
 
     def definition(self, target: Target) -> Definition | None:
         """What the source says of `target`, or None where it does not define it."""
-        if target not in self._definitions:
-            try:
-                self._definitions[target] = define(self.nodes(target))
-            except RecursionError as error:
-                raise _unparsable(target.module, error) from error
-        return self._definitions[target]
+        data = self.read(target.module)
+        if data is None:
+            return None
+        try:
+            return self.memory.recall(("definition", data, target.qualname), lambda: define(self.nodes(target)))
+        except RecursionError as error:
+            raise _unparsable(target.module, error) from error
+
+    def used_names(self, subject: str) -> frozenset[str]:
+        """Return all names that are used in what a target means, or in a module."""
+        module, _, qualname = subject.partition(":")
+        data = self.read(module)
+        if data is None:
+            return frozenset()
+        if not qualname:
+            parsed = self.parse(module)
+            return self.memory.recall(("names", data, ""), lambda: used_names([parsed] if parsed else []))
+        return frozenset().union(*map(self._used_names, self.chain(Target.parse(subject))))
+
+    def _used_names(self, target: Target) -> frozenset[str]:
+        key = ("names", self.read(target.module), target.qualname)
+        return self.memory.recall(key, lambda: used_names(self.nodes(target)))
 
 
 def _packages_at(path: Path, packages: Sequence[str]) -> dict[str, Folder]:

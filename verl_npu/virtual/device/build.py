@@ -18,6 +18,7 @@ from typing import cast
 from ... import environment
 from ...errors import BuildError
 from ...reporting import report
+from ..cache import check_owner, is_finished, publish, work_folder
 from .extension import Extension
 
 __all__ = ["NAME", "PREBUILT", "SOURCES", "compiler", "key", "library", "load"]
@@ -52,8 +53,9 @@ def library(torch_version: str, cache: Path) -> Path:
     if shipped.is_file():
         return shipped
     cached = cache / name / f"{NAME}.so"
-    if not cached.is_file():
+    if not is_finished(cached):
         _compile_once(cached)
+    check_owner(cached)
     return cached
 
 
@@ -108,11 +110,18 @@ def _compile_once(target: Path) -> None:
         from filelock import FileLock, Timeout
     except ModuleNotFoundError as error:
         raise _without("filelock") from error
-    target.parent.mkdir(parents=True, exist_ok=True)
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(target.parent / "lock", timeout=PATIENCE):
-            if not target.is_file():
+            if not is_finished(target):
                 _compile(target)
+    except OSError as error:
+        raise BuildError(
+            subject=f"compiling {target}",
+            expected="a folder that can be written to",
+            found=str(error),
+            fix="set VERL_NPU_CACHE to another folder, or compile into this one as a user who may",
+        ) from error
     except Timeout as error:
         raise BuildError(
             subject=f"compiling {target}",
@@ -129,9 +138,7 @@ def _compile(target: Path) -> None:
         raise _without(" and ".join(missing))
     report(f"compiling the virtual Ascend for this torch (first time only, about {SECONDS} s) ...")
     started = time.monotonic()
-    work = target.parent / f"build-{os.getpid()}"
-    work.mkdir(exist_ok=True)
-    try:
+    with work_folder(target.parent) as work:
         # In a process of its own: the build tools take seconds to import, and what they load here would register
         # twice.
         result = subprocess.run(
@@ -152,9 +159,7 @@ def _compile(target: Path) -> None:
                 found=_first_error(result.stdout),
                 fix=f"see {log}",
             )
-        os.replace(built, target)  # atomic: nobody sees half a library
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        publish(built, target)
     report(f"compiled in {time.monotonic() - started:.0f} s")
 
 

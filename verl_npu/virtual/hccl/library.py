@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from ...errors import BuildError
+from ..cache import check_owner, is_finished, publish
 from ..device import build
 
 __all__ = ["NAME", "SOURCE", "library"]
@@ -31,7 +32,7 @@ def library(cache: Path) -> Path:
     if shipped.is_file():
         return shipped
     target = cache / key / NAME
-    if not target.is_file():
+    if not is_finished(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_name(f"{NAME}.{os.getpid()}")
         command = [build.compiler(), *FLAGS, "-o", str(fresh), str(SOURCE)]
@@ -43,5 +44,7 @@ def library(cache: Path) -> Path:
                 found=" ".join(done.stdout.split())[:500] or "no output",
                 fix=f"run it yourself to see all that it prints: {' '.join(command)}",
             )
-        os.replace(fresh, target)  # atomic: of several processes that compile at once, any one's will do
+        # Of several processes that compile at once, any one's will do.
+        publish(fresh, target)
+    check_owner(target)
     return target

@@ -1,0 +1,187 @@
+"""Every trainer of every pin compares the processes before its first step.
+
+Two ways: its source makes upstream's logger first; and its own `fit`, called on a stub, gets no further than that.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from verl_npu import environment
+from verl_npu.features import locks_folder
+from verl_npu.features.fleet import trainers
+from verl_npu.registry.judge.lock import read_locks
+
+FOLDERS = ("verl/trainer", "verl/experimental", "recipe", "examples")
+# Trains nothing: FullyAsyncTrainer, which uses what it generates, compares.
+GENERATES = {"FullyAsyncRollouter"}
+# The patches of their own that some trainers have: what their `fit` calls, or their `fit` itself.
+OWN = {
+    "FullyAsyncTrainer": trainers.compare_processes_before_fully_async_training,
+    "RaySPINTrainer": trainers.compare_processes_before_spin_training,
+}
+# How many trainers of a pin can be imported where these tests run; the newer pins need packages that are not there.
+FEWEST = {"796871d7": 8, "v0.6.1": 8, "ccd7d934": 8, "v0.7.0": 8, "v0.7.1": 4}
+
+
+def pins() -> list[str]:
+    found = [lock.pin for lock in read_locks(locks_folder(), "verl")]
+    folder = environment.UPSTREAMS.read()
+    if folder:
+        found += [path.name.removeprefix("verl-") for path in sorted(Path(folder).glob("verl-*"))]
+    return list(dict.fromkeys(found))
+
+
+@pytest.fixture
+def tree(request: pytest.FixtureRequest, importable: Callable[[str], Path]) -> Path:
+    folder = environment.UPSTREAMS.read()
+    checkout = Path(folder) / f"verl-{request.param}"
+    if folder and checkout.is_dir():
+        return checkout
+    if request.param not in [lock.pin for lock in read_locks(locks_folder(), "verl")]:
+        pytest.skip(f"no checkout of {request.param}")
+    return importable(request.param)
+
+
+def fits(tree: Path) -> Iterator[tuple[str, str, str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Yield the path, class, name and definition of each function that trains."""
+    for folder in FOLDERS:
+        for path in sorted((tree / folder).rglob("*.py")):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # escape sequences of upstream's
+                module = ast.parse(path.read_text())
+            for outer in (module, *(node for node in module.body if isinstance(node, ast.ClassDef))):
+                for node in outer.body:
+                    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in ("fit", "fit_dpo"):
+                        yield str(path.relative_to(tree)), getattr(outer, "name", ""), node.name, node
+
+
+def makes_logger(statement: ast.stmt) -> bool:
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Tracking"
+        for node in ast.walk(statement)
+    )
+
+
+def first_that_matters(body: list[ast.stmt]) -> ast.stmt | None:
+    """The statement that makes the logger, or the first loop or `try`, whichever comes first."""
+    for statement in body:
+        if isinstance(statement, ast.For | ast.While | ast.Try | ast.AsyncFor) or makes_logger(statement):
+            return statement
+    return None
+
+
+@pytest.mark.parametrize("tree", pins(), indirect=True)
+def test_each_trainer_makes_its_logger_first_or_has_a_patch_of_its_own(tree: Path) -> None:
+    found = list(fits(tree))
+    assert len(found) >= 3
+    uncovered = []
+    for path, owner, _, fit in found:
+        if owner in GENERATES or owner in OWN:
+            continue
+        first = first_that_matters(fit.body)
+        if first is None or not makes_logger(first) or isinstance(first, ast.For | ast.While | ast.Try):
+            uncovered.append(f"{path}:{owner}")
+    assert uncovered == []
+
+
+PROGRAM = """
+import asyncio, importlib, json, sys
+from unittest.mock import MagicMock
+from omegaconf import OmegaConf
+import verl_npu.features.fleet.trainers as trainers
+
+class Compared(Exception):
+    pass
+
+def compare():
+    raise Compared
+
+trainers.compare = compare
+CONFIG = OmegaConf.create({
+    "trainer": {"project_name": "p", "experiment_name": "e", "logger": "console"},
+    "global_profiler": {"steps": None},
+})
+
+def call(name, owner, fit):
+    module = importlib.import_module(name)
+    trainer = getattr(module, owner) if owner else None
+    trainer = getattr(getattr(trainer, "__ray_metadata__", None), "modified_class", trainer)
+    stub = MagicMock()
+    stub.config = CONFIG
+    stub.device_mesh.get_rank.return_value = stub.engine.get_data_parallel_rank.return_value = 0
+    for step in ("fit_step", "_fit_start_profile"):
+        if hasattr(trainer, step):
+            setattr(stub, step, getattr(trainer, step).__get__(stub))
+    try:
+        result = getattr(trainer or module, fit)(stub, *([None] if "v1" in name else []))
+        if asyncio.iscoroutine(result):
+            asyncio.run(result)
+    except Compared:
+        return "compared"
+    return "trained"
+
+for name, owner, fit in json.loads(sys.argv[1]):
+    try:
+        outcome = call(name, owner, fit)
+    except ImportError as error:
+        outcome = f"cannot be imported: {error}"
+    except Exception as error:
+        outcome = f"{type(error).__name__}: {error}"
+    print("OUTCOME", json.dumps([f"{name}:{owner}", outcome]), flush=True)
+"""
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize("tree", FEWEST, indirect=True)
+def test_the_fit_of_each_trainer_compares_before_it_does_anything_else(
+    tree: Path, request: pytest.FixtureRequest
+) -> None:
+    pytest.importorskip("verl")
+    pytest.importorskip("ray")
+    asked = [
+        (path.removesuffix(".py").replace("/", "."), owner, fit)
+        for path, owner, fit, _ in fits(tree)
+        if owner not in GENERATES and not path.startswith("examples")
+    ]
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_NPU", "RAY_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(asked)],
+        env={**inherited, "VERL_NPU": "on", "PYTHONPATH": os.pathsep.join((str(tree), *sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    lines = [line.removeprefix("OUTCOME ") for line in done.stdout.splitlines() if line.startswith("OUTCOME ")]
+    outcomes = dict(json.loads(line) for line in lines)
+    assert len(outcomes) == len(asked), done.stderr
+    assert {
+        name: how for name, how in outcomes.items() if not how.startswith(("compared", "cannot be imported"))
+    } == {}
+    compared = [name for name, how in outcomes.items() if how == "compared"]
+    assert len(compared) >= FEWEST[request.node.callspec.params["tree"]], outcomes
+
+
+def test_a_trainer_that_steps_again_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[None] = []
+    monkeypatch.setattr(trainers, "compare", lambda: compared.append(None))
+
+    class Trainer:
+        pass
+
+    trainer = Trainer()
+    for _ in range(3):
+        trainers.compare_processes_before_fully_async_training(
+            lambda trainer, **_: None, trainer, should_profiler=None
+        )
+    assert len(compared) == 1

@@ -1,0 +1,161 @@
+"""What upstream means to patch by itself is looked up: it is there, or the name that upstream uses is stale."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from verl_npu.registry.judge.natives import Native, judge_natives
+from verl_npu.registry.source.assignments import PatchModule
+from verl_npu.registry.source.tree import SourceTree
+from verl_npu.registry.state import State
+
+from ..conftest import Package
+
+MODULE = PatchModule("up.patches", ("apply",), ("is_npu_available",))
+ALPHA = "class Norm:\n    def forward(self): ...\n\nclass MLP:\n    def forward(self): ...\n\ndef rotary(): ...\n"
+
+TABLE = """
+    def _alpha():
+        from lib.models import alpha
+        alpha.Norm.forward = norm
+        alpha.MLP.forward = mlp
+        alpha.rotary = rotary
+
+    def _beta():
+        from lib.models.beta import modeling_beta
+        modeling_beta.Norm.forward = norm
+
+    ALL = {"alpha": _alpha, "beta": _beta}
+
+    def apply():
+        for name, patch in ALL.items():
+            try:
+                patch()
+            except ImportError:
+                pass
+            except Exception as error:
+                log(error)
+"""
+AT_IMPORT = """
+    from lib.models import alpha
+    from lib.models.beta import modeling_beta
+    alpha.Norm.forward = norm
+    alpha.MLP.forward = mlp
+    alpha.rotary = rotary
+    modeling_beta.Norm.forward = norm
+"""
+
+
+@pytest.fixture
+def lib(tmp_path: Path) -> Path:
+    root = tmp_path / "lib-source"
+    for path, text in {
+        "lib/__init__.py": "",
+        "lib/models/__init__.py": "",
+        "lib/models/alpha.py": ALPHA,
+        "lib/models/beta/__init__.py": "",
+        "lib/models/beta/modeling_beta.py": ALPHA,
+    }.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return root
+
+
+def judged(package: Package, source: str, lib: Path, *ours: str) -> dict[str, Native]:
+    package.write("up.patches", textwrap.dedent(source))
+    tree = package.tree().with_packages(SourceTree.at(lib, ("lib",)))
+    return {native.target: native for native in judge_natives([MODULE], tree, ours)}
+
+
+def states(found: dict[str, Native]) -> dict[str, State]:
+    return {target.removeprefix("lib.models."): native.state for target, native in found.items()}
+
+
+@pytest.mark.parametrize("source", [TABLE, AT_IMPORT])
+def test_targets_that_are_there_are_claimed(source: str, package: Package, lib: Path) -> None:
+    assert states(judged(package, source, lib)) == {
+        "alpha:Norm.forward": State.CLAIMED,
+        "alpha:MLP.forward": State.CLAIMED,
+        "alpha:rotary": State.CLAIMED,
+        "beta.modeling_beta:Norm.forward": State.CLAIMED,
+    }
+
+
+def test_a_renamed_class_ends_its_model_and_no_other(package: Package, lib: Path) -> None:
+    (lib / "lib/models/alpha.py").write_text(ALPHA.replace("Norm", "RMSNorm"))
+    found = judged(package, TABLE, lib)
+    assert states(found) == {
+        "alpha:Norm.forward": State.INEFFECTIVE,
+        "alpha:MLP.forward": State.INEFFECTIVE,
+        "alpha:rotary": State.INEFFECTIVE,
+        "beta.modeling_beta:Norm.forward": State.CLAIMED,
+    }
+    assert {native.reason for native in found.values() if native.state is State.INEFFECTIVE} == {
+        "lib.models.alpha:Norm is not there, which up.patches assigns in line 4"
+    }
+
+
+def test_at_import_it_ends_all_that_comes_after_it(package: Package, lib: Path) -> None:
+    (lib / "lib/models/alpha.py").write_text(ALPHA.replace("MLP", "FeedForward"))
+    assert states(judged(package, AT_IMPORT, lib)) == {
+        "alpha:Norm.forward": State.CLAIMED,
+        "alpha:MLP.forward": State.INEFFECTIVE,
+        "alpha:rotary": State.INEFFECTIVE,
+        "beta.modeling_beta:Norm.forward": State.INEFFECTIVE,
+    }
+
+
+def test_a_renamed_function_is_assigned_and_used_by_nobody(package: Package, lib: Path) -> None:
+    (lib / "lib/models/alpha.py").write_text(ALPHA.replace("rotary", "rotate"))
+    found = judged(package, AT_IMPORT, lib)
+    assert states(found)["alpha:rotary"] is State.INEFFECTIVE
+    assert states(found)["beta.modeling_beta:Norm.forward"] is State.CLAIMED
+
+
+def test_a_model_that_is_not_there_is_no_loss_if_upstream_expects_that(package: Package, lib: Path) -> None:
+    for path in sorted((lib / "lib/models/beta").iterdir()):
+        path.unlink()
+    (lib / "lib/models/beta").rmdir()
+    assert states(judged(package, TABLE, lib))["beta.modeling_beta.Norm.forward"] is State.ABSENT
+    # Without a handler nothing at all is patched.
+    assert set(states(judged(package, AT_IMPORT, lib)).values()) == {State.INEFFECTIVE}
+
+
+def test_a_module_that_was_renamed_in_a_model_that_is_there_is_a_loss(package: Package, lib: Path) -> None:
+    (lib / "lib/models/beta/modeling_beta.py").rename(lib / "lib/models/beta/modelling_beta.py")
+    native = judged(package, TABLE, lib)["lib.models.beta.modeling_beta.Norm.forward"]
+    assert native.state is State.INEFFECTIVE
+    assert "lib.models.beta.modeling_beta is not there" in native.reason
+
+
+def test_a_package_that_is_not_installed_is_no_loss(package: Package, lib: Path) -> None:
+    package.write("up.patches", textwrap.dedent(AT_IMPORT))
+    tree = package.tree().with_packages(SourceTree({"lib": None}))
+    found = judge_natives([MODULE], tree)
+    assert {native.state for native in found} == {State.ABSENT}
+    assert {native.reason for native in found} == {"lib is not installed here"}
+
+
+def test_the_branch_that_is_not_taken_is_left_out(package: Package, lib: Path) -> None:
+    source = (
+        "from lib.models import alpha\n"
+        "if hasattr(alpha, 'Old'):\n    alpha.Old.forward = f\nelse:\n    alpha.Norm.forward = f\n"
+    )
+    assert states(judged(package, source, lib)) == {"alpha:Norm.forward": State.CLAIMED}
+
+
+def test_what_depends_on_something_else_is_said(package: Package, lib: Path) -> None:
+    source = (
+        "from lib.models import alpha\nif version() == 1:\n    alpha.Norm.forward = f\n    alpha.Gone.forward = f\n"
+    )
+    found = judged(package, source, lib)
+    assert states(found) == {"alpha:Norm.forward": State.CLAIMED, "alpha:Gone.forward": State.ABSENT}
+    assert all("only if version() == 1" in native.reason for native in found.values())
+
+
+def test_what_a_patch_of_ours_lies_over_is_left_out(package: Package, lib: Path) -> None:
+    (lib / "lib/models/alpha.py").write_text(ALPHA.replace("MLP", "FeedForward"))
+    assert "lib.models.alpha:MLP.forward" not in judged(package, AT_IMPORT, lib, "lib.models.alpha:MLP.forward")

@@ -1,0 +1,126 @@
+"""What a module means to assign in other packages is read from its source, in every form that upstreams use."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_npu.registry.source.assignments import PatchModule, Step, StepKind, read_steps
+
+from ..conftest import Package
+
+GIVEN = ("is_npu_available",)
+
+
+def assigned(package: Package, source: str, *, calls: tuple[str, ...] = ()) -> list[Step]:
+    package.write("up.patches", source)
+    steps = read_steps(PatchModule("up.patches", calls, GIVEN), package.tree())
+    return [step for step in steps if step.kind is StepKind.ASSIGN]
+
+
+def places(package: Package, source: str, *, calls: tuple[str, ...] = ()) -> list[str]:
+    return [step.place for step in assigned(package, source, calls=calls)]
+
+
+FORMS = {
+    "a method of a class of an imported module": "from lib import models\nmodels.Norm.forward = ours",
+    "a method of an imported class": "from lib.models import Norm\nNorm.forward = ours",
+    "under another name": "from lib.models import Norm as TheirNorm\nTheirNorm.forward = ours",
+    "by the whole path": "import lib.models\nlib.models.Norm.forward = ours",
+    "by a module with another name": "import lib.models as m\nm.Norm.forward = ours",
+    "by a name for the class": "from lib import models\nNorm = models.Norm\nNorm.forward = ours",
+    "by getattr": "from lib import models\ngetattr(models, 'Norm').forward = ours",
+    "by setattr": "from lib import models\nsetattr(models.Norm, 'forward', ours)",
+    "one of two in a line": "from lib import models\nmodels.Norm.forward, x = ours, 1",
+    "wrapped": "from lib.models import Norm\nNorm.forward = wrap(Norm.forward)",
+    "in a function that is called": "def patch():\n    from lib.models import Norm\n    Norm.forward = ours\npatch()",
+    "in a function of a function": (
+        "from lib.models import Norm\ndef inner(c):\n    c.forward = ours\ndef outer():\n    inner(Norm)\nouter()"
+    ),
+    "in a loop over pairs": (
+        "from lib import models\nfor owner, name in [(models.Norm, 'forward')]:\n    setattr(owner, name, ours)"
+    ),
+    "in a loop over a table of functions": (
+        "def patch():\n    from lib.models import Norm\n    Norm.forward = ours\nALL = {'a': patch}\n"
+        "for name, function in ALL.items():\n    try:\n        function()\n    except ImportError:\n        pass"
+    ),
+    "in a loop over values": (
+        "def patch():\n    from lib.models import Norm\n    Norm.forward = ours\nALL = {'a': patch}\n"
+        "for function in ALL.values():\n    function()"
+    ),
+    "under a condition that is given": (
+        "from lib.models import Norm\nif is_npu_available:\n    Norm.forward = ours\nelse:\n    Norm.backward = ours"
+    ),
+    "after a return that is never reached": (
+        "from lib.models import Norm\ndef patch():\n    if not is_npu_available:\n        return\n"
+        "    Norm.forward = ours\npatch()"
+    ),
+    "with a context": "from lib.models import Norm\nwith quietly():\n    Norm.forward = ours",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_an_assignment_is_read(form: str, package: Package) -> None:
+    (step,) = assigned(package, FORMS[form])
+    assert step.place == "lib.models.Norm.forward"
+    assert not step.depends
+
+
+def test_a_function_that_nobody_calls_assigns_nothing(package: Package) -> None:
+    source = "from lib.models import Norm\ndef patch():\n    Norm.forward = ours"
+    assert places(package, source) == []
+    assert places(package, source.replace("patch", "apply"), calls=("apply",)) == ["lib.models.Norm.forward"]
+
+
+def test_what_is_assigned_to_the_modules_own_things_is_no_patch(package: Package) -> None:
+    assert places(package, "class Own: pass\nOwn.x = 1\nlogger = log(__name__)\nlogger.level = 1") == []
+
+
+def test_the_steps_of_a_call_carry_its_name(package: Package) -> None:
+    source = "from lib.models import Norm\nNorm.a = ours\ndef apply():\n    Norm.b = ours"
+    assert {s.place: s.call for s in assigned(package, source, calls=("apply",))} == {
+        "lib.models.Norm.a": "",
+        "lib.models.Norm.b": "apply",
+    }
+
+
+def test_a_condition_on_an_attribute_is_one_that_a_tree_can_tell(package: Package) -> None:
+    source = (
+        "from lib import models\nif hasattr(models, 'Norm'):\n    models.Norm.forward = ours\n"
+        "else:\n    models.RMS.forward = ours"
+    )
+    first, second = assigned(package, source)
+    assert [(c.place, c.there) for c in first.conditions] == [("lib.models.Norm", True)]
+    assert [(c.place, c.there) for c in second.conditions] == [("lib.models.Norm", False)]
+    assert not first.depends
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("if version('lib') == '4.52.4':\n    Norm.forward = ours", "version('lib') == '4.52.4'"),
+        (
+            "def f():\n    if not isinstance(Norm, type):\n        return\n    Norm.forward = ours\nf()",
+            "isinstance(Norm, type)",
+        ),
+        ("try:\n    import a\nexcept ImportError:\n    Norm.forward = ours", "ImportError is raised"),
+        ("for c in find():\n    Norm.forward = ours", "find() is not empty"),
+        ("while more():\n    Norm.forward = ours", "more()"),
+    ],
+)
+def test_any_other_condition_is_told(source: str, text: str, package: Package) -> None:
+    (step,) = assigned(package, f"from lib.models import Norm\n{source}")
+    assert step.depends
+    assert [condition.text for condition in step.conditions] == [text]
+
+
+def test_a_name_that_is_one_of_two_things_is_not_guessed(package: Package) -> None:
+    source = "from lib.models import A, B\nif pick():\n    C = A\nelse:\n    C = B\nC.forward = ours"
+    assert places(package, source) == []
+
+
+def test_functions_that_call_themselves_end(package: Package) -> None:
+    assert places(package, "def f():\n    f()\nf()") == []
+
+
+def test_a_module_that_is_not_there_assigns_nothing(package: Package) -> None:
+    assert read_steps(PatchModule("up.nowhere"), package.tree()) == ()

@@ -1,0 +1,269 @@
+"""What an upstream's own patch modules mean to assign in other packages: read from their source, nothing is imported.
+
+`module.Class.method = function`, `setattr` with a known name, the functions of the module that are called while it is
+imported, loops over tables of such functions, and branches: each assignment is found, with what it depends on.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from weakref import WeakKeyDictionary
+
+from .condition import Condition, Conditions, conditions_of
+from .scope import Local, Reference, Scope, Table, Text, Value, evaluate, merged
+from .tree import SourceTree
+
+__all__ = ["Block", "PatchModule", "Step", "StepKind", "read_steps"]
+
+# Functions that call one another are followed this deep.
+_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PatchModule:
+    """A module of an upstream that patches other packages when it is imported, or when its functions are called."""
+
+    name: str
+    calls: tuple[str, ...] = ()
+    """Its functions that upstream calls to have its patches applied."""
+    given: tuple[str, ...] = ()
+    """Names of functions and constants that are true in every process that is patched, such as `is_npu_available`."""
+
+
+class StepKind(str, Enum):
+    """What one step of a patch module does."""
+
+    IMPORT = "import"
+    """A module is imported."""
+    TAKE = "take"
+    """A name is taken from a module, which may be a module in it."""
+    ASSIGN = "assign"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The body of a `try`, or a whole module or function: a step that fails ends the innermost one that catches it."""
+
+    number: int
+    catches_imports: bool = False
+    """Whether it has a handler for imports that fail: upstream expects that what it imports may not be there."""
+    catches_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One import or one assignment, in the order in which they are executed."""
+
+    kind: StepKind
+    place: str
+    """What is imported or assigned to, with dots alone: where the module ends, the source here need not tell."""
+    value: str
+    """The source of what is assigned."""
+    call: str
+    """The function that has to be called for it; empty if importing the module is enough."""
+    line: int
+    conditions: Conditions
+    blocks: tuple[Block, ...]
+
+    @property
+    def depends(self) -> bool:
+        """Whether it is done only under a condition that no source tree can tell."""
+        return any(not condition.place for condition in self.conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """Where in the module the reader is."""
+
+    call: str
+    conditions: Conditions
+    blocks: tuple[Block, ...]
+    depth: int = 0
+
+    def under(self, conditions: Conditions) -> _At:
+        return replace(self, conditions=(*self.conditions, *conditions))
+
+
+_read: WeakKeyDictionary[SourceTree, dict[PatchModule, tuple[Step, ...]]] = WeakKeyDictionary()
+
+
+def read_steps(module: PatchModule, tree: SourceTree) -> tuple[Step, ...]:
+    """Return what `module` imports and assigns, in order; nothing if `tree` does not have it.
+
+    Raises SourceError if its source does not parse.
+    """
+    known = _read.setdefault(tree, {})
+    if module not in known:
+        known[module] = _Reader(module, tree).read()
+    return known[module]
+
+
+class _Reader:
+    def __init__(self, module: PatchModule, tree: SourceTree) -> None:
+        self._module = module
+        self._tree = tree
+        self._steps: list[Step] = []
+        self._blocks = 0
+
+    def read(self) -> tuple[Step, ...]:
+        parsed = self._tree.parse(self._module.name)
+        if parsed is None:
+            return ()
+        scope = Scope()
+        self._body(parsed.body, scope, _At("", (), (self._block(),)))
+        for name in self._module.calls:
+            function = scope.get(name)
+            if isinstance(function, Local):
+                self._enter(function, [], _At(name, (), (self._block(),)))
+        return tuple(self._steps)
+
+    def _block(self, handlers: Sequence[ast.ExceptHandler] = ()) -> Block:
+        self._blocks += 1
+        caught = {
+            name.id for handler in handlers for name in ast.walk(handler.type or handler) if isinstance(name, ast.Name)
+        }
+        everything = any(handler.type is None for handler in handlers) or bool(caught & {"Exception", "BaseException"})
+        imports = bool(caught & {"ImportError", "ModuleNotFoundError"})
+        return Block(self._blocks, catches_imports=imports, catches_all=everything)
+
+    def _body(self, statements: Sequence[ast.stmt], scope: Scope, at: _At) -> _At | None:
+        """Read statements; return where the one after them would be, or None if none is reached."""
+        here: _At | None = at
+        for statement in statements:
+            if here is None:
+                return None
+            here = self._statement(statement, scope, here)
+        return here
+
+    def _statement(self, node: ast.stmt, scope: Scope, at: _At) -> _At | None:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            self._import(node, scope, at)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            scope.set(node.name, Local(node, scope))
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            if node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                self._assign(targets, node.value, scope, at)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            self._call(node.value, scope, at)
+        elif isinstance(node, ast.If):
+            return self._if(node, scope, at)
+        elif isinstance(node, ast.Try):
+            return self._try(node, scope, at)
+        elif isinstance(node, ast.For | ast.While):
+            self._loop(node, scope, at)
+        elif isinstance(node, ast.With):
+            return self._body(node.body, scope, at)
+        elif isinstance(node, ast.Return | ast.Raise | ast.Continue | ast.Break):
+            if isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
+                self._call(node.value, scope, at)
+            return None
+        return at
+
+    def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope, at: _At) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                self._note(StepKind.IMPORT, alias.name, "", node, at)
+                top = alias.name if alias.asname else alias.name.partition(".")[0]
+                scope.set(alias.asname or top, Reference(top))
+            return
+        base = self._tree.imported_module(self._module.name, node)
+        self._note(StepKind.IMPORT, base, "", node, at)
+        for alias in (alias for alias in node.names if alias.name != "*"):
+            self._note(StepKind.TAKE, f"{base}.{alias.name}", "", node, at)
+            scope.set(alias.asname or alias.name, Reference(f"{base}.{alias.name}"))
+
+    def _assign(self, targets: Sequence[ast.expr], value: ast.expr, scope: Scope, at: _At) -> None:
+        if isinstance(value, ast.Call):
+            self._call(value, scope, at)
+        for target in targets:
+            if isinstance(target, ast.Name):
+                scope.set(target.id, evaluate(value, scope))
+            elif isinstance(target, ast.Attribute):
+                self._assign_attribute(evaluate(target.value, scope), target.attr, value, at)
+            elif isinstance(target, ast.Tuple | ast.List):
+                values = value.elts if isinstance(value, ast.Tuple | ast.List) else [value] * len(target.elts)
+                for inner, part in zip(target.elts, values, strict=False):
+                    self._assign([inner], part, scope, at)
+
+    def _assign_attribute(self, owner: Value | None, name: str, value: ast.expr, at: _At) -> None:
+        if isinstance(owner, Reference):
+            self._note(StepKind.ASSIGN, f"{owner.place}.{name}", ast.unparse(value), value, at)
+
+    def _call(self, node: ast.Call, scope: Scope, at: _At) -> None:
+        arguments = [evaluate(argument, scope) for argument in node.args]
+        if isinstance(node.func, ast.Name) and node.func.id == "setattr" and len(node.args) == 3:
+            name = arguments[1]
+            if isinstance(name, Text):
+                self._assign_attribute(arguments[0], name.text, node.args[2], at)
+            return
+        function = evaluate(node.func, scope)
+        if isinstance(function, Local):
+            self._enter(function, arguments, at)
+
+    def _enter(self, function: Local, arguments: Sequence[Value | None], at: _At) -> None:
+        node = function.node
+        if isinstance(node, ast.ClassDef) or at.depth >= _DEPTH:
+            return
+        inner = Scope(function.scope)
+        for parameter, argument in zip(node.args.args, arguments, strict=False):
+            inner.set(parameter.arg, argument)
+        self._body(node.body, inner, replace(at, depth=at.depth + 1))
+
+    def _if(self, node: ast.If, scope: Scope, at: _At) -> _At | None:
+        ways: list[tuple[Scope, _At | None, Conditions]] = []
+        for body, wanted in ((node.body, True), (node.orelse, False)):
+            taken = conditions_of(node.test, scope, self._module.given, wanted)
+            if taken is not None:
+                branch = scope.copy()
+                ways.append((branch, self._body(body, branch, at.under(taken)), taken))
+        scope.update(merged([branch for branch, _, _ in ways]))
+        reached = [taken for _, after, taken in ways if after is not None]
+        if not reached:
+            return None
+        # If one of two ways ends here, what follows depends on the other.
+        only = reached[0] if len(reached) == 1 and len(ways) == 2 else None
+        return at if only is None else at.under(only)
+
+    def _try(self, node: ast.Try, scope: Scope, at: _At) -> _At | None:
+        body = scope.copy()
+        inside = replace(at, blocks=(*at.blocks, self._block(node.handlers)))
+        after = self._body([*node.body, *node.orelse], body, inside)
+        scopes = [body]
+        for handler in node.handlers:
+            caught = scope.copy()
+            what = ast.unparse(handler.type) if handler.type is not None else "an error"
+            self._body(handler.body, caught, at.under((Condition(f"{what} is raised"),)))
+            scopes.append(caught)
+        scope.update(merged(scopes))
+        if self._body(node.finalbody, scope, at) is None:
+            return None
+        return None if after is None and not node.handlers else at
+
+    def _loop(self, node: ast.For | ast.While, scope: Scope, at: _At) -> None:
+        if isinstance(node, ast.While):
+            self._body(node.body, scope, at.under((Condition(ast.unparse(node.test)),)))
+            return
+        items = evaluate(node.iter, scope)
+        if not isinstance(items, Table):
+            self._body(node.body, scope, at.under((Condition(f"{ast.unparse(node.iter)} is not empty"),)))
+            return
+        for item in items.values:
+            _bind(node.target, item, scope)
+            self._body(node.body, scope, at)
+
+    def _note(self, kind: StepKind, place: str, value: str, node: ast.stmt | ast.expr, at: _At) -> None:
+        conditions = tuple(dict.fromkeys(at.conditions))
+        self._steps.append(Step(kind, place, value, at.call, node.lineno, conditions, at.blocks))
+
+
+def _bind(target: ast.expr, value: Value | None, scope: Scope) -> None:
+    if isinstance(target, ast.Name):
+        scope.set(target.id, value)
+    elif isinstance(target, ast.Tuple | ast.List):
+        parts = value.values if isinstance(value, Table) else (None,) * len(target.elts)
+        for inner, part in zip(target.elts, parts, strict=False):
+            _bind(inner, part, scope)
