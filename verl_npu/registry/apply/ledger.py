@@ -135,7 +135,7 @@ class Ledger:
     def undoing(self, place: str) -> str:
         """Return the patch of ours that may put back what upstream assigns to `place`; empty if there is none."""
         live = (patch for patch in self.patches() if self.verdicts[patch.id].state in LIVE)
-        return next((patch.id for patch in live if patch.undoes is not None and dotted(patch.undoes) == place), "")
+        return next((patch.id for patch in live if place in map(dotted, patch.undoes)), "")
 
     def _observed(self, patch: Patch) -> Verdict:
         verdict = self.verdicts[patch.id]

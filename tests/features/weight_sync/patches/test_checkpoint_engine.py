@@ -15,6 +15,7 @@ import torch
 
 from verl_npu.errors import GroupError, TransferError
 from verl_npu.features.weight_sync.patches.checkpoint_engine import (
+    broadcast_bucket_in_calling_thread,
     drop_communicator_without_destroy,
     explain_engine_worker_timeout,
     limit_wait_for_bucket,
@@ -201,3 +202,38 @@ def test_one_that_can_be_destroyed_is() -> None:
         upstreams, engine(pyhccl=SimpleNamespace(comm="c", destroyComm=destroyed.append))
     )
     assert destroyed == ["c"]
+
+
+class Operation:
+    """verl's BroadcastOperation of v0.9.0, as far as that patch goes."""
+
+    _task: Any
+
+    def _run(self) -> None:
+        self.thread = threading.current_thread()
+
+
+def test_a_bucket_is_broadcast_before_the_constructor_returns_and_in_its_thread() -> None:
+    operation: Any = Operation()
+
+    async def move() -> None:
+        broadcast_bucket_in_calling_thread(operation, 1, "communicator", "bucket", None, "socket", "topic")  # type: ignore[arg-type]
+        assert operation.thread is threading.current_thread()
+        await operation._task
+
+    asyncio.run(move())
+    assert (operation.rank, operation.pyhccl, operation.bucket, operation.topic) == (
+        1,
+        "communicator",
+        "bucket",
+        "topic",
+    )
+
+
+def test_the_error_of_a_broadcast_is_the_constructors() -> None:
+    class Broken(Operation):
+        def _run(self) -> None:
+            raise TransferError(subject="s", expected="e", found="f", fix="x")
+
+    with pytest.raises(TransferError):
+        broadcast_bucket_in_calling_thread(Broken(), 1, None, None, None, None, "topic")  # type: ignore[arg-type]

@@ -86,7 +86,7 @@ def ok(ended: list[Ended]) -> list[Ended]:
     return ended
 
 
-@pytest.fixture(scope="module", params=["v0.7.1", "v0.9.1"])
+@pytest.fixture(scope="module", params=["v0.7.1", "v0.9.0", "v0.9.1"])
 def pin(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
 
 from ....errors import GroupError, TransferError
 from ....registry.source.probe import AllOf, AnyOf, Defines, Mentions, Not
 from ..feature import weight_sync
 from ..settings import WAIT_LONGER, Settings
 from ..transport.drawing import Weight, each
-from .protocols import Broadcast, CheckpointEngine, Sender
+from .protocols import Broadcast, CheckpointEngine, Communicator, Sender, Socket
 from .readback import Tally, publish, requested
 from .subscription import describe, wait_for_subscriptions
+
+if TYPE_CHECKING:
+    import torch
 
 _MODULE = "verl.checkpoint_engine.hccl_checkpoint_engine"
 _ENGINE = f"{_MODULE}:HCCLCheckpointEngine"
 _RUN = f"{_MODULE}:BroadcastOperation._run"
+_START = f"{_MODULE}:BroadcastOperation.__init__"
 _SENDER = "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightSender"
 _WAITS_NO_LONGER = AnyOf(
     Mentions(f"{_SENDER}._init_socket", "RCVTIMEO"), Mentions(f"{_SENDER}.async_send_weights", "poll")
@@ -73,6 +79,38 @@ def limit_wait_for_bucket(original: Callable[[Broadcast], object], operation: Br
             fix="look for the error of the trainer",
             override=WAIT_LONGER,
         ) from error
+
+
+@weight_sync.replace(
+    _START,
+    why="v0.9.0 broadcasts each bucket in another thread than the one that has set its NPU, and the sync ends with an "
+    "HCCL error. Upstream took it back for the next release.",
+    how="A bucket is broadcast in the thread that asks for it, as in every other release.",
+    link="https://github.com/verl-project/verl/pull/7487",
+    retired_by=AllOf(Defines(_START), Not(Mentions(_START, "run_in_executor"))),
+    requires=Mentions(_START, "run_in_executor"),
+)
+def broadcast_bucket_in_calling_thread(
+    operation: Broadcast,
+    rank: int,
+    process_group: Communicator,
+    bucket: torch.Tensor,
+    metadata: object,
+    socket: Socket,
+    topic: str,
+) -> None:
+    """Move one bucket before returning. Raises TransferError if the trainer announces none in time."""
+    operation.rank = rank
+    operation.pyhccl = process_group
+    operation.bucket = bucket
+    operation.metadata = metadata
+    operation.socket = socket
+    operation.topic = topic
+    operation._run()
+    # Upstream waits for this afterwards.
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    operation._task = done
 
 
 @weight_sync.wrap(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ..engines.sglang import Server
@@ -101,6 +101,16 @@ class Broadcast(Protocol):
     """verl's BroadcastOperation, which moves one bucket of that engine."""
 
     rank: int
+    pyhccl: Communicator
+    bucket: torch.Tensor
+    metadata: object
+    socket: Socket
+    topic: str
+    _task: Awaitable[None]
+
+    def _run(self) -> object:
+        """Move the bucket."""
+        ...
 
 
 class Communicator(Protocol):
