@@ -68,7 +68,7 @@ class Patch:
     """When this holds of the upstream's source, upstream does it itself."""
     requires: Probe | None
     """When this does not hold of the source, there is nothing to patch: the patch is absent."""
-    undoes: Target | None = None
+    undoes: tuple[Target, ...] = ()
     """What upstream assigns by itself in another package and this patch may put back."""
 
     @property
@@ -124,7 +124,7 @@ class Feature:
         link: str,
         retired_by: Probe,
         requires: Probe | None = None,
-        undoes: str = "",
+        undoes: Sequence[str] = (),
     ) -> Callable[[Implementation], Implementation]:
         """Declare that calls of `target` go to the decorated function, with the original as first argument.
 
@@ -168,7 +168,7 @@ class Feature:
         link: str,
         retired_by: Probe,
         requires: Probe | None,
-        undoes: str = "",
+        undoes: Sequence[str] = (),
     ) -> Callable[[Implementation], Implementation]:
         for label, text in (("why", why), ("how", how), ("link", link)):
             if not text.strip():
@@ -190,7 +190,7 @@ class Feature:
                 link=link,
                 retired_by=retired_by,
                 requires=requires,
-                undoes=Target.parse(undoes) if undoes else None,
+                undoes=tuple(map(Target.parse, undoes)),
             )
             other = self._patches.get(patch.id) or next((p for p in self if p.target == patch.target), None)
             if other is not None:

@@ -256,7 +256,7 @@ def test_what_a_patch_of_ours_lies_over_does_not_matter(
 
 
 def test_what_a_patch_of_ours_puts_back_is_said(left: Plugin, upstream: Package, why: dict[str, str]) -> None:
-    @left.features[0].wrap("up.patches:apply", retired_by=Never("a test"), undoes="up.models.alpha:rotary", **why)
+    @left.features[0].wrap("up.patches:apply", retired_by=Never("a test"), undoes=["up.models.alpha:rotary"], **why)
     def keep_theirs(original):
         alpha = sys.modules["up.models.alpha"]
         own = alpha.rotary

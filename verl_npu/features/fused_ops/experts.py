@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from ...ascend.operators import GROUPED_MATMUL_TENSORS
-from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not, Probe
-from .feature import LINK, NPU_PATCH, UPSTREAM_DOES_IT, declare, fused_ops, modeling, upstream_assigns
+from ...registry.source.probe import AllOf, Defines, Mentions, Not, Probe
+from .feature import NPU_PATCH, UPSTREAM_DOES_IT, declare, modeling, upstream_assigns
 from .mlp import Activation, is_silu
 from .operator import is_plain
 from .routing import Weights, has_operators, routed
@@ -19,10 +18,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "NEXT_BLOCK",
+    "QWEN3_MOE_BLOCK",
+    "VISION_BLOCK",
     "dense_experts",
     "expert_block",
     "fused_experts",
-    "keep_transformers_expert_block_in_qwen3_vl_moe",
+    "takes_indices",
     "upstream_experts",
     "vision_experts",
 ]
@@ -125,11 +127,12 @@ def upstream_experts(
 
 def vision_experts(original: Forward, experts: Experts, *args: Tensor, **kwargs: Tensor) -> Tensor:
     """The experts of Qwen3-VL-MoE, in the form that this version of transformers has."""
-    return (fused_experts if _takes_indices(original) else dense_experts)(original, experts, *args, **kwargs)
+    return (fused_experts if takes_indices(original) else dense_experts)(original, experts, *args, **kwargs)
 
 
 @lru_cache(maxsize=16)
-def _takes_indices(forward: Callable[..., object]) -> bool:
+def takes_indices(forward: Callable[..., object]) -> bool:
+    """Return whether the experts get their tokens' experts and weights by number, as from transformers 5 on."""
     return "top_k_index" in inspect.signature(forward).parameters
 
 
@@ -172,8 +175,9 @@ _HOW = (
 )
 
 
-_QWEN3_MOE_BLOCK = f"{modeling('qwen3_moe')}:Qwen3MoeSparseMoeBlock.forward"
-_QWEN3_VL_MOE_BLOCK = f"{modeling('qwen3_vl_moe')}:Qwen3VLMoeTextSparseMoeBlock"
+NEXT_BLOCK = f"{modeling('qwen3_next')}:Qwen3NextSparseMoeBlock.forward"
+QWEN3_MOE_BLOCK = f"{modeling('qwen3_moe')}:Qwen3MoeSparseMoeBlock.forward"
+VISION_BLOCK = f"{modeling('qwen3_vl_moe')}:Qwen3VLMoeTextSparseMoeBlock"
 
 
 def _declare(
@@ -199,7 +203,7 @@ _declare(
     expert_block,
     "norm_topk_prob",
     "one_hot",
-    retired_by=upstream_assigns(_QWEN3_MOE_BLOCK),
+    retired_by=upstream_assigns(QWEN3_MOE_BLOCK),
 )
 _declare(
     "qwen3_moe",
@@ -208,7 +212,7 @@ _declare(
     "top_k_weights",
     "gate_up_proj",
     # Upstream's block reads the experts' weights and never calls the experts.
-    retired_by=upstream_assigns(_QWEN3_MOE_BLOCK),
+    retired_by=upstream_assigns(QWEN3_MOE_BLOCK),
 )
 _declare(
     "qwen3_vl_moe",
@@ -219,7 +223,7 @@ _declare(
     "one_hot",
     # Upstream's block brings experts of its own, but only in the layout of transformers 4.
     retired_by=AllOf(
-        upstream_assigns(_QWEN3_VL_MOE_BLOCK),
+        upstream_assigns(VISION_BLOCK),
         Not(Mentions(f"{modeling('qwen3_vl_moe')}:Qwen3VLMoeTextExperts.forward", "top_k_weights")),
     ),
 )
@@ -235,35 +239,3 @@ declare(
     retired_by=UPSTREAM_DOES_IT,
     requires=Defines(f"{NPU_PATCH}:NPUQwen3VLMoeTextExperts.forward"),
 )
-
-
-class HasForward(Protocol):
-    """A class of modules."""
-
-    forward: Forward
-
-
-class ModelingModule(Protocol):
-    """transformers' module of Qwen3-VL-MoE."""
-
-    Qwen3VLMoeTextSparseMoeBlock: object
-    Qwen3VLMoeTextExperts: HasForward
-
-
-@fused_ops.wrap(
-    f"{NPU_PATCH}:apply_npu_patches",
-    why="Upstream puts in a block whose expert weights are [experts, width, inner], as in transformers 4. In "
-    "transformers 5 they are transposed, so a checkpoint does not fit.",
-    how="With transformers 5 its own block stays, and the fused experts of this feature run in it.",
-    link=LINK,
-    retired_by=Never("no release of upstream does it"),
-    requires=Mentions(f"{NPU_PATCH}:_patch_qwen3_vl_moe", "NPUQwen3VLMoeTextSparseMoeBlock"),
-    undoes=_QWEN3_VL_MOE_BLOCK,
-)
-def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None]) -> None:
-    """Run upstream's patches of the models, but keep a block of transformers that has another layout."""
-    module: ModelingModule = importlib.import_module(modeling("qwen3_vl_moe"))
-    own = module.Qwen3VLMoeTextSparseMoeBlock
-    original()
-    if _takes_indices(module.Qwen3VLMoeTextExperts.forward):
-        module.Qwen3VLMoeTextSparseMoeBlock = own

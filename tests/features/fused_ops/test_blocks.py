@@ -1,0 +1,71 @@
+"""Upstream's patches of the models put in blocks of experts; those that do not fit this transformers are put back."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from verl_npu.features.fused_ops.blocks import keep_transformers_expert_blocks
+
+
+def make(version: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Modules that stand in for those of a transformers: the modeling modules by the name of the model."""
+
+    def module(name: str) -> Any:
+        made: Any = ModuleType(name)
+        made.__spec__ = ModuleSpec(name, None)
+        made.__path__ = []
+        monkeypatch.setitem(sys.modules, name, made)
+        return made
+
+    for name in ("transformers", "transformers.models"):
+        module(name)
+    models = {}
+    for model in ("qwen3_moe", "qwen3_next", "qwen3_vl_moe", *(["qwen3_5"] if version == 5 else [])):
+        module(f"transformers.models.{model}")
+        models[model] = module(f"transformers.models.{model}.modeling_{model}")
+    for model, prefix in (("qwen3_moe", "Qwen3Moe"), ("qwen3_next", "Qwen3Next")):
+        setattr(models[model], f"{prefix}SparseMoeBlock", type("Block", (), {"forward": "transformers'"}))
+        if version == 5:
+            setattr(models[model], f"{prefix}Experts", type("Experts", (), {}))
+
+    class Experts:
+        def forward(self, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> None: ...
+
+    models["qwen3_vl_moe"].Qwen3VLMoeTextExperts = Experts
+    models["qwen3_vl_moe"].Qwen3VLMoeTextSparseMoeBlock = "transformers'"
+    return models
+
+
+def blocks(models: dict[str, Any]) -> list[str]:
+    return [
+        models["qwen3_moe"].Qwen3MoeSparseMoeBlock.forward,
+        models["qwen3_next"].Qwen3NextSparseMoeBlock.forward,
+        models["qwen3_vl_moe"].Qwen3VLMoeTextSparseMoeBlock,
+    ]
+
+
+def patch(models: dict[str, Any]) -> str:
+    """What v0.8.0 does, whatever the version."""
+    models["qwen3_moe"].Qwen3MoeSparseMoeBlock.forward = "verl's"
+    models["qwen3_next"].Qwen3NextSparseMoeBlock.forward = "verl's"
+    models["qwen3_vl_moe"].Qwen3VLMoeTextSparseMoeBlock = "verl's"
+    return "done"
+
+
+def test_with_transformers_5_its_blocks_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = make(5, monkeypatch)
+    assert keep_transformers_expert_blocks(lambda config: patch(models), {"use_liger": False}) == "done"
+    assert blocks(models) == ["transformers'"] * 3
+
+
+def test_with_a_transformers_that_has_lists_of_experts_upstreams_blocks_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = make(4, monkeypatch)
+    assert keep_transformers_expert_blocks(lambda: patch(models)) == "done"
+    assert blocks(models) == ["verl's"] * 3
