@@ -24,11 +24,11 @@ sys.path.insert(0, str(PROJECT / "scripts"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of the virtual device first.
+    """Run the tests that load the virtual device into this process first.
 
-    They load it into this process, and torch's autograd engine must not have run before: it counts the devices once.
+    torch's autograd engine must not have run before: it counts the devices once.
     """
-    items.sort(key=lambda item: "virtual" not in item.path.parts)
+    items.sort(key=lambda item: "npu" not in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")

@@ -229,14 +229,16 @@ def test_the_line_that_the_readme_shows_is_what_the_driver_prints(page: Path, in
     (shown,) = re.findall(r"(?m)^verl-npu: .*$", page.read_text())
     program = (
         "import json; from importlib.metadata import version; "
-        "print(json.dumps([version(n) for n in ('verl', 'transformers', 'hydra-core')])); import torch, verl"
+        "names = ('verl', 'transformers', 'hydra-core', 'tensordict'); "
+        "print(json.dumps([version(name) for name in names])); import torch, verl"
     )
     pytest.importorskip("verl")
     result = interpreter.run(program, VERL_NPU="on")
     assert result.code == 0, result.err
-    verl, transformers, hydra = json.loads(result.out.splitlines()[0])
-    if f"verl v{verl}, transformers {transformers}, hydra {hydra};" not in shown:
-        pytest.skip(f"the line is for other versions than verl {verl}, transformers {transformers}, hydra {hydra}")
+    verl, transformers, hydra, tensordict = json.loads(result.out.splitlines()[0])
+    here = f"verl v{verl}, transformers {transformers}, hydra {hydra}, tensordict {tensordict};"
+    if here not in shown:
+        pytest.skip(f"the line is for other versions than {here}")
     assert shown in result.err.splitlines()
 
 
