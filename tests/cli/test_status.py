@@ -89,7 +89,18 @@ def test_a_process_that_differs_is_named_and_ends_with_1(status: Run, job: Path,
     assert f"{state} in WorkerDict node0:4" in " ".join(output.split())
 
 
-@pytest.mark.parametrize(("state", "expected"), [("drifted", 1), ("failed", 1), ("shadowed", 1), ("native", 0)])
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("drifted", 1),
+        ("failed", 1),
+        ("shadowed", 1),
+        ("native (ineffective)", 1),
+        ("native", 0),
+        ("native (claimed)", 0),
+        ("native (seen)", 0),
+    ],
+)
 def test_a_bad_state_ends_with_1_even_where_all_agree(status: Run, tmp_path: Path, state: str, expected: int) -> None:
     write_manifest(tmp_path / "job", manifest(1, "driver", state))
     assert status(str(tmp_path / "job"))[0] == expected
@@ -165,3 +176,15 @@ def test_a_process_without_ascend_software_is_said_to_be_off(status: Run) -> Non
     code, output = status()
     assert code == 0
     assert "verl-npu is off" in output
+
+
+def test_targets_shows_what_upstream_patches_by_itself(status: Run, tmp_path: Path) -> None:
+    target = "transformers.models.qwen2.modeling_qwen2:Qwen2MLP.forward"
+    native = {"by": "verl.models.transformers.npu_patch", "state": "native (seen)", "reason": "assigned"}
+    write_manifest(tmp_path, manifest(1, "driver"))
+    write_manifest(tmp_path, manifest(2, "WorkerDict", natives={target: native}))
+    code, output = status(str(tmp_path), "--targets")
+    assert code == 0
+    lines = output.splitlines()
+    where = lines.index(f"verl.models.transformers.npu_patch  {target}")
+    assert lines[where + 1] == "  native (seen) in WorkerDict:2"

@@ -24,7 +24,11 @@ __all__ = ["status"]
 @click.command(epilog=example("verl-npu status outputs/manifests", "verl-npu status outputs/manifests --targets"))
 @click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests as JSON.")
-@click.option("--targets", is_flag=True, help="Show each patch as well: its target, and its state by process.")
+@click.option(
+    "--targets",
+    is_flag=True,
+    help="Show each patch as well, upstream's own too: its target, and its state by process.",
+)
 def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     """Show what the processes of a job really did.
 
@@ -112,29 +116,16 @@ def _row(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _print_trouble(manifests: Sequence[Manifest]) -> None:
-    reasons = _reasons(manifests)
-    for name, state, reason in reasons:
-        terminal.line("  ", name, "  ", terminal.styled(state, states.colour(state)))
-        terminal.paragraph(reason, indent="    ")
-
-
-def _reasons(manifests: Sequence[Manifest]) -> dict[tuple[str, str, str], None]:
-    """What is wrong in any process: a patch of ours, or what upstream patches by itself and nobody lies over."""
-    ours = {
+    reasons = {
         (patch_id, patch["state"], patch["reason"]): None
         for manifest in manifests
         for feature in manifest["features"].values()
         for patch_id, patch in feature["patches"].items()
         if patch["state"] in states.BAD
     }
-    said = {reason for _, _, reason in ours}
-    natives = {
-        (target, native["state"], native["reason"]): None
-        for manifest in manifests
-        for target, native in manifest["natives"].items()
-        if native["state"] in states.BAD and native["reason"] not in said
-    }
-    return {**ours, **natives}
+    for patch_id, state, reason in reasons:
+        terminal.line("  ", patch_id, "  ", terminal.styled(state, states.colour(state)))
+        terminal.paragraph(reason, indent="    ")
 
 
 def _print_targets(manifests: Sequence[Manifest]) -> None:

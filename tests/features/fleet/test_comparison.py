@@ -48,6 +48,15 @@ def test_applied_and_pending_agree() -> None:
     assert differences([MANIFEST, process(2, features__attention__state="applied")]) == []
 
 
+def test_what_upstream_has_patched_and_what_it_is_still_to_patch_agree() -> None:
+    claimed = process(2, features__attention__state="native (claimed)")
+    assert differences([claimed, process(3, features__attention__state="native (seen)")]) == []
+    lost = process(4, features__attention__state="native (ineffective)")
+    (line,) = differences([claimed, lost])
+    assert "native (seen) or native (claimed) in WorkerDict h:2" in line
+    assert "native (ineffective) in WorkerDict h:4" in line
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

@@ -43,6 +43,7 @@ class Readback:
         self._changed = changed
         self._tree = SourceTree({})
         self._failed: dict[PatchModule, str] = {}
+        self._given_up: dict[PatchModule, list[Native]] = {}
         self._natives: dict[str, Native] = {}
         self._told: set[str] = set()
         self._wrappers: list[tuple[Slot, object, object]] = []
@@ -67,6 +68,7 @@ class Readback:
                 slot.write(original)
         self._wrappers.clear()
         self._failed.clear()
+        self._given_up.clear()
         self._natives.clear()
 
     def verdict(self, place: str) -> Verdict | None:
@@ -86,8 +88,11 @@ class Readback:
         return entries
 
     def _reached(self) -> dict[str, Native]:
-        failed = [module for module in self._failed if not _is_being_executed(module.name)]
-        return {**{n.step.place: n for module in failed for n in self._lost(module)}, **self._natives}
+        for module in tuple(self._failed):
+            if module not in self._given_up and not _is_being_executed(module.name):
+                self._given_up[module] = self._lost(module)
+        lost = (native for natives in self._given_up.values() for native in natives)
+        return {**{native.step.place: native for native in lost}, **self._natives}
 
     def _lost(self, module: PatchModule) -> list[Native]:
         """What a module that failed assigns: nothing of it is in force unless it was read back."""
@@ -102,6 +107,7 @@ class Readback:
 
     def _imported(self, module: PatchModule, executed: ModuleType) -> None:
         self._failed.pop(module, None)
+        self._given_up.pop(module, None)
         contents = namespace(executed)
         for call in module.calls:
             original = contents.get(call)
@@ -123,6 +129,7 @@ class Readback:
                 result = original(*args, **kwargs)
             except Exception as error:
                 self._failed[module] = f"{module.name}:{call} raised {type(error).__name__}: {error}"
+                self._changed()
                 raise
             self._read(module, call)
             return result

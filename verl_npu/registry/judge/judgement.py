@@ -90,7 +90,7 @@ def _ineffective(feature: Feature, statuses: Mapping[str, Verdict], policy: Poli
     return DriftError(
         subject=f"feature {feature.name}, {lost[0].target}{more}",
         expected=first.expected,
-        found=f"{first.found}: {first.reason}",
+        found=first.found,
         fix="install the version of the patched package that this upstream was written for",
         override=f"{policy.prefix}_STRICT=0",
     )

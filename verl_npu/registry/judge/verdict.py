@@ -86,9 +86,9 @@ def _claimed(patch: Patch, claims: tuple[str, ...], answers: Answers) -> Verdict
         return Verdict(State.ABSENT, absence.reason)
     return Verdict(
         State.INEFFECTIVE,
-        f"{patch.retired_by}, and {absence.reason}",
+        f"{absence.reason}; upstream means to patch it by itself",
         expected=f"{patch.target}, which upstream means to patch by itself",
-        found="no such definition",
+        found=absence.reason,
         claims=claims,
     )
 
