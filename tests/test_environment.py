@@ -62,6 +62,12 @@ def test_what_the_user_set_is_forwarded_and_nothing_else() -> None:
     assert environment.forwarded(given) == {"VERL_NPU": "on", "VERL_NPU_STRICT": "1"}
 
 
+def test_a_folder_is_forwarded_with_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"VERL_NPU_CACHE": "cache", "VERL_NPU_MANIFEST_DIR": ""}
+    assert environment.forwarded(given) == {"VERL_NPU_CACHE": str(tmp_path / "cache"), "VERL_NPU_MANIFEST_DIR": ""}
+
+
 def test_every_variable_for_users_has_a_summary_of_one_line() -> None:
     for variable in environment.VARIABLES.values():
         assert variable.summary.strip()

@@ -10,16 +10,17 @@ import ast
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
 
 from verl_npu.registry.source.memory import Memory
+from verl_npu.registry.source.probe import Mentions
 from verl_npu.registry.source.target import Target
 from verl_npu.registry.source.tree import SourceTree
 
-__all__ = ["Kind", "Mutant", "Upstream", "harmless", "losses"]
+__all__ = ["Kind", "Mutant", "Upstream", "changes", "harmless", "losses", "other_answers"]
 
 PACKAGES = ("verl", "recipe")
 _SUFFIX = "_renamed"
@@ -36,6 +37,10 @@ class Kind(str, Enum):
     OTHER_MODULE_IMPORTED = "moved, and imported back"
     OTHER_CLASS = "moved to another class"
 
+    ANSWER_CHANGED = "answer changed"
+    DECORATED = "decorator added"
+    REDEFINED = "redefined under an if"
+
     COMMENTS = "comments"
     BLANK_LINES = "blank lines"
     DOCSTRINGS = "docstrings"
@@ -48,7 +53,7 @@ class Mutant:
 
     kind: Kind
     subject: str
-    files: Mapping[str, bytes | None]
+    files: Mapping[str, bytes | None] = field(repr=False)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.subject}"
@@ -85,7 +90,7 @@ class Upstream:
 
     def __init__(self, source: Path) -> None:
         self.files = dict(sorted(_files(source)))
-        self._memory = Memory()
+        self._memory = Memory(limit=200)
 
     @cached_property
     def pristine(self) -> SourceTree:
@@ -181,54 +186,107 @@ def _moves(upstream: Upstream, target: Target, path: str) -> Iterator[Mutant]:
         yield Mutant(Kind.OTHER_MODULE_IMPORTED, str(target), {path: (without + back).encode(), **elsewhere})
 
 
-def harmless(upstream: Upstream, modules: Sequence[str]) -> Iterator[Mutant]:
-    """What changes no code, in each of some modules."""
-    for module in modules:
+def other_answers(upstream: Upstream, atoms: Sequence[Mentions]) -> Iterator[Mutant]:
+    """For each question whether something is mentioned, a tree in which the answer is the other one."""
+    for atom in atoms:
+        module, _, qualname = atom.target.partition(":")
         path = upstream.path(module)
-        assert path is not None, module
-        text = upstream.text(path)
-        lines = text.splitlines(keepends=True)
-        inside = _inside_strings(upstream.parse(path))
-        commented = [
-            line.rstrip("\n") + "  # a comment\n" if _takes_comment(line, n, inside) else line
-            for n, line in enumerate(lines, 1)
-        ]
-        yield Mutant(Kind.COMMENTS, module, {path: "".join(commented).encode()})
-        spread = [f"\n{line}" if _takes_comment(line, n, inside) else line for n, line in enumerate(lines, 1)]
-        yield Mutant(Kind.BLANK_LINES, module, {path: "".join(spread).encode()})
-        yield Mutant(Kind.DOCSTRINGS, module, {path: _documented(upstream.parse(path), lines).encode()})
-        yield Mutant(Kind.MOVED_LINES, module, {path: ("# a line more\n" * 40 + text).encode()})
+        nodes = upstream.pristine.nodes(Target(module, qualname)) if qualname else []
+        if path is None or (qualname and not nodes):
+            continue
+        lines = upstream.text(path).splitlines(keepends=True)
+        if atom.holds(upstream.pristine):
+            spans = [(node.lineno - 1, node.end_lineno or 0) for node in nodes] or [(0, len(lines))]
+            for first, last in spans:
+                text = re.sub(rf"\b{re.escape(atom.name)}\b", f"{atom.name}{_SUFFIX}", "".join(lines[first:last]))
+                lines[first:last] = text.splitlines(keepends=True)
+        else:
+            body = getattr(nodes[0], "body", []) if nodes else upstream.parse(path).body[-1:]
+            if not body:
+                continue
+            lines.insert(body[-1].end_lineno or 0, f'{" " * body[-1].col_offset}mentioned = "{atom.name}"\n')
+        yield Mutant(Kind.ANSWER_CHANGED, str(atom), {path: "".join(lines).encode()})
 
 
-def _inside_strings(tree: ast.Module) -> set[int]:
-    """The lines that a string ends on or goes through: what is put at their end would be part of it."""
-    return {
+def changes(upstream: Upstream, targets: Sequence[Target]) -> Iterator[Mutant]:
+    """What makes another object of a target while its own lines stay as they are."""
+    for target in targets:
+        nodes, path = upstream.pristine.nodes(target), upstream.path(target.module)
+        if path is None or not all(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes):
+            continue
+        lines = upstream.text(path).splitlines(keepends=True)
+        node = nodes[-1]
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))]) - 1
+        indent = " " * node.col_offset
+        decorated = [*lines[:first], f"{indent}@decorator{_SUFFIX}\n", *lines[first:]]
+        yield Mutant(Kind.DECORATED, str(target), {path: "".join(decorated).encode()})
+        again = f"{indent}if True:\n{indent}    def {target.name}(*arguments):\n{indent}        pass\n"
+        redefined = [*lines[: node.end_lineno], again, *lines[node.end_lineno or 0 :]]
+        yield Mutant(Kind.REDEFINED, str(target), {path: "".join(redefined).encode()})
+
+
+def harmless(upstream: Upstream, modules: Sequence[str]) -> Iterator[Mutant]:
+    """What changes no code, in all of some modules at once."""
+    paths = [path for path in map(upstream.path, modules) if path is not None]
+    for kind, change in _HARMLESS.items():
+        changed = {path: change(upstream.text(path), upstream.parse(path)).encode() for path in paths}
+        yield Mutant(kind, "all modules", changed)
+
+
+def _commented(text: str, tree: ast.Module) -> str:
+    free = _free_lines(text, tree)
+    lines = enumerate(text.splitlines(), 1)
+    return "".join(f"{line}  # a comment\n" if number in free else f"{line}\n" for number, line in lines)
+
+
+def _spread(text: str, tree: ast.Module) -> str:
+    free = _free_lines(text, tree)
+    lines = enumerate(text.splitlines(), 1)
+    return "".join(f"\n\n{line}\n" if number in free else f"{line}\n" for number, line in lines)
+
+
+def _lowered(text: str, tree: ast.Module) -> str:
+    return "# a line more\n" * 40 + text
+
+
+def _free_lines(text: str, tree: ast.Module) -> set[int]:
+    """The lines before and behind which something may be put: no string goes over them, and none is continued."""
+    inside = {
         line
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant | ast.JoinedStr) and (node.end_lineno or 0) > node.lineno
         for line in range(node.lineno, (node.end_lineno or 0) + 1)
     }
+    lines = text.splitlines()
+    continued = {
+        n for n, line in enumerate(lines, 1) if line.endswith("\\") or (n > 1 and lines[n - 2].endswith("\\"))
+    }
+    return {n for n, line in enumerate(lines, 1) if line.strip()} - inside - continued
 
 
-def _takes_comment(line: str, number: int, inside: set[int]) -> bool:
-    return bool(line.strip()) and not line.rstrip().endswith("\\") and number not in inside
-
-
-def _documented(tree: ast.Module, lines: list[str]) -> str:
-    """Give every function and class on lines of its own another docstring, or a first one."""
+def _documented(text: str, tree: ast.Module) -> str:
+    """Give functions and classes another docstring, or a first one."""
+    lines = text.splitlines(keepends=True)
     changed = list(lines)
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    nodes = sorted((n for n in ast.walk(tree) if isinstance(n, kinds)), key=lambda n: -n.body[0].lineno)
-    for node in nodes:
+    for node in sorted((n for n in ast.walk(tree) if isinstance(n, kinds)), key=lambda n: -n.body[0].lineno):
         first = node.body[0]
         at = min([first.lineno, *(d.lineno for d in getattr(first, "decorator_list", []))])
-        head = lines[at - 2].rstrip()
-        documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-        if documented and isinstance(first.value.value, str) and len(node.body) > 1:
-            changed[first.lineno - 1 : first.end_lineno] = [f'{" " * first.col_offset}"""Another."""\n']
-        elif not documented and head.endswith(":") and at > node.lineno:
+        expression = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        if expression and isinstance(first.value.value, str):
+            if len(node.body) > 1:
+                changed[first.lineno - 1 : first.end_lineno] = [f'{" " * first.col_offset}"""Another."""\n']
+        elif lines[at - 2].rstrip().endswith(":") and at > node.lineno:
             changed.insert(at - 1, f'{" " * first.col_offset}"""A first."""\n')
     return "".join(changed)
+
+
+_HARMLESS = {
+    Kind.COMMENTS: _commented,
+    Kind.BLANK_LINES: _spread,
+    Kind.DOCSTRINGS: _documented,
+    Kind.MOVED_LINES: _lowered,
+}
 
 
 def _indented(block: str, old: int, new: int) -> str:

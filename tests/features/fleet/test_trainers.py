@@ -30,7 +30,7 @@ OWN = {
     "RaySPINTrainer": trainers.compare_processes_before_spin_training,
 }
 # How many trainers of a pin can be imported where these tests run; the newer pins need packages that are not there.
-FEWEST = {"796871d7": 8, "v0.6.1-recipe": 8, "ccd7d934": 8, "v0.7.0": 8, "v0.7.1": 4}
+FEWEST = {"796871d7": 8, "v0.6.1": 8, "ccd7d934": 8, "v0.7.0": 8, "v0.7.1": 4}
 
 
 def pins() -> list[str]:

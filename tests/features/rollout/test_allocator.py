@@ -8,12 +8,12 @@ from verl_npu.errors import FleetError
 from verl_npu.features.rollout.allocator import check_allocator_for_sleep_mode, refuse_expandable_segments
 
 
-def job(name: str = "vllm", sleeps: bool = True, told: str | None = None):
+def job(name: str = "vllm", sleeps: bool = True, told: str | None = None, **engine: object):
     omegaconf = pytest.importorskip("omegaconf")
     asked = {"PYTORCH_NPU_ALLOC_CONF": told} if told is not None else {}
     return omegaconf.OmegaConf.create(
         {
-            "actor_rollout_ref": {"rollout": {"name": name, "free_cache_engine": sleeps}},
+            "actor_rollout_ref": {"rollout": {"name": name, "free_cache_engine": sleeps, **engine}},
             "ray_kwargs": {"ray_init": {"num_cpus": None, "runtime_env": {"env_vars": asked}}},
         }
     )
@@ -32,6 +32,15 @@ def test_an_engine_that_sleeps_is_refused_with_expandable_segments(monkeypatch: 
 def test_other_jobs_keep_expandable_segments(config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_NPU_ALLOC_CONF", SEGMENTS)
     refuse_expandable_segments(job(**config))
+
+
+@pytest.mark.upstream
+def test_an_engine_that_the_user_keeps_awake_keeps_expandable_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("verl")
+    monkeypatch.setenv("PYTORCH_NPU_ALLOC_CONF", SEGMENTS)
+    with pytest.raises(FleetError, match="built with enable_sleep_mode=True"):
+        refuse_expandable_segments(job(mode="async"))
+    refuse_expandable_segments(job(mode="async", engine_kwargs={"vllm": {"enable_sleep_mode": False}}))
 
 
 def test_what_the_job_tells_its_workers_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from ...errors import FleetError
 from ...registry.source.probe import Defines, Never
 from ..configuration import Section
 from .feature import rollout
+from .sleep import remedy
 
 __all__ = [
     "check_allocator_for_sleep_mode",
@@ -66,18 +67,19 @@ def check_allocator_for_sleep_mode_in_trainer(
 
 
 def refuse_expandable_segments(config: Section) -> None:
-    """Raise FleetError if a vLLM engine is to sleep and the job's allocator has expandable segments."""
+    """Raise FleetError if a vLLM engine is built with sleep mode and the job's allocator has expandable segments."""
     engine = config.actor_rollout_ref.rollout
     init = config.get("ray_init") or config.get("ray_kwargs", {}).get("ray_init") or {}
     of_workers = (init.get("runtime_env") or {}).get("env_vars") or {}
     setting = of_workers.get(ALLOCATOR, os.environ.get(ALLOCATOR, ""))
-    sleeps = engine.get("enable_sleep_mode", engine.get("free_cache_engine", False))
-    if engine.name == "vllm" and sleeps and EXPANDABLE_SEGMENTS in setting:
+    if engine.name != "vllm" or EXPANDABLE_SEGMENTS not in setting:
+        return
+    overrides = remedy(engine)
+    if overrides:
         raise FleetError(
             subject=f"{ALLOCATOR}={setting}",
-            expected=f"no {EXPANDABLE_SEGMENTS} together with actor_rollout_ref.rollout.free_cache_engine=True, which "
-            "turns vllm-ascend's sleep mode on",
-            found=f"both, and sleep mode does not work with {EXPANDABLE_SEGMENTS}",
-            fix=f"leave {EXPANDABLE_SEGMENTS} out, or set free_cache_engine=False",
+            expected=f"no {EXPANDABLE_SEGMENTS}, because this job's vLLM engine is built with enable_sleep_mode=True",
+            found=f"both, and vllm-ascend's sleep mode does not work with {EXPANDABLE_SEGMENTS}",
+            fix=f"leave {EXPANDABLE_SEGMENTS} out, or build the engine without sleep mode: {overrides}",
             override="VERL_NPU_DISABLE=rollout",
         )

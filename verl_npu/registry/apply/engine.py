@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +26,7 @@ from .application import Application
 from .binding import Binding
 from .ledger import LIVE, Ledger
 from .live import comes_from
+from .mutex import Mutex
 from .readback import Readback
 
 __all__ = ["Registry"]
@@ -62,7 +61,7 @@ class Registry:
         self._locks_folder = locks
         self._warn = warn
         self._changed = changed
-        self._lock = threading.RLock()
+        self._lock = Mutex(self._forked_midway)
         self._active = False
         self._begun = False
         self._error: VerlNpuError | None = None
@@ -71,8 +70,6 @@ class Registry:
         self._readback = Readback(patch_modules, self._ledger, policy, warn, lambda: changed(self))
         self._ledger.upstreams_own = self._readback.verdict
         self._hooks: dict[tuple[str, str], Callable[[ModuleType], None]] = {}
-        # Another thread may hold the lock at a fork, and does not exist in the child.
-        os.register_at_fork(after_in_child=self._renew_lock)
 
     @property
     def features(self) -> Sequence[Feature]:
@@ -144,8 +141,8 @@ class Registry:
             "seconds": round(self.seconds, 6),
         }
 
-    def _renew_lock(self) -> None:
-        self._lock = threading.RLock()
+    def _forked_midway(self) -> None:
+        self._ledger.abandon("this process was forked while another thread of its parent was patching")
 
     def _before_trigger(self, module: ModuleType) -> None:
         self._begin()

@@ -21,6 +21,9 @@ __all__ = ["LIVE", "Ledger", "is_loaded"]
 LIVE = (State.PENDING, State.APPLIED)
 """The states of a patch that is wanted in this process."""
 
+_BEGUN = (State.REGISTERED, State.VERIFIED)
+"""The states of a patch that is still being judged."""
+
 
 class Ledger:
     """The verdicts and bindings of all patches."""
@@ -87,6 +90,13 @@ class Ledger:
         if failed.id not in self.bindings:
             self.verdicts[failed.id] = Verdict(State.FAILED, text)
         self._warn(f"feature {feature.name} failed and was taken back: {text}")
+
+    def abandon(self, reason: str) -> None:
+        """Note that nobody finishes what was begun: what is not in force has failed, and may be half applied."""
+        for patch in self.patches():
+            if patch.id not in self.bindings and self.verdicts[patch.id].state in (*LIVE, *_BEGUN):
+                self.verdicts[patch.id] = Verdict(State.FAILED, f"{reason}; it may be half applied")
+        self._warn(f"{reason}: patches may be half applied here; start processes by spawn, or before others import")
 
     def take_back(self, patch_ids: Sequence[str], reason: str) -> BaseException | None:
         """Put back what these patches wrote, newest first. Return the interruption that came meanwhile, if any."""

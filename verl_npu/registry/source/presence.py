@@ -33,9 +33,11 @@ def package_of(subject: str) -> str:
 
 def is_there(subject: str, tree: SourceTree) -> bool:
     """Whether the source defines a target, or has a module."""
-    if ":" in subject:
-        return bool(tree.nodes(Target.parse(subject)))
-    return tree.read(subject) is not None
+    module, _, qualname = subject.partition(":")
+    data = tree.read(module)
+    if data is None or not qualname:
+        return data is not None
+    return tree.memory.recall(("there", data, qualname), lambda: bool(tree.nodes(Target(module, qualname))))
 
 
 def surroundings(subject: str, tree: SourceTree) -> Surroundings:

@@ -1,0 +1,143 @@
+"""What the judgement makes of mutants, and whether a reader can follow it.
+
+The rules of evidence are written down here once more, apart from the code that judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+
+from verl_npu.features import UPSTREAMS, load, locks_folder
+from verl_npu.registry.judge.judgement import judge
+from verl_npu.registry.judge.lock import Lock, read_locks
+from verl_npu.registry.judge.revision import Revision
+from verl_npu.registry.judge.verdict import Verdict
+from verl_npu.registry.patch import Patch
+from verl_npu.registry.source.presence import is_there
+from verl_npu.registry.source.probe import Atom
+from verl_npu.registry.source.tree import SourceTree
+from verl_npu.registry.state import Standing, State
+
+from .mutants import Mutant, Upstream, losses
+
+__all__ = ["LOCKS", "Outcome", "Pin", "pin_at"]
+
+LOCKS = {upstream.name: read_locks(locks_folder(), upstream.name) for upstream in UPSTREAMS}
+FEATURES = load()
+PATCHES = [patch for feature in FEATURES for patch in feature]
+
+
+class Outcome(str, Enum):
+    """What came of a mutant, for the patches that are about what it took away."""
+
+    DRIFTED = "drifted"
+    """At least one of them drifted, and what is said of the others is true."""
+    EVIDENCE = "evidence"
+    """None drifted: what stands in the tree says that upstream does it itself, or that there is nothing to patch, or
+    the code that was moved could be read where it is imported from."""
+    SILENT = "silent"
+    """Something is said that does not follow."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is said of a tree."""
+
+    revision: Revision
+    verdicts: dict[str, Verdict]
+
+
+class Pin:
+    """A pin, and what is said of trees that differ from it."""
+
+    def __init__(self, lock: Lock, source: Path, beside: SourceTree) -> None:
+        self.lock = lock
+        self.upstream = Upstream(source)
+        self._beside = beside
+
+    def judged(self, mutant: Mutant | None = None) -> Judged:
+        revisions, verdicts = judge(FEATURES, UPSTREAMS, self.tree(mutant), LOCKS)
+        return Judged(revisions["verl"], verdicts)
+
+    def tree(self, mutant: Mutant | None = None) -> SourceTree:
+        return self.upstream.tree(mutant).with_packages(self._beside)
+
+    @cached_property
+    def before(self) -> Judged:
+        return self.judged()
+
+    @cached_property
+    def subjects(self) -> list[str]:
+        """Every target and everything else that a patch asks about, as far as it is there."""
+        tree = self.tree()
+        return [subject for subject in self.lock.subjects if is_there(subject, tree)]
+
+    @cached_property
+    def modules(self) -> list[str]:
+        return list(dict.fromkeys(subject.partition(":")[0] for subject in self.subjects))
+
+    def losses(self) -> Iterator[Mutant]:
+        return losses(self.upstream, self.subjects)
+
+    def outcome(self, mutant: Mutant) -> tuple[Outcome, list[str]]:
+        """Return what came of a mutant, and each thing that does not follow."""
+        tree, after = self.tree(mutant), self.judged(mutant)
+        gone = {subject for subject in self.subjects if not is_there(subject, tree)}
+        wrong, concerned = [], []
+        for patch in PATCHES:
+            verdict, before = after.verdicts[patch.id], self.before.verdicts[patch.id]
+            if _subjects(patch) & (gone | {mutant.subject}):
+                concerned.append(verdict.state)
+            if _subjects(patch) & gone:
+                follows = self._follows(patch, verdict, gone, tree)
+            else:
+                # What is there still, by an import, answers as before; but the target of a patch is not there.
+                follows = verdict.state in (before.state, State.DRIFTED)
+                follows &= str(patch.target) != mutant.subject or verdict.state is not State.VERIFIED
+            if not follows:
+                wrong.append(f"{self.lock.pin}, {mutant}: {patch.id} is {verdict.state}, {verdict.reason}")
+        if not concerned or (gone and after.revision.exact):
+            wrong.append(f"{self.lock.pin}, {mutant}: revision {after.revision}, {len(concerned)} patches concerned")
+        if wrong:
+            return Outcome.SILENT, wrong
+        return (Outcome.DRIFTED if State.DRIFTED in concerned else Outcome.EVIDENCE), []
+
+    def _follows(self, patch: Patch, verdict: Verdict, gone: set[str], tree: SourceTree) -> bool:
+        """Whether what is said of a patch follows from what stands in the tree, and from what a reader is told."""
+        if verdict.state is State.DRIFTED:
+            return True
+        if "has the same names in it" in verdict.reason:
+            return verdict.state in (State.ABSENT, State.NATIVE)
+        ask = self._asked(patch, gone, tree)
+        if verdict.state is State.NATIVE:
+            return patch.retired_by.answer(ask) is True and str(patch.retired_by) in verdict.reason
+        if verdict.state is State.ABSENT:
+            no = patch.requires is not None and patch.requires.answer(ask) is False
+            return no and f"not ({patch.requires})" in verdict.reason
+        needed = patch.retired_by.answer(ask) is False
+        needed &= patch.requires is None or patch.requires.answer(ask) is True
+        return verdict.state is State.VERIFIED and needed and str(patch.target) not in gone
+
+    def _asked(self, patch: Patch, gone: set[str], tree: SourceTree) -> Callable[[Atom], bool | None]:
+        lost = str(patch.target) in gone and self.lock.patches.get(patch.id) is Standing.NEEDED
+
+        def ask(atom: Atom) -> bool | None:
+            if atom.subject in gone:
+                return None
+            # If the target is gone, only a yes is evidence: what was renamed is not mentioned either.
+            return atom.holds(tree) or (None if lost else False)
+
+        return ask
+
+
+def _subjects(patch: Patch) -> set[str]:
+    return {str(patch.target), *(atom.subject for atom in patch.atoms())}
+
+
+def pin_at(name: str, source: Path, beside: SourceTree) -> Pin:
+    """Return the pin of that name; `beside` has the packages that verl's patches ask about and that are not verl's."""
+    return Pin(next(lock for lock in LOCKS["verl"] if lock.pin == name), source, beside)

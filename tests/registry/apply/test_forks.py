@@ -1,0 +1,142 @@
+"""A process that is forked while another thread of its parent patches: all or nothing there, or it says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from verl_npu.registry.apply.application import Application
+from verl_npu.registry.apply.engine import Registry
+from verl_npu.registry.apply.mutex import Mutex
+from verl_npu.registry.source.probe import Never
+
+TARGETS = ("up.ops:one", "up.ops:two", "up.ops:three")
+
+
+@pytest.fixture
+def ops(package, plugin, why):
+    """Three targets of one feature, each of which takes a while to patch."""
+    package.write(
+        "up.ops", "def one(): return 'upstream'\ndef two(): return 'upstream'\ndef three(): return 'upstream'\n"
+    )
+    feature = plugin.feature("f")
+    for number, target in enumerate(TARGETS):
+
+        def ours() -> str:
+            return "ours"
+
+        ours.__name__ = f"patch_{number}"
+        feature.replace(target, retired_by=Never("a test"), **why)(ours)
+    return feature
+
+
+@pytest.fixture
+def writing(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when the first of the three has been written; the others follow slowly."""
+    started = threading.Event()
+    real = Application.Prepared.write
+
+    def write(prepared: Application.Prepared, binding: object) -> None:
+        real(prepared, binding)  # type: ignore[arg-type]
+        started.set()
+        time.sleep(0.3)
+
+    monkeypatch.setattr(Application.Prepared, "write", write)
+    return started
+
+
+def in_child(answer: Callable[[], object]) -> object:
+    """What `answer` returns in a fork of this process; fails if it hangs."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, json.dumps(answer()).encode())
+        os._exit(0)
+    os.close(writing)
+    try:
+        ready, _, _ = select.select([reading], [], [], 20)
+        assert ready, "the child hangs"
+        return json.loads(os.read(reading, 1 << 16))
+    finally:
+        os.close(reading)
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def seen(registry: Registry, package, reported: list[str]) -> dict[str, object]:
+    ops = sys.modules["up.ops"]
+    return {
+        "called": sorted({ops.one(), ops.two(), ops.three()}),
+        "states": sorted({str(verdict.state) for verdict in registry.status().values()}),
+        "reported": list(reported),
+    }
+
+
+def test_a_fork_while_another_thread_patches_is_patched_whole(package, plugin, ops, writing) -> None:
+    registry = plugin.start()
+    package.load("up")
+    thread = threading.Thread(target=package.load, args=("up.ops",))
+    thread.start()
+    assert writing.wait(10)
+    found = in_child(lambda: seen(registry, package, plugin.reported))
+    thread.join()
+    assert found == {"called": ["ours"], "states": ["applied"], "reported": []}
+
+
+def test_a_fork_that_does_not_get_its_turn_says_that_it_may_be_half_patched(
+    package, plugin, ops, writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Mutex, "seconds", 0.01)
+    registry = plugin.start()
+    package.load("up")
+    thread = threading.Thread(target=package.load, args=("up.ops",))
+    thread.start()
+    assert writing.wait(10)
+    found = in_child(lambda: seen(registry, package, plugin.reported))
+    thread.join()
+    assert found["states"] == ["failed"]
+    (line,) = found["reported"]
+    assert "forked while another thread of its parent was patching" in line
+    assert plugin.reported == []
+    assert {str(verdict.state) for verdict in registry.status().values()} == {"applied"}
+
+
+def test_the_thread_that_patches_may_fork_itself(package, plugin, why) -> None:
+    feature = plugin.feature("f")
+    package.write("up.ops", "VALUE = 1\ndef one(): return 'upstream'\n")
+    children: list[object] = []
+
+    @feature.set("up.ops:VALUE", retired_by=Never("a test"), **why)
+    def fork_meanwhile(value: int) -> int:
+        children.append(in_child(lambda: value))
+        return value + 1
+
+    plugin.start()
+    assert package.load("up.ops").VALUE == 2
+    assert children == [1]
+
+
+def test_forks_of_two_threads_wait_for_each_other(package, plugin, ops) -> None:
+    registry = plugin.start()
+    package.load("up.ops")
+    found: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(in_child(lambda: sorted(registry.states().values()))))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [["applied"]] * 4
+    assert registry.status()
