@@ -17,6 +17,8 @@ def arguments(plan: Plan) -> list[str]:
     """
     if plan.checkout is None:
         raise BadInput("--job dapo: the recipe is in no wheel. Clone verl at the pin and give it with --verl PATH")
+    # At 796871d7 a reference model over FSDP2 fails on any device: it calls `shard`, which FSDP2 does not have.
+    strategy = "fsdp" if plan.pin.name == "796871d7" else "fsdp2"
     tokens = (64 + 16) * grpo.PROMPTS * grpo.ANSWERS // 2 if plan.generated else 8192
     settings: dict[str, object] = {
         # The recipe names it relative to the folder that the job is started in.
@@ -27,9 +29,9 @@ def arguments(plan: Plan) -> list[str]:
         "reward_model.overlong_buffer.enable": True,
         "reward_model.overlong_buffer.len": 4 if plan.generated else 64,
         "reward_model.overlong_buffer.penalty_factor": 0.1,
-        "actor_rollout_ref.actor.strategy": "fsdp2",
-        "actor_rollout_ref.ref.strategy": "fsdp2",
-        "critic.strategy": "fsdp2",
+        "actor_rollout_ref.actor.strategy": strategy,
+        "actor_rollout_ref.ref.strategy": strategy,
+        "critic.strategy": strategy,
         "actor_rollout_ref.actor.clip_ratio_low": 0.2,
         "actor_rollout_ref.actor.clip_ratio_high": 0.28,
         "actor_rollout_ref.actor.loss_agg_mode": "token-mean",
