@@ -50,10 +50,13 @@ def refusals(manifests: Sequence[Manifest]) -> dict[str, str]:
     }
 
 
-def faults(manifests: Sequence[Manifest], processes: int, idle: Sequence[str] = ()) -> list[str]:
+def faults(
+    manifests: Sequence[Manifest], processes: int, idle: Sequence[str] = (), applied: Sequence[str] = ()
+) -> list[str]:
     """Return one line for each thing that keeps a run from counting as patched: none is what one wants.
 
-    Features named in `idle` need not be applied anywhere: the job does not import what they patch.
+    Features named in `idle` need not be applied anywhere: the job does not import what they patch. Patches named in
+    `applied` must be so in every process, if there is anything to patch.
     """
     found = []
     if len(manifests) < processes:
@@ -64,4 +67,13 @@ def faults(manifests: Sequence[Manifest], processes: int, idle: Sequence[str] = 
         if name not in idle and not DONE & set(here.values()):
             found.append(f"feature {name}: applied in no process")
         found += [f"feature {name}: {s} in {p}" for p, s in here.items() if s not in DONE and s != WAITING]
+    for name in applied:
+        states_here = {process(manifest): _patch(manifest, name) for manifest in manifests}
+        found += [f"patch {name}: {state} in {where}" for where, state in states_here.items() if state not in DONE]
     return found
+
+
+def _patch(manifest: Manifest, name: str) -> str:
+    feature = manifest["features"].get(name.partition(".")[0])
+    patch = feature["patches"].get(name) if feature is not None else None
+    return "missing" if patch is None else str(patch["state"])

@@ -200,14 +200,17 @@ def _keep_logs(ray_dir: Path, kept: Path) -> None:
 
 
 def missing_evidence(outcome: Outcome) -> list[str]:
-    """Return a line where the log lacks what the job must say once for each step; print how often it said it."""
-    pattern = jobs.JOBS[outcome.request.job].evidence
-    if not pattern:
-        return []
-    found = {int(number) for number in re.findall(pattern, outcome.log.read_text(errors="replace"))}
-    steps = outcome.request.steps
-    print(f"weight syncs after which the engine held the trainer's parameters bit for bit: {len(found)}")
-    return [] if len(found) >= steps else [f"expected {steps} lines like {pattern!r} in the log, found {len(found)}"]
+    """Return a line for each thing that the log does not say, though the job must; print how often it said some."""
+    job = jobs.JOBS[outcome.request.job]
+    log = outcome.log.read_text(errors="replace")
+    missing = [f"expected a line like {pattern!r} in the log, found none" for pattern in job.lines]
+    missing = [line for line, pattern in zip(missing, job.lines, strict=True) if not re.search(pattern, log)]
+    if job.evidence:
+        count, steps = len({int(number) for number in re.findall(job.evidence, log)}), outcome.request.steps
+        print(f"weight syncs after which the engine held the trainer's parameters bit for bit: {count}")
+        if count < steps:
+            missing.append(f"expected {steps} lines like {job.evidence!r} in the log, found {count}")
+    return missing
 
 
 def write(path: Path, content: Mapping[str, object]) -> None:

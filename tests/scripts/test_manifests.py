@@ -73,6 +73,20 @@ def test_a_process_that_only_waits_is_no_fault(tmp_path: Path) -> None:
     assert manifests.faults(manifests.read(tmp_path), 4) == []
 
 
+@pytest.mark.parametrize(("state", "found"), [("pending", 1), ("applied", 0), ("absent", 0)])
+def test_a_patch_that_the_job_needs_in_every_process_may_not_wait(tmp_path: Path, state: str, found: int) -> None:
+    job(tmp_path, device="applied")
+    write(tmp_path, "worker", 3, device=state)
+    faults = manifests.faults(manifests.read(tmp_path), 4, applied=("device.one",))
+    assert [line for line in faults if line.startswith("patch")] == ["patch device.one: pending in worker:3"][:found]
+
+
+def test_a_patch_that_no_manifest_has_is_missing(tmp_path: Path) -> None:
+    faults = manifests.faults(job(tmp_path, device="applied"), 4, applied=("device.two",))
+    assert len(faults) == 4
+    assert faults[0] == "patch device.two: missing in TaskRunner:1"
+
+
 def test_too_few_processes_are_a_fault(tmp_path: Path) -> None:
     assert manifests.faults(manifests.read(tmp_path), 4) == ["expected manifests of 4 processes or more, found 0"]
 

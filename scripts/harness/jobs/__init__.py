@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import BadInput
-from harness.jobs import fully_async, gkd, grpo, megatron, one_step_off, ppo, sft
+from harness.jobs import dapo, fully_async, gkd, grpo, megatron, one_step_off, ppo, sft
 from harness.jobs.base import Job, Plan
 from harness.pins import Pin
 
@@ -12,6 +12,7 @@ JOBS: dict[str, Job] = {
     for job in (
         grpo.JOB,
         ppo.JOB,
+        dapo.JOB,
         sft.JOB,
         one_step_off.JOB,
         one_step_off.MEGATRON,

@@ -8,6 +8,11 @@ from pathlib import Path
 
 from harness.pins import Pin
 
+__all__ = ["AGREED", "Job", "Plan"]
+
+AGREED = r"\d+ processes agree on what is patched"
+"""What the comparison of a job's processes says before the first step."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -48,6 +53,10 @@ class Job:
     """Variables that the job runs with, where the user has not set them."""
     evidence: str = ""
     """A line of the log that must be there once for each step, with a number that counts them."""
+    lines: tuple[str, ...] = ()
+    """Patterns of what the log must say at least once."""
+    applied: tuple[str, ...] = ()
+    """Patches that must be applied in every process, unless there is nothing to patch at the pin."""
     packages: tuple[str, ...] = ()
     """What the run's environment holds beside the pin's list, without what these ask for themselves."""
     sources: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.jobs.base import Job, Plan
+from harness.jobs.base import AGREED, Job, Plan
 
 BATCH = 32
 # Up to v0.6.1 and a little after, a trainer of its own; then one over verl's engines, with other settings.
@@ -72,4 +72,7 @@ JOB = Job(
     # No Ray, no rollout, no Megatron.
     idle=("megatron", "rollout", "weight_sync"),
     processes=lambda npus: npus,
+    lines=(AGREED,),
+    # At the pins with a trainer of its own, its target lies in the module that torchrun runs as the program.
+    applied=("attention.use_configured_attention_for_sft",),
 )

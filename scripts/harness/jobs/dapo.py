@@ -1,0 +1,58 @@
+"""DAPO through verl's recipe: GRPO's workers under a trainer of its own, with all that tells it from GRPO."""
+
+from __future__ import annotations
+
+from harness.errors import BadInput
+from harness.jobs import grpo
+from harness.jobs.base import AGREED, Job, Plan
+
+# From v0.7.1 on the recipe is in a repository of its own.
+PINS = ("v0.6.1", "796871d7")
+
+
+def arguments(plan: Plan) -> list[str]:
+    """Return GRPO's command for the recipe; what comes later on Hydra's command line wins.
+
+    Raises BadInput if there is no checkout: recipes are in no wheel.
+    """
+    if plan.checkout is None:
+        raise BadInput("--job dapo: the recipe is in no wheel. Clone verl at the pin and give it with --verl PATH")
+    # At 796871d7 a reference model over FSDP2 fails on any device: it calls `shard`, which FSDP2 does not have.
+    strategy = "fsdp" if plan.pin.name == "796871d7" else "fsdp2"
+    tokens = (64 + 16) * grpo.PROMPTS * grpo.ANSWERS // 2 if plan.generated else 8192
+    settings: dict[str, object] = {
+        # The recipe names it relative to the folder that the job is started in.
+        "hydra.searchpath": f"[file://{plan.checkout / 'verl' / 'trainer' / 'config'}]",
+        "algorithm.filter_groups.enable": True,
+        "algorithm.filter_groups.metric": "seq_reward",
+        "algorithm.filter_groups.max_num_gen_batches": 20,
+        "reward_model.overlong_buffer.enable": True,
+        "reward_model.overlong_buffer.len": 4 if plan.generated else 64,
+        "reward_model.overlong_buffer.penalty_factor": 0.1,
+        "actor_rollout_ref.actor.strategy": strategy,
+        "actor_rollout_ref.ref.strategy": strategy,
+        "critic.strategy": strategy,
+        "actor_rollout_ref.actor.clip_ratio_low": 0.2,
+        "actor_rollout_ref.actor.clip_ratio_high": 0.28,
+        "actor_rollout_ref.actor.loss_agg_mode": "token-mean",
+        "actor_rollout_ref.model.use_remove_padding": True,
+        "actor_rollout_ref.actor.use_dynamic_bsz": True,
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": tokens,
+        "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": True,
+        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": tokens,
+        "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": True,
+        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": tokens,
+    }
+    _, _, *shared = grpo.arguments(plan)
+    return ["-m", "recipe.dapo.main_dapo", *shared, *(f"{key}={value}" for key, value in settings.items())]
+
+
+JOB = Job(
+    name="dapo",
+    pins=PINS,
+    arguments=arguments,
+    metric="critic/score/mean",
+    trained_model=grpo.trained_model,
+    idle=grpo.JOB.idle,
+    lines=(AGREED,),
+)
