@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..source.definition import Kind
-from ..source.presence import definer, importer, is_there, package_of, surroundings
+from ..source.presence import definer, importer, is_there, namesake, package_of, surroundings
 from ..source.target import Target
 from ..source.tree import SourceTree
 from ..source.whereabouts import elsewhere
@@ -51,18 +51,31 @@ def look(subject: str, found: Found, tree: SourceTree) -> Absence | None:
         return Absence(subject, False, "no pin is known to have it")
     if recorded != THERE:
         return Absence(subject, False, f"not there, as at {nearest.pin}")
-    moved = _moved(subject, found, tree)
-    if moved is not None:
-        return Absence(subject, True, f"{subject} is gone; the same code stands at {moved}")
-    return _missing(subject, nearest, found, tree)
+    return _moved(subject, found, tree) or _missing(subject, nearest, found, tree)
 
 
 def _without_package(subject: str, recorded: str | None, found: Found, tree: SourceTree) -> Absence:
     # A package of an upstream may be left out by its wheels. Or what was in it is now in another one.
-    moved = _moved(subject, found, tree) if recorded == THERE and not found.exact else None
-    if moved is not None:
-        return Absence(subject, True, f"{subject} is gone; the same code stands at {moved}")
-    return Absence(subject, False, f"{package_of(subject)} is not installed here")
+    left_out = Absence(subject, False, f"{package_of(subject)} is not installed here")
+    if recorded != THERE or found.exact:
+        return left_out
+    return _moved(subject, found, tree) or _renamed(subject, found, tree) or left_out
+
+
+def _moved(subject: str, found: Found, tree: SourceTree) -> Absence | None:
+    """Say where the code of something is now; None if it is nowhere."""
+    if ":" not in subject:
+        return None
+    target = Target.parse(subject)
+    bodies = {lock.targets[target].outline[1:] for lock in found.locks if target in lock.targets}
+    place = elsewhere(target, bodies, found.packages, tree)
+    return None if place is None else Absence(subject, True, f"{subject} is gone; the same code stands at {place}")
+
+
+def _renamed(subject: str, found: Found, tree: SourceTree) -> Absence | None:
+    """Say what has the name of something that is gone; None if nothing has."""
+    other = namesake(subject, found.packages, tree)
+    return None if other is None else Absence(subject, True, f"{subject} is gone; of that name there is {other}")
 
 
 def _missing(subject: str, nearest: Lock, found: Found, tree: SourceTree) -> Absence:
@@ -74,6 +87,9 @@ def _missing(subject: str, nearest: Lock, found: Found, tree: SourceTree) -> Abs
     alike = next((lock.pin for lock in found.locks if lock.subjects.get(subject) == str(here)), None)
     if alike is not None and user is None:
         return Absence(subject, False, f"{subject} is not there, as at {alike}: {here.place} has the same names in it")
+    renamed = _renamed(subject, found, tree)
+    if renamed is not None:
+        return renamed
     if unread and user is None and definer(subject, found.packages, tree) is None:
         name = qualname.partition(".")[0] or f"module {module.rpartition('.')[2]}"
         reason = f"{subject} is not there: nothing here imports {module}, and no {name} is defined anywhere"
@@ -95,11 +111,3 @@ def _outside(subject: str, locks: Sequence[Lock], tree: SourceTree) -> Absence |
     if any(tree.read(f"{origin.module}.{origin.name}") is not None for origin in origins):
         return None  # a module, and not what is in one
     return Absence(subject, True, f"{subject} is imported here, from {origins[-1].module}, which cannot be read")
-
-
-def _moved(subject: str, found: Found, tree: SourceTree) -> Target | None:
-    if ":" not in subject:
-        return None
-    target = Target.parse(subject)
-    bodies = {lock.targets[target].outline[1:] for lock in found.locks if target in lock.targets}
-    return elsewhere(target, bodies, found.packages, tree)

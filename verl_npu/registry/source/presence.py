@@ -12,7 +12,7 @@ from .definition import bound_names
 from .target import Target
 from .tree import SourceTree
 
-__all__ = ["Surroundings", "definer", "importer", "is_there", "package_of", "surroundings"]
+__all__ = ["Surroundings", "definer", "importer", "is_there", "namesake", "package_of", "surroundings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,21 @@ def definer(subject: str, packages: Sequence[str], tree: SourceTree) -> str | No
         return next((other for other in modules if other.rpartition(".")[2] == module.rpartition(".")[2]), None)
     defined = re.compile(rf"\b(def|class) {name}\b|^{name}\b".encode(), re.MULTILINE)
     return next((other for other, data in _sources_with(name, packages, tree) if defined.search(data)), None)
+
+
+def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
+    """Return what has the name of a subject in a module whose last two names are the same; None if nothing has.
+
+    `recipe.gkd.trainer:Trainer.fit` has one in `verl.experimental.gkd.trainer:Trainer.fit`.
+    """
+    module, _, qualname = subject.partition(":")
+    ending = "." + ".".join(module.split(".")[-2:])
+    for package in packages:
+        for other in tree.modules_below(package) if package in tree else ():
+            found = f"{other}:{qualname}" if qualname else other
+            if other != module and other.endswith(ending) and is_there(found, tree):
+                return found
+    return None
 
 
 def _sources_with(name: str, packages: Sequence[str], tree: SourceTree) -> Iterator[tuple[str, bytes]]:
