@@ -12,7 +12,7 @@ import pytest
 
 from .interpreter import SHOW, Interpreter
 
-FEATURES = {"device", "attention", "fused_ops", "rollout", "weight_sync", "megatron", "fleet"}
+FEATURES = {"device", "host_copies", "attention", "fused_ops", "rollout", "weight_sync", "megatron", "fleet"}
 
 
 @pytest.fixture

@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
-from ..source.definition import Kind
-from ..source.presence import importer, is_there, package_of, surroundings
+from ..source.presence import package_of
 from ..source.probe import Atom
-from ..source.target import Target
 from ..source.tree import SourceTree
-from ..source.whereabouts import elsewhere
-from .lock import THERE, Lock
+from .absence import Absence, Found, look
+from .lock import THERE
 
-__all__ = ["Absence", "Answers", "Found"]
-
-
-@dataclass(frozen=True, slots=True)
-class Absence:
-    """Something that is not there."""
-
-    subject: str
-    gone: bool
-    """Whether the nearest pin has it, and nothing shows that it need not be here."""
-    reason: str
-    """Where it went, or which pin does not have it either, or what was looked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a tree was found to be, for one upstream: the nearest pin, whether it is that very pin, and all locks."""
-
-    nearest: Lock | None
-    exact: bool
-    locks: Sequence[Lock]
+__all__ = ["Answers"]
 
 
 class Answers:
@@ -53,15 +30,13 @@ class Answers:
         return self._answers[atom]
 
     def _answer(self, atom: Atom) -> bool | None:
-        package = package_of(atom.subject)
-        if package not in self.tree:
-            return False
-        found = self._found(package)
-        if found.exact and found.nearest is not None and str(atom) in found.nearest.answers:
-            return found.nearest.answers[str(atom)]
+        found = self._found(package_of(atom.subject))
         absence = self.absence(atom.subject)
         if absence is not None and absence.gone:
             return None
+        if package_of(atom.subject) in self.tree and found.exact and found.nearest is not None:
+            recorded = found.nearest.answers.get(str(atom))
+            return atom.holds(self.tree) if recorded is None else recorded
         return atom.holds(self.tree)
 
     def gone(self, atoms: Iterable[Atom]) -> list[Absence]:
@@ -81,54 +56,5 @@ class Answers:
     def absence(self, subject: str) -> Absence | None:
         """Say why a subject is not there; None if it is."""
         if subject not in self._absences:
-            self._absences[subject] = self._look(subject)
+            self._absences[subject] = look(subject, self._found(package_of(subject)), self.tree)
         return self._absences[subject]
-
-    def _look(self, subject: str) -> Absence | None:
-        found = self._found(package_of(subject))
-        nearest = found.nearest
-        recorded = nearest.subjects.get(subject) if nearest is not None else None
-        if nearest is not None and found.exact and recorded is not None:
-            return None if recorded == THERE else Absence(subject, False, f"not there at {nearest.pin}")
-        if is_there(subject, self.tree):
-            return self._outside(subject, found.locks)
-        if nearest is None or recorded is None:
-            return Absence(subject, False, "no pin is known to have it")
-        if recorded != THERE:
-            return Absence(subject, False, f"not there, as at {nearest.pin}")
-        moved = self._moved(subject, found.locks)
-        if moved is not None:
-            return Absence(subject, True, f"{subject} is gone; the same code stands at {moved}")
-        return self._missing(subject, nearest, found.locks)
-
-    def _missing(self, subject: str, nearest: Lock, locks: Sequence[Lock]) -> Absence:
-        """Say whether what is not there, and the nearest pin has, is not needed, because another pin has it not."""
-        module = subject.partition(":")[0]
-        here = surroundings(subject, self.tree)
-        unread = self.tree.read(module) is None
-        alike = next((lock.pin for lock in locks if lock.subjects.get(subject) == str(here)), None)
-        user = importer(module, self.tree) if alike is not None and unread else None
-        if alike is not None and user is None:
-            reason = f"{subject} is not there, as at {alike}: {here.place} has the same names in it"
-            return Absence(subject, False, reason)
-        what = f"{subject} is gone{', or its source is not available' if unread else ''}"
-        still = f", and {user} still imports {module}" if user is not None else ""
-        return Absence(subject, True, f"{what}: {nearest.pin} has it, {here.place} here does not{still}")
-
-    def _outside(self, subject: str, locks: Sequence[Lock]) -> Absence | None:
-        """Say if a name is imported from where the source is not to be had, and was defined at the pins."""
-        if ":" not in subject:
-            return None
-        target = Target.parse(subject)
-        origins = self.tree.origins(target)
-        records = {lock.targets[target].kind for lock in locks if target in lock.targets}
-        if not origins or Kind.IMPORTED.value in records or len(self.tree.chain(target)) > 1:
-            return None
-        return Absence(subject, True, f"{subject} is imported here, from {origins[-1].module}, which cannot be read")
-
-    def _moved(self, subject: str, locks: Sequence[Lock]) -> Target | None:
-        if ":" not in subject:
-            return None
-        target = Target.parse(subject)
-        bodies = {lock.targets[target].outline[1:] for lock in locks if target in lock.targets}
-        return elsewhere(target, bodies, self.tree)

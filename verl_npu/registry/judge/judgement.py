@@ -10,7 +10,8 @@ from ..policy import Policy
 from ..source.presence import package_of
 from ..source.tree import SourceTree
 from ..state import UPSTREAMS_OWN, State
-from .answers import Answers, Found
+from .absence import Found
+from .answers import Answers
 from .lock import Lock
 from .revision import Revision, identify
 from .verdict import Verdict, verify
@@ -41,7 +42,8 @@ def find(
             own = [atom for atom in atoms.values() if package_of(atom.subject) in upstream.packages]
             revision, lock = identify(tree, locks[upstream.name], own)
         revisions[upstream.name] = revision
-        found |= dict.fromkeys(upstream.packages, Found(lock, revision.exact, locks[upstream.name]))
+        known = Found(lock, revision.exact, locks[upstream.name], upstream.packages)
+        found |= dict.fromkeys(upstream.packages, known)
     return revisions, found
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ..patch import Action, Patch
 from ..source.probe import Assigns, Atom
 from ..state import Standing, State
-from .answers import Answers, Found
+from .absence import Found
+from .answers import Answers
 from .lock import Lock, Record
 
 __all__ = ["Verdict", "verify"]
@@ -34,8 +35,6 @@ def verify(patch: Patch, answers: Answers, found: Found) -> Verdict:
     Nothing is said of what is not there: if the target, or what a question is about, is gone, the patch has drifted,
     unless the answers show that upstream does it itself or that there is nothing to patch.
     """
-    if patch.target.package not in answers.tree:
-        return Verdict(State.ABSENT, f"{patch.target.package} is not installed here")
     adds = patch.action is Action.ADD
 
     def ask(atom: Atom) -> bool | None:
@@ -43,6 +42,8 @@ def verify(patch: Patch, answers: Answers, found: Found) -> Verdict:
         return atom.holds(answers.tree) if adds and atom.subject == str(patch.target) else answers.ask(atom)
 
     absence = answers.absence(patch.target.module if adds else str(patch.target))
+    if patch.target.package not in answers.tree and absence is not None and not absence.gone:
+        return Verdict(State.ABSENT, absence.reason)
     lost = absence is not None and absence.gone and _is_needed(patch, found.nearest)
 
     def sure(atom: Atom) -> bool | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .definition import bound_names
 from .target import Target
 from .tree import SourceTree
 
-__all__ = ["Surroundings", "importer", "is_there", "package_of", "surroundings"]
+__all__ = ["Surroundings", "definer", "importer", "is_there", "namesake", "package_of", "surroundings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +61,51 @@ def surroundings(subject: str, tree: SourceTree) -> Surroundings:
     return Surroundings(package, _hash(set(tree.modules_in(package))) if package else "")
 
 
-def importer(module: str, tree: SourceTree) -> str | None:
-    """Return a module of the same package that imports `module`, by what its text says; None if there is none."""
+def importer(module: str, packages: Sequence[str], tree: SourceTree) -> str | None:
+    """Return a module of some packages that imports `module`, by what its text says; None if there is none."""
     package, _, name = module.rpartition(".")
     absolute = re.compile(rf"\b{re.escape(module)}\b|\bfrom {re.escape(package)} import .*\b{name}\b".encode())
     relative = re.compile(rf"\bfrom \.{name}\b|\bfrom \. import .*\b{name}\b".encode())
-    for other in tree.modules_below(package_of(module)):
-        data = tree.read(other)
-        if data is None or name.encode() not in data:
-            continue
+    for other, data in _sources_with(name, packages, tree):
         beside = other == package or other.rpartition(".")[0] == package
         if absolute.search(data) or (beside and relative.search(data)):
             return other
     return None
+
+
+def definer(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
+    """Return a module of some packages that defines the subject's outermost name, or is called as the subject is."""
+    module, _, qualname = subject.partition(":")
+    name = qualname.partition(".")[0]
+    if not name:
+        modules = (other for package in packages if package in tree for other in tree.modules_below(package))
+        return next((other for other in modules if other.rpartition(".")[2] == module.rpartition(".")[2]), None)
+    defined = re.compile(rf"\b(def|class) {name}\b|^{name}\b".encode(), re.MULTILINE)
+    return next((other for other, data in _sources_with(name, packages, tree) if defined.search(data)), None)
+
+
+def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
+    """Return what has the name of a subject in a module whose last two names are the same; None if nothing has.
+
+    `recipe.gkd.trainer:Trainer.fit` has one in `verl.experimental.gkd.trainer:Trainer.fit`.
+    """
+    module, _, qualname = subject.partition(":")
+    ending = "." + ".".join(module.split(".")[-2:])
+    for package in packages:
+        for other in tree.modules_below(package) if package in tree else ():
+            found = f"{other}:{qualname}" if qualname else other
+            if other != module and other.endswith(ending) and is_there(found, tree):
+                return found
+    return None
+
+
+def _sources_with(name: str, packages: Sequence[str], tree: SourceTree) -> Iterator[tuple[str, bytes]]:
+    """Return the modules whose source has a name in it: most have not, and a pattern takes a hundred times as long."""
+    for package in packages:
+        for module in tree.modules_below(package) if package in tree else ():
+            data = tree.read(module)
+            if data is not None and name.encode() in data:
+                yield module, data
 
 
 def _hash(names: set[str]) -> str:

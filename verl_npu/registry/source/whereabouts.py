@@ -42,13 +42,13 @@ def places(module: str, tree: SourceTree) -> Sequence[Place]:
     return tree.memory.recall(("places", data), lambda: tuple(_places(tree.parse(module))))
 
 
-def elsewhere(target: Target, bodies: Collection[Body], tree: SourceTree) -> Target | None:
+def elsewhere(target: Target, bodies: Collection[Body], packages: Sequence[str], tree: SourceTree) -> Target | None:
     """Return where one of the bodies that a target had at the pins stands now, or None if it is found nowhere.
 
-    It is looked for under any name in the target's own module, and under its own name in the rest of its package.
+    It is looked for under any name in the target's own module, and under its own name in the rest of some packages.
     """
     telling = {body for body in bodies if len(body) >= _TELLING}
-    for module in _candidates(target, tree) if telling else ():
+    for module in _candidates(target, packages, tree) if telling else ():
         for place in places(module, tree):
             if place.body in telling and (module == target.module or place.name == target.name):
                 return Target(module, place.qualname)
@@ -73,11 +73,14 @@ def _places(tree: ast.Module | None) -> Iterator[Place]:
                 waiting += [(f"{qualname}.", inner) for inner in node.body]
 
 
-def _candidates(target: Target, tree: SourceTree) -> Iterator[str]:
+def _candidates(target: Target, packages: Sequence[str], tree: SourceTree) -> Iterator[str]:
     yield target.module
-    needles = (f"def {target.name}(".encode(), f"class {target.name}".encode())
-    for module in tree.modules_below(target.package):
-        data = tree.read(module)
-        # Parsing all of a large package would take seconds.
-        if module != target.module and data is not None and any(needle in data for needle in needles):
-            yield module
+    # Every other class has an __init__: one that moved is looked for with its class.
+    name = target.owner.rpartition(".")[2] if target.name.startswith("__") else target.name
+    needles = (f"def {name}(".encode(), f"class {name}".encode())
+    for package in packages:
+        for module in tree.modules_below(package) if package in tree else ():
+            data = tree.read(module)
+            # Parsing all of a large package would take seconds.
+            if module != target.module and data is not None and any(needle in data for needle in needles):
+                yield module
