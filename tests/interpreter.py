@@ -9,10 +9,18 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["SHOW", "Interpreter", "Result"]
+__all__ = ["SHOW", "Interpreter", "Result", "import_path"]
 
 SHOW = "import json, verl_npu; print(json.dumps(verl_npu.status()))"
 """A program whose last line `Result.status` reads."""
+
+
+def import_path(*folders: Path) -> str:
+    """PYTHONPATH of a process that imports from some folders first, and then what a new process can import.
+
+    Not `sys.path`: tests before may have added the virtual Ascend to it.
+    """
+    return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @dataclass

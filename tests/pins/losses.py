@@ -18,11 +18,11 @@ from verl_npu.registry.judge.revision import Revision
 from verl_npu.registry.judge.verdict import Verdict
 from verl_npu.registry.patch import Patch
 from verl_npu.registry.source.presence import is_there
-from verl_npu.registry.source.probe import Atom
+from verl_npu.registry.source.probe import Assigns, Atom
 from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.state import Standing, State
 
-from .mutants import Mutant, Upstream, losses
+from .mutants import Kind, Mutant, Upstream, losses
 
 __all__ = ["LOCKS", "Outcome", "Pin", "pin_at"]
 
@@ -93,10 +93,12 @@ class Pin:
             if _subjects(patch) & (gone | {mutant.subject}):
                 concerned.append(verdict.state)
             if _subjects(patch) & gone:
-                follows = self._follows(patch, verdict, gone, tree, mutant)
+                follows = self._follows(patch, verdict, gone, tree)
             else:
                 # What is there still, by an import, answers as before; but the target of a patch is not there.
-                follows = verdict.state in (before.state, State.DRIFTED)
+                follows = verdict.state in (before.state, State.DRIFTED) or self._lost_its_patches(
+                    patch, verdict, mutant
+                )
                 follows &= str(patch.target) != mutant.subject or verdict.state is not State.VERIFIED
             if not follows:
                 wrong.append(f"{self.lock.pin}, {mutant}: {patch.id} is {verdict.state}, {verdict.reason}")
@@ -106,14 +108,12 @@ class Pin:
             return Outcome.SILENT, wrong
         return (Outcome.DRIFTED if State.DRIFTED in concerned else Outcome.EVIDENCE), []
 
-    def _follows(self, patch: Patch, verdict: Verdict, gone: set[str], tree: SourceTree, mutant: Mutant) -> bool:
+    def _follows(self, patch: Patch, verdict: Verdict, gone: set[str], tree: SourceTree) -> bool:
         """Whether what is said of a patch follows from what stands in the tree, and from what a reader is told."""
         if verdict.state is State.DRIFTED:
             return True
         if "has the same names in it" in verdict.reason:
             return verdict.state in (State.ABSENT, State.NATIVE)
-        if "nothing here imports" in verdict.reason:
-            return verdict.state in (State.ABSENT, State.NATIVE) and not self._traces(_subjects(patch) & gone, mutant)
         ask = self._asked(patch, gone, tree)
         if verdict.state is State.NATIVE:
             return patch.retired_by.answer(ask) is True and str(patch.retired_by) in verdict.reason
@@ -124,17 +124,11 @@ class Pin:
         needed &= patch.requires is None or patch.requires.answer(ask) is True
         return verdict.state is State.VERIFIED and needed and str(patch.target) not in gone
 
-    def _traces(self, subjects: set[str], mutant: Mutant) -> list[str]:
-        """The files of a mutant that speak of the module of a subject that is gone, or define what it is part of."""
-        files = {path: data for path, data in (self.upstream.files | dict(mutant.files)).items() if data is not None}
-        found = []
-        for subject in subjects:
-            module, _, qualname = subject.partition(":")
-            name = qualname.partition(".")[0].encode()
-            for path, data in files.items():
-                words = (module.encode(), b"class " + name, b"def " + name + b"(") if name else (module.encode(),)
-                found += [path for word in words if word in data]
-        return found
+    def _lost_its_patches(self, patch: Patch, verdict: Verdict, mutant: Mutant) -> bool:
+        """Whether a mutant broke the module by which upstream patches the target itself, so that ours is needed."""
+        modules = {atom.subject for atom in patch.retired_by.atoms() if isinstance(atom, Assigns)}
+        broken = mutant.subject.partition(":")[0] in modules and mutant.kind is not Kind.OTHER_MODULE_IMPORTED
+        return broken and verdict.state is State.VERIFIED
 
     def _asked(self, patch: Patch, gone: set[str], tree: SourceTree) -> Callable[[Atom], bool | None]:
         lost = str(patch.target) in gone and self.lock.patches.get(patch.id) is Standing.NEEDED

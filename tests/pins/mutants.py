@@ -133,6 +133,8 @@ def losses(upstream: Upstream, subjects: Sequence[str]) -> Iterator[Mutant]:
     """Every way in which each of the subjects, which are all there, can get lost."""
     modules = dict.fromkeys(subject.partition(":")[0] for subject in subjects)
     for module in modules:
+        if "." not in module:
+            continue  # An upstream without its package is one that is not installed.
         path = upstream.path(module)
         assert path is not None, module
         gone = {p: None for p in upstream.files if p == path or _below(path, p)}
@@ -158,8 +160,16 @@ def _renamed(upstream: Upstream, target: Target, path: str) -> dict[str, bytes |
     for node in upstream.pristine.nodes(target):
         if isinstance(node, ast.ImportFrom):
             # What it is called where it comes from is not ours to rename.
-            new[node.lineno - 1] = old[node.lineno - 1] + f" as {target.name}{_SUFFIX}".encode()
+            for line in range(node.lineno - 1, node.end_lineno or node.lineno):
+                new[line] = _imported_as(old[line], target.name)
     return files | {path: b"\n".join([*new, b""])}
+
+
+def _imported_as(line: bytes, name: str) -> bytes:
+    word, alias = re.escape(name.encode()), f"{name}{_SUFFIX}".encode()
+    renamed, count = re.subn(rb"\bas " + word + rb"\b", b"as " + alias, line)
+    # The last one of a line: what it is imported from may have the same name.
+    return renamed if count else re.sub(rb"(.*)\b" + word + rb"\b", rb"\g<0> as " + alias, line, count=1)
 
 
 def _moves(upstream: Upstream, target: Target, path: str) -> Iterator[Mutant]:
@@ -178,12 +188,15 @@ def _moves(upstream: Upstream, target: Target, path: str) -> Iterator[Mutant]:
     without, column = "".join(rest), nodes[0].col_offset
     held = f"\n\nclass Holder{_SUFFIX}:\n" + _indented("".join(taken), column, 4)
     moved = held if target.owner else "\n\n" + _indented("".join(taken), column, 0)
-    elsewhere = {f"{folder}/{stem}.py": f"import torch\n{moved}".encode()}
+    imports = (node for node in upstream.parse(path).body if isinstance(node, ast.Import | ast.ImportFrom))
+    header = "".join(f"{ast.unparse(node)}\n" for node in imports)
+    elsewhere = {f"{folder}/{stem}.py": (header + moved).encode()}
     yield Mutant(Kind.OTHER_MODULE, str(target), {path: without.encode(), **elsewhere})
     yield Mutant(Kind.OTHER_CLASS, str(target), {path: (without + held).encode()})
     if not target.owner:
-        back = f"\n\nfrom .{stem} import {target.name}\n"
-        yield Mutant(Kind.OTHER_MODULE_IMPORTED, str(target), {path: (without + back).encode(), **elsewhere})
+        # Where it was defined: what follows may call it.
+        rest[first] = f"from .{stem} import {target.name}\n"
+        yield Mutant(Kind.OTHER_MODULE_IMPORTED, str(target), {path: "".join(rest).encode(), **elsewhere})
 
 
 def other_answers(upstream: Upstream, atoms: Sequence[Mentions]) -> Iterator[Mutant]:

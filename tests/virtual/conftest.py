@@ -17,12 +17,9 @@ from .processes import DEVICES, Run, environment
 @pytest.fixture(scope="session")
 def npu() -> ModuleType:
     """torch, with two virtual NPUs in this process."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("VERL_NPU_VIRTUAL", str(DEVICES))
-    patch.delenv("ASCEND_RT_VISIBLE_DEVICES", raising=False)
-    for changed_by_loading in ("PATH", "ASCEND_HOME_PATH"):
-        if changed_by_loading in os.environ:
-            patch.setenv(changed_by_loading, os.environ[changed_by_loading])
+    before = dict(os.environ)
+    os.environ["VERL_NPU_VIRTUAL"] = str(DEVICES)
+    os.environ.pop("ASCEND_RT_VISIBLE_DEVICES", None)
     import torch
 
     from verl_npu import virtual
@@ -30,7 +27,8 @@ def npu() -> ModuleType:
     virtual.load()
     torch.npu.init()  # from here on the visible NPUs are fixed, whatever a test does to the environment
     # The tests of everything else run later in this process, and start processes that must not inherit this.
-    patch.undo()
+    os.environ.clear()
+    os.environ.update(before)
     return torch
 
 

@@ -23,7 +23,7 @@ def arguments(plan: Plan) -> list[str]:
     settings: dict[str, object] = {
         # The recipe names it relative to the folder that the job is started in.
         "hydra.searchpath": f"[file://{plan.checkout / 'verl' / 'trainer' / 'config'}]",
-        # More prompts than a step takes, as in upstream's scripts: of these, groups that all earn the same are left out.
+        # More prompts than a step takes, as in upstream's scripts: groups that all earn the same are left out.
         "data.gen_batch_size": 2 * grpo.PROMPTS,
         "algorithm.filter_groups.enable": True,
         "algorithm.filter_groups.metric": "seq_reward",

@@ -22,6 +22,8 @@ from verl_npu.features.fleet.forwarding import (
     remove_hook,
 )
 
+from ...interpreter import import_path
+
 
 @pytest.fixture(autouse=True)
 def activated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +190,7 @@ def test_an_entry_point_with_its_own_environment_reaches_workers_of_another_host
             [sys.executable, "-c", DRIVER, str(tmp_path / "out")],
             env={
                 **clean,
-                "PYTHONPATH": os.pathsep.join((str(importable("796871d7")), *sys.path)),
+                "PYTHONPATH": import_path(importable("796871d7")),
                 "RAY_ADDRESS": address,
                 "VERL_NPU": "on",
                 "VERL_NPU_STRICT": "1",

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ...interpreter import import_path
+
 KEEP = "actor_rollout_ref.rollout.free_cache_engine=False"
 ENGINE = f"{KEEP} +actor_rollout_ref.rollout.enable_sleep_mode=False"
 ARGUMENT = f"{KEEP} +actor_rollout_ref.rollout.engine_kwargs.vllm.enable_sleep_mode=False"
@@ -67,7 +69,7 @@ def remedies(tree: Path, cases: list[dict[str, object]], *registered: str) -> li
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("VERL_NPU")}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(cases), *registered],
-        env={**inherited, "VERL_NPU": "off", "PYTHONPATH": os.pathsep.join((str(tree), *sys.path))},
+        env={**inherited, "VERL_NPU": "off", "PYTHONPATH": import_path(tree)},
         capture_output=True,
         text=True,
         timeout=300,

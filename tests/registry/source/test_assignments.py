@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from verl_npu.registry.source.assignments import PatchModule, Step, StepKind, read_steps
+from verl_npu.registry.source.probe import Assigns
 
 from ..conftest import Package
 
@@ -19,6 +20,38 @@ def assigned(package: Package, source: str, *, calls: tuple[str, ...] = ()) -> l
 
 def places(package: Package, source: str, *, calls: tuple[str, ...] = ()) -> list[str]:
     return [step.place for step in assigned(package, source, calls=calls)]
+
+
+def test_a_function_that_another_module_of_the_upstream_defines_is_read_there(package) -> None:
+    package.write(
+        "up.moved", "from lib.models import Norm\nNorm.backward = ours\ndef patch(c):\n    c.forward = ours\n"
+    )
+    source = "from lib.models import Norm\nfrom .moved import patch\npatch(Norm)"
+    assert places(package, source) == ["lib.models.Norm.forward"]
+
+
+def test_modules_that_call_each_other_end_the_reading(package) -> None:
+    package.write("up.moved", "from up.patches import first\ndef second():\n    first()\nsecond()\n")
+    source = (
+        "from lib.models import Norm\nfrom .moved import second\ndef first():\n    Norm.forward = ours\n    second()\n"
+    )
+    assert set(places(package, source + "first()")) == {"lib.models.Norm.forward"}
+
+
+def test_a_table_of_functions_that_is_kept_elsewhere_is_said_to_be_unread(package) -> None:
+    package.write("up.patches", "from up.moved import ALL\nfor name, function in ALL.items():\n    function()")
+    assigns = Assigns(PatchModule("up.patches"), "lib.models:Norm.forward")
+    assert assigns.unread(package.tree()) == "what up.patches calls for each of ALL.items() cannot be read"
+
+
+def test_a_loop_that_calls_nothing_that_it_goes_over_hides_nothing(package) -> None:
+    package.write("up.patches", "for name in names():\n    print(name)")
+    assert Assigns(PatchModule("up.patches"), "lib.models:Norm.forward").unread(package.tree()) == ""
+
+
+def test_a_function_of_another_package_is_not_followed(package) -> None:
+    package.write("lib.tools", "from lib.models import Norm\ndef patch():\n    Norm.forward = ours\n")
+    assert places(package, "from lib.tools import patch\npatch()") == []
 
 
 FORMS = {

@@ -12,6 +12,7 @@ import pytest
 
 from verl_npu.errors import BuildError
 from verl_npu.virtual import shipping
+from verl_npu.virtual.cache import publish
 from verl_npu.virtual.device import build
 from verl_npu.virtual.hccl import library
 
@@ -114,7 +115,9 @@ def test_a_device_that_is_shipped_is_the_one_that_is_loaded(tmp_path: Path, monk
     monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
     cached = tmp_path / "cache" / build.key("0.0") / f"{build.NAME}.so"
     cached.parent.mkdir(parents=True)
-    cached.write_text("compiled")
+    built = tmp_path / "built"
+    built.write_text("compiled")
+    publish(built, cached)
     shipped, hccl = shipping.ship("0.0", tmp_path / "cache")
     assert shipped.read_text() == "compiled"
     assert build.library("0.0", tmp_path / "elsewhere") == shipped

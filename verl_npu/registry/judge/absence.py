@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..source.definition import Kind
-from ..source.presence import definer, importer, is_there, namesake, package_of, surroundings
+from ..source.presence import importer, is_there, namesake, package_of, surroundings
 from ..source.target import Target
 from ..source.tree import SourceTree
 from ..source.whereabouts import elsewhere
@@ -80,7 +80,7 @@ def _renamed(subject: str, found: Found, tree: SourceTree) -> Absence | None:
 
 def _missing(subject: str, nearest: Lock, found: Found, tree: SourceTree) -> Absence:
     """Say whether what is not there, and the nearest pin has, is gone or is not needed here."""
-    module, _, qualname = subject.partition(":")
+    module = subject.partition(":")[0]
     unread = tree.read(module) is None
     user = importer(module, found.packages, tree) if unread else None
     here = surroundings(subject, tree)
@@ -90,10 +90,6 @@ def _missing(subject: str, nearest: Lock, found: Found, tree: SourceTree) -> Abs
     renamed = _renamed(subject, found, tree)
     if renamed is not None:
         return renamed
-    if unread and user is None and definer(subject, found.packages, tree) is None:
-        name = qualname.partition(".")[0] or f"module {module.rpartition('.')[2]}"
-        reason = f"{subject} is not there: nothing here imports {module}, and no {name} is defined anywhere"
-        return Absence(subject, False, reason)
     what = f"{subject} is gone{', or its source is not available' if unread else ''}"
     still = f", and {user} still imports {module}" if user is not None else ""
     return Absence(subject, True, f"{what}: {nearest.pin} has it, {here.place} here does not{still}")

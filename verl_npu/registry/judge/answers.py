@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..source.presence import package_of
-from ..source.probe import Atom
+from ..source.probe import Assigns, Atom
 from ..source.tree import SourceTree
 from .absence import Absence, Found, look
 from .lock import THERE
@@ -24,7 +24,7 @@ class Answers:
         self._absences: dict[str, Absence | None] = {}
 
     def ask(self, atom: Atom) -> bool | None:
-        """Answer a question; None if what it is about is gone."""
+        """Answer a question; None if what it is about is gone, or cannot be read."""
         if atom not in self._answers:
             self._answers[atom] = self._answer(atom)
         return self._answers[atom]
@@ -36,8 +36,18 @@ class Answers:
             return None
         if package_of(atom.subject) in self.tree and found.exact and found.nearest is not None:
             recorded = found.nearest.answers.get(str(atom))
-            return atom.holds(self.tree) if recorded is None else recorded
-        return atom.holds(self.tree)
+            return self._read(atom) if recorded is None else recorded
+        return self._read(atom)
+
+    def _read(self, atom: Atom) -> bool | None:
+        return atom.holds(self.tree) or (None if self._unread(atom) else False)
+
+    def _unread(self, atom: Atom) -> str:
+        return atom.unread(self.tree) if isinstance(atom, Assigns) else ""
+
+    def unread(self, atoms: Iterable[Atom]) -> list[str]:
+        """Say why some questions could not be answered although what they are about is there."""
+        return list(dict.fromkeys(filter(None, map(self._unread, atoms))))
 
     def gone(self, atoms: Iterable[Atom]) -> list[Absence]:
         """Return what of the subjects of some questions is gone."""

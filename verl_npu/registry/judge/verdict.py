@@ -71,6 +71,14 @@ def verify(patch: Patch, answers: Answers, found: Found) -> Verdict:
         )
     if absence is not None:
         return Verdict(State.ABSENT, absence.reason)
+    if patch.retired_by.answer(sure) is None:
+        unread = "; ".join(answers.unread(patch.retired_by.atoms()))
+        return Verdict(
+            State.DRIFTED,
+            f"nobody can tell whether {patch.retired_by}: {unread}",
+            expected=f"{patch.retired_by}",
+            found=unread,
+        )
     if adds:
         return Verdict(State.VERIFIED, "not defined upstream")
     if found.exact and found.nearest is not None and patch.target in found.nearest.targets:

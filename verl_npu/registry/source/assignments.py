@@ -41,6 +41,8 @@ class StepKind(str, Enum):
     TAKE = "take"
     """A name is taken from a module, which may be a module in it."""
     ASSIGN = "assign"
+    UNREAD = "unread"
+    """A function is called that the source does not tell, out of a table that is made or kept elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +117,7 @@ class _Reader:
         scope = Scope()
         self._body(parsed.body, scope, _At("", (), (self._block(),)))
         for name in self._module.calls:
-            function = scope.get(name)
-            if isinstance(function, Local):
-                self._enter(function, [], _At(name, (), (self._block(),)))
+            self._follow(scope.get(name), [], _At(name, (), (self._block(),)))
         return tuple(self._steps)
 
     def _block(self, handlers: Sequence[ast.ExceptHandler] = ()) -> Block:
@@ -200,9 +200,26 @@ class _Reader:
             if isinstance(name, Text):
                 self._assign_attribute(arguments[0], name.text, node.args[2], at)
             return
-        function = evaluate(node.func, scope)
+        self._follow(evaluate(node.func, scope), arguments, at)
+
+    def _follow(self, function: Value | None, arguments: Sequence[Value | None], at: _At) -> None:
+        """Read what a call executes, if it is a function of this module, or of another one of the same upstream."""
         if isinstance(function, Local):
             self._enter(function, arguments, at)
+        elif isinstance(function, Reference) and at.depth < _DEPTH:
+            module, _, name = function.place.rpartition(".")
+            if module.partition(".")[0] != self._module.name.partition(".")[0]:
+                return
+            parsed = self._tree.parse(module)
+            if parsed is None:
+                return
+            # Only what the function does: the statements around it are read to know what its names stand for.
+            there = _Reader(replace(self._module, name=module), self._tree)
+            scope = Scope()
+            deeper = replace(at, depth=at.depth + 1)
+            there._body(parsed.body, scope, deeper)
+            there._steps = self._steps
+            there._follow(scope.get(name), arguments, deeper)
 
     def _enter(self, function: Local, arguments: Sequence[Value | None], at: _At) -> None:
         node = function.node
@@ -249,6 +266,8 @@ class _Reader:
             return
         items = evaluate(node.iter, scope)
         if not isinstance(items, Table):
+            if _calls_one_of_its_items(node):
+                self._note(StepKind.UNREAD, ast.unparse(node.iter), "", node, at)
             self._body(node.body, scope, at.under((Condition(f"{ast.unparse(node.iter)} is not empty"),)))
             return
         for item in items.values:
@@ -258,6 +277,12 @@ class _Reader:
     def _note(self, kind: StepKind, place: str, value: str, node: ast.stmt | ast.expr, at: _At) -> None:
         conditions = tuple(dict.fromkeys(at.conditions))
         self._steps.append(Step(kind, place, value, at.call, node.lineno, conditions, at.blocks))
+
+
+def _calls_one_of_its_items(loop: ast.For) -> bool:
+    names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    calls = (node.func for statement in loop.body for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return any(isinstance(function, ast.Name) and function.id in names for function in calls)
 
 
 def _bind(target: ast.expr, value: Value | None, scope: Scope) -> None:

@@ -12,7 +12,7 @@ from .definition import bound_names
 from .target import Target
 from .tree import SourceTree
 
-__all__ = ["Surroundings", "definer", "importer", "is_there", "namesake", "package_of", "surroundings"]
+__all__ = ["Surroundings", "importer", "is_there", "namesake", "package_of", "surroundings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,6 @@ def importer(module: str, packages: Sequence[str], tree: SourceTree) -> str | No
         if absolute.search(data) or (beside and relative.search(data)):
             return other
     return None
-
-
-def definer(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
-    """Return a module of some packages that defines the subject's outermost name, or is called as the subject is."""
-    module, _, qualname = subject.partition(":")
-    name = qualname.partition(".")[0]
-    if not name:
-        modules = (other for package in packages if package in tree for other in tree.modules_below(package))
-        return next((other for other in modules if other.rpartition(".")[2] == module.rpartition(".")[2]), None)
-    defined = re.compile(rf"\b(def|class) {name}\b|^{name}\b".encode(), re.MULTILINE)
-    return next((other for other, data in _sources_with(name, packages, tree) if defined.search(data)), None)
 
 
 def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:

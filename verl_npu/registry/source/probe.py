@@ -145,6 +145,11 @@ class Assigns(_Atomic):
         steps = read_steps(self.module, tree)
         return any(step.kind is StepKind.ASSIGN and step.place == self.place for step in steps)
 
+    def unread(self, tree: SourceTree) -> str:
+        """Return what of the module's source could not be followed, so that a no is no answer; empty if all was."""
+        unread = [step for step in read_steps(self.module, tree) if step.kind is StepKind.UNREAD]
+        return f"what {self.module.name} calls for each of {unread[0].place} cannot be read" if unread else ""
+
     def __str__(self) -> str:
         return f"{self.module.name} assigns {self.target}"
 
