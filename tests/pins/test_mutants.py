@@ -95,7 +95,7 @@ def test_another_answer_is_another_revision_and_is_believed(name: str, pin: Call
         assert asked[mutant.subject].holds(tree) is not here.lock.answers[mutant.subject], mutant
         assert not judged.revision.exact, mutant
         for patch in PATCHES:
-            if mutant.subject not in map(str, patch.atoms()):
+            if mutant.subject not in map(str, patch.atoms()) or patch.target.package not in tree:
                 continue
             state = judged.verdicts[patch.id].state
             retired = bool(patch.retired_by.answer(lambda atom, tree=tree: atom.holds(tree)))
