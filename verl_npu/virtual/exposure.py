@@ -15,14 +15,14 @@ __all__ = ["SITE", "expose", "withdraw"]
 SITE = Path(__file__).parent / "site"
 
 
-def expose() -> None:
-    """Put `site/` on `sys.path`, once.
+def expose(*, first: bool = False) -> None:
+    """Put `site/` on `sys.path`, once. With `first` it hides a torch_npu that is installed.
 
     Raises:
-        RealAscendError: a torch_npu that is not ours is installed, or imported already.
+        RealAscendError: a torch_npu that is not ours is imported already, or installed and not to be hidden.
     """
     folder = str(SITE)
-    found = _foreign_torch_npu(folder)
+    found = _foreign_torch_npu(folder, hidden=first)
     if found is not None:
         name = environment.VIRTUAL.name
         raise RealAscendError(
@@ -32,7 +32,7 @@ def expose() -> None:
             fix=f"unset {name} to use the real NPUs, or use an environment without torch_npu",
         )
     if folder not in sys.path:
-        sys.path.append(folder)
+        sys.path.insert(0 if first else len(sys.path), folder)
 
 
 def withdraw() -> None:
@@ -46,11 +46,13 @@ def withdraw() -> None:
     importlib.invalidate_caches()
 
 
-def _foreign_torch_npu(ours: str) -> str | None:
+def _foreign_torch_npu(ours: str, hidden: bool) -> str | None:
     module = sys.modules.get("torch_npu")
     if module is not None:
         origin = getattr(module, "__file__", None)
         return None if origin is not None and origin.startswith(ours) else str(origin or "an unknown place")
+    if hidden:
+        return None
     # PathFinder and not find_spec: the latter would import nothing either, but also asks other finders on
     # sys.meta_path.
     spec = importlib.machinery.PathFinder.find_spec("torch_npu", [entry for entry in sys.path if entry != ours])

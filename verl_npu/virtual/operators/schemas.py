@@ -17,7 +17,7 @@ from packaging.version import Version
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["RECORDED", "of_version", "register", "versions"]
+__all__ = ["RECORDED", "by_name", "of_version", "register", "versions"]
 
 Operator = Callable[..., object]
 
@@ -74,11 +74,12 @@ def register(functions: Mapping[str, Operator], version: str) -> dict[str, Opera
         for text in texts:
             library.define(text)
             schema = torch._C.parse_schema(f"npu::{text}")
-            library.impl(text.partition("(")[0], _by_name(functions[name], schema), "CompositeImplicitAutograd")
+            library.impl(text.partition("(")[0], by_name(functions[name], schema), "CompositeImplicitAutograd")
     return {name: getattr(torch.ops.npu, name) for name in offered}
 
 
-def _by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
+def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
+    """Let a function be called as torch calls the kernel of an operator with this schema."""
     # torch leaves out arguments that are the schema's defaults. In some versions those are not our function's.
     names = [argument.name for argument in schema.arguments]
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
