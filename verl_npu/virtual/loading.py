@@ -56,7 +56,7 @@ def load() -> None:
 
 
 def _load(settings: Settings) -> None:
-    exposure.expose()
+    exposure.expose(first=settings.torch_npu == "ours")
     import torch
 
     _check_torch(torch)

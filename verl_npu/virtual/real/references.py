@@ -102,12 +102,13 @@ def _gelu_backward(grad_output: torch.Tensor, self: torch.Tensor, approximate: s
     return _vjp(lambda x: torch.nn.functional.gelu(x, approximate=approximate), [self], [grad_output])[0]
 
 
-def _rotary_mul_backward(**arguments: object) -> object:
-    grad, x, cos, sin = list(arguments.values())[:4]
-    mode = arguments.get("rotary_mode", "half")
-    return tuple(
-        _vjp(lambda *tensors: operators.npu_rotary_mul(*tensors, rotary_mode=mode), [x, cos, sin], [grad])  # type: ignore[list-item]
-    )
+def _rotary_mul_backward(
+    grad: torch.Tensor, self: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, rotary_mode: str = "half"
+) -> object:
+    def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        return operators.npu_rotary_mul(x, cos, sin, rotary_mode)
+
+    return tuple(_vjp(rotate, [self, r1, r2], [grad]))
 
 
 def _cross_entropy_backward(
