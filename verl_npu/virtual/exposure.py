@@ -1,4 +1,4 @@
-"""Makes `torch_npu` and `acl` importable: real packages with a spec, found on `sys.path` like installed ones."""
+"""Makes `torch_npu` and CANN's `acl` importable: packages with a spec, found on `sys.path` like installed ones."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 from .. import environment
 from ..errors import RealAscendError
 
-__all__ = ["SITE", "expose", "withdraw"]
+__all__ = ["CANN_SITE", "SITE", "expose", "expose_cann", "withdraw"]
 
 SITE = Path(__file__).parent / "site"
+CANN_SITE = Path(__file__).parent / "site_cann"
+"""What CANN brings, and no torch_npu: Ray counts the NPUs of a machine by `acl`."""
 
 
 def expose(*, first: bool = False) -> None:
@@ -33,16 +35,23 @@ def expose(*, first: bool = False) -> None:
         )
     if folder not in sys.path:
         sys.path.insert(0 if first else len(sys.path), folder)
+    expose_cann()
+
+
+def expose_cann() -> None:
+    """Put `site_cann/` on `sys.path`, once."""
+    if str(CANN_SITE) not in sys.path:
+        sys.path.append(str(CANN_SITE))
 
 
 def withdraw() -> None:
     """Make `torch_npu` and `acl` not importable again, as if they had never been exposed."""
-    folder = str(SITE)
-    if folder in sys.path:
-        sys.path.remove(folder)
-    for name, module in tuple(sys.modules.items()):
-        if str(getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
-            del sys.modules[name]
+    for folder in map(str, (SITE, CANN_SITE)):
+        if folder in sys.path:
+            sys.path.remove(folder)
+        for name, module in tuple(sys.modules.items()):
+            if str(getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+                del sys.modules[name]
     importlib.invalidate_caches()
 
 

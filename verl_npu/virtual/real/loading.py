@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 from ...errors import RealAscendError
 from ...reporting import report
-from .. import cann, choice
+from .. import cann, choice, exposure
 from ..device import build
 from ..settings import Settings
 from . import stub
@@ -43,6 +43,7 @@ def expose() -> None:
         return
     from ...registry.apply import hooks
 
+    exposure.expose_cann()
     _exposed.append(True)
     hooks.add_hook(_TORCH_NPU, lambda module: _prepare(), before=True)
     hooks.add_hook(_TORCH_NPU, lambda module: _complete())

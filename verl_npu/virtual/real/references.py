@@ -6,8 +6,9 @@ is computed by differentiating the reference.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 
@@ -29,19 +30,53 @@ def register() -> tuple[str, ...]:
     _libraries.append(library)
     defined = []
     for name, function in REFERENCES.items():
-        for overload, schema in _schemas(name):
-            library.define(str(schema).removeprefix("npu::"))
-            library.impl(f"{name}.{overload}" if overload else name, by_name(function, schema), "CPU")
-            defined.append(schema.name)
+        namespace, _, short = name.rpartition("::")
+        for overload in _overloads(namespace or "npu", short):
+            schema = overload._schema
+            library.define(str(schema).partition("::")[2])
+            called = schema.name.partition("::")[2]
+            called += f".{schema.overload_name}" if schema.overload_name else ""
+            library.impl(called, _complete(by_name(_renaming(function, schema), schema), schema), "CPU")
+            defined.append(f"{schema.name}.{schema.overload_name}")
     return tuple(defined)
 
 
-def _schemas(name: str) -> list[tuple[str, torch.FunctionSchema]]:
-    packet = getattr(torch.ops.npu, name, None)
+def _overloads(namespace: str, name: str) -> list[torch._ops.OpOverload]:
+    short, _, wanted = name.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), short, None)
     if packet is None:
         return []
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    return [(overload._schema.overload_name, overload._schema) for overload in overloads]
+    # Variants that write into a result of the caller's are another operator's.
+    return [o for o in overloads if o._schema.overload_name == wanted or (not wanted and not _writes(o._schema))]
+
+
+def _renaming(function: Operator, schema: torch.FunctionSchema) -> Operator:
+    """Let a function that says `input` serve a version of the operator that says `self`."""
+    names = {argument.name for argument in schema.arguments}
+    if "input" in names or "input" not in inspect.signature(function).parameters:
+        return function
+
+    def call(**arguments: object) -> object:
+        return function(**{"input" if name == "self" else name: value for name, value in arguments.items()})
+
+    return call
+
+
+def _writes(schema: torch.FunctionSchema) -> bool:
+    return any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
+
+
+def _complete(function: Operator, schema: torch.FunctionSchema) -> Operator:
+    """Let a reference leave out the last results, which are then torch_npu's own."""
+    # A result that is None is not written.
+    blanks = [0 if str(result.type) == "int" else None for result in schema.returns]
+
+    def call(*arguments: object, **options: object) -> object:
+        results = function(*arguments, **options)
+        return (*results, *blanks[len(results) :]) if isinstance(results, tuple) and len(blanks) > 1 else results
+
+    return call
 
 
 def _forward(function: Operator) -> Operator:
@@ -79,36 +114,36 @@ def _dtype_cast(**arguments: object) -> object:
     return tensor.to(dtype)  # type: ignore[attr-defined]  # the schema says that it is a tensor
 
 
-def _rms_norm_backward(dy: torch.Tensor, self: torch.Tensor, gamma: torch.Tensor, rstd: torch.Tensor) -> object:
+def _rms_norm_backward(dy: torch.Tensor, input: torch.Tensor, gamma: torch.Tensor, rstd: torch.Tensor) -> object:
     # The forward's epsilon is in rstd alone: rstd = 1 / sqrt(mean of squares + epsilon).
     def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         mean = x.float().pow(2).mean(-1, keepdim=True)
         epsilon = (rstd.float().pow(-2) - mean).detach()
         return (x.float() * torch.rsqrt(mean + epsilon) * weight.float()).to(x.dtype)
 
-    dx, dgamma = _vjp(norm, [self, gamma], [dy])
+    dx, dgamma = _vjp(norm, [input, gamma], [dy])
     return dx, dgamma.float() if dgamma is not None else None
 
 
-def _swiglu_backward(grad_output: torch.Tensor, self: torch.Tensor, dim: int = -1) -> object:
-    return _vjp(lambda x: operators.npu_swiglu(x, dim), [self], [grad_output])[0]
+def _swiglu_backward(grad_output: torch.Tensor, input: torch.Tensor, dim: int = -1) -> object:
+    return _vjp(lambda x: operators.npu_swiglu(x, dim), [input], [grad_output])[0]
 
 
-def _fast_gelu_backward(grad: torch.Tensor, self: torch.Tensor) -> object:
-    return _vjp(operators.npu_fast_gelu, [self], [grad])[0]
+def _fast_gelu_backward(grad: torch.Tensor, input: torch.Tensor) -> object:
+    return _vjp(operators.npu_fast_gelu, [input], [grad])[0]
 
 
-def _gelu_backward(grad_output: torch.Tensor, self: torch.Tensor, approximate: str = "none") -> object:
-    return _vjp(lambda x: torch.nn.functional.gelu(x, approximate=approximate), [self], [grad_output])[0]
+def _gelu_backward(grad_output: torch.Tensor, input: torch.Tensor, approximate: str = "none") -> object:
+    return _vjp(lambda x: torch.nn.functional.gelu(x, approximate=approximate), [input], [grad_output])[0]
 
 
 def _rotary_mul_backward(
-    grad: torch.Tensor, self: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, rotary_mode: str = "half"
+    grad: torch.Tensor, input: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, rotary_mode: str = "half"
 ) -> object:
     def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         return operators.npu_rotary_mul(x, cos, sin, rotary_mode)
 
-    return tuple(_vjp(rotate, [self, r1, r2], [grad]))
+    return tuple(_vjp(rotate, [input, r1, r2], [grad]))
 
 
 def _cross_entropy_backward(
@@ -161,6 +196,53 @@ def _unpermute_grad(
     )
 
 
+_RENAMED = {"pre_tokens": "pre_tockens", "next_tokens": "next_tockens", "scale_value": "scale"}
+_ATTENTION = (
+    "pse",
+    "padding_mask",
+    "atten_mask",
+    "scale",
+    "keep_prob",
+    "pre_tockens",
+    "next_tockens",
+    "prefix",
+    "actual_seq_qlen",
+    "actual_seq_kvlen",
+    "sparse_mode",
+    "sink",
+)
+
+
+def _attention_options(options: dict[str, object]) -> dict[str, object]:
+    """What the reference is told, of what any of the versions of the operator is."""
+    renamed = {_RENAMED.get(name, name): value for name, value in options.items()}
+    for name in ("query_rope", "key_rope"):
+        if renamed.get(name) is not None:
+            raise NotImplementedError(f"npu_fusion_attention: {name} is not implemented by the virtual Ascend")
+    lengths = {name: value.tolist() for name, value in renamed.items() if name in _LENGTHS and _is_tensor(value)}
+    return {name: value for name, value in (renamed | lengths).items() if name in _ATTENTION}
+
+
+_LENGTHS = ("actual_seq_qlen", "actual_seq_kvlen")
+
+
+def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor)
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    head_num: int,
+    input_layout: str,
+    **options: object,
+) -> tuple[object, ...]:
+    with torch.no_grad():
+        chosen = _attention_options(options)
+        return operators.npu_fusion_attention(query, key, value, head_num, input_layout, **chosen)[:4]  # type: ignore[arg-type]
+
+
 def _attention_grad(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -169,16 +251,33 @@ def _attention_grad(
     head_num: int,
     input_layout: str,
     **options: object,
-) -> object:
-    passed = ("pse", "padding_mask", "atten_mask", "keep_prob", "pre_tockens", "next_tockens", "sparse_mode", "prefix")
-    chosen = {name: options[name] for name in passed if name in options}
-    chosen["scale"] = options.get("scale_value", 1.0)
-    chosen |= {name: options.get(name) for name in ("actual_seq_qlen", "actual_seq_kvlen")}
+) -> tuple[object, ...]:
+    chosen = _attention_options(options)
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return operators.npu_fusion_attention(q, k, v, head_num, input_layout, **chosen)[0]  # type: ignore[arg-type]
 
-    return (*_vjp(attend, [query, key, value], [dy]), None, None)
+    return tuple(_vjp(attend, [query, key, value], [dy]))
+
+
+def _generator() -> torch.Generator:
+    """Random numbers that follow from the state of the NPU's generator, and leave the CPU's own alone."""
+    npu = torch.npu.default_generators[torch.npu.current_device()]
+    return torch.Generator().manual_seed(hash((npu.initial_seed(), npu.get_offset())) & 0x7FFF_FFFF)
+
+
+def _dropout(input: torch.Tensor, p: float) -> tuple[object, ...]:
+    """The mask has a bit for each element, in whole groups of 128."""
+    kept = torch.rand(input.shape, generator=_generator()) >= p
+    bits = torch.nn.functional.pad(kept.flatten().to(torch.uint8), (0, -kept.numel() % 128)).view(-1, 8)
+    mask = (bits << torch.arange(8, dtype=torch.uint8)).sum(1).to(torch.uint8)
+    return input * kept / (1 - p) if p < 1 else torch.zeros_like(input), mask
+
+
+def _dropout_backward(grad_output: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
+    bits = (mask.flatten().unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)) & 1
+    kept = bits.flatten()[: grad_output.numel()].view(grad_output.shape)
+    return grad_output * kept / (1 - p) if p < 1 else torch.zeros_like(grad_output)
 
 
 def _matmul_backward(
@@ -194,8 +293,32 @@ def _gather_backward(
     return torch.zeros(tuple(self_size), dtype=grad.dtype).scatter_add_(dim, index, grad)
 
 
+def _wide(function: Callable[..., torch.Tensor]) -> Operator:
+    """A product whose result has a type of its own."""
+
+    def call(out_dtype: torch.dtype, **arguments: object) -> torch.Tensor:
+        wide = {name: x.to(out_dtype) if _is_tensor(x) else x for name, x in arguments.items()}
+        return function(**{_PRODUCT.get(name, name): x for name, x in wide.items()})
+
+    return call
+
+
+_PRODUCT = {"self": "input"}
+
+
 REFERENCES: dict[str, Operator] = {
     **{name: _forward(getattr(operators, name)) for name in operators.__all__ if not name.endswith("_grad")},
+    "aten::matmul_backward": _matmul_backward,
+    "aten::mm.dtype": _wide(torch.mm),
+    "aten::bmm.dtype": _wide(torch.bmm),
+    "aten::addmm.dtype": _wide(torch.addmm),
+    "aten::baddbmm.dtype": _wide(torch.baddbmm),
+    "_npu_dropout": _dropout,
+    "npu_dropout_backward": _dropout_backward,
+    "npu_fusion_attention": _attention,
+    "npu_fusion_attention_v2": _attention,
+    "npu_fusion_attention_v3": _attention,
+    "npu_fusion_attention_grad_v3": _attention_grad,
     "_npu_dtype_cast": _dtype_cast,
     "_npu_dtype_cast_backward": _dtype_cast,
     "npu_dtype_cast_backward": _dtype_cast,

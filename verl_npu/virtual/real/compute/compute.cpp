@@ -2,6 +2,7 @@
 // data types, over a CANN that computes nothing; then what it should have written is computed on aliases of its memory,
 // which is the host's.
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -167,7 +168,7 @@ struct Plan {
     }
     const auto& name = op.schema().name();
     reference = c10::Dispatcher::singleton().findOp({"verl_npu_reference::" + name.substr(name.find("::") + 2), op.schema().overload_name()});
-    on_cpu = op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) && name.compare(0, 6, "aten::") == 0;
+    on_cpu = !reference.has_value() && op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) && name.compare(0, 6, "aten::") == 0;
   }
   c10::SmallVector<bool, 16> written;
   c10::SmallVector<size_t, 1> generators;
@@ -295,6 +296,8 @@ class Computed final : public c10::OperatorKernel {
       return on_npu(computed.to(real.scalar_type()), device);
     }
     if (real.scalar_type() != computed.scalar_type()) differences().note(toString(op.operator_name()), "real " + shape(real) + ", reference " + shape(computed));
+    // An expanded result: several of its elements are one place in memory.
+    if (at::has_internal_overlap(real) == at::MemOverlap::Yes) return on_npu(computed.to(real.scalar_type()), device);
     const auto to = host_view(real);
     if (to.data_ptr() != computed.data_ptr()) to.copy_(computed);
     return real;
