@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 from packaging.version import Version
 
+from .restrictions import of_operator
+
 if TYPE_CHECKING:
     import torch
 
@@ -31,6 +33,8 @@ class _Recorded(TypedDict):
 
 
 RECORDED = Path(__file__).with_name("schemas.json")
+# What Python and torch raise for arguments that an operator would refuse by itself.
+_REFUSED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _libraries: list[torch.library.Library] = []  # a library that is dropped takes its operators along
 
 
@@ -74,18 +78,28 @@ def register(functions: Mapping[str, Operator], version: str) -> dict[str, Opera
         for text in texts:
             library.define(text)
             schema = torch._C.parse_schema(f"npu::{text}")
-            library.impl(text.partition("(")[0], _by_name(functions[name], schema), "CompositeImplicitAutograd")
+            implementation = _by_name(name, functions[name], schema, version)
+            library.impl(text.partition("(")[0], implementation, "CompositeImplicitAutograd")
     return {name: getattr(torch.ops.npu, name) for name in offered}
 
 
-def _by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
+def _by_name(name: str, function: Operator, schema: torch.FunctionSchema, version: str) -> Operator:
     # torch leaves out arguments that are the schema's defaults. In some versions those are not our function's.
     names = [argument.name for argument in schema.arguments]
+    restrictions = of_operator(name, version)
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
 
     @functools.wraps(function)
     def call(*args: object, **options: object) -> object:
-        results = function(**{**defaults, **dict(zip(names, args, strict=False)), **options})
+        given = {**defaults, **dict(zip(names, args, strict=False)), **options}
+        for restriction in restrictions:
+            if restriction.applies(given):
+                raise RuntimeError(f"{name}: {restriction.message}")
+        try:
+            results = function(**given)
+        except _REFUSED as error:
+            # A program that catches what an operator raises must find it here as well.
+            raise RuntimeError(f"{name}: the arguments do not fit: {error}") from error
         # Later versions have more results, behind those of the earlier ones.
         return results[: len(schema.returns)] if isinstance(results, tuple) else results
 
