@@ -69,6 +69,7 @@ def _load(settings: Settings) -> None:
     injection.install(compiled, settings.faults)
     extension.hold(compiled)
     _register(torch)
+    torch.version.cann = settings.cann_version  # as torch_npu sets it; `accelerate env` reads it
 
 
 def _withdraw(before: Mapping[str, str | None]) -> None:
@@ -76,6 +77,7 @@ def _withdraw(before: Mapping[str, str | None]) -> None:
     torch = sys.modules.get("torch")
     npu = sys.modules.pop("torch.npu", None)
     if npu is not None and getattr(torch, "npu", None) is npu:
+        torch.version.__dict__.pop("cann", None)  # type: ignore[union-attr]  # as below
         del torch.npu  # type: ignore[union-attr]  # there is a torch if it has npu
     exposure.withdraw()
     for name, value in before.items():

@@ -25,9 +25,8 @@ def library(cache: Path) -> Path:
     Raises:
         BuildError: there is no compiler, or it failed.
     """
-    key = (
-        f"hccl-{platform.machine()}-{hashlib.sha256(' '.join(FLAGS).encode() + SOURCE.read_bytes()).hexdigest()[:16]}"
-    )
+    text = b"".join(path.read_bytes() for path in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))))
+    key = f"hccl-{platform.machine()}-{hashlib.sha256(' '.join(FLAGS).encode() + text).hexdigest()[:16]}"
     shipped = build.PREBUILT / key / NAME
     if shipped.is_file():
         return shipped

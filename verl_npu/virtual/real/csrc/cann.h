@@ -14,7 +14,7 @@ void verl_npu_cann_configure(int devices, uint64_t memory, const char* soc, cons
 void verl_npu_cann_cover();
 void verl_npu_cann_uncover();
 
-// The functions that the stub has no body for end here. Returns 0, which is CANN's success.
+// The functions that the stub has no body for end here. Returns 0, which is CANN's success; HCCL's fail.
 int verl_npu_cann_unanswered(const char* name);
 }
 

@@ -119,6 +119,11 @@ void verl_npu_cann_uncover() { --t_covered; }
 int verl_npu_cann_unanswered(const char* name) {
   static const bool trace = getenv("VERL_NPU_VIRTUAL_TRACE") != nullptr;
   if (trace) fprintf(stderr, "virtual CANN: %s\n", name);
+  // No rank must take for sent what was not.
+  if (strncmp(name, "Hccl", 4) == 0) {
+    fprintf(stderr, "verl-npu: virtual Ascend: %s is not implemented\n", name);
+    return 5;  // HCCL_E_NOT_SUPPORT
+  }
   if (t_covered > 0 || strncmp(name, "aclnn", 5) != 0 || strstr(name, "GetWorkspaceSize") != nullptr) return 0;
   static std::mutex mutex;
   static auto* said = new std::set<std::string>();
