@@ -18,7 +18,7 @@ from ...errors import BuildError
 from ...reporting import report
 from ..cache import check_owner, is_finished, publish, work_folder
 from ..device import build
-from ..hccl.library import SOURCE as HCCL_SOURCE
+from ..hccl.library import sources as hccl_sources
 from ..settings import Settings
 from . import wheel
 
@@ -80,7 +80,7 @@ def load(folder: Path, settings: Settings) -> None:
 
 def _key(package: Path) -> str:
     digest = hashlib.sha256(" ".join(_FLAGS).encode())
-    for source in (*sorted(_SOURCES.glob("*")), HCCL_SOURCE, Path(__file__), Path(wheel.__file__)):
+    for source in (*sorted(_SOURCES.glob("*")), *hccl_sources(), Path(__file__), Path(wheel.__file__)):
         if source.is_file():
             digest.update(source.read_bytes())
     for library in sorted(package.rglob("*.so*")):

@@ -158,6 +158,19 @@ at::Generator generator_like(const std::optional<at::Generator>& given, c10::Dev
   return cpu;
 }
 
+// Lets a CPU kernel that takes no generator draw from another one than the CPU's own.
+class DefaultGenerator {
+ public:
+  explicit DefaultGenerator(uint64_t seed) : own_(at::globalContext().defaultGenerator(c10::kCPU)), state_(own_.get_state()) { own_.set_current_seed(seed); }
+  ~DefaultGenerator() { own_.set_state(state_); }
+  DefaultGenerator(const DefaultGenerator&) = delete;
+  DefaultGenerator& operator=(const DefaultGenerator&) = delete;
+
+ private:
+  at::Generator own_;
+  at::Tensor state_;
+};
+
 struct Plan {
   explicit Plan(const c10::OperatorHandle& op) : results(op.schema().returns().size()), values(reads_values(op.schema().name())) {
     for (const auto& argument : op.schema().arguments()) {
@@ -166,6 +179,7 @@ struct Plan {
       if (takes_generator(argument)) generators.push_back(written.size() - 1);
       mutates = mutates || written.back();
     }
+    draws = generators.empty() && op.hasTag(at::Tag::nondeterministic_seeded);
     const auto& name = op.schema().name();
     reference = c10::Dispatcher::singleton().findOp({"verl_npu_reference::" + name.substr(name.find("::") + 2), op.schema().overload_name()});
     on_cpu = !reference.has_value() && op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) && name.compare(0, 6, "aten::") == 0;
@@ -173,7 +187,7 @@ struct Plan {
   c10::SmallVector<bool, 16> written;
   c10::SmallVector<size_t, 1> generators;
   size_t results;
-  bool mutates = false, values, on_cpu;
+  bool mutates = false, draws = false, values, on_cpu;
   std::optional<c10::OperatorHandle> reference;
 };
 
@@ -261,6 +275,8 @@ class Computed final : public c10::OperatorKernel {
     there.reserve(count);
     for (size_t i = 0; i < count; ++i) there.push_back(aliased(arguments[i]));
     for (size_t i = 0; i < generators.size(); ++i) there[plan.generators[i]] = generators[i];
+    std::optional<DefaultGenerator> drawn;
+    if (plan.draws && plan.on_cpu) drawn.emplace(generator_like(std::nullopt, device).current_seed());
     compute(op, plan, &there);
     for (size_t i = 0; i < plan.results && !there.empty(); ++i) put(op, (*stack)[stack->size() - plan.results + i], there[there.size() - plan.results + i], device);
   }
