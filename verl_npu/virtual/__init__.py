@@ -6,9 +6,8 @@ the `npu` device, not what a real NPU's numbers, HCCL or speed would be.
 
 from __future__ import annotations
 
-import sys
-
 from .. import environment
+from .simulated import description, loaded
 
 # Typing and pathlib would cost every `import torch` more than all else that is here.
 TYPE_CHECKING = False
@@ -82,21 +81,6 @@ def load() -> None:
     from .settings import Settings
 
     (real if choice.is_real(Settings.read()) else loading).load()
-
-
-def loaded() -> bool:
-    """Whether the virtual Ascend is up in this process."""
-    extension = sys.modules.get(f"{__name__}.device.extension")
-    real = sys.modules.get(f"{__name__}.real.loading")
-    return (extension is not None and bool(extension.is_loaded())) or (real is not None and bool(real.is_loaded()))
-
-
-def description() -> str:
-    """What is simulated in this process, for its summary; empty if nothing is."""
-    real = sys.modules.get(f"{__name__}.real.loading")
-    if real is not None and real.is_loaded():
-        return f"virtual NPUs under torch_npu {real.version()}"
-    return "virtual NPUs" if loaded() else ""
 
 
 def _offer_rollout(module: ModuleType) -> None:

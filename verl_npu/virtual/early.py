@@ -6,13 +6,12 @@ CANN, and `import torch` would fail.
 
 from __future__ import annotations
 
-from .. import reporting
+import contextlib
+
 from ..errors import VerlNpuError
 
-try:
+# Python itself must start. Activation meets the same error, and says it.
+with contextlib.suppress(VerlNpuError):
     from . import expose
 
     expose()
-except VerlNpuError as error:
-    # `import verl` says it again, as an error if strict asks for one. Python itself must start.
-    reporting.warn(str(error))

@@ -22,7 +22,7 @@ from ..hccl.library import sources as hccl_sources
 from ..settings import Settings
 from . import wheel
 
-__all__ = ["CORE", "build_stub", "load"]
+__all__ = ["CORE", "build_stub", "key", "load"]
 
 CORE = "libverl_npu_cann.so"
 """The library that all functions are in; the others have CANN's names, and nothing but a reference to it."""
@@ -56,7 +56,7 @@ def build_stub(package: Path, cache: Path) -> Path:
     Raises:
         BuildError: there is no compiler, or it failed.
     """
-    folder = cache / f"cann-{platform.machine()}-{_key(package)}"
+    folder = cache / f"cann-{platform.machine()}-{key(package)}"
     core = folder / CORE
     if not is_finished(core):
         build.compile_once(core, lambda target: _build(package, target.parent))
@@ -78,7 +78,8 @@ def load(folder: Path, settings: Settings) -> None:
         ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
 
 
-def _key(package: Path) -> str:
+def key(package: Path) -> str:
+    """What a stub depends on: the wheel's libraries, and our sources."""
     digest = hashlib.sha256(" ".join(_FLAGS).encode())
     for source in (*sorted(_SOURCES.glob("*")), *hccl_sources(), Path(__file__), Path(wheel.__file__)):
         if source.is_file():

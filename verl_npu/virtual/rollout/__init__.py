@@ -10,7 +10,7 @@ from types import ModuleType
 
 from ... import environment
 from ...errors import RolloutError
-from .. import loaded
+from ..simulated import loaded
 
 __all__ = ["NAME", "register_replica", "register_rollout"]
 
