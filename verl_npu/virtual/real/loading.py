@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -30,8 +31,11 @@ _computed: tuple[list[str], list[str]] | None = None
 class _Compute(Protocol):
     """The functions of the compiled module."""
 
-    def install(self, cann: str) -> tuple[list[str], list[str]]:
-        """Return the operators whose results the CPU computes, and those that nobody has a reference for."""
+    def install(self, cann: str, default_generator: Callable[[int], object]) -> tuple[list[str], list[str]]:
+        """Put the CPU behind the operators; the second argument gives the generator of a device.
+
+        Return the operators whose results the CPU computes, and those that nobody has a reference for.
+        """
 
     def differences(self) -> dict[str, str]:
         """Return the operators whose results have another shape or type than their reference's."""
@@ -107,7 +111,7 @@ def _complete() -> None:
     references.register()
     cache = Settings.read().cache
     compute = cast("_Compute", build.load(build.library(torch.__version__, cache, COMPUTE)))
-    _computed = compute.install(str(_stub / stub.CORE))
+    _computed = compute.install(str(_stub / stub.CORE), lambda device: torch.npu.default_generators[device])
 
 
 def _refuse_cann() -> None:

@@ -136,9 +136,17 @@ at::Tensor on_npu(const at::Tensor& cpu, c10::Device device) {
   return out;
 }
 
+// Older versions of torch_npu do not tell torch of their generators, and have them in Python alone.
+py::function* g_default_generator = nullptr;
+
+at::Generator default_generator(c10::Device device) {
+  py::gil_scoped_acquire gil;
+  return (*g_default_generator)(static_cast<int>(device.index())).cast<at::Generator>();
+}
+
 // Random numbers of the CPU that follow from the state of the NPU's generator, and leave the CPU's own alone.
 at::Generator generator_like(const std::optional<at::Generator>& given, c10::Device device) {
-  const at::Generator npu = given.has_value() && given->defined() ? *given : at::globalContext().defaultGenerator(device);
+  const at::Generator npu = given.has_value() && given->defined() ? *given : default_generator(device);
   if (npu.device().type() != kNpu) return npu;
   static std::mutex mutex;
   static auto* last = new std::map<const void*, std::pair<std::optional<std::pair<uint64_t, uint64_t>>, uint64_t>>();
@@ -329,7 +337,8 @@ class Quiet final : public c10::WarningHandler {
 };
 
 // Returns the operators whose results the CPU computes, and those for which nobody has a reference.
-std::pair<std::vector<std::string>, std::vector<std::string>> install(const std::string& cann) {
+std::pair<std::vector<std::string>, std::vector<std::string>> install(const std::string& cann, py::function default_generator) {
+  g_default_generator = new py::function(std::move(default_generator));
   void* core = dlopen(cann.c_str(), RTLD_NOW | RTLD_NOLOAD);
   TORCH_CHECK(core != nullptr, "expected the stub CANN ", cann, " to be loaded, found that it is not");
   g_cann.cover = reinterpret_cast<void (*)()>(dlsym(core, "verl_npu_cann_cover"));

@@ -1,5 +1,5 @@
-// CANN's tensors, and the operators by which torch_npu itself copies: they are called where no operator of torch is, so
-// no reference of torch stands behind them.
+// CANN's tensors, and the operators that torch_npu calls by itself, to copy above all: no operator of torch is called
+// there, so no reference of torch stands behind them.
 #include "cann.h"
 
 #include <array>
@@ -222,6 +222,17 @@ int aclnnInplaceCopy(void*, uint64_t, Work* work, void*) {
 }
 int aclnnCastGetWorkspaceSize(Tensor* from, int, Tensor* to, uint64_t* size, void** executor) { return keep({to, from}, size, executor); }
 int aclnnCast(void*, uint64_t, Work* work, void*) { return aclnnInplaceCopy(nullptr, 0, work, nullptr); }
+// torch_npu's own attention turns a mask round by it, without an operator of torch.
+int aclnnLogicalNotGetWorkspaceSize(Tensor* from, Tensor* to, uint64_t* size, void** executor) { return keep({to, from}, size, executor); }
+int aclnnLogicalNot(void*, uint64_t, Work* work, void*) {
+  const Tensor &to = *work->to, &from = *work->from;
+  walk(to, from, [&](char* a, const char* b) {
+    const auto value = read(b, from.type);
+    write(a, to.type, value.whole == 0 && value.real == 0 ? Scalar{1, 1} : Scalar{0, 0});
+  });
+  delete work;
+  return 0;
+}
 int aclnnForeachCopyGetWorkspaceSize(Tensors* from, Tensors* to, uint64_t* size, void** executor) {
   return keep({nullptr, nullptr, {0, 0}, to, from}, size, executor);
 }
