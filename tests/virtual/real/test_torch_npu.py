@@ -222,3 +222,51 @@ def test_beside_a_cann_it_refuses(real: Run, tmp_path: Path) -> None:
 def test_ours_can_be_asked_for_where_the_wheel_is_installed(real: Run) -> None:
     program = "import json, torch; from verl_npu import virtual; print(json.dumps(virtual.description()))"
     assert answer(real(program, VERL_NPU_VIRTUAL_TORCH_NPU="ours")) == "virtual NPUs"
+
+
+HUNG = """
+    import json, os, time, torch, torch.distributed as dist
+    from datetime import timedelta
+    rank = int(os.environ["RANK"])
+    torch.npu.set_device(rank)
+    dist.init_process_group("hccl", init_method=os.environ["INIT"], rank=rank, world_size=2, timeout=timedelta(seconds=LIMIT))
+    x = torch.ones(4, device="npu")
+    dist.all_reduce(x)
+    torch.npu.synchronize()
+    print("ready", flush=True)
+    if rank == 1:
+        time.sleep(60)
+        os._exit(3)
+    started = time.monotonic()
+    work = dist.all_reduce(x, async_op=True)
+    while not work.is_completed() and time.monotonic() - started < 10:
+        time.sleep(0.1)
+    print(json.dumps([work.is_completed(), time.monotonic() - started]), flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_collective_whose_peer_never_comes_is_pending_and_not_over(settings: dict[str, str], tmp_path: Path) -> None:
+    first, second = start_ranks(HUNG.replace("LIMIT", "600"), tmp_path, **settings)
+    try:
+        out, err = first.communicate(timeout=200)
+    finally:
+        second.kill()
+        second.communicate()
+    assert first.returncode == 0, err[-2000:]
+    completed, seconds = json.loads(out.splitlines()[-1])
+    assert not completed
+    assert seconds >= 10
+
+
+def test_the_wheels_watchdog_ends_a_process_whose_group_waits_too_long(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    first, second = start_ranks(HUNG.replace("LIMIT", "3").replace("< 10", "< 90"), tmp_path, **settings)
+    try:
+        out, err = first.communicate(timeout=200)
+    finally:
+        second.kill()
+        second.communicate()
+    assert "ready" in out
+    assert first.returncode == -6, (first.returncode, err[-2000:])

@@ -29,7 +29,7 @@ CORE = "libverl_npu_cann.so"
 _HCCL = "libhccl.so"
 _OPERATORS = "libopapi.so"  # looked up when an operator is called, so that no library names it
 _SOURCES = Path(__file__).parent / "csrc"
-_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-w")
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-w")
 
 # Looked up by name, with dlsym, and called without a look at whether they are there.
 _LOOKED_UP = (
@@ -110,7 +110,7 @@ def _build_in(package: Path, work: Path, folder: Path) -> None:
 
     _compile(compiler, work / _HCCL, [_SOURCES / "hccl.cpp"], f"-Wl,-soname,{_HCCL}")
     answers = work / "answers.cpp"
-    bodies = [work / "runtime.o", work / "tensors.o"]
+    bodies = [work / f"{name}.o" for name in ("runtime", "streams", "tensors")]
     for body in bodies:
         _compile(compiler, body, [_SOURCES / f"{body.stem}.cpp"], "-c")
     answered = _defined(*bodies) | _defined(work / _HCCL)
@@ -140,8 +140,16 @@ def _answers(needs: wheel.Needs, answered: set[str]) -> str:
         if name.startswith(_DATA):
             lines.append(f"char {name}[512];")
         elif re.fullmatch(r"\w+", name):
-            lines.append(f'int {name}() {{ return verl_npu_cann_unanswered("{name}"); }}')
+            lines.append(_function(name))
     return "\n".join([*lines, "}", ""])
+
+
+def _function(name: str) -> str:
+    says = f'return verl_npu_cann_unanswered("{name}");'
+    if name.startswith("aclnn") and not name.endswith("GetWorkspaceSize"):
+        # The second step of an operator, which has a stream: what the CPU computes for it comes after what is on that.
+        return f"int {name}(void*, uint64_t, void*, void* stream) {{ verl_npu_cann_settle(stream); {says} }}"
+    return f"int {name}() {{ {says} }}"
 
 
 def _defined(*libraries: Path) -> set[str]:

@@ -14,6 +14,16 @@ void verl_npu_cann_configure(int devices, uint64_t memory, const char* soc, cons
 void verl_npu_cann_cover();
 void verl_npu_cann_uncover();
 
+// Runs `run(argument)` in the thread of a queue, one after the other, after all that `stream` waits for; what is called on
+// the stream later waits for it. A result that is not 0 is the stream's error.
+void verl_npu_cann_enqueue(void* queue, void* stream, int (*run)(void*), void* argument);
+
+// Whether a queue has nothing left to do.
+int verl_npu_cann_is_idle(void* queue);
+
+// Waits for what has been put on a stream: before its memory is read or written.
+void verl_npu_cann_settle(void* stream);
+
 // The functions that the stub has no body for end here. Returns 0, which is CANN's success; HCCL's fail.
 int verl_npu_cann_unanswered(const char* name);
 }

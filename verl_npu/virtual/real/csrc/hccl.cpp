@@ -1,11 +1,77 @@
-// What torch_npu's ProcessGroupHCCL asks of libhccl.so beside what programs ask that load it by themselves.
+// libhccl.so for torch_npu's ProcessGroupHCCL: the same as for programs that load it by themselves, on streams; and what
+// those do not ask for.
+#define HcclAllReduce HcclAllReduceNow
+#define HcclBroadcast HcclBroadcastNow
+#define HcclAllGather HcclAllGatherNow
+#define HcclReduceScatter HcclReduceScatterNow
+#define HcclSend HcclSendNow
+#define HcclRecv HcclRecvNow
+#define HcclBarrier HcclBarrierNow
+#define HcclCommDestroy HcclCommDestroyNow
 #include "../../hccl/libhccl.cpp"
+#undef HcclAllReduce
+#undef HcclBroadcast
+#undef HcclAllGather
+#undef HcclReduceScatter
+#undef HcclSend
+#undef HcclRecv
+#undef HcclBarrier
+#undef HcclCommDestroy
 
+#include "cann.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <thread>
 
 namespace {
+
+// A function of the stub CANN, which is loaded before this library.
+template <typename Function>
+Function core(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+}
+
+// What went wrong in a communicator's thread.
+std::mutex g_failures_mutex;
+std::map<void*, int> g_failures;
+
+int exec_seconds() { return seconds("HCCL_EXEC_TIMEOUT", 1836); }
+
+struct Later {
+  void* comm;
+  std::function<int()> body;
+};
+
+int run(void* argument) {
+  std::unique_ptr<Later> later(static_cast<Later*>(argument));
+  const auto started = Clock::now();
+  const int result = later->body();
+  if (result == kSuccess) return result;
+  // An NPU does not learn that another one is gone: it waits as long as it may.
+  if (result == kTransfer || result == kTimeout) std::this_thread::sleep_until(started + std::chrono::seconds(exec_seconds()));
+  say("a collective failed: %s", HcclGetErrorString(result));
+  std::lock_guard<std::mutex> lock(g_failures_mutex);
+  g_failures[later->comm] = result;
+  return result;
+}
+
+int later(void* comm, void* stream, std::function<int()> body) {
+  static const auto enqueue = core<void (*)(void*, void*, int (*)(void*), void*)>("verl_npu_cann_enqueue");
+  if (comm == nullptr) return kPtr;
+  enqueue(comm, stream, &run, new Later{comm, std::move(body)});
+  return kSuccess;
+}
+
+// An array with a number for each rank.
+std::vector<uint64_t> numbers(const void* array, void* comm) {
+  const auto* first = static_cast<const uint64_t*>(array);
+  return {first, first + static_cast<Comm*>(comm)->size};
+}
 
 struct Part {
   char* data;
@@ -66,7 +132,7 @@ Part part(const void* base, const void* counts, const void* offsets, int type, u
 
 extern "C" {
 
-int HcclAlltoAll(const void* from, uint64_t count, int type, void* into, uint64_t, int, void* comm, void*) {
+int HcclAlltoAllNow(const void* from, uint64_t count, int type, void* into, uint64_t, int, void* comm, void*) {
   return guarded([&] {
     const size_t size = count * bytes_of(type);
     const auto at = [size](const void* base) {
@@ -76,7 +142,7 @@ int HcclAlltoAll(const void* from, uint64_t count, int type, void* into, uint64_
   });
 }
 
-int HcclAlltoAllV(const void* from, const void* sent, const void* from_offsets, int sent_type, void* into, const void* received,
+int HcclAlltoAllVNow(const void* from, const void* sent, const void* from_offsets, int sent_type, void* into, const void* received,
                   const void* into_offsets, int received_type, void* comm, void*) {
   return guarded([&] {
     all_to_all(
@@ -85,7 +151,7 @@ int HcclAlltoAllV(const void* from, const void* sent, const void* from_offsets, 
   });
 }
 
-int HcclReduce(void* from, void* into, uint64_t count, int type, int op, uint32_t root, void* comm, void*) {
+int HcclReduceNow(void* from, void* into, uint64_t count, int type, int op, uint32_t root, void* comm, void*) {
   return guarded([&] {
     const auto& c = checked(comm);
     std::vector<char> whole(count * bytes_of(type));
@@ -94,7 +160,7 @@ int HcclReduce(void* from, void* into, uint64_t count, int type, int op, uint32_
   });
 }
 
-int HcclScatter(void* from, void* into, uint64_t count, int type, uint32_t root, void* comm, void*) {
+int HcclScatterNow(void* from, void* into, uint64_t count, int type, uint32_t root, void* comm, void*) {
   return guarded([&] {
     const auto& c = checked(comm);
     const size_t size = count * bytes_of(type);
@@ -109,7 +175,7 @@ int HcclScatter(void* from, void* into, uint64_t count, int type, uint32_t root,
   });
 }
 
-int HcclAllGatherV(void* from, uint64_t count, void* into, const void* counts, const void* offsets, int type, void* comm, void*) {
+int HcclAllGatherVNow(void* from, uint64_t count, void* into, const void* counts, const void* offsets, int type, void* comm, void*) {
   return guarded([&] {
     const auto& c = checked(comm);
     const Part own = part(into, counts, offsets, type, c.rank);
@@ -122,7 +188,7 @@ int HcclAllGatherV(void* from, uint64_t count, void* into, const void* counts, c
   });
 }
 
-int HcclBatchSendRecv(void* items, uint32_t count, void* comm, void*) {
+int HcclBatchSendRecvNow(void* items, uint32_t count, void* comm, void*) {
   return guarded([&] {
     std::vector<Part> sent, received;
     for (uint32_t i = 0; i < count; ++i) {
@@ -139,9 +205,63 @@ int HcclCommInitRootInfoConfig(uint32_t ranks, const void* root, uint32_t rank, 
 }
 // Buffer size and determinism may be configured; both change nothing here.
 uint32_t HcclGetCommConfigCapability() { return 3; }
-int HcclGetCommAsyncError(void*, int* error) {
-  *error = 0;
+int HcclGetCommAsyncError(void* comm, int* error) {
+  std::lock_guard<std::mutex> lock(g_failures_mutex);
+  const auto found = g_failures.find(comm);
+  *error = found == g_failures.end() ? 0 : found->second;
   return 0;
+}
+// A communicator with a collective that is not over is left to its thread.
+int HcclCommDestroy(void* comm) {
+  static const auto idle = core<int (*)(void*)>("verl_npu_cann_is_idle");
+  return idle(comm) ? HcclCommDestroyNow(comm) : kSuccess;
+}
+
+int HcclAllReduce(void* from, void* into, uint64_t count, int type, int op, void* comm, void* stream) {
+  return later(comm, stream, [=] { return HcclAllReduceNow(from, into, count, type, op, comm, nullptr); });
+}
+int HcclBroadcast(void* data, uint64_t count, int type, uint32_t root, void* comm, void* stream) {
+  return later(comm, stream, [=] { return HcclBroadcastNow(data, count, type, root, comm, nullptr); });
+}
+int HcclAllGather(void* from, void* into, uint64_t count, int type, void* comm, void* stream) {
+  return later(comm, stream, [=] { return HcclAllGatherNow(from, into, count, type, comm, nullptr); });
+}
+int HcclReduceScatter(void* from, void* into, uint64_t count, int type, int op, void* comm, void* stream) {
+  return later(comm, stream, [=] { return HcclReduceScatterNow(from, into, count, type, op, comm, nullptr); });
+}
+int HcclSend(void* data, uint64_t count, int type, uint32_t rank, void* comm, void* stream) {
+  return later(comm, stream, [=] { return HcclSendNow(data, count, type, rank, comm, nullptr); });
+}
+int HcclRecv(void* data, uint64_t count, int type, uint32_t rank, void* comm, void* stream) {
+  return later(comm, stream, [=] { return HcclRecvNow(data, count, type, rank, comm, nullptr); });
+}
+int HcclBarrier(void* comm, void* stream) {
+  return later(comm, stream, [=] { return HcclBarrierNow(comm, nullptr); });
+}
+int HcclAlltoAll(const void* from, uint64_t count, int type, void* into, uint64_t received, int received_type, void* comm, void* stream) {
+  return later(comm, stream, [=] { return HcclAlltoAllNow(from, count, type, into, received, received_type, comm, nullptr); });
+}
+int HcclAlltoAllV(const void* from, const void* sent, const void* from_offsets, int sent_type, void* into, const void* received,
+                  const void* into_offsets, int received_type, void* comm, void* stream) {
+  // The counts are the caller's, and may be gone by then.
+  const auto a = numbers(sent, comm), b = numbers(from_offsets, comm), c = numbers(received, comm), d = numbers(into_offsets, comm);
+  return later(comm, stream, [=] {
+    return HcclAlltoAllVNow(from, a.data(), b.data(), sent_type, into, c.data(), d.data(), received_type, comm, nullptr);
+  });
+}
+int HcclReduce(void* from, void* into, uint64_t count, int type, int op, uint32_t root, void* comm, void* stream) {
+  return later(comm, stream, [=] { return HcclReduceNow(from, into, count, type, op, root, comm, nullptr); });
+}
+int HcclScatter(void* from, void* into, uint64_t count, int type, uint32_t root, void* comm, void* stream) {
+  return later(comm, stream, [=] { return HcclScatterNow(from, into, count, type, root, comm, nullptr); });
+}
+int HcclAllGatherV(void* from, uint64_t count, void* into, const void* counts, const void* offsets, int type, void* comm, void* stream) {
+  const auto a = numbers(counts, comm), b = numbers(offsets, comm);
+  return later(comm, stream, [=] { return HcclAllGatherVNow(from, count, into, a.data(), b.data(), type, comm, nullptr); });
+}
+int HcclBatchSendRecv(void* items, uint32_t count, void* comm, void* stream) {
+  std::vector<Item> kept(static_cast<Item*>(items), static_cast<Item*>(items) + count);
+  return later(comm, stream, [=]() mutable { return HcclBatchSendRecvNow(kept.data(), count, comm, nullptr); });
 }
 int HcclGetCommName(void*, char* name) {
   snprintf(name, 128, "virtual");

@@ -1,13 +1,10 @@
-// CANN's runtime for virtual NPUs: devices, memory, copies, streams and events. Device memory is host memory, and every
-// operation has finished when its call returns.
+// CANN's runtime for virtual NPUs: devices, memory and copies. Device memory is host memory.
 #include "cann.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <chrono>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -39,19 +36,9 @@ Machine& machine() {
   return *it;
 }
 
-struct Stream {
-  int id = 0;
-};
-
-struct Event {
-  bool recorded = false;
-  std::chrono::steady_clock::time_point time;
-};
-
 thread_local int t_device = -1;
 thread_local int t_covered = 0;
 std::array<char, kMaxDevices> g_contexts;
-std::atomic<int> g_streams{0};
 
 // As CANN reads it: the numbers up to the first one that is not there, or is there twice.
 int visible() {
@@ -208,10 +195,12 @@ int aclrtMemcpy(void* to, size_t room, const void* from, size_t size, int) {
   memmove(to, from, size);
   return kSuccess;
 }
-int aclrtMemcpyAsync(void* to, size_t room, const void* from, size_t size, int kind, void*) {
+int aclrtMemcpyAsync(void* to, size_t room, const void* from, size_t size, int kind, void* stream) {
+  verl_npu_cann_settle(stream);
   return aclrtMemcpy(to, room, from, size, kind);
 }
-int aclrtMemcpyAsyncWithCondition(void* to, size_t room, const void* from, size_t size, int kind, void*) {
+int aclrtMemcpyAsyncWithCondition(void* to, size_t room, const void* from, size_t size, int kind, void* stream) {
+  verl_npu_cann_settle(stream);
   return aclrtMemcpy(to, room, from, size, kind);
 }
 int aclrtMemset(void* to, size_t room, int value, size_t size) {
@@ -219,71 +208,9 @@ int aclrtMemset(void* to, size_t room, int value, size_t size) {
   memset(to, value, size);
   return kSuccess;
 }
-int aclrtMemsetAsync(void* to, size_t room, int value, size_t size, void*) { return aclrtMemset(to, room, value, size); }
-
-int aclrtCreateStream(void** stream) {
-  auto* made = new Stream();
-  made->id = ++g_streams;
-  *stream = made;
-  return kSuccess;
-}
-int aclrtCreateStreamWithConfig(void** stream, uint32_t, uint32_t) { return aclrtCreateStream(stream); }
-int aclrtDestroyStream(void* stream) {
-  delete static_cast<Stream*>(stream);
-  return kSuccess;
-}
-int aclrtDestroyStreamForce(void* stream) { return aclrtDestroyStream(stream); }
-int aclrtStreamGetId(void* stream, int* id) {
-  *id = stream == nullptr ? 0 : static_cast<Stream*>(stream)->id;
-  return kSuccess;
-}
-int aclrtStreamQuery(void*, int* done) {
-  *done = 0;  // ACL_STREAM_STATUS_COMPLETE
-  return kSuccess;
-}
-int aclrtSynchronizeStream(void*) { return kSuccess; }
-int aclrtSynchronizeStreamWithTimeout(void*, int) { return kSuccess; }
-int aclrtSynchronizeDevice() { return kSuccess; }
-int aclrtSynchronizeDeviceWithTimeout(int) { return kSuccess; }
-int aclrtStreamWaitEvent(void*, void*) { return kSuccess; }
-
-int aclrtCreateEvent(void** event) {
-  *event = new Event();
-  return kSuccess;
-}
-int aclrtCreateEventWithFlag(void** event, uint32_t) { return aclrtCreateEvent(event); }
-int aclrtCreateEventExWithFlag(void** event, uint32_t) { return aclrtCreateEvent(event); }
-int aclrtDestroyEvent(void* event) {
-  delete static_cast<Event*>(event);
-  return kSuccess;
-}
-int aclrtRecordEvent(void* event, void*) {
-  auto* e = static_cast<Event*>(event);
-  e->recorded = true;
-  e->time = std::chrono::steady_clock::now();
-  return kSuccess;
-}
-int aclrtResetEvent(void*, void*) { return kSuccess; }
-int aclrtSynchronizeEvent(void*) { return kSuccess; }
-int aclrtSynchronizeEventWithTimeout(void*, int) { return kSuccess; }
-int aclrtQueryEventStatus(void*, int* done) {
-  *done = 1;  // ACL_EVENT_RECORDED_STATUS_COMPLETE
-  return kSuccess;
-}
-int aclrtQueryEventWaitStatus(void*, int* done) {
-  *done = 0;  // ACL_EVENT_WAIT_STATUS_COMPLETE
-  return kSuccess;
-}
-int aclrtQueryEvent(void*, int* done) {
-  *done = 0;  // ACL_EVENT_STATUS_COMPLETE
-  return kSuccess;
-}
-int aclrtEventElapsedTime(float* milliseconds, void* start, void* end) {
-  const auto* a = static_cast<Event*>(start);
-  const auto* b = static_cast<Event*>(end);
-  if (!a->recorded || !b->recorded) return kInvalidParameter;
-  *milliseconds = std::chrono::duration<float, std::milli>(b->time - a->time).count();
-  return kSuccess;
+int aclrtMemsetAsync(void* to, size_t room, int value, size_t size, void* stream) {
+  verl_npu_cann_settle(stream);
+  return aclrtMemset(to, room, value, size);
 }
 
 int aclrtPeekAtLastError(int) { return kSuccess; }

@@ -197,34 +197,39 @@ int aclGetViewShape(const Tensor* tensor, int64_t** sizes, uint64_t* dims) {
 }
 
 int aclnnInplaceZeroGetWorkspaceSize(Tensor* to, uint64_t* size, void** executor) { return keep({to}, size, executor); }
-int aclnnInplaceZero(void*, uint64_t, Work* work, void*) {
+int aclnnInplaceZero(void*, uint64_t, Work* work, void* stream) {
+  verl_npu_cann_settle(stream);
   fill(*work->to, {0, 0});
   delete work;
   return 0;
 }
 int aclnnInplaceOneGetWorkspaceSize(Tensor* to, uint64_t* size, void** executor) { return keep({to}, size, executor); }
-int aclnnInplaceOne(void*, uint64_t, Work* work, void*) {
+int aclnnInplaceOne(void*, uint64_t, Work* work, void* stream) {
+  verl_npu_cann_settle(stream);
   fill(*work->to, {1, 1});
   delete work;
   return 0;
 }
 int aclnnInplaceFillScalarGetWorkspaceSize(Tensor* to, Scalar* value, uint64_t* size, void** executor) { return keep({to, nullptr, *value}, size, executor); }
-int aclnnInplaceFillScalar(void*, uint64_t, Work* work, void*) {
+int aclnnInplaceFillScalar(void*, uint64_t, Work* work, void* stream) {
+  verl_npu_cann_settle(stream);
   fill(*work->to, work->value);
   delete work;
   return 0;
 }
 int aclnnInplaceCopyGetWorkspaceSize(Tensor* to, Tensor* from, uint64_t* size, void** executor) { return keep({to, from}, size, executor); }
-int aclnnInplaceCopy(void*, uint64_t, Work* work, void*) {
+int aclnnInplaceCopy(void*, uint64_t, Work* work, void* stream) {
+  verl_npu_cann_settle(stream);
   copy(*work->to, *work->from);
   delete work;
   return 0;
 }
 int aclnnCastGetWorkspaceSize(Tensor* from, int, Tensor* to, uint64_t* size, void** executor) { return keep({to, from}, size, executor); }
-int aclnnCast(void*, uint64_t, Work* work, void*) { return aclnnInplaceCopy(nullptr, 0, work, nullptr); }
+int aclnnCast(void*, uint64_t, Work* work, void* stream) { return aclnnInplaceCopy(nullptr, 0, work, stream); }
 // torch_npu's own attention turns a mask round by it, without an operator of torch.
 int aclnnLogicalNotGetWorkspaceSize(Tensor* from, Tensor* to, uint64_t* size, void** executor) { return keep({to, from}, size, executor); }
-int aclnnLogicalNot(void*, uint64_t, Work* work, void*) {
+int aclnnLogicalNot(void*, uint64_t, Work* work, void* stream) {
+  verl_npu_cann_settle(stream);
   const Tensor &to = *work->to, &from = *work->from;
   walk(to, from, [&](char* a, const char* b) {
     const auto value = read(b, from.type);
@@ -236,7 +241,8 @@ int aclnnLogicalNot(void*, uint64_t, Work* work, void*) {
 int aclnnForeachCopyGetWorkspaceSize(Tensors* from, Tensors* to, uint64_t* size, void** executor) {
   return keep({nullptr, nullptr, {0, 0}, to, from}, size, executor);
 }
-int aclnnForeachCopy(void*, uint64_t, Work* work, void*) {
+int aclnnForeachCopy(void*, uint64_t, Work* work, void* stream) {
+  verl_npu_cann_settle(stream);
   for (size_t i = 0; i < work->froms->items.size(); ++i) copy(*work->tos->items[i], *work->froms->items[i]);
   delete work;
   return 0;
@@ -244,7 +250,8 @@ int aclnnForeachCopy(void*, uint64_t, Work* work, void*) {
 int aclnnConstantPadNdGetWorkspaceSize(Tensor* from, Numbers* pads, Scalar* value, Tensor* to, uint64_t* size, void** executor) {
   return keep({to, from, *value, nullptr, nullptr, pads}, size, executor);
 }
-int aclnnConstantPadNd(void*, uint64_t, Work* work, void*) {
+int aclnnConstantPadNd(void*, uint64_t, Work* work, void* stream) {
+  verl_npu_cann_settle(stream);
   Tensor from = *work->from, part = *work->to;
   fill(part, work->value);
   const auto& pads = work->numbers->values;
