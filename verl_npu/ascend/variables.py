@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "ALLOCATOR",
+    "AUTOLOAD",
     "EXPANDABLE_SEGMENTS",
     "HCCL_INTERFACE",
     "HCCL_LIBRARY",
@@ -23,6 +24,9 @@ VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 
 HOME = "ASCEND_HOME_PATH"
 """The folder of CANN, the software on which torch_npu runs."""
+
+AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+"""torch's own: with 0, `import torch` loads neither torch_npu nor verl-npu."""
 
 HCCL_LIBRARY = "HCCL_SO_PATH"
 """The file libhccl.so that vllm-ascend loads."""
