@@ -99,6 +99,7 @@ class Group:
         self.device: Final = device
         self.history: Final = History()
         """What the syncs over this group leave for the next one."""
+        self._proof: Final = meeting.secret.derived("proof")
         self.messages: Final = Messages(enter(meeting, name, rank, timeout), name, rank, size, timeout)
         self._movers: tuple[int, ...] = ()
         self._broken: str | None = None
@@ -175,7 +176,7 @@ class Group:
             self._communicator = communicator.connect(
                 self.name, self.messages.store, self.rank, self._movers, self.timeout
             )
-            communicator.prove(self._communicator, self.rank == 0, self.device, self.timeout)
+            communicator.prove(self._communicator, self.rank == 0, self.device, self.timeout, self._proof)
         self.messages.exchange("ready", b"")
 
     def _release(self) -> None:
