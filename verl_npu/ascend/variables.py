@@ -12,6 +12,7 @@ __all__ = [
     "HCCL_LIBRARY",
     "HOME",
     "NZ",
+    "OPERATORS",
     "REQUIRED",
     "SHARED",
     "VISIBLE_DEVICES",
@@ -27,6 +28,9 @@ HOME = "ASCEND_HOME_PATH"
 
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 """torch's own: with 0, `import torch` loads neither torch_npu nor verl-npu."""
+
+OPERATORS = "ASCEND_OPP_PATH"
+"""The folder of CANN's operators."""
 
 HCCL_LIBRARY = "HCCL_SO_PATH"
 """The file libhccl.so that vllm-ascend loads."""
