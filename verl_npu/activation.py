@@ -186,12 +186,19 @@ def _begin(module: ModuleType) -> None:
 
 def _torch_npu_works() -> bool:
     # Some revisions of upstream look for torch.npu without importing torch_npu, and rely on torch's autoload.
+    forced = environment.SWITCH.read() == "on"
     if not _has_torch_npu():
-        return environment.SWITCH.read() == "on"
+        return forced
+    from .ascend import software
+    from .errors import AscendSoftwareError
+
     try:
-        import torch_npu  # noqa: F401  # for its effect on torch
-    except Exception as error:
-        reporting.warn(f"torch_npu is installed and cannot be imported ({error}); verl-npu stays off in this process")
+        software.import_torch_npu()
+    except AscendSoftwareError as error:
+        # Who insists on NPUs does not want a job that runs on the CPU.
+        if forced or environment.STRICT.read():
+            raise
+        reporting.warn(f"{error}; verl-npu stays off in this process")
         return False
     return True
 

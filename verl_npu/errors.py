@@ -9,6 +9,7 @@ from __future__ import annotations
 
 __all__ = [
     "ApplyError",
+    "AscendSoftwareError",
     "AttentionSettingError",
     "BuildError",
     "CommandLineError",
@@ -100,6 +101,10 @@ class SourceError(VerlNpuError):
 
 class SettingError(VerlNpuError):
     """An environment variable has a value that is not understood."""
+
+
+class AscendSoftwareError(VerlNpuError):
+    """torch_npu is installed and cannot be imported."""
 
 
 class CommandLineError(VerlNpuError):

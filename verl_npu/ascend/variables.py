@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "ALLOCATOR",
+    "AUTOLOAD",
     "EXPANDABLE_SEGMENTS",
     "HCCL_INTERFACE",
     "HCCL_LIBRARY",
@@ -24,6 +25,9 @@ VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 
 HOME = "ASCEND_HOME_PATH"
 """The folder of CANN, the software on which torch_npu runs."""
+
+AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+"""torch's own: with 0, `import torch` loads neither torch_npu nor verl-npu."""
 
 OPERATORS = "ASCEND_OPP_PATH"
 """The folder of CANN's operators."""

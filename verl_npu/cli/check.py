@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import click
 
+from .. import environment
+from ..ascend import software
+from ..errors import AscendSoftwareError
 from ..features import PATCH_MODULES, UPSTREAMS, load
 from ..registry.judge.difference import drift_diff
 from ..registry.judge.judgement import judge
@@ -46,6 +49,8 @@ class _Result:
     revisions: Mapping[str, Revision]
     verdicts: Mapping[str, Verdict]
     natives: Sequence[Native]
+    problem: AscendSoftwareError | None
+    """Why the torch_npu that is installed here cannot be imported."""
 
     def state(self, feature: Feature) -> State:
         return feature_state(self.verdicts[patch.id].state for patch in feature)
@@ -68,10 +73,11 @@ class _Result:
 def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
     """Say for each feature whether its patches fit your verl.
 
-    Nothing of verl is imported, so this is safe to run anywhere.
+    Nothing of verl is imported, so this is safe to run anywhere. A torch_npu that is installed here is imported in a
+    process of its own, to see whether it can be.
 
-    Exit status: 0 all features fit, 1 one drifted or is left to a patch of upstream's that is ineffective, 2 there is
-    no verl or its source cannot be read.
+    Exit status: 0 all features fit, 1 one drifted or is left to a patch of upstream's that is ineffective, or, with
+    VERL_NPU_STRICT=1, torch_npu cannot be imported, 2 there is no verl or its source cannot be read.
     """
     features, tree, locks = load(), upstreams.judged_tree(source), upstreams.locks()
     result = _judged(features, tree, locks)
@@ -82,7 +88,8 @@ def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
     if diff:
         for text in _diffs(result, tree, locks):
             terminal.block(text)
-    sys.exit(int(any(verdict.state in BAD for verdict in result.verdicts.values())))
+    unusable = result.problem is not None and environment.STRICT.read()
+    sys.exit(int(unusable or any(verdict.state in BAD for verdict in result.verdicts.values())))
 
 
 def _judged(features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]) -> _Result:
@@ -91,7 +98,8 @@ def _judged(features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, S
     whole = upstreams.with_installed(tree, [module.name.partition(".")[0] for module in PATCH_MODULES])
     whole = upstreams.with_installed(whole, patched_packages(PATCH_MODULES, whole))
     natives = judge_natives(PATCH_MODULES, whole, ours)
-    return _Result(features, revisions, confirmed(verdicts, natives), natives)
+    problem = software.problem() if environment.VIRTUAL.text() == "0" else None
+    return _Result(features, revisions, confirmed(verdicts, natives), natives, problem)
 
 
 def _content(result: _Result) -> dict[str, object]:
@@ -115,10 +123,12 @@ def _content(result: _Result) -> dict[str, object]:
             for feature in result.features
         ],
         "natives": [native.as_json() for native in result.natives],
+        "torch_npu": None if result.problem is None else str(result.problem),
     }
 
 
 def _print(result: _Result, verbose: bool) -> None:
+    terminal.trouble(result.problem)
     _print_revisions(result.revisions, verbose)
     terminal.echo()
     states = [result.state(feature) for feature in result.features]

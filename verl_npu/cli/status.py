@@ -10,9 +10,10 @@ from pathlib import Path
 
 import click
 
-from .. import process
+from .. import environment, process
 from ..activation import status as status_of_this_process
-from ..errors import SourceError
+from ..ascend import software
+from ..errors import AscendSoftwareError, SourceError
 from ..features.fleet.comparison import differences
 from ..manifest import Manifest, read_manifests
 from . import states, terminal
@@ -35,9 +36,11 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     FOLDER is what the job had as VERL_NPU_MANIFEST_DIR. Without it, verl is imported here, and this process is shown.
 
     Exit status: 0 all is as it should be, 1 processes differ or a feature drifted, failed, was missed or overwritten,
-    2 nothing can be shown.
+    or, with VERL_NPU_STRICT=1, the torch_npu that is installed here cannot be imported, 2 nothing can be shown.
     """
-    manifests = read_manifests(folder) if folder is not None else [_here()]
+    here = folder is None and environment.VIRTUAL.text() == "0"
+    problem = software.problem() if here else None
+    manifests = read_manifests(folder) if folder is not None else [_here(problem)]
     if not manifests:
         raise SourceError(
             subject=str(folder),
@@ -47,19 +50,25 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
         )
     differ = differences(manifests)
     if as_json:
-        click.echo(json.dumps({"manifests": manifests, "differences": differ}, indent=2))
+        trouble = None if problem is None else str(problem)
+        click.echo(json.dumps({"manifests": manifests, "differences": differ, "torch_npu": trouble}, indent=2))
     else:
+        terminal.trouble(problem)
         _print(manifests, differ)
         if targets:
             _print_targets(manifests)
     found = {feature["state"] for manifest in manifests for feature in manifest["features"].values()}
-    sys.exit(int(bool(differ or found & states.BAD)))
+    unusable = problem is not None and environment.STRICT.read()
+    sys.exit(int(bool(unusable or differ or found & states.BAD)))
 
 
-def _here() -> Manifest:
+def _here(problem: AscendSoftwareError | None) -> Manifest:
     try:
         importlib.import_module("verl")
     except Exception as error:
+        if problem is not None:
+            # torch's own error advises to switch torch_npu off.
+            raise problem from error
         missing = isinstance(error, ModuleNotFoundError) and error.name == "verl"
         raise SourceError(
             subject="verl",

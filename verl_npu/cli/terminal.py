@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import click
 
-__all__ = ["Styled", "block", "clean", "echo", "fail", "line", "paragraph", "styled", "table"]
+__all__ = ["Styled", "block", "clean", "echo", "fail", "line", "paragraph", "styled", "table", "trouble"]
 
 _WIDEST = 100
 """Columns of running text: longer lines are hard to read, however wide the terminal is."""
@@ -82,6 +82,13 @@ def table(rows: Sequence[tuple[str, ...]], styles: Sequence[str], indent: str = 
         _print((indent + "  ".join([*cells, first])).rstrip())
         for each in rest:
             _print(" " * left + each)
+
+
+def trouble(error: Exception | None) -> None:
+    """Print an error that does not end the command, if there is one, and an empty line."""
+    if error is not None:
+        paragraph(str(error), label="WARNING: ", indent="  ")
+        echo()
 
 
 def block(text: str) -> None:

@@ -27,6 +27,7 @@ from verl_npu.errors import WeightSyncError
 from verl_npu.features.weight_sync.transport.group import find, join
 from verl_npu.features.weight_sync.transport.meeting import Meeting, open_meeting
 from verl_npu.features.weight_sync.transport.metadata import Metadata
+from verl_npu.features.weight_sync.transport.store import Secret
 from verl_npu.features.weight_sync.settings import Check, Settings
 from verl_npu.features.weight_sync.transport.sync import follow, preparing, receive, send
 
@@ -55,12 +56,13 @@ def meeting(host="127.0.0.1", port=0):
     if RANK == 0:
         made = open_meeting(host, port, TIMEOUT)
         with open(path + ".new", "w") as file:
-            json.dump([made.host, made.port], file)
+            json.dump([made.host, made.port, made.secret.value.hex()], file)
         os.replace(path + ".new", path)
         return made
     while not os.path.exists(path):
         time.sleep(0.02)
-    return Meeting(*json.load(open(path)))
+    host, port, secret = json.load(open(path))
+    return Meeting(host, port, Secret(bytes.fromhex(secret)))
 
 def meet(name="weights", **options):
     return join(name, meeting(), RANK, SIZE, timeout=TIMEOUT, device=DEVICE, **options)

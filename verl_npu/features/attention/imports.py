@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import TypeVar, cast
 
 from ...registry.apply.code import clone
-from ...registry.source.probe import AllOf, AnyOf, Defines, Mentions, Never, Probe
+from ...registry.source.probe import AllOf, AnyOf, Defines, Mentions, Never, Not, Probe
 from . import padding
 from .exchange import import_module, with_import
 from .feature import NPU_MODULE, attention
@@ -21,6 +22,7 @@ __all__ = [
     "avoid_flash_attn_in_response_log_probs",
     "avoid_flash_attn_in_spin_reward_model",
     "avoid_flash_attn_in_vocab_parallel_log_probs",
+    "provide_rearrange_without_visible_npus",
 ]
 
 PADDING = padding.__name__
@@ -52,6 +54,22 @@ declare_helper(padding.index_first_axis, _WORKERS)
 declare_helper(padding.rearrange, _WORKERS)
 declare_helper(padding.unpad_input, _ANYTHING)
 declare_helper(padding.pad_input, _ANYTHING)
+
+
+@attention.guard(
+    f"{NPU_MODULE}:repeat",
+    why="Up to 4.55.1 transformers imports `rearrange` and `repeat` from einops only in a process that sees an NPU. "
+    "Ray hides all NPUs from actors that asked for none, such as TaskRunner, and the import of upstream's workers "
+    f"there ends with `cannot import name 'rearrange' from '{NPU_MODULE}'`.",
+    how="verl-npu's rearrange is put into that module before it is executed; einops' own takes its place if it is "
+    "imported.",
+    link=_ISSUE,
+    retired_by=Not(Defines(f"{NPU_MODULE}:repeat")),
+    requires=_WORKERS,
+)
+def provide_rearrange_without_visible_npus() -> None:
+    """Put `rearrange` into transformers' NPU module, which is about to be executed."""
+    vars(sys.modules[NPU_MODULE]).setdefault("rearrange", padding.rearrange)
 
 
 def declare(target: str) -> Callable[[Implementation], Implementation]:

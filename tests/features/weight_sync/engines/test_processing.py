@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,10 +91,21 @@ def test_a_model_without_copies_is_left_alone(model: torch.nn.Module) -> None:
     assert "load_weights" not in vars(model)
 
 
+class UnquantizedFusedMoEMethod:
+    """vLLM's own, which transposes nothing."""
+
+    transpose: bool | None
+
+
+class AscendUnquantizedFusedMoEMethod(UnquantizedFusedMoEMethod):
+    """vllm-ascend's, which is known by its name."""
+
+
 def experts(w13: tuple[int, ...], w2: tuple[int, ...], transpose: bool | None) -> torch.nn.Module:
     layer: Any = torch.nn.Module()
     layer.w13_weight, layer.w2_weight = torch.empty(w13), torch.empty(w2)
-    layer.quant_method = SimpleNamespace() if transpose is None else SimpleNamespace(transpose=transpose)
+    layer.quant_method = UnquantizedFusedMoEMethod() if transpose is None else AscendUnquantizedFusedMoEMethod()
+    layer.quant_method.transpose = transpose
     model: Any = torch.nn.Module()
     model.mlp = layer
     return model  # type: ignore[no-any-return]

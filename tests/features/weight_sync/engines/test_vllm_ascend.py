@@ -15,7 +15,11 @@ import pytest
 import torch
 
 from verl_npu.errors import EngineError
-from verl_npu.features.weight_sync.engines.processing import refresh_copies_on_load, refuse_square_experts
+from verl_npu.features.weight_sync.engines.processing import (
+    refresh_copies_on_load,
+    refuse_disposed_projections,
+    refuse_square_experts,
+)
 
 pytestmark = pytest.mark.upstream
 
@@ -60,7 +64,7 @@ class Experts(torch.nn.Module):
             is_310p=lambda: False,
             is_enable_nz=lambda dtype: False,
         )
-        kind = type("Processing", (Unquantized,), {"process_weights_after_loading": process})
+        kind = type("AscendUnquantizedFusedMoEMethod", (Unquantized,), {"process_weights_after_loading": process})
         self.quant_method: Any = kind()
         self.quant_method.transpose = True
         self._transpose, self._w13, self._w2 = (
@@ -170,3 +174,126 @@ def test_mlas_copies_are_those_of_the_last_sync_only_where_they_follow(source: S
     for _ in range(2):
         model.load_weights([("layers.0.self_attn.kv_b_proj.weight", torch.randn(14, 8, dtype=torch.bfloat16))])
         assert attention.current() is followed
+
+
+LATER = ["v0.13.0", "v0.18.0", "v0.23.0"]
+
+
+class LaterExperts(torch.nn.Module):
+    """A model with one layer of experts, that is processed and woken up as a version from v0.13.0 on does it."""
+
+    def __init__(self, checkout: Path, intermediate: int) -> None:
+        super().__init__()
+        self.experts: Any = torch.nn.Module()
+        self.experts.w13_weight = torch.nn.Parameter(torch.zeros(EXPERTS, 2 * intermediate, HIDDEN), False)
+        self.experts.w2_weight = torch.nn.Parameter(torch.zeros(EXPERTS, HIDDEN, intermediate), False)
+        off = SimpleNamespace(VLLM_ASCEND_ENABLE_FUSED_MC2=0, VLLM_ASCEND_ENABLE_NZ=0)
+        config = SimpleNamespace(enable_fused_mc2=0, weight_nz_mode=0, enable_sleep_mode_extra_cleanup=False)
+        process = method(
+            checkout,
+            "ops/fused_moe/fused_moe.py",
+            "AscendUnquantizedFusedMoEMethod",
+            "process_weights_after_loading",
+            UnquantizedFusedMoEMethod=Unquantized,
+            envs_ascend=off,
+            get_ascend_config=lambda: config,
+            maybe_trans_nz=lambda weight: weight,
+            is_310p=lambda: False,
+            get_ascend_device_type=lambda: "A2",
+            AscendDeviceType=SimpleNamespace(_310P="310P"),
+        )
+        kind = type("AscendUnquantizedFusedMoEMethod", (Unquantized,), {"process_weights_after_loading": process})
+        self.experts.quant_method = kind()
+        self._wake_up = method(
+            checkout,
+            "worker/worker.py",
+            "NPUWorker",
+            "wake_up",
+            envs_ascend=off,
+            get_ascend_config=lambda: config,
+            Optional=Any,
+            CaMemAllocator=SimpleNamespace(get_instance=lambda: SimpleNamespace(wake_up=lambda tags: None)),
+        )
+
+    def process(self) -> None:
+        self.experts.quant_method.process_weights_after_loading(self.experts)
+
+    def wake_up(self) -> None:
+        text = SimpleNamespace(hidden_size=HIDDEN)
+        config = SimpleNamespace(model_config=SimpleNamespace(hf_text_config=text), quant_config=None)
+        runner = SimpleNamespace(model=self)
+        self._wake_up(
+            SimpleNamespace(vllm_config=config, model_runner=runner, _sleep_saved_buffers={}), tags=["weights"]
+        )
+
+
+@pytest.mark.parametrize("version", LATER)
+@pytest.mark.parametrize("intermediate", [HIDDEN // 2, HIDDEN], ids=["w13", "w2"])
+def test_later_versions_square_experts_are_refused_unless_the_engine_woke_up(
+    source: Source, version: str, intermediate: int
+) -> None:
+    model = LaterExperts(source("vllm-ascend", version), intermediate)
+    refuse_square_experts(model)  # as they are when the engine is started
+    for _ in range(2):
+        model.process()
+        with pytest.raises(EngineError, match="w13_weight" if intermediate < HIDDEN else "w2_weight"):
+            refuse_square_experts(model)
+        model.wake_up()
+        refuse_square_experts(model)
+
+
+@pytest.mark.parametrize("version", LATER)
+def test_later_versions_other_experts_are_left_to_the_loader(source: Source, version: str) -> None:
+    model = LaterExperts(source("vllm-ascend", version), intermediate=48)
+    model.process()
+    refuse_square_experts(model)
+
+
+class Sparse(Attention):
+    """Sparse attention with two heads."""
+
+    local_num_heads = 2
+    enable_dsa_cp = enable_sfa_prolog_v3 = enable_sparse_li_c8 = use_sparse_c8_indexer = has_indexer = False
+
+    def __init__(self, checkout: Path) -> None:
+        self.kv_b_proj = Linear(8, 2 * (4 + 3), bias=False, dtype=torch.bfloat16)
+
+        def dispose(layer: Any) -> None:
+            layer.weight.data = torch.empty(0, dtype=torch.bfloat16)
+
+        self._process = method(
+            checkout,
+            "attention/sfa_v1.py",
+            "AscendSFAImpl",
+            "process_weights_after_loading",
+            LinearBase=Linear,
+            UnquantizedLinearMethod=Loaded,
+            AscendW8A8LinearMethod=Unquantized,
+            ACL_FORMAT_FRACTAL_ND=2,
+            torch_npu=SimpleNamespace(npu_format_cast=lambda weight, layout: weight),
+            dispose_layer=dispose,
+            maybe_trans_nz=lambda weight: weight,
+        )
+        self.process_weights_after_loading(torch.bfloat16)
+
+    def current(self) -> bool:
+        return all(map(torch.equal, (self.kv_b_proj_w_k, self.kv_b_proj_w_v), self.expected()))  # type: ignore[attr-defined]
+
+
+def test_sparse_attentions_copies_follow_by_their_own_names(source: Source) -> None:
+    attention = Sparse(source("vllm-ascend", "v0.11.0"))
+    model = Model(attention)
+    refuse_disposed_projections(model)
+    new = [("layers.0.self_attn.kv_b_proj.weight", torch.randn(14, 8, dtype=torch.bfloat16))]
+    model.load_weights(new)
+    assert not attention.current()
+    refresh_copies_on_load(model)
+    model.load_weights(new)
+    assert attention.current()
+
+
+@pytest.mark.parametrize("version", LATER)
+def test_sparse_attention_that_has_freed_its_projection_is_refused(source: Source, version: str) -> None:
+    model = Model(Sparse(source("vllm-ascend", version)))
+    with pytest.raises(EngineError, match=r"kv_b_proj of attention.*has freed it"):
+        refuse_disposed_projections(model)

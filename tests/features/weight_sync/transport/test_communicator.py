@@ -39,6 +39,20 @@ def test_a_rank_that_waits_longer_than_hccl_is_told(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.virtual
+def test_ranks_that_hccl_cannot_connect_are_named(run_ranks: Run, tmp_path: Path) -> None:
+    program = """
+from verl_npu.features.weight_sync.transport import communicator
+def connect(*arguments): raise RuntimeError("EI0006: Getting socket times out\\nC++ frames")
+communicator.connect = connect
+try: meet()
+except WeightSyncError as error: tell(error=str(error))
+"""
+    for rank in run_ranks(program, tmp_path, LIMIT="5"):
+        assert "expected HCCL to connect rank 0 (" in rank.facts["error"]
+        assert "found EI0006: Getting socket times out;" in rank.facts["error"]
+
+
 # The engine of rank 1 hangs in the middle of a sync, for longer than the others wait.
 HUNG = """
 from verl_npu.features.weight_sync.transport import communicator

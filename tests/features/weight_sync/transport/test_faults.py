@@ -204,7 +204,7 @@ def test_a_group_made_twice_is_refused(run_ranks: Run, tmp_path: Path) -> None:
     program = """
 group = meet()
 try:
-    join("weights", Meeting("127.0.0.1", 1), RANK, SIZE, timeout=5, device=DEVICE)
+    join("weights", Meeting("127.0.0.1", 1, Secret(b"")), RANK, SIZE, timeout=5, device=DEVICE)
 except WeightSyncError as error:
     tell(error=str(error))
 group.close()

@@ -11,11 +11,14 @@ from ..transport.drawing import Weight
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Model", "refresh_copies_on_load", "refuse_square_experts"]
+__all__ = ["Model", "refresh_copies_on_load", "refuse_disposed_projections", "refuse_square_experts"]
 
-# vLLM multiplies with views of MLA's kv_b_proj in decoding, vllm-ascend with copies of it.
+# vLLM multiplies with views of MLA's kv_b_proj in decoding, vllm-ascend with copies of it: attention/mla_v1.py, and
+# sfa_v1.py, where they have other names in v0.11.0.
 _SOURCE = "kv_b_proj"
-_COPIES = ("W_UV", "W_UK_T")
+_COPIES = (("W_UV", "W_UK_T"), ("kv_b_proj_w_v", "kv_b_proj_w_k"))
+_EXPERTS = ("w13_weight", "w2_weight")
+_UNQUANTIZED = "AscendUnquantizedFusedMoEMethod"
 _REFRESHES = "_verl_npu_refreshes_copies"
 
 
@@ -45,14 +48,16 @@ def refuse_square_experts(model: Model) -> None:
     """Raise EngineError for experts whose weights are transposed and square: vllm-ascend would load new weights into
     them untransposed.
 
-    Source: vllm-ascend v0.11.0, `ops/common_fused_moe.py`: `AscendUnquantizedFusedMoEMethod`, whose `transpose` is
+    Source: vllm-ascend, `AscendUnquantizedFusedMoEMethod`. In v0.11.0 (`ops/common_fused_moe.py`) its `transpose` is
     False once it has transposed `w13_weight` to (experts, hidden, 2 * intermediate) and `w2_weight` to (experts,
-    intermediate, hidden), and `AscendFusedMoE.transpose_weight`.
+    intermediate, hidden), and the loader decides by the shape whether a new weight must be transposed too. From
+    v0.13.0 on (`ops/fused_moe/fused_moe.py`) it transposes whenever it processes, has no `transpose`, and only waking
+    up transposes back: the loader is vLLM's own, which fails by itself on transposed experts that are not square.
     """
     for name, layer in model.named_modules():
-        if getattr(getattr(layer, "quant_method", None), "transpose", None) is not False:
+        if not _are_transposed(layer):
             continue
-        for weight in ("w13_weight", "w2_weight"):
+        for weight in _EXPERTS:
             shape = tuple(getattr(layer, weight).shape)
             if shape[1] == shape[2]:
                 raise EngineError(
@@ -63,6 +68,39 @@ def refuse_square_experts(model: Model) -> None:
                     fix="choose another rollout.tensor_model_parallel_size, which changes the shape, or another "
                     "rollout engine",
                 )
+
+
+def _are_transposed(layer: object) -> bool:
+    """Whether a layer's experts are as vllm-ascend lays them out, and not as vLLM's loader expects them."""
+    quant_method = getattr(layer, "quant_method", None)
+    if not any(kind.__name__ == _UNQUANTIZED for kind in type(quant_method).__mro__):
+        return False
+    flag = getattr(quant_method, "transpose", None)
+    if flag is not None:
+        return flag is False
+    if not all(hasattr(layer, name) for name in _EXPERTS):
+        return False
+    (_, rows, columns), (_, inner, outer) = (tuple(getattr(layer, name).shape) for name in _EXPERTS)
+    # One of them may be square, but never both.
+    return (rows, columns) == (outer, 2 * inner)
+
+
+def refuse_disposed_projections(model: Model) -> None:
+    """Raise EngineError if vllm-ascend has disposed of a projection that new weights are to be loaded into.
+
+    Source: `attention/sfa_v1.py` from v0.13.0 on, `process_weights_after_loading`: sparse attention (DeepSeek-V3.2,
+    GLM-5) frees kv_b_proj once it has made its copies, from which it cannot be made again.
+    """
+    for name, module in model.named_modules():
+        impl = getattr(module, "impl", None)
+        weight = getattr(getattr(impl, _SOURCE, None), "weight", None)
+        if weight is not None and weight.numel() == 0 and _names_of_copies(impl) is not None:
+            raise EngineError(
+                subject=f"{_SOURCE} of {name}",
+                expected="a weight into which new ones can be loaded",
+                found="none: vllm-ascend's sparse attention has freed it after loading",
+                fix="use a rollout engine or a version of vllm-ascend that keeps it (0.11 does)",
+            )
 
 
 def refresh_copies_on_load(model: Model) -> None:
@@ -95,20 +133,28 @@ def refresh_copies_on_load(model: Model) -> None:
 
 
 def _copies(impl: object) -> bool:
-    if not all(hasattr(impl, name) for name in (*_COPIES, _SOURCE, "process_weights_after_loading")):
+    names = _names_of_copies(impl)
+    if names is None:
         return False
     source = getattr(impl, _SOURCE).weight
     return any(
-        getattr(impl, name).untyped_storage().data_ptr() != source.untyped_storage().data_ptr() for name in _COPIES
+        getattr(impl, name).untyped_storage().data_ptr() != source.untyped_storage().data_ptr() for name in names
     )
+
+
+def _names_of_copies(impl: object) -> tuple[str, ...] | None:
+    if not all(hasattr(impl, name) for name in (_SOURCE, "process_weights_after_loading")):
+        return None
+    return next((names for names in _COPIES if all(hasattr(impl, name) for name in names)), None)
 
 
 def _refresh(impl: Attention) -> None:
     import torch
 
-    held = {name: getattr(impl, name) for name in _COPIES}
+    names = _names_of_copies(impl) or ()
+    held = {name: getattr(impl, name) for name in names}
     with torch.no_grad():
-        impl.process_weights_after_loading(held[_COPIES[0]].dtype)
+        impl.process_weights_after_loading(held[names[0]].dtype)
         for name, tensor in held.items():
             made = getattr(impl, name)
             if made is not tensor:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ....registry.source.probe import Defines, Never
-from ..engines.processing import Model, refresh_copies_on_load, refuse_square_experts
+from ..engines.processing import (
+    Model,
+    refresh_copies_on_load,
+    refuse_disposed_projections,
+    refuse_square_experts,
+)
 from ..feature import weight_sync
 
 _LOADER = "verl.utils.vllm.patch:patch_vllm_moe_model_weight_loader"
@@ -25,5 +30,6 @@ _LOADER = "verl.utils.vllm.patch:patch_vllm_moe_model_weight_loader"
 def prepare_vllm_model_for_new_weights(original: Callable[[Model], object], model: Model) -> object:
     """Prepare a vLLM model for a sync. Raises EngineError if a sync would garble its weights."""
     refuse_square_experts(model)
+    refuse_disposed_projections(model)
     refresh_copies_on_load(model)
     return original(model)

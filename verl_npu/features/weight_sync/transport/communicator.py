@@ -27,7 +27,6 @@ __all__ = ["Work", "broadcast", "connect", "destroy", "group_timeout", "prove", 
 BACKEND = "hccl"
 
 _SUBJECT = "weight sync communicator"
-_PROOF = 20_260
 
 _numbers = itertools.count()
 
@@ -103,21 +102,23 @@ def broadcast(communicator: ProcessGroup, tensor: torch.Tensor, timeout: float) 
     return work
 
 
-def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeout: float) -> None:
-    """Broadcast one number, so that a disabled or unconnected communicator shows now and not as stale weights.
+def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeout: float, proof: bytes) -> None:
+    """Broadcast a number, so that a disabled or unconnected communicator shows now and not as stale weights.
 
-    Raises GroupError if the number did not arrive.
+    The number is made of `proof`, which only ranks of the group know: who has taken the place of rank 0 cannot send
+    it. Raises GroupError if the number did not arrive.
     """
     import torch
 
-    number = torch.full((1,), _PROOF if source else 0, dtype=torch.int32, device=device)
+    true = int.from_bytes(proof[:7], "big")
+    number = torch.full((1,), true if source else 0, dtype=torch.int64, device=device)
     broadcast(communicator, number, timeout).wait(timedelta(seconds=timeout))
     wait_for_device(time.monotonic() + timeout)
-    if int(number.item()) != _PROOF:
+    if int(number.item()) != true:
         raise GroupError(
             subject=_SUBJECT,
-            expected=f"the number {_PROOF} from rank 0 after a first broadcast over {BACKEND}",
-            found=f"{int(number.item())}, although {BACKEND} reported no error",
+            expected=f"the number that all ranks know from rank 0, after a first broadcast over {BACKEND}",
+            found=f"another one ({int(number.item())}), although {BACKEND} reported no error",
             fix="see HCCL's own log for what it could not connect",
         )
 

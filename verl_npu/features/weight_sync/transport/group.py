@@ -14,6 +14,7 @@ from . import communicator
 from .history import History
 from .meeting import Meeting, enter
 from .messages import Messages
+from .store import first_line
 
 if TYPE_CHECKING:
     import torch
@@ -99,6 +100,7 @@ class Group:
         self.device: Final = device
         self.history: Final = History()
         """What the syncs over this group leave for the next one."""
+        self._proof: Final = meeting.secret.derived("proof")
         self.messages: Final = Messages(enter(meeting, name, rank, timeout), name, rank, size, timeout)
         self._movers: tuple[int, ...] = ()
         self._broken: str | None = None
@@ -172,11 +174,24 @@ class Group:
         self.messages.name_ranks([rank["name"] for rank in ranks])
         self._movers = tuple(number for number, rank in enumerate(ranks) if rank["moves"])
         if self.moves:
+            self._connect()
+        self.messages.exchange("ready", b"")
+
+    def _connect(self) -> None:
+        try:
             self._communicator = communicator.connect(
                 self.name, self.messages.store, self.rank, self._movers, self.timeout
             )
-            communicator.prove(self._communicator, self.rank == 0, self.device, self.timeout)
-        self.messages.exchange("ready", b"")
+            communicator.prove(self._communicator, self.rank == 0, self.device, self.timeout, self._proof)
+        except GroupError:
+            raise
+        except RuntimeError as error:
+            raise GroupError(
+                subject=f"weight sync group {self.name!r}",
+                expected=f"HCCL to connect {', '.join(map(self.describe, self._movers))}",
+                found=first_line(error),
+                fix="look for the error of the other ranks, and see HCCL's own log",
+            ) from error
 
     def _release(self) -> None:
         self._broken = self._broken or "it is closed"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
+import socket
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from .... import environment
 from ....errors import GroupError
-from .store import Store, first_line
+from .store import Secret, SignedStore, first_line
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -18,10 +21,15 @@ __all__ = ["Meeting", "enter", "open_meeting"]
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """The address of the store at which the ranks of a group meet; the process of rank 0 serves it."""
+    """Where the ranks of a group meet: the address of the store, which the process of rank 0 serves, and a secret.
+
+    Whoever is given it is believed to be a rank, so it goes to the ranks and nowhere else: over Ray, as they
+    themselves do.
+    """
 
     host: str
     port: int
+    secret: Secret
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -32,36 +40,64 @@ _served: dict[Meeting, TCPStore] = {}
 
 
 def open_meeting(host: str, port: int, timeout: float) -> Meeting:
-    """Serve a store in this process, which will be rank 0. The store binds the port itself; 0 is any free port.
+    """Serve a store in this process, which will be rank 0, at this address and no other; port 0 is any free one.
 
     `host` is an address of this machine that the other ranks reach: IPv4, or IPv6 with or without brackets. Raises
-    GroupError if the port is taken.
+    GroupError if the port is taken, or if this machine has no such address.
     """
     from torch.distributed import TCPStore
 
-    host = host.strip("[]")
+    asked = Meeting(host.strip("[]"), port, Secret(secrets.token_bytes(32)))
     try:
-        store = TCPStore(host, port, None, True, timedelta(seconds=timeout), wait_for_workers=False)
-    except RuntimeError as error:
+        # Left to itself the store listens on all interfaces.
+        with closing(_listen(asked.host, port)) as listening:
+            meeting = Meeting(asked.host, listening.getsockname()[1], asked.secret)
+            store = TCPStore(
+                meeting.host,
+                meeting.port,
+                None,
+                True,
+                timedelta(seconds=timeout),
+                wait_for_workers=False,
+                master_listen_fd=listening.detach(),
+            )
+    except (OSError, RuntimeError) as error:
         raise GroupError(
             subject="weight sync",
-            expected="a free port for the store of the group",
-            found=f"that {Meeting(host, port)} cannot be served: {first_line(error)}",
-            fix=f"use another port, or unset {environment.WEIGHT_SYNC_PORT.name} to get a free one",
+            expected="a free port for the store of the group, at an address of this machine",
+            found=f"that {asked} cannot be served: {first_line(error)}",
+            fix=f"use another port, or unset {environment.WEIGHT_SYNC_PORT.name} to get a free one; the address is "
+            "what Ray was given for this machine (`ray start --node-ip-address`)",
         ) from error
-    meeting = Meeting(host, store.port)
     _served[meeting] = store
     return meeting
 
 
-def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> Store:
-    """Return the store of a meeting, with all keys under the group's name.
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(4096)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> SignedStore:
+    """Return the store of a meeting, with all keys under a name that only the ranks of the group know.
+
+    torch's own values, from which HCCL makes its connections, cannot be signed. A stranger does not know under which
+    keys they are, unless its torch can list them; what it then puts in their place shows in `communicator.prove`.
 
     Rank 0 gets the store that this process serves, and other ranks get a connection. Raises GroupError if there is no
     store at that address.
     """
     from torch.distributed import PrefixStore, TCPStore
 
+    prefix = f"{group}/{meeting.secret.derived('keys').hex()}"
     if rank == 0:
         if meeting not in _served:
             raise GroupError(
@@ -70,10 +106,9 @@ def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> Store:
                 found="a process that serves no such store",
                 fix="call open_meeting and join in one process",
             )
-        store: Store = PrefixStore(group, _served.pop(meeting))
-        return store
+        return SignedStore(PrefixStore(prefix, _served.pop(meeting)), meeting.secret)
     try:
-        store = PrefixStore(group, TCPStore(meeting.host, meeting.port, None, False, timedelta(seconds=timeout)))
+        store = TCPStore(meeting.host, meeting.port, None, False, timedelta(seconds=timeout))
     except RuntimeError as error:
         raise GroupError(
             subject=f"weight sync group {group!r}",
@@ -81,4 +116,4 @@ def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> Store:
             found=f"that rank {rank} cannot reach it: {first_line(error)}",
             fix="rank 0 has ended or given up, or this rank came late: see the error of rank 0",
         ) from error
-    return store
+    return SignedStore(PrefixStore(prefix, store), meeting.secret)

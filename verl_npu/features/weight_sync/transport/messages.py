@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from ....errors import GroupError
+from ....reporting import warn
 from ..settings import WAIT_LONGER
-from .store import Store, first_line
+from .store import SignedStore, Store, first_line
 
 __all__ = ["Messages"]
 
 # After a failure of its own, a rank does not wait the whole timeout to learn what the others saw.
 _GRACE = 10.0
 _SILENT = b"\0silent"
+_PAUSE = 0.05  # seconds until what a stranger wrote is looked at again
 
 
 class Messages:
@@ -23,8 +26,8 @@ class Messages:
     A message lies in the store under `topic/rank`. Methods raise GroupError if the store is gone.
     """
 
-    def __init__(self, store: Store, group: str, rank: int, size: int, timeout: float) -> None:
-        self._open_store: Store | None = store
+    def __init__(self, store: SignedStore, group: str, rank: int, size: int, timeout: float) -> None:
+        self._open_store: SignedStore | None = store
         self._subject = f"weight sync group {group!r}"
         self._rank = rank
         self._size = size
@@ -53,14 +56,13 @@ class Messages:
         keys = [f"{topic}/{rank}" for rank in range(self._size)]
         self.put(keys[self._rank], message)
         timed_out = None
-        try:
-            self.store.wait(keys, timedelta(seconds=limit))
-        except RuntimeError as error:
-            timed_out = error
         with self._reached(topic):
-            if timed_out is not None:
+            try:
+                messages = self._collect(keys, limit)
+            except RuntimeError as error:
+                timed_out = error
                 self._mark_silent(keys)
-            messages = [bytes(value) for value in self.store.multi_get(keys)]
+                messages = [_SILENT if value is None else value for value in self._signed.read(keys)]
         silent = [rank for rank, value in enumerate(messages) if value == _SILENT]
         if not silent:
             return messages
@@ -81,31 +83,31 @@ class Messages:
         """
         with contextlib.suppress(RuntimeError):
             if self._rank:
-                self.store.set(f"read/{topic}/{self._rank}", b"")
+                self._signed.set(f"read/{topic}/{self._rank}", b"")
             else:
-                others = [f"read/{topic}/{rank}" for rank in range(1, self._size) if rank not in silent]
-                self.store.wait(others, timedelta(seconds=self.grace))
+                self._collect(
+                    [f"read/{topic}/{rank}" for rank in range(1, self._size) if rank not in silent], self.grace
+                )
 
     def so_far(self, topic: str) -> dict[int, bytes]:
         """Return what ranks have sent on a topic by now, by rank; nothing if the store is gone."""
         messages = {}
         with contextlib.suppress(RuntimeError):
             for rank in range(self._size):
-                key = f"{topic}/{rank}"
-                if self.store.check([key]) and (message := bytes(self.store.get(key))) != _SILENT:
+                message = self._signed.find(f"{topic}/{rank}")
+                if message is not None and message != _SILENT:
                     messages[rank] = message
         return messages
 
     def put(self, key: str, value: bytes) -> None:
         """Leave a value in the store."""
         with self._reached(key):
-            self.store.set(key, value)
+            self._signed.set(key, value)
 
     def get(self, key: str) -> bytes:
         """Return the value that a rank leaves, or has left, under `key`. Raises GroupError if none comes in time."""
         try:
-            self.store.wait([key], timedelta(seconds=self._timeout))
-            return bytes(self.store.get(key))
+            return self._collect([key], self._timeout)[0]
         except RuntimeError as error:
             raise GroupError(
                 subject=self._subject,
@@ -119,12 +121,12 @@ class Messages:
         """Delete this rank's own messages on these topics from the store."""
         for topic in topics:
             with self._reached(topic):
-                self.store.delete_key(f"{topic}/{self._rank}")
+                self._signed.delete_key(f"{topic}/{self._rank}")
 
     def refuse_late(self, topic: str) -> None:
         """Raise GroupError if somebody has already answered `topic` for this rank."""
         with self._reached(topic):
-            late = self.store.check([f"{topic}/{self._rank}"])
+            late = self._signed.find(f"{topic}/{self._rank}") is not None
         if late:
             raise GroupError(
                 subject=self._subject,
@@ -140,7 +142,7 @@ class Messages:
         if self._rank:
             return
         try:
-            self.store.wait([f"left/{rank}" for rank in range(self._size)], timedelta(seconds=self._timeout))
+            self._collect([f"left/{rank}" for rank in range(self._size)], self._timeout)
         except RuntimeError as error:
             raise GroupError(
                 subject=self._subject,
@@ -157,6 +159,10 @@ class Messages:
     @property
     def store(self) -> Store:
         """The store itself, for a communicator to be made over it. Raises GroupError after `close`."""
+        return self._signed.inner
+
+    @property
+    def _signed(self) -> SignedStore:
         if self._open_store is None:
             raise GroupError(
                 subject=self._subject,
@@ -169,8 +175,25 @@ class Messages:
     def _mark_silent(self, keys: Sequence[str]) -> None:
         """Answer for the ranks that have not, so that all others stop waiting together with this one."""
         for key in keys:
-            if not self.store.check([key]):
-                self.store.set(key, _SILENT)
+            if self._signed.find(key) is None:
+                self._signed.set(key, _SILENT)
+
+    def _collect(self, keys: Sequence[str], limit: float) -> list[bytes]:
+        """Return the values of all keys once ranks have written them. Raises RuntimeError after `limit` seconds."""
+        deadline = time.monotonic() + limit
+        while True:
+            self._signed.wait(keys, timedelta(seconds=max(deadline - time.monotonic(), 1e-3)))
+            values = self._signed.read(keys)
+            strange = [key for key, value in zip(keys, values, strict=True) if value is None]
+            if not strange:
+                return [value for value in values if value is not None]
+            warn(
+                f"{self._subject}: somebody who is not of this job wrote a message ({', '.join(strange)}); it is not "
+                "believed, and the rank itself is waited for"
+            )
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"only a stranger has written {', '.join(strange)}")
+            time.sleep(_PAUSE)
 
     @contextlib.contextmanager
     def _reached(self, topic: str) -> Iterator[None]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-__all__ = ["Store", "first_line"]
+__all__ = ["Secret", "SignedStore", "Store", "first_line"]
+
+_HASH = "sha256"
+_SIGNATURE = hashlib.sha256().digest_size
 
 
 class Store(Protocol):
@@ -34,6 +41,62 @@ class Store(Protocol):
     def delete_key(self, key: str) -> object:
         """Remove a key."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """What the ranks of a group know and nobody else does. Each use has a key of its own that is derived from it."""
+
+    value: bytes
+
+    def __repr__(self) -> str:
+        return "Secret(...)"  # it must not get into a log
+
+    def derived(self, use: str) -> bytes:
+        """Return 32 bytes for one use, from which neither the secret nor those of another use can be found."""
+        return hmac.digest(self.value, use.encode(), _HASH)
+
+
+class SignedStore:
+    """A store in which each value carries a signature that only ranks of the group can make.
+
+    torch's TCPStore believes everybody who connects to it. Here a value that a stranger wrote, or that was signed
+    for another key, is as if it were not there.
+    """
+
+    def __init__(self, store: Store, secret: Secret) -> None:
+        self.inner = store
+        """The store itself, for torch, which puts values of its own there."""
+        self._key = secret.derived("messages")
+
+    def set(self, key: str, value: bytes) -> None:
+        """Put a value under a key."""
+        self.inner.set(key, self._signature(key, value) + value)
+
+    def read(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Return the values of keys that have one; None for a value that is not signed by a rank of the group."""
+        values = self.inner.multi_get(list(keys))
+        return [self._checked(key, bytes(value)) for key, value in zip(keys, values, strict=True)]
+
+    def find(self, key: str) -> bytes | None:
+        """Return the value of a key now; None if it has none, or one that is not signed by a rank of the group."""
+        return self.read([key])[0] if self.inner.check([key]) else None
+
+    def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
+        """Return once all keys have values, signed or not. Raises RuntimeError after the timeout."""
+        self.inner.wait(list(keys), timeout)
+
+    def delete_key(self, key: str) -> None:
+        """Remove a key."""
+        self.inner.delete_key(key)
+
+    def _signature(self, key: str, value: bytes) -> bytes:
+        # A key holds no zero byte, so no other key and value give the same text.
+        return hmac.digest(self._key, key.encode() + b"\0" + value, _HASH)
+
+    def _checked(self, key: str, signed: bytes) -> bytes | None:
+        signature, value = signed[:_SIGNATURE], signed[_SIGNATURE:]
+        return value if hmac.compare_digest(signature, self._signature(key, value)) else None
 
 
 def first_line(error: Exception) -> str:

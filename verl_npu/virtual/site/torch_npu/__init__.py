@@ -6,9 +6,14 @@ other name does not exist.
 
 from __future__ import annotations
 
-import torch
+from verl_npu.virtual import autoload
 
-from verl_npu import virtual
+_torch_was_there = autoload.torch_is_there()
+ORG_AUTOLOAD = autoload.switch_off()
+
+import torch  # noqa: E402
+
+from verl_npu import virtual  # noqa: E402
 
 # `import torch` has done this, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0. What follows needs the device.
 virtual.load()
@@ -19,6 +24,8 @@ from torch_npu._operators import IMPLEMENTED, MISSING  # noqa: E402
 from torch_npu.npu._format import Format  # noqa: E402
 from torch_npu.npu.streams import erase_stream  # noqa: E402
 from torch_npu.version import __version__  # noqa: E402
+
+autoload.switch_back(ORG_AUTOLOAD, _torch_was_there)
 
 multiprocessing.reductions.install()
 if torch.distributed.is_available():

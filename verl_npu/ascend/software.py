@@ -1,0 +1,97 @@
+"""torch_npu, without which there is no NPU: how it is imported, and what is missing if it cannot be."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from ..errors import AscendSoftwareError
+from .variables import AUTOLOAD
+
+__all__ = ["import_torch_npu", "problem"]
+
+PATIENCE = 300.0  # seconds: on a file system of a cluster an import may take minutes
+
+_SET_ENV = ("/usr/local/Ascend/ascend-toolkit/set_env.sh", "/usr/local/Ascend/cann/set_env.sh")
+_LIBRARY = re.compile(r"\blib[\w+-]+\.so\b")
+_OF_THE_DRIVER = ("libascend_hal.so", "libdrvdsmi_host.so")
+
+
+def import_torch_npu() -> None:
+    """Import torch_npu, and leave the variable TORCH_DEVICE_BACKEND_AUTOLOAD as the user set it.
+
+    torch_npu sets it to 0 while it imports torch, and several versions leave it so: every process that this one
+    starts, Ray's workers included, would then come up with neither torch_npu nor verl-npu.
+
+    Raises:
+        AscendSoftwareError: torch_npu cannot be imported.
+    """
+    imported = "torch_npu" in sys.modules
+    before = os.environ.get(AUTOLOAD)
+    try:
+        module = importlib.import_module("torch_npu")
+    except Exception as error:
+        raise _explained(f"{type(error).__name__}: {error}") from error
+    finally:
+        _restore(before)
+    # A program that imported torch_npu itself: torch_npu has kept what was set before that.
+    original = getattr(module, "ORG_AUTOLOAD", None)
+    if imported and before == "0" and isinstance(original, str) and original != before:
+        _restore(original)
+
+
+def problem() -> AscendSoftwareError | None:
+    """Return why the installed torch_npu cannot be imported, tried in a process of its own; None if it can, or if none
+    is installed."""
+    spec = importlib.util.find_spec("torch_npu")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", "import torch_npu"],
+            env={**os.environ, "VERL_NPU": "off"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _explained(f"that its import has not ended after {PATIENCE:g} s")
+    if tried.returncode == 0:
+        return None
+    lines = [line.strip() for line in tried.stderr.splitlines() if line.strip()]
+    return _explained(lines[-1] if lines else f"that its import ends the process with status {tried.returncode}")
+
+
+def _restore(value: str | None) -> None:
+    if value is None:
+        os.environ.pop(AUTOLOAD, None)
+    else:
+        os.environ[AUTOLOAD] = value
+
+
+def _explained(found: str) -> AscendSoftwareError:
+    found = " ".join(found.split()).rstrip(".")
+    library = _LIBRARY.search(found)
+    if library is None:
+        fix = "see all of it with `python -c 'import torch_npu'`"
+    elif library[0] in _OF_THE_DRIVER:
+        fix = "it belongs to the NPU's driver: mount /usr/local/Ascend/driver into the container"
+    else:
+        path = next((path for path in _SET_ENV if Path(path).is_file()), _SET_ENV[0])
+        start = "in the shell that starts the job, and on each host before `ray start`"
+        fix = f"it belongs to CANN: `source {path}` {start}"
+    return AscendSoftwareError(
+        subject="torch_npu, which is installed here",
+        expected="that it can be imported",
+        found=found,
+        fix=fix,
+        override="VERL_NPU=off",
+    )
