@@ -1,0 +1,142 @@
+"""What two observations of the same things say of each other."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from .behaviours import SAME
+
+__all__ = ["Difference", "Kind", "compared"]
+
+TOLERANCE = 0.02
+
+
+class Kind(Enum):
+    """How the two compare."""
+
+    EQUAL = "equal"
+    FALSE_YES = "false yes"
+    """Ours accepts what the wheel refuses: a program that runs here fails there."""
+    FALSE_NO = "false no"
+    """Ours refuses what the wheel accepts."""
+    OTHER = "other"
+    """Both accept, with other results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One comparison."""
+
+    area: str
+    what: str
+    kind: Kind
+    reason: str = ""
+
+
+def compared(ours: dict[str, Any], wheel: dict[str, Any], used: dict[str, list[str]]) -> list[Difference]:
+    """Compare all that was observed. Both hold results by name; what ended a process has the end "ends"."""
+    found = _names(ours["names"], wheel["names"])
+    found += _used(ours["names"], wheel["names"], used)
+    found += _schemas(ours["schemas"], wheel["schemas"])
+    for label, mine in ours.items():
+        area, _, what = label.partition(" ")
+        if area in ("call", "behaviour") and label in wheel:
+            found.append(_call(area, what, mine, wheel[label]))
+    return found
+
+
+def _names(ours: dict[str, Any], wheel: dict[str, Any]) -> list[Difference]:
+    found = []
+    for module, names in ours.items():
+        theirs = wheel.get(module, {})
+        for name, mine in names.items():
+            kind = Kind.EQUAL if name in theirs else Kind.FALSE_YES
+            found.append(Difference("names", f"{module}.{name}", kind))
+            other = theirs.get(name, {})
+            for what in ("parameters", "members"):
+                if what in mine and what in other:
+                    more = sorted(set(mine[what]) - set(other[what]))
+                    kind = Kind.FALSE_YES if more else Kind.EQUAL
+                    found.append(Difference(what, f"{module}.{name}: {', '.join(more)}", kind))
+    return found
+
+
+def _used(ours: dict[str, Any], wheel: dict[str, Any], used: dict[str, list[str]]) -> list[Difference]:
+    """Names that libraries use: those that the wheel has, ours should have."""
+    found = []
+    for name, users in used.items():
+        module, _, last = name.rpartition(".")
+        if module not in wheel or last not in wheel[module]:
+            continue
+        mine = ours.get(module, {}).get(last)
+        if mine is not None and not mine["missing"]:
+            found.append(Difference("used names", name, Kind.EQUAL))
+        else:
+            reason = "not implemented" if mine is not None else "does not exist"
+            found.append(Difference("used names", name, Kind.FALSE_NO, f"{reason}; used by {', '.join(users)}"))
+    return found
+
+
+def _schemas(ours: dict[str, Any], wheel: dict[str, Any]) -> list[Difference]:
+    found = []
+    for name, schemas in ours.items():
+        # The wheel has variants that write into a result of the caller's; ours need not have them.
+        more = [schema for schema in schemas if schema not in wheel.get(name, [])]
+        found.append(Difference("schemas", f"{name} {more}", Kind.FALSE_YES if more else Kind.EQUAL))
+    return found
+
+
+def _call(area: str, what: str, ours: dict[str, Any], wheel: dict[str, Any]) -> Difference:
+    def difference(kind: Kind, reason: str = "") -> Difference:
+        return Difference("calls" if area == "call" else "behaviours", what, kind, reason)
+
+    if ours["end"] == "ends":
+        return difference(Kind.OTHER, f"ours ends the process: {ours['said']}")
+    if ours["end"] == "raises":
+        if wheel["end"] == "ends":
+            return difference(Kind.EQUAL, "the wheel ends the process; ours raises")
+        if wheel["end"] == "raises" and not wheel["reference"]:
+            return difference(Kind.EQUAL, "" if ours["type"] == wheel["type"] else "another type of error")
+        if ours["type"] == "NotImplementedError":
+            return difference(Kind.FALSE_NO, "not implemented")
+        return difference(Kind.FALSE_NO, "checked by ours; the wheel leaves the check to CANN")
+    if wheel["end"] == "ends":
+        return difference(Kind.FALSE_YES, f"the wheel ends the process: {wheel['said']}")
+    if wheel["end"] == "raises":
+        if wheel["reference"]:
+            return difference(Kind.OTHER, f"the reference refuses under the wheel alone: {wheel['said']}")
+        return difference(Kind.FALSE_YES, f"{wheel['type']}: {wheel['said']}")
+    reason = _results(ours["what"], wheel["what"]) if area == "call" else _answers(what, ours["what"], wheel["what"])
+    return difference(Kind.OTHER if reason else Kind.EQUAL, reason)
+
+
+def _answers(what: str, ours: str, wheel: str) -> str:
+    return f"ours answers {ours}, the wheel {wheel}" if what in SAME and ours != wheel else ""
+
+
+def _results(ours: list[dict[str, Any]], wheel: list[dict[str, Any]]) -> str:
+    if len(ours) != len(wheel):
+        return f"{len(ours)} results, the wheel has {len(wheel)}"
+    for number, (mine, other) in enumerate(zip(ours, wheel, strict=True)):
+        for what in ("type", "dtype", "shape"):
+            if mine.get(what) != other.get(what):
+                return f"result {number}: {what} {mine.get(what)}, the wheel's is {other.get(what)}"
+        if any(not _close(a, b) for a, b in zip(mine.get("values", ()), other.get("values", ()), strict=True)):
+            return f"result {number}: other values"
+    return ""
+
+
+def _close(a: float, b: float) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= TOLERANCE * max(1.0, abs(a), abs(b))
+
+
+def counts(found: list[Difference]) -> dict[str, Counter[Kind]]:
+    """By area, how many comparisons ended how."""
+    by_area: dict[str, Counter[Kind]] = {}
+    for one in found:
+        by_area.setdefault(one.area, Counter())[one.kind] += 1
+    return by_area
