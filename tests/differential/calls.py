@@ -128,7 +128,11 @@ def _experts(x: T) -> Iterator[tuple[str, tuple[object, ...], dict[str, object]]
     options: dict[str, object] = {"probs": T((4, 3)), "num_out_tokens": 8}
     yield "npu_moe_token_permute_with_routing_map", (x, routing), {"num_out_tokens": 8}
     yield "npu_moe_token_permute_with_routing_map", (x, routing), options
-    yield "npu_moe_token_permute_with_routing_map", (x, routing), {**options, "num_out_tokens": 6, "drop_and_pad": True}
+    yield (
+        "npu_moe_token_permute_with_routing_map",
+        (x, routing),
+        {**options, "num_out_tokens": 6, "drop_and_pad": True},
+    )
     yield "npu_moe_token_unpermute_with_routing_map", (rows, places, [4, 32]), {}
     back: dict[str, object] = {"probs": T((4, 3)), "routing_map": routing}
     yield "npu_moe_token_unpermute_with_routing_map", (rows, places, [4, 32]), back
@@ -203,7 +207,9 @@ def _bad(call: Call) -> Iterator[Call]:
 
     for place, value in enumerate(call.args):
         for what, other in _changes(value):
-            yield changed(f"argument {place} {what}", (*call.args[:place], other, *call.args[place + 1 :]), call.options)
+            yield changed(
+                f"argument {place} {what}", (*call.args[:place], other, *call.args[place + 1 :]), call.options
+            )
     for key, value in call.options.items():
         for what, other in _changes(value):
             yield changed(f"{key} {what}", call.args, {**call.options, key: other})

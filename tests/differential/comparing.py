@@ -54,8 +54,8 @@ def _names(ours: dict[str, Any], wheel: dict[str, Any]) -> list[Difference]:
     for module, names in ours.items():
         theirs = wheel.get(module, {})
         for name, mine in names.items():
-            kind = Kind.EQUAL if name in theirs else Kind.FALSE_YES
-            found.append(Difference("names", f"{module}.{name}", kind))
+            if mine["own"]:
+                found.append(_name(module, name, name in theirs))
             other = theirs.get(name, {})
             for what in ("parameters", "members"):
                 if what in mine and what in other:
@@ -63,6 +63,25 @@ def _names(ours: dict[str, Any], wheel: dict[str, Any]) -> list[Difference]:
                     kind = Kind.FALSE_YES if more else Kind.EQUAL
                     found.append(Difference(what, f"{module}.{name}: {', '.join(more)}", kind))
     return found
+
+
+# What our own code needs in its modules, and what it takes from one of them for another: no program asks for it there.
+INSIDE = frozenset({"F", "IMPLEMENTED", "MISSING", "TYPE_CHECKING", "TracebackType", "missing", "not_implemented"})
+MODULES = frozenset(
+    {"torch_npu.npu.options", "torch_npu.npu.types", "torch_npu.profiler.options", "torch_npu.profiler.trace"}
+)
+ELSEWHERE = frozenset({"torch_npu.npu.streams", "torch_npu.npu.memory", "torch_npu.npu.random"})
+
+
+def _name(module: str, name: str, there: bool) -> Difference:
+    what = f"{module}.{name}"
+    if there:
+        return Difference("names", what, Kind.EQUAL)
+    if name in INSIDE or what in MODULES:
+        return Difference("names", what, Kind.OTHER, "a name of our own code")
+    if module in ELSEWHERE:
+        return Difference("names", what, Kind.OTHER, "the wheel has it in another module")
+    return Difference("names", what, Kind.FALSE_YES)
 
 
 def _used(ours: dict[str, Any], wheel: dict[str, Any], used: dict[str, list[str]]) -> list[Difference]:

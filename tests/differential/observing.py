@@ -102,7 +102,11 @@ def names() -> dict[str, Any]:
     for module in MODULES:
         with contextlib.suppress(ImportError):
             loaded = importlib.import_module(module)
-            found[module] = {name: described(value) for name, value in vars(loaded).items() if of_torch_npu(name, value)}
+            found[module] = {
+                name: {**described(value), "own": of_torch_npu(name, value)}
+                for name, value in vars(loaded).items()
+                if not name.startswith("_")
+            }
     return found
 
 
@@ -125,13 +129,21 @@ MODULES = (
 
 
 def of_torch_npu(name: str, value: object) -> bool:
-    """Whether a name is public, and not one that the module took from elsewhere."""
-    if name.startswith("_"):
-        return False
+    """Whether a name is not one that the module took from elsewhere."""
     if isinstance(value, types.ModuleType):
         return value.__name__.startswith("torch_npu")
     return not str(getattr(value, "__module__", None) or "torch_npu").startswith(
-        ("typing", "collections", "__future__", "enum", "dataclasses", "verl_npu", "pathlib", "packaging", "contextlib")
+        (
+            "typing",
+            "collections",
+            "__future__",
+            "enum",
+            "dataclasses",
+            "verl_npu",
+            "pathlib",
+            "packaging",
+            "contextlib",
+        )
     )
 
 

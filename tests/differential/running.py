@@ -48,7 +48,9 @@ def wheel(folder: Path) -> dict[str, str]:
 
 def observe(settings: dict[str, str], python: str = sys.executable, only: Sequence[str] = ()) -> dict[str, Any]:
     """What one torch_npu has and does; a call that ends its process is noted, and the rest goes on in a new one."""
-    env = {key: value for key, value in os.environ.items() if not key.startswith("VERL_NPU_") or key == "VERL_NPU_CACHE"}
+    env = {
+        key: value for key, value in os.environ.items() if not key.startswith("VERL_NPU_") or key == "VERL_NPU_CACHE"
+    }
     env |= {"VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1", **settings}
     results: dict[str, Any] = {}
     first = 0

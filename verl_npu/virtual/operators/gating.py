@@ -25,6 +25,11 @@ def npu_moe_gating_top_k_softmax(
     Raises:
         RuntimeError: k out of range, `finished` of another shape, and in backward.
     """
+    if x.dim() not in (2, 3) or x.dtype not in _FLOATS:
+        raise RuntimeError(
+            "npu_moe_gating_top_k_softmax: x must have 2 or 3 dimensions and be float16, float32 or bfloat16, but is "
+            f"{tuple(x.shape)} {x.dtype}"
+        )
     if not 0 < k <= x.shape[-1]:
         raise RuntimeError(f"npu_moe_gating_top_k_softmax: k must be 1 to {x.shape[-1]}, but is {k}")
     if finished is not None and finished.shape != x.shape[:-1]:
@@ -78,6 +83,7 @@ def npu_moe_gating_top_k(
         raise NotImplementedError(
             "npu_moe_gating_top_k: input_ids and tid2eid are not implemented by the virtual Ascend"
         )
+    _check_scores(x, bias)
     groups = _Groups(group_count, k_group, group_select_mode)
     _check_gating(x.shape[-1], k, groups, renorm, norm_type)
 
@@ -119,6 +125,21 @@ class _Groups:
         worth = groups.amax(-1) if self.mode == 0 else groups.topk(2, dim=-1)[0].sum(-1)
         dropped = torch.ones_like(worth, dtype=torch.bool).scatter(-1, _greatest(worth, self.chosen), False)
         return groups.masked_fill(dropped.unsqueeze(-1), float("-inf")).flatten(-2)
+
+
+_FLOATS = (torch.float16, torch.float32, torch.bfloat16)
+
+
+def _check_scores(x: Tensor, bias: Tensor | None) -> None:
+    if x.dim() != 2 or x.dtype not in _FLOATS:
+        raise RuntimeError(
+            "npu_moe_gating_top_k: x must be [T,E] and float16, float32 or bfloat16, but is "
+            f"{tuple(x.shape)} {x.dtype}"
+        )
+    if bias is not None and (bias.dim() != 1 or bias.dtype != x.dtype):
+        raise RuntimeError(
+            f"npu_moe_gating_top_k: bias must be [E] and {x.dtype} as x, but is {tuple(bias.shape)} {bias.dtype}"
+        )
 
 
 def _check_gating(experts: int, k: int, groups: _Groups, renorm: int, norm_type: int) -> None:

@@ -52,6 +52,7 @@ def npu_grouped_matmul(
     if split_item not in (0, 1, 2, 3):
         raise RuntimeError(f"npu_grouped_matmul: split_item must be 0, 1, 2 or 3, but got {split_item}")
     kind = -1 if group_type is None else group_type
+    _check_form(x, weight, group_list, split_item, group_type)
     if kind not in (-1, 0, 2):
         raise RuntimeError(f"npu_grouped_matmul: group_type must be -1, 0 or 2, but got {kind}")
 
@@ -102,6 +103,29 @@ def npu_grouped_matmul_add_(
         for total, (start, end) in zip(sums, pairwise([0, *ends]), strict=True):
             total.add_((x[start:end].float().t() @ weight[start:end].float()).to(total.dtype))
     return input
+
+
+def _check_form(
+    x: Sequence[Tensor],
+    weight: Sequence[Tensor],
+    group_list: Tensor | Sequence[int] | None,
+    split_item: int,
+    group_type: int | None,
+) -> None:
+    """What the wheel refuses before it asks CANN."""
+    name = "npu_grouped_matmul"
+    if group_type is None and not isinstance(group_list, list | tuple):
+        raise RuntimeError(f"{name}: Requires manual passing group_type, current is None.")
+    if split_item in (0, 1) and group_type in (0, 2) and isinstance(group_list, Tensor) and len(x) > 1:
+        raise RuntimeError(f"{name}: with split_item {split_item} and a group_list, x must hold one tensor")
+    if split_item in (0, 1) and group_type == 0 and isinstance(group_list, list | tuple):
+        raise RuntimeError(f"{name}: numbers as group_list need split_item 2 or 3, but got {split_item}")
+    if split_item in (0, 1) and group_type == 2:
+        raise RuntimeError(f"{name}: group_type 2 needs split_item 2 or 3, but got {split_item}")
+    if split_item in (2, 3) and group_type == 2 and len(weight) != len(x):
+        raise RuntimeError(f"{name}: with group_type 2 there must be as many tensors in weight as in x")
+    if group_type == -1 and any(matrix.dim() != 2 for matrix in weight):
+        raise RuntimeError(f"{name}: with group_type -1 each weight must have 2 dimensions")
 
 
 _UNWRITTEN = (

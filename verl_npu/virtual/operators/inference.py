@@ -77,6 +77,12 @@ def npu_fused_infer_attention_score(
     _refuse("npu_fused_infer_attention_score", locals(), _UNWRITTEN)
     key_heads = num_key_value_heads or num_heads
     _check(input_layout, sparse_mode, num_heads, key_heads)
+    if query.dim() != (3 if input_layout in ("BSH", "TND") else 4):
+        raise RuntimeError(f"npu_fused_infer_attention_score: query has {query.dim()} dimensions in {input_layout}")
+    if block_table is None and value.dim() != query.dim():
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: value must have {query.dim()} dimensions, as query, but has {value.dim()}"
+        )
 
     def compute() -> tuple[Tensor, ...]:
         queries = sequences(query, input_layout, num_heads, actual_seq_lengths)
@@ -245,6 +251,8 @@ def _check(layout: str, mode: int, heads: int, key_heads: int) -> None:
         raise RuntimeError(f"{name}: input_layout should be {'/'.join(_LAYOUTS)}, but got {layout!r}")
     if not 0 <= mode <= 4:
         raise NotImplementedError(f"{name}: sparse_mode {mode} (0 to 4 are written)")
+    if heads <= 0:
+        raise RuntimeError(f"{name}: num_heads must be greater than 0, but is {heads}")
     if heads % key_heads:
         raise RuntimeError(f"{name}: num_heads ({heads}) must be a multiple of num_key_value_heads ({key_heads})")
 

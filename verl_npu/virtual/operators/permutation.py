@@ -35,8 +35,10 @@ def npu_moe_token_permute(
     order = torch.argsort(indices.reshape(-1), stable=True)
     places = torch.argsort(order, stable=True).to(torch.int32)
     kept = order.numel()
+    if num_out_tokens is not None and kept + num_out_tokens < 0:
+        raise RuntimeError(f"npu_moe_token_permute: num_out_tokens {num_out_tokens} drops more than {kept} rows")
     if num_out_tokens:
-        kept = min(num_out_tokens, kept) if num_out_tokens > 0 else max(kept + num_out_tokens, 0)
+        kept = min(num_out_tokens, kept) if num_out_tokens > 0 else kept + num_out_tokens
     return tokens.index_select(0, order[:kept] // copies), places
 
 
@@ -102,6 +104,8 @@ def npu_moe_token_permute_with_routing_map(
         raise RuntimeError(f"{name}: routing_map must be bool or int8, but is {routing_map.dtype}")
     if probs is not None and probs.shape != routing_map.shape:
         raise RuntimeError(f"{name}: probs must be {tuple(routing_map.shape)}, but are {tuple(probs.shape)}")
+    if num_out_tokens is not None and num_out_tokens < 0:
+        raise RuntimeError(f"{name}: num_out_tokens must not be negative, but is {num_out_tokens}")
     count, experts = routing_map.shape
     by_expert = routing_map.bool().t()
     if drop_and_pad:

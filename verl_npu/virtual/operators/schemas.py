@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from packaging.version import Version
 
+from .devices import check_devices
 from .restrictions import of_operator
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def _guarded(name: str, function: Operator, version: str) -> Operator:
 
     @functools.wraps(function)
     def call(**given: object) -> object:
+        check_devices(name, given)
         for restriction in restrictions:
             if restriction.applies(given):
                 raise RuntimeError(f"{name}: {restriction.message}")

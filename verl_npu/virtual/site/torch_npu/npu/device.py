@@ -161,15 +161,15 @@ def synchronize(device: Place = None) -> None:
     _C.synchronize_device(_get_device_index(device))
 
 
-def get_device_name(device: Place = None) -> str:
+def get_device_name(device_name: Place = None) -> str:
     """For instance "Ascend910B2 (virtual)"."""
-    _get_device_index(device)
+    _get_device_index(device_name)
     return f"{soc.NAME} (virtual)"
 
 
-def get_device_properties(device: Place = None) -> DeviceProperties:
+def get_device_properties(device_name: Place = None) -> DeviceProperties:
     """Name, memory and cores of an NPU."""
-    index = _get_device_index(device)
+    index = _get_device_index(device_name)
     return DeviceProperties(
         name=get_device_name(index),
         total_memory=int(_C.total_memory()),
@@ -197,14 +197,14 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.float16, torch.bfloat16, torch.float32]
 
 
-def can_device_access_peer(device: Place, peer: Place) -> bool:
+def can_device_access_peer(device_id: Place, peer_device_id: Place) -> bool:
     """Whether one NPU reaches another's memory: any but itself.
 
     Raises:
         AssertionError: there is no such NPU.
     """
     indices = []
-    for which, asked in (("device", device), ("peer device", peer)):
+    for which, asked in (("device", device_id), ("peer device", peer_device_id)):
         index = asked if isinstance(asked, int) else _get_device_index(asked)
         if not 0 <= index < device_count():
             raise AssertionError(f"Invalid {which} id: {index}")

@@ -6,12 +6,17 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from packaging.version import Version
 
-@dataclass(slots=True)
+from verl_npu.virtual.settings import Settings
+
+
 class Config:
-    """`torch.npu.config`."""
+    """`torch.npu.config`: as in torch_npu, its switch can be set and not read."""
 
-    allow_internal_format: bool = True
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "allow_internal_format":
+            set_option({"ALLOW_INTERNAL_FORMAT": "enable" if value else "disable"})
 
 
 @dataclass(slots=True)
@@ -45,6 +50,26 @@ _VALUES: dict[str, tuple[str, ...] | Callable[[str], bool]] = {
     "ACL_OP_DEBUG_LEVEL": ("0", "1", "2", "3", "4"),
     "ACL_OP_COMPILER_CACHE_MODE": ("disable", "enable", "force"),
 }
+_KNOWN = (
+    *_VALUES,
+    "ACL_DEBUG_DIR",
+    "ACL_OP_COMPILER_CACHE_DIR",
+    "ACL_OP_DEBUG_OPTION",
+    "ACL_OPTYPELIST_FOR_IMPLMODE",
+    "ALLOW_CONV_HF32",
+    "ALLOW_INTERNAL_FORMAT",
+    "ALLOW_MATMUL_HF32",
+    "FORCE_ACLNN_OP_LIST",
+    "MM_BMM_ND_ENABLE",
+    "autotune",
+    "autotunegraphdumppath",
+    "jitCompile",
+    "jitCompileInit",
+    "mdldumpconfigpath",
+    "mdldumpswitch",
+)
+# Seen in the wheel 2.13.0, and not in 2.8.0.
+_NEW = Version(Settings.read().torch_npu_version) >= Version("2.13")
 _DEPRECATED = ("ACL_OP_SELECT_IMPL_MODE", "ACL_OPTYPELIST_FOR_IMPLMODE")
 _state = {"MM_BMM_ND_ENABLE": True, "jitCompile": False}
 
@@ -59,6 +84,8 @@ def set_option(option: dict[str, object]) -> None:
     if not isinstance(option, dict):
         raise TypeError("npu option must be a dict.")
     for name, value in option.items():
+        if name not in _KNOWN and not (name == "CUBE_MATH_TYPE" and _NEW):
+            raise RuntimeError(f"invalid npu option name:{name}")
         allowed = _VALUES.get(name, ())
         if callable(allowed):
             if not allowed(str(value)):
