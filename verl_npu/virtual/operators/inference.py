@@ -81,7 +81,7 @@ def npu_fused_infer_attention_score(
         raise RuntimeError(f"npu_fused_infer_attention_score: query has {query.dim()} dimensions in {input_layout}")
     if block_table is None and value.dim() != query.dim():
         raise RuntimeError(
-            f"npu_fused_infer_attention_score: value must have {query.dim()} dimensions, as query, but has {value.dim()}"
+            f"npu_fused_infer_attention_score: value must have as many dimensions as query, but has {value.dim()}"
         )
 
     def compute() -> tuple[Tensor, ...]:
