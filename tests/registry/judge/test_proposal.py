@@ -130,3 +130,42 @@ def test_a_short_target_goes_where_its_module_went(package: Package, feature: Fe
 
 
 def short(original: object) -> None: ...
+
+
+def test_rewritten_code_is_proposed_under_the_same_class_and_name_beside_it(
+    package: Package, feature: Feature, lock: Lock
+) -> None:
+    (package.root / "up/engine.py").unlink()
+    package.write("up.implementation", "class Engine:\n    def start(self, port):\n        return open(port)\n")
+    found = proposals(package, feature, lock)["feature.start"]
+    assert str(found.target) == "up.implementation:Engine.start"
+    assert found.why == "a class in a module beside it has that name"
+
+
+def test_two_of_the_same_class_and_name_are_no_candidates(package: Package, feature: Feature, lock: Lock) -> None:
+    (package.root / "up/engine.py").unlink()
+    for module in ("up.one", "up.other"):
+        package.write(module, "class Engine:\n    def start(self, port):\n        return open(port)\n")
+    assert "feature.start" not in proposals(package, feature, lock)
+
+
+def test_what_a_module_had_that_did_not_change_is_no_candidate(package: Package, feature: Feature) -> None:
+    twin = textwrap.dedent(RUN.replace("def run(", "def run_again("))
+    package.write("up.main", RUN)
+    package.write("up.engine", textwrap.dedent(CLASS) + twin)
+    lock = record_lock(UP, "v1", "v1", package.tree(), list(feature))
+    package.write("up.main", "")
+    assert of_run(package, feature, lock) == ""
+
+
+def test_an_init_beside_it_is_no_candidate(package: Package, feature: Feature, why: dict[str, str]) -> None:
+    feature.wrap("up.engine:Engine.__init__", retired_by=Mentions("up.engine:Engine.__init__", "npu"), **why)(init)
+    package.write("up.main", RUN)
+    package.write("up.engine", "class Engine:\n    def __init__(self, a):\n        self.a = a\n")
+    lock = record_lock(UP, "v1", "v1", package.tree(), list(feature))
+    (package.root / "up/engine.py").unlink()
+    package.write("up.other", "class Engine:\n    def __init__(self, b):\n        self.b = open(b)\n")
+    assert proposals(package, feature, lock) == {}
+
+
+def init(original: object, self: object, a: object) -> None: ...
