@@ -83,6 +83,19 @@ def test_a_moved_module_is_gone(run: Run, tree: Path) -> None:
     assert (status, patches["device.refuse_job_that_cannot_be_placed"]) == (1, "drifted")
 
 
+def test_a_number_that_is_read_in_one_method_and_used_in_another_is_not_native(run: Run, tree: Path) -> None:
+    file = "verl/workers/rollout/hf_rollout.py"
+    edit(tree, file, "self.module = module", "self.module = module\n        self.repeats = config.n")
+    edit(
+        tree,
+        file,
+        '"num_return_sequences": 1,\n            }\n\n',
+        '"num_return_sequences": self.repeats,\n            }\n\n',
+    )
+    _, _, patches = states(run, tree)
+    assert patches["rollout.prevent_double_repetition_in_hf_rollout"] == "verified"
+
+
 def test_helpers_are_needed_although_another_module_imports_them(run: Run, tree: Path) -> None:
     # As between 796871d7 and v0.6.1.
     edit(tree, "verl/utils/attention_utils.py", "verl.utils.npu_utils", NPU_MODULE)
