@@ -36,7 +36,7 @@ def as_json(walk: Walk) -> dict[str, object]:
 
 
 def as_markdown(walk: Walk) -> str:
-    """Return the counts, and a table of the commits that changed a verdict."""
+    """Return the counts, and a table of the commits that changed a verdict; the reasons are in the JSON."""
     causes = {change.commit.name for change in walk.changes}
     lines = [
         f"{walk.commits} commits, of which {walk.touching} touch a file that a patch is about; {walk.judged} were "
@@ -74,14 +74,11 @@ def moves_as_markdown(moves: Sequence[Move]) -> str:
 
 
 def _verdicts(changes: Sequence[Change]) -> list[str]:
-    """One line for each reason: a module that goes takes many patches with it."""
-    groups: dict[tuple[str, str, str], list[str]] = {}
+    """One line for each way that a verdict went: a module that goes takes many patches with it."""
+    groups: dict[tuple[str, str], list[str]] = {}
     for change in changes:
-        groups.setdefault((change.before[0], change.after[0], change.after[1]), []).append(change.patch)
-    return [
-        f"{', '.join(f'`{patch}`' for patch in patches)}: {before} → **{after}**, {_cell(reason)}"
-        for (before, after, reason), patches in groups.items()
-    ]
+        groups.setdefault((change.before[0], change.after[0]), []).append(f"`{change.patch}`")
+    return [f"{before} → {after}: {', '.join(patches)}" for (before, after), patches in groups.items()]
 
 
 def _cell(text: str) -> str:
