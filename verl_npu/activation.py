@@ -102,7 +102,7 @@ def status() -> Activity:
         "version": __version__,
         "active": _active,
         "origin": _origin,
-        "simulated": _simulated(),
+        "simulated": bool(_simulated()),
         "role": process.role(),
         "upstreams": {},
         "features": {},
@@ -131,9 +131,9 @@ def _virtual_requested() -> bool:
     return environment.VIRTUAL.text() != "0"
 
 
-def _simulated() -> bool:
+def _simulated() -> str:
     virtual = sys.modules.get(f"{__package__}.virtual")
-    return virtual is not None and bool(virtual.loaded())
+    return virtual.description() if virtual is not None else ""
 
 
 def _wanted() -> bool:

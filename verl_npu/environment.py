@@ -33,6 +33,7 @@ __all__ = [
     "VIRTUAL_DRIVER_VERSION",
     "VIRTUAL_FAULTS",
     "VIRTUAL_MEMORY",
+    "VIRTUAL_TORCH_NPU",
     "VIRTUAL_TORCH_NPU_VERSION",
     "WEIGHT_SYNC_BUCKET_MB",
     "WEIGHT_SYNC_CHECK",
@@ -129,6 +130,12 @@ VIRTUAL_FAULTS = Text(
     "VERL_NPU_VIRTUAL_FAULTS",
     "failures that the virtual Ascend makes, such as die:collective=3:rank=1; see docs/virtual-ascend.md",
     expected="faults separated by commas",
+)
+VIRTUAL_TORCH_NPU = Choice(
+    "VERL_NPU_VIRTUAL_TORCH_NPU",
+    "whose torch_npu virtual NPUs have: an installed one over a stub CANN, ours, or that which is installed, if any",
+    ("auto", "real", "ours"),
+    default="auto",
 )
 VIRTUAL_TORCH_NPU_VERSION = Text(
     "VERL_NPU_VIRTUAL_TORCH_NPU_VERSION",

@@ -21,8 +21,8 @@ __all__ = ["Session"]
 class Session:
     """The registry of this process and what is known of how it came about."""
 
-    def __init__(self, origin: str, simulated: Callable[[], bool]) -> None:
-        """`origin` says what activated verl-npu; `simulated` whether the NPUs of this process are virtual ones."""
+    def __init__(self, origin: str, simulated: Callable[[], str]) -> None:
+        """`origin` says what activated verl-npu; `simulated` what of this process is, if anything."""
         self._origin = origin
         self._simulated = simulated
         self._registry = make_registry(reporting.warn, self._changed)
@@ -52,7 +52,7 @@ class Session:
             "version": __version__,
             "active": self._registry.active,
             "origin": self._origin,
-            "simulated": self._simulated(),
+            "simulated": bool(self._simulated()),
             "role": process.role(),
             **self._registry.activity(),
         }
@@ -77,6 +77,6 @@ class Session:
         known = {name: revision for name, revision in registry.revisions.items() if revision.nearest_pin}
         upstreams = ", ".join(f"{name} {revision}" for name, revision in known.items())
         features = ", ".join(f"{name} {state}" for name, state in registry.states().items()) or "no features"
-        mark = "SIMULATED: virtual NPUs; " if self._simulated() else ""
+        mark = f"SIMULATED: {simulated}; " if (simulated := self._simulated()) else ""
         taint = f"; TAINTED: {', '.join(registry.tainted)} applied by force" if registry.tainted else ""
         reporting.report(f"{__version__}: {mark}{upstreams}; {features}{taint}")

@@ -32,6 +32,13 @@ class Recipe:
     """Extras of the project beside `virtual`, separated by commas."""
     packages: tuple[str, ...] = ()
     """Installed last, without what they ask for themselves."""
+    torch_npu: str | None = None
+    """The version of the wheel that virtual NPUs are to have; its torch comes with it."""
+
+    @property
+    def torch(self) -> str:
+        """The version of torch for virtual NPUs."""
+        return self.torch_npu.partition(".post")[0] if self.torch_npu else self.pin.torch
 
     @property
     def folder(self) -> Path:
@@ -43,6 +50,8 @@ class Recipe:
             name += "-checkout"
         if not self.virtual:
             name += "-npu"
+        if self.torch_npu:
+            name += f"-torch_npu-{self.torch_npu}"
         if self.packages:
             name += "-" + re.sub(r"[^\w.]+", "-", self.packages[0])
         root = os.environ.get("VERL_NPU_VENVS")
@@ -60,7 +69,8 @@ class Recipe:
             self.transformers,
             str(self.virtual),
             self.extras,
-            self.pin.torch,
+            self.torch,
+            self.torch_npu or "",
             *self.pin.engine,
             self.pin.requirements.read_text(),
             (PROJECT / "pyproject.toml").read_text(),
@@ -100,7 +110,7 @@ def make(recipe: Recipe) -> Path:
     # Whether the pin's list agrees with what they need could not be tried: no NPU was at hand.
     venv.create(recipe.folder, with_pip=True, system_site_packages=not recipe.virtual, symlinks=True)
     if recipe.virtual:
-        _pip(recipe, f"torch=={recipe.pin.torch}")
+        _pip(recipe, f"torch=={recipe.torch}")
     extras = f"virtual,{recipe.extras}" if recipe.virtual else recipe.extras
     # Editable, so that a second start runs the project as it is now.
     _pip(recipe, "--editable", f"{PROJECT}[{extras}]")
@@ -112,6 +122,8 @@ def make(recipe: Recipe) -> Path:
         _call_it_vllm(recipe)
     if recipe.checkout is None:
         _pip(recipe, "--no-deps", f"verl=={recipe.pin.version}")
+    if recipe.torch_npu:
+        _pip(recipe, "--no-deps", f"torch_npu=={recipe.torch_npu}")
     if recipe.packages:
         _pip(recipe, "--no-deps", *recipe.packages)
     _point(recipe)

@@ -24,6 +24,8 @@ class Request:
     npus: int
     seed: int
     transformers: str
+    torch_npu: str | None
+    """The version of torch_npu that virtual NPUs are to have, from its wheel; None for our own."""
     output: Path
     plain: bool
     timeout: float | None
@@ -49,6 +51,11 @@ def _parser(program: str, smoke: bool) -> argparse.ArgumentParser:
     parser.add_argument("--pin", help=f"verl revision: {', '.join(pins.PINS)} (default {pins.DEFAULT})")
     parser.add_argument("--verl", metavar="PATH", help="a checkout of verl; used as it lies, never written to")
     parser.add_argument("--transformers", metavar="VERSION", help="another transformers than the pin's default")
+    parser.add_argument(
+        "--torch-npu",
+        metavar="VERSION",
+        help="virtual NPUs under this torch_npu's own wheel, with the torch that it belongs to (default: our own)",
+    )
     parser.add_argument("--output", metavar="DIR", default="outputs", help="where results go (default outputs)")
     parser.add_argument("--npus", default="2", help="NPUs to train on (default 2)")
     parser.add_argument("--seed", default="0", help="seed of the generated model and data (default 0)")
@@ -87,6 +94,8 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
             raise BadInput(f"after --: expected settings of verl such as data.seed=1, found {setting!r}")
     if found.transformers and not re.fullmatch(r"\d+\.\d+(\.\d+)?(\.?\w+)?", found.transformers):
         raise BadInput(f"--transformers: expected a version such as {pin.transformers}, found {found.transformers!r}")
+    if found.torch_npu and not re.fullmatch(r"2\.\d+\.\d+(\.post\d+)?", found.torch_npu):
+        raise BadInput(f"--torch-npu: expected a version such as 2.13.0 or 2.5.1.post1, found {found.torch_npu!r}")
     return Request(
         pin=pin,
         checkout=checkout,
@@ -97,6 +106,7 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
         npus=_whole("npus", found.npus, 1),
         seed=_whole("seed", found.seed, 0),
         transformers=found.transformers or pin.transformers,
+        torch_npu=found.torch_npu,
         output=Path(found.output).resolve(),
         plain=smoke or found.plain,
         timeout=float(_whole("timeout", found.timeout, 1)) if smoke else None,

@@ -25,13 +25,20 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
         found = machine.look(request.npus, os.environ.get(INSIDE) or sys.executable)
         if request.make_environment and INSIDE not in os.environ:
             packages = jobs.JOBS[request.job].packages
+            if request.torch_npu and not found.virtual:
+                raise BadInput("--torch-npu: it is for virtual NPUs, and this machine has real ones. Leave it out")
             recipe = environment.Recipe(
-                request.pin, request.checkout, request.transformers, found.virtual, packages=packages
+                request.pin,
+                request.checkout,
+                request.transformers,
+                found.virtual,
+                packages=packages,
+                torch_npu=request.torch_npu,
             )
             python = environment.make(recipe)
             return subprocess.run(
                 [str(python), str(SCRIPTS / f"{Path(program).stem}.py"), *arguments],
-                env=os.environ | {INSIDE: sys.executable},
+                env=os.environ | {INSIDE: sys.executable} | _virtual(request),
                 check=False,
             ).returncode
         return run(request, found)
@@ -44,3 +51,8 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
         return 130
+
+
+def _virtual(request: Request) -> dict[str, str]:
+    """What the script's own process needs where torch_npu's wheel is installed: it can be imported on virtual NPUs."""
+    return {"VERL_NPU_VIRTUAL": os.environ.get("VERL_NPU_VIRTUAL", str(request.npus))} if request.torch_npu else {}

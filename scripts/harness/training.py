@@ -126,6 +126,7 @@ def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Pat
         environment["HF_HUB_OFFLINE"] = "1"
     if machine.virtual:
         environment["VERL_NPU_VIRTUAL"] = str(machine.npus)
+        environment["VERL_NPU_VIRTUAL_TORCH_NPU"] = "real" if request.torch_npu else "ours"
     return environment
 
 

@@ -42,6 +42,7 @@ CHINESE = {
     "VERL_NPU_VIRTUAL_MEMORY": "一块虚拟 NPU 的显存",
     "VERL_NPU_VIRTUAL_COPIES": "主机与虚拟 NPU 之间的非阻塞拷贝何时到达：立即，或在等待它时",
     "VERL_NPU_VIRTUAL_FAULTS": "虚拟昇腾制造的故障，例如 die:collective=3:rank=1；见 docs/virtual-ascend.zh-CN.md",
+    "VERL_NPU_VIRTUAL_TORCH_NPU": "虚拟 NPU 用谁的 torch_npu：已安装的（架在桩 CANN 上）、自带的，或有已安装的就用它",
     "VERL_NPU_VIRTUAL_TORCH_NPU_VERSION": "虚拟昇腾模拟的 torch_npu 版本",
     "VERL_NPU_VIRTUAL_CANN_VERSION": "虚拟昇腾模拟的 CANN 版本",
     "VERL_NPU_VIRTUAL_DRIVER_VERSION": "虚拟昇腾模拟的 NPU 驱动版本",

@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from verl_npu.errors import RealAscendError
-from verl_npu.virtual.exposure import SITE, expose
+from verl_npu.virtual.exposure import CANN_SITE, SITE, expose
 
 
 @pytest.fixture(autouse=True)
 def unexposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(SITE)])
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry) not in (SITE, CANN_SITE)])
     for name in [name for name in sys.modules if name.split(".")[0] in ("torch_npu", "acl")]:
         monkeypatch.delitem(sys.modules, name)
 
 
-@pytest.mark.parametrize("name", ["torch_npu", "acl"])
-def test_the_package_has_a_real_spec(name: str) -> None:
+@pytest.mark.parametrize(("name", "folder"), [("torch_npu", SITE), ("acl", CANN_SITE)])
+def test_the_package_has_a_real_spec(name: str, folder: Path) -> None:
     expose()
     spec = importlib.util.find_spec(name)
     assert spec is not None
-    assert Path(str(spec.origin)).is_relative_to(SITE)
+    assert Path(str(spec.origin)).is_relative_to(folder)
 
 
 def test_exposing_twice_adds_one_entry() -> None:

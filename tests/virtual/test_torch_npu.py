@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -157,6 +158,8 @@ def test_the_version_of_cann_and_of_the_driver_is_the_pretended_one(torch_npu: M
         "25.2.0",
         "",
     ]
+    # `accelerate env` and `transformers env` read it from torch.
+    assert sys.modules["torch"].version.cann == "8.3.RC1"
 
 
 def test_a_version_of_cann_is_compared_as_a_version(torch_npu: ModuleType) -> None:

@@ -11,6 +11,7 @@ __all__ = [
     "HCCL_LIBRARY",
     "HOME",
     "NZ",
+    "OPERATORS",
     "REQUIRED",
     "SHARED",
     "VISIBLE_DEVICES",
@@ -23,6 +24,9 @@ VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 
 HOME = "ASCEND_HOME_PATH"
 """The folder of CANN, the software on which torch_npu runs."""
+
+OPERATORS = "ASCEND_OPP_PATH"
+"""The folder of CANN's operators."""
 
 HCCL_LIBRARY = "HCCL_SO_PATH"
 """The file libhccl.so that vllm-ascend loads."""

@@ -6,9 +6,8 @@ the `npu` device, not what a real NPU's numbers, HCCL or speed would be.
 
 from __future__ import annotations
 
-import sys
-
 from .. import environment
+from .simulated import description, loaded
 
 # Typing and pathlib would cost every `import torch` more than all else that is here.
 TYPE_CHECKING = False
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 __all__ = [
+    "description",
     "device_count_configured",
     "expose",
     "load",
@@ -44,20 +44,27 @@ def device_count_configured() -> int:
 
 
 def expose() -> None:
-    """Make `torch_npu` and `acl` importable: our packages of these names go on `sys.path`. No torch import.
+    """Make `torch_npu` importable. No torch import.
 
-    verl's registries of rollout engines get the one for virtual NPUs when they are imported.
+    That of an installed wheel then finds a stub CANN; without one, or if ours is asked for, our packages `torch_npu`
+    and `acl` go on `sys.path`. verl's registries of rollout engines get the one for virtual NPUs when they are
+    imported.
 
     Raises:
-        RealAscendError: a real torch_npu is installed.
+        RealAscendError: there is a CANN here, or a torch_npu that is not ours is imported where ours is asked for.
         SettingError: a variable of the virtual Ascend has a value that is not understood.
     """
     from ..registry.apply import hooks
-    from . import exposure
+    from . import choice, exposure
     from .settings import Settings
 
-    Settings.read()
-    exposure.expose()
+    settings = Settings.read()
+    if choice.is_real(settings):
+        from .real import loading
+
+        loading.expose()
+    else:
+        exposure.expose(first=settings.torch_npu == "ours")
     hooks.add_hook("verl.workers.rollout.base", _offer_rollout)
     hooks.add_hook("verl.workers.rollout.replica", _offer_replica)
 
@@ -69,15 +76,11 @@ def load() -> None:
         VirtualError: one of its subclasses says what is missing.
         SettingError: a variable of the virtual Ascend has a value that is not understood.
     """
-    from . import loading
+    from . import choice, loading
+    from .real import loading as real
+    from .settings import Settings
 
-    loading.load()
-
-
-def loaded() -> bool:
-    """Whether the virtual Ascend is up in this process."""
-    extension = sys.modules.get(f"{__name__}.device.extension")
-    return extension is not None and bool(extension.is_loaded())
+    (real if choice.is_real(Settings.read()) else loading).load()
 
 
 def _offer_rollout(module: ModuleType) -> None:

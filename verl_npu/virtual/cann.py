@@ -18,7 +18,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from ..ascend import soc
-from ..ascend.variables import HOME
+from ..ascend.variables import HOME, OPERATORS
 from .cache import check_owner
 
 __all__ = ["install"]
@@ -57,8 +57,12 @@ else:
 """
 
 
+# The folders of a toolkit that torch_npu looks for.
+_PARTS = ("runtime", "compiler", "opp")
+
+
 def install(cache: Path, environ: MutableMapping[str, str], cann_version: str, driver_version: str) -> None:
-    """Put `npu-smi` on the PATH and set ASCEND_HOME_PATH, for this process and its children.
+    """Put `npu-smi` on the PATH and set ASCEND_HOME_PATH and ASCEND_OPP_PATH, for this process and its children.
 
     A real `npu-smi` or CANN folder that is there already is left alone.
     """
@@ -83,7 +87,10 @@ def install(cache: Path, environ: MutableMapping[str, str], cann_version: str, d
         }
         info = "".join(f"{name}={value}\n" for name, value in facts.items())
         _write(folder / arch / "ascend_toolkit_install.info", info, mode=0o644)
+        for part in _PARTS:
+            (folder / part).mkdir(exist_ok=True)
         environ[HOME] = str(folder)
+        environ[OPERATORS] = str(folder / "opp")
 
 
 def _writable(cache: Path) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from .. import environment
-from ..ascend.variables import HCCL_LIBRARY, HOME
+from ..ascend.variables import HCCL_LIBRARY, HOME, OPERATORS
 from ..errors import TorchError
 from . import cann, exposure
 from .device import build, extension, shutdown
@@ -24,7 +24,7 @@ _lock = threading.RLock()
 _loading = False
 _failure: Exception | None = None
 # What the virtual Ascend sets for this process and its children.
-_SET = ("PATH", HOME, HCCL_LIBRARY)
+_SET = ("PATH", HOME, OPERATORS, HCCL_LIBRARY)
 
 
 def load() -> None:
@@ -56,7 +56,7 @@ def load() -> None:
 
 
 def _load(settings: Settings) -> None:
-    exposure.expose()
+    exposure.expose(first=settings.torch_npu == "ours")
     import torch
 
     _check_torch(torch)
@@ -69,6 +69,7 @@ def _load(settings: Settings) -> None:
     injection.install(compiled, settings.faults)
     extension.hold(compiled)
     _register(torch)
+    torch.version.cann = settings.cann_version  # as torch_npu sets it; `accelerate env` reads it
 
 
 def _withdraw(before: Mapping[str, str | None]) -> None:
@@ -76,6 +77,7 @@ def _withdraw(before: Mapping[str, str | None]) -> None:
     torch = sys.modules.get("torch")
     npu = sys.modules.pop("torch.npu", None)
     if npu is not None and getattr(torch, "npu", None) is npu:
+        torch.version.__dict__.pop("cann", None)  # type: ignore[union-attr]  # as below
         del torch.npu  # type: ignore[union-attr]  # there is a torch if it has npu
     exposure.withdraw()
     for name, value in before.items():

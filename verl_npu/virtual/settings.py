@@ -26,6 +26,8 @@ class Settings:
     driver_version: str
     memory: float
     """The memory of one NPU, in GiB."""
+    torch_npu: str
+    """Whose torch_npu the virtual NPUs are to have: "real", "ours", or "auto"."""
     delayed_copies: bool
     """Whether a non-blocking copy between host and NPU has arrived only when it is waited for."""
     faults: tuple[Fault, ...]
@@ -44,6 +46,7 @@ class Settings:
             cann_version=_version(environment.VIRTUAL_CANN_VERSION, environ),
             driver_version=_version(environment.VIRTUAL_DRIVER_VERSION, environ),
             memory=environment.VIRTUAL_MEMORY.read(environ),
+            torch_npu=environment.VIRTUAL_TORCH_NPU.read(environ),
             delayed_copies=environment.VIRTUAL_COPIES.read(environ) == "delayed",
             faults=parse(environment.VIRTUAL_FAULTS.read(environ)),
         )

@@ -214,22 +214,140 @@ except Exception as error: print(json.dumps([type(error).__name__, str(error)]),
     assert operation[5:].split("(")[0] in message
 
 
-def test_a_rank_that_never_comes_is_an_error_after_the_timeout(tmp_path: Path) -> None:
-    code = (
-        START
-        + """
+LATE = (
+    START
+    + """
 import time
 start("hccl", seconds=3)
 dist.all_reduce(new(1.0))
 if rank == 1: time.sleep(8); print("null", flush=True); os._exit(0)
 began = time.monotonic()
-try: dist.broadcast(new(1.0), 1)
+try: {operation}
 except Exception as error: print(json.dumps([str(error), time.monotonic() - began]), flush=True); os._exit(0)
 """
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [
+        ("broadcast from rank 1", "dist.broadcast(new(1.0), 1)"),
+        ("all_reduce", "work = dist.all_reduce(new(1.0), async_op=True); time.sleep(60)"),
+        ("recv from rank 1", "dist.recv(new(1.0), 1)"),
+    ],
+    ids=["waited for", "not waited for", "a message"],
+)
+def test_the_watchdog_takes_a_process_down_whose_rank_never_comes(tmp_path: Path, name: str, operation: str) -> None:
+    waiting, late = start_ranks(LATE.format(operation=operation), tmp_path)
+    began = time.monotonic()
+    _, stderr = waiting.communicate(timeout=60)
+    late.communicate(timeout=60)
+    assert waiting.returncode == -signal.SIGABRT
+    assert (
+        f"[Rank 0] Watchdog caught collective operation timeout: hccl (virtual Ascend, gloo): rank 0 of 2: {name}"
+        in stderr
     )
-    (message, seconds), _ = results(start_ranks(code, tmp_path), timeout=60)
+    assert "we are taking the entire process down" in stderr
+    assert time.monotonic() - began < 50
+
+
+@pytest.mark.parametrize("switch", ["HCCL_ASYNC_ERROR_HANDLING=0", "HCCL_BLOCKING_WAIT=1"])
+def test_without_the_watchdog_it_is_an_error_after_the_timeout(tmp_path: Path, switch: str) -> None:
+    variable, _, value = switch.partition("=")
+    ranks = start_ranks(LATE.format(operation="dist.broadcast(new(1.0), 1)"), tmp_path, **{variable: value})
+    (message, seconds), _ = results(ranks, timeout=60)
     assert "rank 0 of 2: broadcast from rank 1 failed" in message
     assert seconds < 7
+
+
+def test_the_watchdog_lets_a_group_go_that_is_destroyed(tmp_path: Path) -> None:
+    code = (
+        START
+        + """
+import time
+start("hccl", seconds=60)
+group = dist.new_group(timeout=datetime.timedelta(seconds=3))
+dist.all_reduce(new(1.0), group=group)
+if rank == 0:
+    work = dist.all_reduce(new(1.0), group=group, async_op=True)
+    try: work.wait(datetime.timedelta(seconds=1))
+    except Exception as error: print("in time", flush=True)
+    dist.destroy_process_group(group)
+    del group, work
+time.sleep(6)
+print("null")
+"""
+    )
+    assert results(start_ranks(code, tmp_path)) == [None, None]
+
+
+SHAPES = (
+    START
+    + """
+start("hccl")
+out = {}
+def shape(name, operation, *tensors):
+    try: operation(*tensors); out[name] = tensors[0].flatten().tolist()
+    except Exception as error: out[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+def fill(*extents, dtype=torch.float32):
+    return torch.full(extents, rank + 1, dtype=dtype, device="npu")
+gather, scatter = dist.all_gather_into_tensor, dist.reduce_scatter_tensor
+shape("2-D into 1-D", gather, torch.empty(12, device="npu"), fill(2, 3))
+shape("1-D into 3-D", gather, torch.empty(2, 3, 2, device="npu"), fill(6))
+shape("a scalar into 1-D", gather, torch.empty(2, device="npu"), fill())
+shape("1-D scattered to 2-D", scatter, torch.empty(3, 4, device="npu"), torch.arange(24.0, device="npu"))
+shape("3-D scattered to 1-D", scatter, torch.empty(3, device="npu"), fill(2, 3, 1))
+shape("int16 scattered", scatter, torch.empty(2, 1, device="npu", dtype=torch.int16), fill(4, dtype=torch.int16))
+shape("bool gathered", gather, torch.empty(2, 2, device="npu", dtype=torch.bool), fill(2, dtype=torch.bool))
+shape("too few", gather, torch.empty(11, device="npu"), fill(2, 3))
+shape("too many", scatter, torch.empty(3, 4, device="npu"), torch.ones(25, device="npu"))
+shape("other dtypes", gather, torch.empty(12, device="npu", dtype=torch.int32), fill(6))
+shape("exchange of other sizes", dist.all_to_all_single, torch.empty(6, device="npu"), fill(4))
+def coalesced(operation, *pairs):
+    with dist._coalescing_manager(device=torch.device("npu", rank)):
+        for output, given in pairs: operation(output, given)
+one, other = torch.empty(2, 2, device="npu"), torch.empty(4, device="npu")
+coalesced(gather, (one, fill(2)), (other, fill(1, 2))); out["coalesced gather"] = [*one.flatten().tolist(), *other.tolist()]
+one, other = torch.empty(2, 1, device="npu"), torch.empty(1, device="npu")
+coalesced(scatter, (one, fill(4)), (other, fill(2, 1))); out["coalesced scatter"] = [*one.flatten().tolist(), *other.tolist()]
+shape("afterwards", dist.all_reduce, fill(1))
+print(json.dumps(out))
+"""
+)
+
+RIGHT: dict[str, list[Any]] = {
+    "2-D into 1-D": [[1] * 6 + [2] * 6] * 2,
+    "1-D into 3-D": [[1] * 6 + [2] * 6] * 2,
+    "a scalar into 1-D": [[1, 2]] * 2,
+    "1-D scattered to 2-D": [[2 * i for i in range(12)], [2 * i for i in range(12, 24)]],
+    "3-D scattered to 1-D": [[3] * 3] * 2,
+    "int16 scattered": [[3] * 2] * 2,
+    "bool gathered": [[True] * 4] * 2,
+    "coalesced gather": [[1, 1, 2, 2] * 2] * 2,
+    "coalesced scatter": [[3] * 3] * 2,
+    "afterwards": [[3]] * 2,
+}
+WRONG = {
+    "too few": "output tensor size must be equal to world_size times input tensor size",
+    "too many": "input tensor must be the same size as output size times world size",
+    "other dtypes": "output tensor must have the same type as input tensor",
+    "exchange of other sizes": "Error",
+}
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return results(start_ranks(SHAPES, tmp_path_factory.mktemp("shapes")))
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_collective_takes_any_shape_of_the_right_size(shapes: list[dict[str, Any]], name: str) -> None:
+    assert [out[name] for out in shapes] == RIGHT[name]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_size_is_an_error_and_ends_no_process(shapes: list[dict[str, Any]], name: str) -> None:
+    assert all(WRONG[name] in out[name] for out in shapes)
 
 
 def test_a_collective_that_ends_while_the_interpreter_does_takes_nothing_down(tmp_path: Path) -> None:

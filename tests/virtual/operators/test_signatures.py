@@ -92,3 +92,37 @@ def test_a_parameter_that_a_version_lacks_is_refused(python: Run, version: str, 
     }
     assert (found["same"], found["typed"], found["keyword"], found["gradient"]) == (True, False, False, True)
     assert found["arguments"] == len(parsed(version, "npu_fusion_attention")[0].arguments)
+
+
+SCHEMA_FITS_AND_ARGUMENTS_DO_NOT = """
+import json, torch, torch_npu
+def new(*shape, dtype=torch.float32): return torch.ones(*shape, dtype=dtype, device="npu")
+def long(*values): return torch.tensor(values, device="npu")
+CALLS = {
+    "lengths": lambda: torch_npu.npu_fused_infer_attention_score(
+        new(2, 4, 8), new(2, 4, 8), new(2, 4, 8), num_heads=1, input_layout="BSH", actual_seq_lengths=[4, 4, 4]),
+    "block_table": lambda: torch_npu.npu_fused_infer_attention_score(
+        new(4, 1, 8), new(5, 2, 8), new(5, 2, 8), num_heads=1, input_layout="TND", block_size=2,
+        block_table=new(1, 5, dtype=torch.int32), actual_seq_lengths=[1, 2, 3, 4], actual_seq_lengths_kv=[2, 2, 2, 2]),
+    "group_list": lambda: torch_npu.npu_grouped_matmul(
+        [new(4, 2)], [new(2, 2, 2)], group_list=long(2, 4)[None], split_item=2, group_type=0),
+    "experts": lambda: torch_npu.npu_moe_compute_expert_tokens(new(4), 2),
+    "rows": lambda: torch_npu.npu_moe_finalize_routing(
+        new(4, 2), None, None, None, new(2, 2), long(0, 9, 2, 3).int(), None, 2),
+    "no x": lambda: torch_npu.npu_grouped_matmul(
+        [], [new(2, 2, 2)], group_list=long(2, 4), split_item=2, group_type=0),
+}
+out = {}
+for name, call in CALLS.items():
+    try: call(); out[name] = "nothing"
+    except Exception as error: out[name] = [type(error).__name__, str(error).splitlines()[0]]
+print(json.dumps(out))
+"""
+
+
+def test_arguments_that_do_not_fit_are_an_error_of_the_operator(python: Run) -> None:
+    done = python(SCHEMA_FITS_AND_ARGUMENTS_DO_NOT)
+    assert done.returncode == 0, done.stderr
+    for name, found in json.loads(done.stdout).items():
+        assert found[0] == "RuntimeError", (name, found)
+        assert found[1].startswith("npu_"), (name, found)

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -21,11 +23,22 @@ from ...reporting import report
 from ..cache import check_owner, is_finished, publish, work_folder
 from .extension import Extension
 
-__all__ = ["NAME", "PREBUILT", "SOURCES", "compiler", "key", "library", "load"]
+__all__ = ["DEVICE", "NAME", "PREBUILT", "SOURCES", "Module", "compile_once", "compiler", "key", "library", "load"]
 
 NAME = "verl_npu_virtual_C"
 SOURCES = Path(__file__).parent / "csrc"
 PREBUILT = Path(__file__).parent / "prebuilt"
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """An extension of Python that is compiled against the installed torch."""
+
+    name: str
+    sources: Path
+
+
+DEVICE = Module(NAME, SOURCES)
 FLAGS = ("-O1", "-finline-small-functions", "-g0", "-Wall", "-Wno-unused-parameter")
 SECONDS = 30  # what is announced: measured on two cores
 PATIENCE = 900.0  # how long to wait for another process that compiles
@@ -42,31 +55,32 @@ def key(torch_version: str, sources: Path = SOURCES) -> str:
     return f"torch{torch_version}-{abi}-{platform.machine()}-{digest.hexdigest()[:16]}"
 
 
-def library(torch_version: str, cache: Path) -> Path:
-    """The path of the compiled device, which is shipped with the package, cached, or compiled now.
+def library(torch_version: str, cache: Path, module: Module = DEVICE) -> Path:
+    """The path of a compiled module, which is shipped with the package, cached, or compiled now.
 
     Raises:
         BuildError: no compiler, no ninja, the compiler failed, or another process has been compiling for 15 minutes.
     """
-    name = key(torch_version)
-    shipped = PREBUILT / name / f"{NAME}.so"
+    name = key(torch_version, module.sources)
+    shipped = PREBUILT / name / f"{module.name}.so"
     if shipped.is_file():
         return shipped
-    cached = cache / name / f"{NAME}.so"
+    cached = cache / name / f"{module.name}.so"
     if not is_finished(cached):
-        _compile_once(cached)
+        compile_once(cached, lambda target: _compile(target, module))
     check_owner(cached)
     return cached
 
 
 def load(path: Path) -> Extension:
-    """Import the compiled device.
+    """Import a compiled module.
 
     Raises:
         BuildError: the file is not a library that this torch can load.
     """
-    loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
-    spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
+    name = path.stem
+    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None:
         raise _unloadable(path, "a file of another kind")
     try:
@@ -74,7 +88,7 @@ def load(path: Path) -> Extension:
         loader.exec_module(module)
     except ImportError as error:
         raise _unloadable(path, str(error)) from error
-    sys.modules[NAME] = module
+    sys.modules[name] = module
     return cast("Extension", module)
 
 
@@ -105,7 +119,12 @@ def compiler() -> str:
     )
 
 
-def _compile_once(target: Path) -> None:
+def compile_once(target: Path, make: Callable[[Path], None]) -> None:
+    """Have `make` put a library at `target`, in one process of all that want it.
+
+    Raises:
+        BuildError: it failed, the folder cannot be written to, or another process has been at it for 15 minutes.
+    """
     try:
         from filelock import FileLock, Timeout
     except ModuleNotFoundError as error:
@@ -114,7 +133,7 @@ def _compile_once(target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(target.parent / "lock", timeout=PATIENCE):
             if not is_finished(target):
-                _compile(target)
+                make(target)
     except OSError as error:
         raise BuildError(
             subject=f"compiling {target}",
@@ -131,7 +150,7 @@ def _compile_once(target: Path) -> None:
         ) from error
 
 
-def _compile(target: Path) -> None:
+def _compile(target: Path, module: Module) -> None:
     cxx = compiler()
     missing = [name for name in ("ninja", "setuptools") if not _available(name)]
     if missing:
@@ -142,14 +161,14 @@ def _compile(target: Path) -> None:
         # In a process of its own: the build tools take seconds to import, and what they load here would register
         # twice.
         result = subprocess.run(
-            [sys.executable, "-m", "verl_npu.virtual.device.compiling", str(work)],
+            [sys.executable, "-m", "verl_npu.virtual.device.compiling", module.name, str(module.sources), str(work)],
             env=_clean_environment(cxx),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
         )
-        built = work / f"{NAME}.so"
+        built = work / f"{module.name}.so"
         if result.returncode != 0 or not built.is_file():
             log = target.parent / "build.log"
             log.write_text(result.stdout)

@@ -1,4 +1,4 @@
-"""`python -m verl_npu.virtual.device.compiling FOLDER`: compile csrc/ there.
+"""`python -m verl_npu.virtual.device.compiling NAME SOURCES FOLDER`: compile the sources into a module there.
 
 `build` runs it in a process of its own.
 """
@@ -17,24 +17,24 @@ _OPERATORS = "torch/library.h"
 
 def units(sources: Path) -> dict[str, list[Path]]:
     """What is compiled together: the sources that register operators, and all others."""
-    found: dict[str, list[Path]] = {"operators": [], "runtime": []}
+    found: dict[str, list[Path]] = {}
     for source in sorted(sources.glob("*.cpp")):
-        found["operators" if _OPERATORS in source.read_text() else "runtime"].append(source)
+        found.setdefault("operators" if _OPERATORS in source.read_text() else "runtime", []).append(source)
     return found
 
 
-def main(folder: str) -> None:
-    """Compile `verl_npu_virtual_C.so` into `folder`."""
+def main(name: str, sources: str, folder: str) -> None:
+    """Compile `name.so` into `folder`."""
     from torch.utils import cpp_extension
 
     written = []
-    for name, sources in units(build.SOURCES).items():
-        unit = Path(folder) / f"{name}.cpp"
-        unit.write_text("".join(f'#include "{source}"\n' for source in sources))
+    for title, files in units(Path(sources)).items():
+        unit = Path(folder) / f"{title}.cpp"
+        unit.write_text("".join(f'#include "{file}"\n' for file in files))
         written.append(str(unit))
     os.environ.setdefault("MAX_JOBS", str(len(written)))
     cpp_extension.load(
-        build.NAME,
+        name,
         written,
         extra_cflags=list(build.FLAGS),
         build_directory=folder,
@@ -43,4 +43,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

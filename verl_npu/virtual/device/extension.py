@@ -9,6 +9,8 @@ from ... import environment
 from ...errors import TorchError
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     import torch
     from torch.distributed import Backend
 
@@ -18,8 +20,9 @@ __all__ = ["Extension", "extension", "hold", "is_loaded"]
 class Extension(Protocol):
     """The functions of the compiled module. A device is its number among those that this process sees."""
 
-    HcclBackend: Callable[[int, int, Backend], Backend]
-    """Makes a process group's backend of a rank, a size, and the gloo backend that moves the data."""
+    HcclBackend: Callable[[int, int, Backend, timedelta], Backend]
+    """Makes a process group's backend of a rank, a size, the gloo backend that moves the data, and the timeout after
+    which the watchdog ends the process."""
 
     def configure(self, installed: int) -> None:
         """Set how many NPUs the machine has. Called once, before anything else."""

@@ -108,7 +108,7 @@ def _create(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
     compiled = extension()
     # While the first group is made there is no other: its ranks are the program's.
     compiled.set_rank(torch.distributed.get_rank() if torch.distributed.is_initialized() else rank)
-    return compiled.HcclBackend(rank, size, gloo)
+    return compiled.HcclBackend(rank, size, gloo, timeout)
 
 
 def _transport(gloo: _Gloo) -> object:

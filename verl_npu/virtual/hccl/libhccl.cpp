@@ -4,139 +4,20 @@
 //
 // Every rank is connected to every other. A call returns when it is done; streams have no order to enforce. Copies that
 // are delayed (VERL_NPU_VIRTUAL_COPIES) are not waited for.
-#include <arpa/inet.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <random>
-#include <utility>
 #include <vector>
+
+#include "rendezvous.h"
+#include "wire.h"
 
 namespace {
 
-enum Result { kSuccess = 0, kPara = 1, kPtr = 2, kNotSupported = 5, kSyscall = 8, kTimeout = 9, kConnect = 11, kTransfer = 13 };
 enum Op { kSum = 0, kProd = 1, kMax = 2, kMin = 3 };
 
 constexpr size_t kRootInfoBytes = 4108;
-constexpr char kMagic[8] = "verlnpu";
-
-// What HcclGetRootInfo hands out: where its process listens.
-struct Root {
-  char magic[8];
-  uint64_t id;
-  uint32_t address;  // as in sockaddr_in
-  uint16_t port;
-};
-
-struct Failure {
-  Result result;
-};
-
-int seconds(const char* name, int usual) {
-  const char* text = std::getenv(name);
-  const int value = text == nullptr ? 0 : std::atoi(text);
-  return value > 0 ? value : usual;
-}
-
-class Socket {
- public:
-  explicit Socket(int fd) : fd_(fd) {
-    if (fd < 0) throw Failure{kSyscall};
-  }
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Socket() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int fd() const { return fd_; }
-
-  void patience(int seconds) const {
-    const timeval time{seconds, 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
-    setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time));
-    const int on = 1;
-    setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  }
-  void write(const void* data, size_t size) const {
-    const auto* at = static_cast<const char*>(data);
-    while (size > 0) {
-      const auto done = send(fd_, at, size, MSG_NOSIGNAL);
-      if (done < 0 && errno == EINTR) continue;
-      if (done <= 0) throw Failure{errno == EAGAIN || errno == EWOULDBLOCK ? kTimeout : kTransfer};
-      at += done;
-      size -= static_cast<size_t>(done);
-    }
-  }
-  void read(void* data, size_t size) const {
-    auto* at = static_cast<char*>(data);
-    while (size > 0) {
-      const auto done = recv(fd_, at, size, 0);
-      if (done < 0 && errno == EINTR) continue;
-      if (done == 0) throw Failure{kTransfer};
-      if (done < 0) throw Failure{errno == EAGAIN || errno == EWOULDBLOCK ? kTimeout : kTransfer};
-      at += done;
-      size -= static_cast<size_t>(done);
-    }
-  }
-
- private:
-  int fd_;
-};
-
-sockaddr_in own_address() {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  const char* host = std::getenv("HCCL_IF_IP");  // HCCL's own variable; loopback unless it is set
-  if (inet_pton(AF_INET, host == nullptr ? "127.0.0.1" : host, &address.sin_addr) != 1) throw Failure{kPara};
-  return address;
-}
-
-struct Listener {
-  Socket socket{::socket(AF_INET, SOCK_STREAM, 0)};
-  sockaddr_in address = own_address();
-
-  Listener() {
-    socklen_t length = sizeof(address);
-    auto* where = reinterpret_cast<sockaddr*>(&address);
-    if (bind(socket.fd(), where, length) != 0 || listen(socket.fd(), 1024) != 0 || getsockname(socket.fd(), where, &length) != 0)
-      throw Failure{kSyscall};
-    socket.patience(seconds("HCCL_CONNECT_TIMEOUT", 120));
-  }
-  Socket accept_one() const {
-    const int fd = accept(socket.fd(), nullptr, nullptr);
-    if (fd < 0) throw Failure{errno == EAGAIN || errno == EWOULDBLOCK ? kTimeout : kConnect};
-    Socket made(fd);
-    made.patience(seconds("HCCL_CONNECT_TIMEOUT", 120));
-    return made;
-  }
-};
-
-Socket connect_to(const sockaddr_in& address) {
-  Socket made(::socket(AF_INET, SOCK_STREAM, 0));
-  made.patience(seconds("HCCL_CONNECT_TIMEOUT", 120));
-  if (connect(made.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) throw Failure{kConnect};
-  return made;
-}
-
-struct Comm {
-  uint32_t rank, size;
-  std::map<uint32_t, Socket> peers;
-};
-
-std::mutex g_mutex;
-std::map<uint64_t, std::unique_ptr<Listener>> g_roots;  // of the root infos that this process handed out
 
 size_t bytes_of(int type) {
   switch (type) {
@@ -232,61 +113,6 @@ void all_reduce(const Comm& comm, const void* from, void* into, size_t count, in
   broadcast(comm, into, size, 0);
 }
 
-std::unique_ptr<Comm> join(uint32_t size, const Root& root, uint32_t rank) {
-  auto comm = std::make_unique<Comm>(Comm{rank, size, {}});
-  std::unique_ptr<Listener> hub;
-  {
-    std::lock_guard<std::mutex> lock(g_mutex);
-    if (const auto found = g_roots.find(root.id); found != g_roots.end()) {
-      hub = std::move(found->second);
-      g_roots.erase(found);
-    }
-  }
-  struct Greeting {
-    uint64_t id;
-    uint32_t rank;
-    sockaddr_in address;
-  };
-  // The root's process tells everybody where the others listen; then each connects to the ranks below its own.
-  Listener own;
-  std::vector<Greeting> all(size);
-  Greeting mine{root.id, rank, own.address};
-  if (hub != nullptr) {
-    std::vector<Socket> callers;
-    all.at(rank) = mine;
-    while (callers.size() + 1 < size) {
-      auto caller = hub->accept_one();
-      Greeting heard{};
-      caller.read(&heard, sizeof(heard));
-      if (heard.id != root.id || heard.rank >= size) throw Failure{kPara};
-      all[heard.rank] = heard;
-      callers.push_back(std::move(caller));
-    }
-    for (const auto& caller : callers) caller.write(all.data(), size * sizeof(Greeting));
-  } else {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = root.address;
-    address.sin_port = root.port;
-    const auto call = connect_to(address);
-    call.write(&mine, sizeof(mine));
-    call.read(all.data(), size * sizeof(Greeting));
-  }
-  for (uint32_t other = 0; other < rank; ++other) {
-    auto peer = connect_to(all[other].address);
-    peer.write(&rank, sizeof(rank));
-    comm->peers.emplace(other, std::move(peer));
-  }
-  while (comm->peers.size() + 1 < size) {
-    auto peer = own.accept_one();
-    uint32_t other = 0;
-    peer.read(&other, sizeof(other));
-    comm->peers.emplace(other, std::move(peer));
-  }
-  for (const auto& [other, peer] : comm->peers) peer.patience(seconds("HCCL_EXEC_TIMEOUT", 1836));
-  return comm;
-}
-
 template <typename Body>
 int guarded(const Body& body) {
   try {
@@ -331,17 +157,9 @@ const char* HcclGetErrorString(int code) {
 int HcclGetRootInfo(void* info) {
   return guarded([&] {
     if (info == nullptr) throw Failure{kPtr};
-    auto listener = std::make_unique<Listener>();
-    std::random_device random;
-    Root root{};
-    std::memcpy(root.magic, kMagic, sizeof(kMagic));
-    root.id = (static_cast<uint64_t>(random()) << 32) | random();
-    root.address = listener->address.sin_addr.s_addr;
-    root.port = listener->address.sin_port;
+    const auto root = open_root();
     std::memset(info, 0, kRootInfoBytes);
     std::memcpy(info, &root, sizeof(root));
-    std::lock_guard<std::mutex> lock(g_mutex);
-    g_roots[root.id] = std::move(listener);
   });
 }
 

@@ -12,7 +12,7 @@ from ...errors import BuildError
 from ..cache import check_owner, is_finished, publish
 from ..device import build
 
-__all__ = ["NAME", "SOURCE", "library"]
+__all__ = ["NAME", "SOURCE", "library", "sources"]
 
 NAME = "libhccl.so"
 SOURCE = Path(__file__).parent / "libhccl.cpp"
@@ -25,9 +25,8 @@ def library(cache: Path) -> Path:
     Raises:
         BuildError: there is no compiler, or it failed.
     """
-    key = (
-        f"hccl-{platform.machine()}-{hashlib.sha256(' '.join(FLAGS).encode() + SOURCE.read_bytes()).hexdigest()[:16]}"
-    )
+    text = b"".join(path.read_bytes() for path in sources())
+    key = f"hccl-{platform.machine()}-{hashlib.sha256(' '.join(FLAGS).encode() + text).hexdigest()[:16]}"
     shipped = build.PREBUILT / key / NAME
     if shipped.is_file():
         return shipped
@@ -48,3 +47,8 @@ def library(cache: Path) -> Path:
         publish(fresh, target)
     check_owner(target)
     return target
+
+
+def sources() -> list[Path]:
+    """Every file that the library is compiled from."""
+    return [SOURCE, *sorted(SOURCE.parent.glob("*.h"))]

@@ -134,6 +134,11 @@ def _refuse_unwritten(given: Mapping[str, object]) -> None:
 def _ends(group_list: Tensor | Sequence[int] | None, kind: int, extent: int) -> list[int]:
     if group_list is None:
         raise RuntimeError("npu_grouped_matmul: group_type 0 and 2 need a group_list")
+    if isinstance(group_list, Tensor) and group_list.dim() != 1:
+        raise RuntimeError(
+            f"npu_grouped_matmul: group_list must have one dimension with group_list_type {kind}, but its shape is "
+            f"{tuple(group_list.shape)}"
+        )
     numbers = [int(n) for n in (group_list.tolist() if isinstance(group_list, Tensor) else group_list)]
     if kind not in (0, 1):
         raise RuntimeError(f"npu_grouped_matmul: group_list_type must be 0, 1 or 2, but got {kind}")

@@ -156,6 +156,15 @@ def npu_moe_finalize_routing(
 
 
 def npu_moe_compute_expert_tokens(sorted_expert_for_source_row: Tensor, num_expert: int) -> Tensor:
-    """Where each expert's rows end, int32 [num_expert], from the experts of the sorted rows."""
+    """Where each expert's rows end, int32 [num_expert], from the experts of the sorted rows.
+
+    Raises:
+        RuntimeError: experts that are no whole numbers.
+    """
+    dtype = sorted_expert_for_source_row.dtype
+    if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        raise RuntimeError(
+            f"npu_moe_compute_expert_tokens: sorted_expert_for_source_row must be int32, but is {dtype}"
+        )
     experts = torch.arange(num_expert, device=sorted_expert_for_source_row.device)
     return torch.searchsorted(sorted_expert_for_source_row.long(), experts, right=True).to(torch.int32)

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, TypedDict
 
 from packaging.version import Version
 
+from .restrictions import of_operator
+
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["RECORDED", "of_version", "register", "versions"]
+__all__ = ["RECORDED", "by_name", "of_version", "register", "versions"]
 
 Operator = Callable[..., object]
 
@@ -31,6 +33,8 @@ class _Recorded(TypedDict):
 
 
 RECORDED = Path(__file__).with_name("schemas.json")
+# What Python and torch raise for arguments that an operator would refuse by itself.
+_REFUSED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _libraries: list[torch.library.Library] = []  # a library that is dropped takes its operators along
 
 
@@ -74,11 +78,13 @@ def register(functions: Mapping[str, Operator], version: str) -> dict[str, Opera
         for text in texts:
             library.define(text)
             schema = torch._C.parse_schema(f"npu::{text}")
-            library.impl(text.partition("(")[0], _by_name(functions[name], schema), "CompositeImplicitAutograd")
+            implementation = by_name(_guarded(name, functions[name], version), schema)
+            library.impl(text.partition("(")[0], implementation, "CompositeImplicitAutograd")
     return {name: getattr(torch.ops.npu, name) for name in offered}
 
 
-def _by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
+def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
+    """Let a function be called as torch calls the kernel of an operator with this schema."""
     # torch leaves out arguments that are the schema's defaults. In some versions those are not our function's.
     names = [argument.name for argument in schema.arguments]
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
@@ -88,5 +94,22 @@ def _by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
         results = function(**{**defaults, **dict(zip(names, args, strict=False)), **options})
         # Later versions have more results, behind those of the earlier ones.
         return results[: len(schema.returns)] if isinstance(results, tuple) else results
+
+    return call
+
+
+def _guarded(name: str, function: Operator, version: str) -> Operator:
+    restrictions = of_operator(name, version)
+
+    @functools.wraps(function)
+    def call(**given: object) -> object:
+        for restriction in restrictions:
+            if restriction.applies(given):
+                raise RuntimeError(f"{name}: {restriction.message}")
+        try:
+            return function(**given)
+        except _REFUSED as error:
+            # A program that catches what an operator raises must find it here as well.
+            raise RuntimeError(f"{name}: the arguments do not fit: {error}") from error
 
     return call

@@ -24,6 +24,10 @@ def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | 
         return list(by_head)
     if len(lengths) == 1:
         lengths = list(lengths) * by_head.shape[0]
+    if len(lengths) != by_head.shape[0]:
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: {len(lengths)} lengths for a batch of {by_head.shape[0]}"
+        )
     return [sequence[:, :length] for sequence, length in zip(by_head, lengths, strict=True)]
 
 
@@ -43,6 +47,11 @@ def cached(cache: Tensor, table: Tensor, size: int, heads: int, lengths: list[in
     if blocks.shape[2] != size:
         raise RuntimeError(
             f"npu_fused_infer_attention_score: block_size is {size}, but blocks have {blocks.shape[2]} rows"
+        )
+    if table.dim() != 2 or table.shape[0] != len(lengths):
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: block_table must be [{len(lengths)}, blocks], one row of each "
+            f"sequence, but its shape is {tuple(table.shape)}"
         )
     found = []
     for row, length in zip(table, lengths, strict=True):

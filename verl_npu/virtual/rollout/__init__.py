@@ -10,7 +10,7 @@ from types import ModuleType
 
 from ... import environment
 from ...errors import RolloutError
-from ..device.extension import is_loaded
+from ..simulated import loaded
 
 __all__ = ["NAME", "register_replica", "register_rollout"]
 
@@ -51,7 +51,7 @@ def register_replica(replica: ModuleType) -> None:
 
 
 def _only_virtual() -> None:
-    if not is_loaded():
+    if not loaded():
         raise RolloutError(
             subject="the virtual rollout engine",
             expected="virtual NPUs in this process",

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
+import os
 import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from ....ascend import timeouts
+from ....ascend.timeouts import Timeouts
 from ....errors import GroupError
+from ....reporting import warn
+from ..settings import WAIT_LONGER
 from .store import Store
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup
 
-__all__ = ["Work", "broadcast", "connect", "destroy", "prove", "wait_for_device"]
+__all__ = ["Work", "broadcast", "connect", "destroy", "group_timeout", "prove", "wait_for_device"]
 
 BACKEND = "hccl"
 
@@ -37,6 +43,7 @@ class Work(Protocol):
 def connect(name: str, store: Store, rank: int, movers: Sequence[int], timeout: float) -> ProcessGroup:
     """Make a process group over `movers` beside the default one, whether or not there is a default one.
 
+    `timeout` is how many seconds the ranks wait for each other; the group's own is longer (`group_timeout`).
     torch has no public function for ranks that are not all of the default group; this internal one serves
     `init_process_group` and `new_group` themselves, and RL frameworks call it for this purpose.
     """
@@ -54,11 +61,28 @@ def connect(name: str, store: Store, rank: int, movers: Sequence[int], timeout: 
         Backend(BACKEND),
         PrefixStore(BACKEND, store),
         group_name=f"verl_npu/weight_sync/{name}/{next(_numbers)}",
-        timeout=timedelta(seconds=timeout),
+        timeout=timedelta(seconds=group_timeout(timeout, Timeouts.read(os.environ))),
         **arguments,
     )
     c10d._world.pg_group_ranks[communicator] = {mover: mover for mover in range(len(movers))}
     return communicator
+
+
+def group_timeout(timeout: float, hccl: Timeouts) -> float:
+    """Return the timeout in seconds for a process group in which the ranks wait `timeout` seconds for each other.
+
+    After it torch_npu's watchdog ends the whole process, while after ours every rank gets an error that says who is
+    missing. So it must be longer than all that we may wait for one broadcast: the wait for the one before it, its own
+    and the one for the NPU. It must also be longer than HCCL's, after which HCCL writes down what it was waiting for.
+    """
+    if timeout >= hccl.execution:
+        warn(
+            f"the ranks of a weight sync wait {timeout:g} s for each other, but HCCL gives up after "
+            f"{timeouts.EXECUTION}={hccl.execution:g} s and then names no rank: set {WAIT_LONGER} to less, or "
+            f"{timeouts.EXECUTION} to more"
+        )
+    least = 3 * timeout + 60
+    return least if math.isinf(hccl.execution) else max(least, hccl.connect + hccl.execution + 60)
 
 
 def destroy(communicator: ProcessGroup) -> None:

@@ -57,6 +57,31 @@ std::function<void()> dividing(const c10d::ReduceOp& op, Tensors outputs, int si
   };
 }
 
+// The elements as they lie in memory: HCCL counts them and knows no shapes.
+at::Tensor flat(const at::Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor.view({-1}) : tensor.as_strided({tensor.numel()}, {1});
+}
+
+Tensors flat(const Tensors& tensors) {
+  Tensors out;
+  out.reserve(tensors.size());
+  for (const auto& tensor : tensors) out.push_back(flat(tensor));
+  return out;
+}
+
+void check_gathered(const at::Tensor& output, const at::Tensor& input, int size) {
+  TORCH_CHECK(input.dtype() == output.dtype(), "output tensor must have the same type as input tensor");
+  TORCH_CHECK(input.numel() * size == output.numel(), "output tensor size must be equal to world_size times input tensor size");
+  check_contiguous(Tensors{input, output});
+}
+
+void check_scattered(const char* function, const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op, int size) {
+  check_contiguous(Tensors{input, output});
+  TORCH_CHECK(input.dtype() == output.dtype(), "input tensor must be the same type as the output tensor.");
+  TORCH_CHECK(input.numel() == output.numel() * size, "input tensor must be the same size as output size times world size");
+  check_reduction(function, op, input, /*casts=*/false);
+}
+
 // What gloo reduces for `tensors`, and what is left to do when it has.
 struct Reduction {
   Tensors tensors;
@@ -91,13 +116,24 @@ WorkPtr HcclBackend::run(c10d::OpType type, const char* name, Tensors results, c
   int64_t bytes = 0;
   for (const auto& result : results) bytes += static_cast<int64_t>(result.nbytes());
   const double slow = faults::at_collective(name, bytes);
+  const auto began = Watched::Clock::now();
   std::vector<WorkPtr> inner;
   try {
     inner = start();
   } catch (const std::exception& error) {
     TORCH_CHECK_WITH(DistBackendError, false, where(name, detail), " failed: ", error.what());
   }
-  WorkPtr work = work_of(getRank(), type, std::move(inner), std::move(finish), std::move(results), where(name, detail), slow);
+  auto watched = std::make_shared<Watched>();
+  watched->name = where(name, detail);
+  watched->began = began;
+  watched->not_before = began + std::chrono::duration_cast<Watched::Clock::duration>(std::chrono::duration<double>(slow));
+  watched->timeout = timeout_;
+  // Whether a message has arrived gloo knows only while it is waited for.
+  if (type != c10d::OpType::SEND && type != c10d::OpType::RECV) {
+    for (const auto& each : inner) watched->inner.emplace_back(each);
+    watchdog_.watch(watched);
+  }
+  WorkPtr work = work_of(getRank(), type, std::move(inner), std::move(finish), std::move(results), std::move(watched));
   if (coalescing_) coalesced_.push_back(work);
   return work;
 }
@@ -185,18 +221,19 @@ WorkPtr HcclBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d
 }
 
 WorkPtr HcclBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
-  TORCH_CHECK(input.dtype() == output.dtype(), "output tensor must have the same type as input tensor");
-  TORCH_CHECK(input.numel() * getSize() == output.numel(), "output tensor size must be equal to world_size times input tensor size");
-  check_contiguous(Tensors{input, output});
-  auto out = moved(output);
-  auto in = moved(input);
+  check_gathered(output, input, getSize());
+  auto out = moved(flat(output));
+  auto in = moved(flat(input));
   return run(c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor", {output},
              [&] { return std::vector{gloo_->_allgather_base(out, in, options)}; });
 }
 
 WorkPtr HcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  auto out = moved(outputs);
-  auto in = moved(inputs);
+  TORCH_CHECK(outputs.size() == inputs.size(), where("all_gather_into_tensor_coalesced", ""), ": ", outputs.size(), " outputs for ",
+              inputs.size(), " inputs");
+  for (size_t i = 0; i < inputs.size(); ++i) check_gathered(outputs[i], inputs[i], getSize());
+  auto out = moved(flat(outputs));
+  auto in = moved(flat(inputs));
   return run(c10d::OpType::COALESCED, "all_gather_into_tensor_coalesced", outputs, [&] {
     std::vector<WorkPtr> works;
     for (size_t i = 0; i < out.size(); ++i) works.push_back(gloo_->_allgather_base(out[i], in[i], options));
@@ -249,12 +286,9 @@ WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const
 }
 
 WorkPtr HcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  check_contiguous(input);
-  TORCH_CHECK(input.dtype() == output.dtype(), "input tensor must be the same type as the output tensor.");
-  TORCH_CHECK(input.numel() == output.numel() * getSize(), "input tensor must be the same size as output size times world size");
-  check_reduction("_reduce_scatter_base", options.reduceOp, input, /*casts=*/false);
-  Reduction reduction({output}, options.reduceOp, getSize());
-  auto in = reducible_by_gloo(lent_alias(input));
+  check_scattered("_reduce_scatter_base", output, input, options.reduceOp, getSize());
+  Reduction reduction({flat(output)}, options.reduceOp, getSize());
+  auto in = reducible_by_gloo(lent_alias(flat(input)));
   auto o = options;
   o.reduceOp = summing(options.reduceOp);
   return run(c10d::OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", {output},
@@ -262,9 +296,11 @@ WorkPtr HcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
 }
 
 WorkPtr HcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  for (const auto& input : inputs) check_reduction("reduce_scatter_tensor_coalesced", options.reduceOp, input, /*casts=*/false);
-  Reduction reduction(outputs, options.reduceOp, getSize());
-  auto in = aliases(inputs);
+  const char* name = "reduce_scatter_tensor_coalesced";
+  TORCH_CHECK(outputs.size() == inputs.size(), where(name, ""), ": ", outputs.size(), " outputs for ", inputs.size(), " inputs");
+  for (size_t i = 0; i < inputs.size(); ++i) check_scattered(name, outputs[i], inputs[i], options.reduceOp, getSize());
+  Reduction reduction(flat(outputs), options.reduceOp, getSize());
+  auto in = aliases(flat(inputs));
   for (auto& tensor : in) tensor = reducible_by_gloo(tensor);
   auto o = options;
   o.reduceOp = summing(options.reduceOp);

@@ -1,6 +1,8 @@
 // The c10d backend `hccl`, simulated over gloo on the aliases of the NPU tensors.
 #pragma once
 
+#include "watchdog.h"
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <functional>
@@ -15,14 +17,19 @@ class HcclBackend final : public c10d::Backend {
   using TensorLists = std::vector<Tensors>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  HcclBackend(int rank, int size, c10::intrusive_ptr<c10d::Backend> gloo) : Backend(rank, size), gloo_(std::move(gloo)) {}
+  HcclBackend(int rank, int size, c10::intrusive_ptr<c10d::Backend> gloo, std::chrono::milliseconds timeout)
+      : Backend(rank, size), gloo_(std::move(gloo)), timeout_(timeout) {}
 
   const std::string getBackendName() const override { return "hccl"; }
+  void shutdown() { watchdog_.stop(); }              // overrides, from torch 2.6 on
   bool supportsCoalescing() const { return true; }  // overrides, from torch 2.6 on
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 #if __has_include(<torch/headeronly/version.h>)
-  void setTimeout(std::chrono::milliseconds timeout) override { gloo_->setTimeout(timeout); }
+  void setTimeout(std::chrono::milliseconds timeout) override {
+    timeout_ = timeout;
+    gloo_->setTimeout(timeout);
+  }
 #endif
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
@@ -58,6 +65,8 @@ class HcclBackend final : public c10d::Backend {
   std::string where(const char* name, const std::string& detail) const;
 
   c10::intrusive_ptr<c10d::Backend> gloo_;
+  std::chrono::milliseconds timeout_;
+  Watchdog watchdog_;
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;
 };

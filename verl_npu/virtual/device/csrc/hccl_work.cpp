@@ -2,11 +2,11 @@
 
 #include "alias.h"
 #include "runtime.h"
+#include "watchdog.h"
 
 #include <ATen/core/jit_type.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include <chrono>
 #include <mutex>
 #include <thread>
 
@@ -16,16 +16,14 @@ namespace {
 // What a caller waits for. Gloo's own error says what broke; this adds whose operation it was.
 class HcclWork final : public c10d::Work {
  public:
-  HcclWork(int rank, c10d::OpType type, Works inner, std::function<void()> finish, std::vector<at::Tensor> results, std::string where,
-           double slow)
-      : Work(rank, type), inner_(std::move(inner)), finish_(std::move(finish)), results_(std::move(results)), where_(std::move(where)) {
-    not_before_ = Time::now() + std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(slow));
-  }
+  HcclWork(int rank, c10d::OpType type, Works inner, std::function<void()> finish, std::vector<at::Tensor> results,
+           std::shared_ptr<const Watched> watched)
+      : Work(rank, type), inner_(std::move(inner)), finish_(std::move(finish)), results_(std::move(results)), watched_(std::move(watched)) {}
 
   bool isCompleted() override {
     for (const auto& work : inner_)
       if (!work->isCompleted()) return false;
-    return Time::now() >= not_before_;
+    return Watched::Clock::now() >= watched_->not_before;
   }
 
   bool wait(std::chrono::milliseconds timeout) override {
@@ -33,10 +31,11 @@ class HcclWork final : public c10d::Work {
     if (waited_) return true;
     try {
       for (const auto& work : inner_) work->wait(timeout);
-      std::this_thread::sleep_until(not_before_);
+      std::this_thread::sleep_until(watched_->not_before);
       if (finish_) finish_();
     } catch (const std::exception& error) {
-      TORCH_CHECK_WITH(DistBackendError, false, where_, " failed: ", error.what());
+      take_down_if_overdue(*watched_);
+      TORCH_CHECK_WITH(DistBackendError, false, watched_->name, " failed: ", error.what());
     }
     waited_ = true;
     free_dropped();
@@ -71,13 +70,10 @@ class HcclWork final : public c10d::Work {
   }
 
  private:
-  using Time = std::chrono::steady_clock;
-
   Works inner_;
-  Time::time_point not_before_;  // a slow link (faults.h)
   std::function<void()> finish_;
   std::vector<at::Tensor> results_;
-  std::string where_;
+  std::shared_ptr<const Watched> watched_;
   std::mutex wait_mutex_;
   bool waited_ = false;
 };
@@ -104,8 +100,8 @@ class CoalescedWork final : public c10d::Work {
 }  // namespace
 
 c10::intrusive_ptr<c10d::Work> work_of(int rank, c10d::OpType type, Works inner, std::function<void()> finish,
-                                       std::vector<at::Tensor> results, std::string where, double slow) {
-  return c10::make_intrusive<HcclWork>(rank, type, std::move(inner), std::move(finish), std::move(results), std::move(where), slow);
+                                       std::vector<at::Tensor> results, std::shared_ptr<const Watched> watched) {
+  return c10::make_intrusive<HcclWork>(rank, type, std::move(inner), std::move(finish), std::move(results), std::move(watched));
 }
 
 c10::intrusive_ptr<c10d::Work> coalesced_work(int rank, Works works) {

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,12 @@ namespace verl_npu {
 
 using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
+struct Watched;
+
 // One operation: `inner` are gloo's, `finish` runs once after they have succeeded, `results` are the NPU tensors that it
-// fills, `where` names it in errors; it is not over for `slow` seconds (faults.h).
+// fills, `watched` is what the watchdog sees of it, whose name is used in errors.
 c10::intrusive_ptr<c10d::Work> work_of(int rank, c10d::OpType type, Works inner, std::function<void()> finish,
-                                       std::vector<at::Tensor> results, std::string where, double slow);
+                                       std::vector<at::Tensor> results, std::shared_ptr<const Watched> watched);
 
 // Several operations that were issued together.
 c10::intrusive_ptr<c10d::Work> coalesced_work(int rank, Works works);

@@ -8,6 +8,7 @@
 #include "hccl.h"
 #include "runtime.h"
 
+#include <pybind11/chrono.h>
 #include <torch/csrc/python_headers.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -84,5 +85,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("move_storage", &move_storage, "Moves an NPU tensor's storage into the memory of a CPU tensor's.");
 
   py::class_<HcclBackend, c10d::Backend, c10::intrusive_ptr<HcclBackend>>(m, "HcclBackend")
-      .def(py::init<int, int, c10::intrusive_ptr<c10d::Backend>>());
+      .def(py::init<int, int, c10::intrusive_ptr<c10d::Backend>, std::chrono::milliseconds>());
 }

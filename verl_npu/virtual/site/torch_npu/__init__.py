@@ -24,6 +24,11 @@ multiprocessing.reductions.install()
 if torch.distributed.is_available():
     from torch_npu import distributed  # noqa: F401
 
+
+def _autoload() -> None:
+    """What the entry point of an installed torch_npu names, which this one hides."""
+
+
 # Dtypes that the device's Tensor methods leave alone, as in torch_npu.
 unsupported_dtype = [torch.quint8, torch.quint4x2, torch.quint2x4, torch.qint32, torch.qint8]
 

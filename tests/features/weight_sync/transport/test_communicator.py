@@ -1,0 +1,74 @@
+"""The process group that moves weights: its watchdog must never be faster than our own error."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_npu import reporting
+from verl_npu.ascend.timeouts import Timeouts
+from verl_npu.features.weight_sync.transport.communicator import group_timeout
+
+from ..ranks import Run
+
+
+@given(
+    st.floats(1e-6, 1 << 20),
+    st.none() | st.integers(0, 20_000).map(str) | st.text(max_size=5),
+    st.none() | st.integers(120, 7200).map(str),
+)
+def test_the_group_waits_longer_than_its_ranks_and_than_hccl(
+    timeout: float, execution: str | None, connect: str | None
+) -> None:
+    variables = {"HCCL_EXEC_TIMEOUT": execution, "HCCL_CONNECT_TIMEOUT": connect}
+    hccl = Timeouts.read({name: text for name, text in variables.items() if text is not None})
+    found = group_timeout(timeout, hccl)
+    assert found > 3 * timeout
+    assert hccl.execution == float("inf") or found > hccl.execution + hccl.connect
+
+
+def test_a_rank_that_waits_longer_than_hccl_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    reporting._said.clear()
+    group_timeout(600.0, Timeouts(connect=120, execution=300))
+    assert "HCCL gives up after HCCL_EXEC_TIMEOUT=300 s" in capsys.readouterr().err
+    group_timeout(600.0, Timeouts.read({}))
+    assert capsys.readouterr().err == ""
+
+
+# The engine of rank 1 hangs in the middle of a sync, for longer than the others wait.
+HUNG = """
+from verl_npu.features.weight_sync.transport import communicator
+if os.environ["RELATION"] == "same":
+    communicator.group_timeout = lambda timeout, hccl: timeout
+given = {f"layer.{i}.weight": torch.full((256, 256), float(i), device=DEVICE) for i in range(16)}
+group, engine = meet(), Engine()
+def load(weights, true=engine.load):
+    if engine.loads == 2: time.sleep(TIMEOUT + 6)
+    true(weights)
+engine.load = load
+begin = time.monotonic()
+try:
+    sync(group, given, engine, Settings(bucket_bytes=1 << 19))
+except WeightSyncError as error:
+    tell(error=str(error), seconds=time.monotonic() - begin)
+"""
+
+
+@pytest.mark.virtual
+def test_an_engine_that_hangs_is_an_error_on_every_rank(run_ranks: Run, tmp_path: Path) -> None:
+    ended = run_ranks(HUNG, tmp_path, LIMIT="4", RELATION="mended")
+    assert [rank.status for rank in ended] == [0, 0], ended[0].output + ended[1].output
+    assert "rank 1 (" in ended[0].facts["error"]
+    assert "weight sync 1 of group 'weights'" in ended[1].facts["error"]
+    assert all(rank.facts["seconds"] < 40 for rank in ended)
+
+
+@pytest.mark.virtual
+def test_a_group_that_waits_no_longer_than_its_ranks_would_lose_the_process(run_ranks: Run, tmp_path: Path) -> None:
+    ended = run_ranks(HUNG, tmp_path, LIMIT="4", RELATION="same")
+    assert ended[0].status == -signal.SIGABRT
+    assert "we are taking the entire process down" in ended[0].output

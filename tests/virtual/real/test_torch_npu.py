@@ -1,0 +1,224 @@
+"""The wheel's own torch_npu runs on virtual NPUs, and computes what the CPU computes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ..processes import Run, results, start_ranks
+from .conftest import VERSION
+
+pytestmark = pytest.mark.virtual
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> object:
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def test_every_way_to_import_it_brings_up_the_wheel(real: Run) -> None:
+    for first in ("import torch", "import torch_npu", "import verl_npu, torch", "import transformers, torch"):
+        program = f"""
+            {first}
+            import json, torch, torch_npu
+            from verl_npu import virtual
+            print(json.dumps([virtual.description(), torch.npu.device_count()]))
+        """
+        assert answer(real(program)) == [f"virtual NPUs under torch_npu {VERSION}", 2], first
+
+
+def test_processes_that_it_starts_have_it_too(real: Run) -> None:
+    program = """
+        import json, subprocess, sys, torch
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 2
+            def __getitem__(self, index): return torch.tensor(float(index))
+        child = "import torch; print(torch.ones(2).npu().sum().item())"
+        out = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
+        loader = torch.utils.data.DataLoader(Data(), num_workers=1)
+        print(json.dumps([float(out.stdout), [x.npu().item() for x in loader]]))
+    """
+    assert answer(real(program)) == [2.0, [0.0, 1.0]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_and_its_gradients_are_what_they_are_on_the_cpu(real: Run, dtype: str) -> None:
+    pytest.importorskip("transformers")
+    program = f"""
+        import json, torch
+        from transformers import Qwen2Config, Qwen2ForCausalLM
+        torch.manual_seed(0)
+        config = Qwen2Config(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                             num_attention_heads=4, num_key_value_heads=2)
+        cpu = Qwen2ForCausalLM(config).to(torch.{dtype})
+        npu = Qwen2ForCausalLM(config).to(torch.{dtype})
+        npu.load_state_dict(cpu.state_dict())
+        npu.npu()
+        ids = torch.randint(0, 64, (3, 9))
+        mask = torch.ones_like(ids)
+        mask[0, :4] = 0
+        off = []
+        for model, device in ((cpu, "cpu"), (npu, "npu")):
+            model(ids.to(device), attention_mask=mask.to(device), labels=ids.to(device)).loss.backward()
+        for a, b in zip(cpu.parameters(), npu.parameters()):
+            off.append(((a.grad.float() - b.grad.cpu().float()).norm() / a.grad.float().norm().clamp_min(1e-6)).item())
+        print(json.dumps(max(off)))
+    """
+    # In bfloat16 the wheel's fused attention rounds elsewhere than the CPU's.
+    assert answer(real(program)) < (1e-5 if dtype == "float32" else 0.05)
+
+
+def test_its_own_operators_are_what_the_references_say(real: Run) -> None:
+    program = """
+        import json, torch, torch_npu
+        torch.manual_seed(0)
+        x = torch.randn(4, 16)
+        found = {
+            "swiglu": (torch_npu.npu_swiglu(x.npu()), torch.nn.functional.silu(x[:, :8]) * x[:, 8:]),
+            "rms_norm": (torch_npu.npu_rms_norm(x.npu(), torch.ones(16).npu())[0],
+                         x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)),
+            "dtype_cast": (torch_npu.npu_dtype_cast(x.npu(), torch.float16), x.half()),
+        }
+        leaf = x.npu().requires_grad_()
+        torch_npu.npu_swiglu(leaf).sum().backward()
+        same = x.clone().requires_grad_()
+        (torch.nn.functional.silu(same[:, :8]) * same[:, 8:]).sum().backward()
+        found["swiglu's gradient"] = (leaf.grad, same.grad)
+        print(json.dumps({name: (a.cpu().float() - b.float()).abs().max().item() for name, (a, b) in found.items()}))
+    """
+    found = answer(real(program))
+    assert {name: error for name, error in found.items() if error > 1e-5} == {}
+
+
+def test_the_wheels_own_checks_refuse(real: Run) -> None:
+    program = """
+        import json, torch, torch_npu
+        said = []
+        for call in (lambda: torch.ones(2, device="npu:7"), lambda: torch.ones(2).npu() + torch.ones(2),
+                     lambda: torch_npu.npu_rms_norm(torch.ones(2, 3).npu(), torch.ones(3).npu(), 0.1, 2)):
+            try:
+                call()
+            except (RuntimeError, TypeError) as error:
+                said.append(type(error).__name__)
+        print(json.dumps(said))
+    """
+    assert len(answer(real(program))) == 3
+
+
+def test_an_operator_that_nobody_can_compute_says_so_once(real: Run) -> None:
+    program = """
+        import json, torch, torch_npu
+        for _ in range(2):
+            torch_npu.npu_dynamic_quant(torch.ones(4, 16, dtype=torch.float16).npu())
+        print(json.dumps(None))
+    """
+    done = real(program)
+    assert answer(done) is None
+    assert done.stderr.count("nothing computes it: what it should have written is undefined") == 1
+
+
+def test_random_numbers_follow_the_npus_seed_and_leave_the_cpus_alone(real: Run) -> None:
+    program = """
+        import json, torch
+        def draw():
+            torch.npu.manual_seed(5)
+            return [torch.randn(3, device="npu").tolist(), torch.rand(3, device="npu").tolist(),
+                    torch.randperm(5, device="npu").tolist(),
+                    torch.nn.functional.dropout(torch.ones(8, device="npu")).tolist()]
+        torch.manual_seed(1)
+        expected = torch.rand(3).tolist()
+        torch.manual_seed(1)
+        first, second = draw(), draw()
+        print(json.dumps([first == second, first[0] != first[1], torch.rand(3).tolist() == expected]))
+    """
+    assert answer(real(program)) == [True, True, True]
+
+
+def test_memory_is_counted_and_has_an_end(real: Run) -> None:
+    program = """
+        import json, torch
+        free, total = torch.npu.mem_get_info()
+        kept = torch.empty(64 << 20, dtype=torch.uint8, device="npu")
+        allocated = torch.npu.memory_allocated()
+        try:
+            torch.empty(1 << 30, dtype=torch.uint8, device="npu")
+        except torch.OutOfMemoryError as error:
+            said = "out of memory" in str(error)
+        del kept
+        torch.npu.empty_cache()
+        counted = 0 <= allocated - (64 << 20) <= 1 << 20
+        print(json.dumps([total == 1 << 29, counted, said, torch.npu.mem_get_info()[0] == free]))
+    """
+    assert answer(real(program, VERL_NPU_VIRTUAL_MEMORY="0.5")) == [True, True, True, True]
+
+
+def test_a_process_sees_the_npus_that_it_may_use(real: Run) -> None:
+    program = "import json, torch; print(json.dumps([torch.npu.device_count(), torch.npu.get_device_name(0)]))"
+    assert answer(real(program, ASCEND_RT_VISIBLE_DEVICES="1")) == [1, "Ascend910B2"]
+
+
+def test_the_queue_that_would_run_ahead_of_the_cpu_is_off_and_that_is_said(real: Run) -> None:
+    program = """
+        import json, os, torch
+        x = torch.arange(1000.0).npu()
+        for _ in range(50):
+            x = (x + 1).clone()
+        print(json.dumps([x[0].item(), os.environ["TASK_QUEUE_ENABLE"]]))
+    """
+    done = real(program, TASK_QUEUE_ENABLE="2")
+    assert answer(done) == [50.0, "0"]
+    assert "TASK_QUEUE_ENABLE=2 is 0 on virtual NPUs" in done.stderr
+
+
+COLLECTIVES = """
+    import json, os, torch, torch.distributed as dist
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.npu.set_device(rank)
+    dist.init_process_group("hccl", init_method=os.environ["INIT"], rank=rank, world_size=size)
+    backend = type(dist.distributed_c10d._get_default_group()._get_backend(torch.device("npu"))).__name__
+    x = torch.arange(4.0, device="npu") + rank
+    total = x.clone(); dist.all_reduce(total)
+    sent = x.clone(); dist.broadcast(sent, 1)
+    gathered = torch.empty(8, device="npu"); dist.all_gather_into_tensor(gathered, x)
+    part = torch.empty(2, device="npu"); dist.reduce_scatter_tensor(part, x)
+    swapped = torch.empty(4, device="npu"); dist.all_to_all_single(swapped, x)
+    uneven = torch.empty(2 if rank == 0 else 6, device="npu")
+    dist.all_to_all_single(uneven, x, [1, 1] if rank == 0 else [3, 3], [1, 3])
+    if rank == 0:
+        dist.send(x, 1)
+        got = x
+    else:
+        got = torch.empty(4, device="npu"); dist.recv(got, 0)
+    ring = torch.empty(4, device="npu")
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, ring, 1 - rank)]):
+        work.wait()
+    dist.barrier()
+    print(json.dumps([backend, *[t.tolist() for t in (total, sent, gathered, part, swapped, uneven, got, ring)]]))
+    dist.destroy_process_group()
+"""
+
+
+def test_ranks_talk_over_the_wheels_own_process_group(settings: dict[str, str], tmp_path: Path) -> None:
+    first, second = results(start_ranks(COLLECTIVES, tmp_path, **settings), timeout=300)
+    a, b = [0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]
+    total, gathered = [1.0, 3.0, 5.0, 7.0], a + b
+    assert first == ["ProcessGroupHCCL", total, b, gathered, total[:2], [0.0, 1.0, 1.0, 2.0], [0.0, 1.0], a, b]
+    assert second == [
+        "ProcessGroupHCCL", total, b, gathered, total[2:], [2.0, 3.0, 3.0, 4.0], [*a[1:], *b[1:]], a, a
+    ]  # fmt: skip
+
+
+def test_beside_a_cann_it_refuses(real: Run, tmp_path: Path) -> None:
+    library = tmp_path / "libascendcl.so"
+    subprocess.run(["g++", "-shared", "-x", "c", "/dev/null", "-o", str(library)], check=True)
+    done = real("import torch", LD_LIBRARY_PATH=str(tmp_path))
+    assert done.returncode != 0
+    assert "expected a machine without CANN, found CANN's libascendcl.so" in done.stderr
+
+
+def test_ours_can_be_asked_for_where_the_wheel_is_installed(real: Run) -> None:
+    program = "import json, torch; from verl_npu import virtual; print(json.dumps(virtual.description()))"
+    assert answer(real(program, VERL_NPU_VIRTUAL_TORCH_NPU="ours")) == "virtual NPUs"

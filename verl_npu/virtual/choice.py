@@ -1,0 +1,52 @@
+"""Whose torch_npu the virtual NPUs have: that of an installed wheel, or our own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from .. import environment
+from ..errors import SettingError
+from .exposure import SITE
+from .settings import Settings
+
+__all__ = ["is_real", "wheel"]
+
+
+def is_real(settings: Settings) -> bool:
+    """Whether the installed torch_npu is brought up over a stub CANN.
+
+    Raises:
+        SettingError: it is asked for, and none is installed.
+    """
+    if settings.torch_npu == "ours":
+        return False
+    found = wheel()
+    if settings.torch_npu == "real" and found is None:
+        name = environment.VIRTUAL_TORCH_NPU.name
+        raise SettingError(
+            subject=f"{name}=real",
+            expected="an installed torch_npu",
+            found="none",
+            fix=f"pip install --no-deps torch_npu=={_torch()}, or set {name}=ours",
+        )
+    return found is not None
+
+
+def wheel() -> Path | None:
+    """Return the folder of the torch_npu that is installed, without importing it; None if there is none."""
+    # Not find_spec: finders on sys.meta_path may import what they are asked for.
+    for entry in sys.path:
+        folder = Path(entry or ".") / "torch_npu"
+        if folder.parent != SITE and (folder / "__init__.py").is_file():
+            return folder if any(folder.glob("lib/*.so")) else None
+    return None
+
+
+def _torch() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("torch").partition("+")[0]
+    except PackageNotFoundError:
+        return "<the version of torch>"

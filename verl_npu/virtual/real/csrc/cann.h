@@ -1,0 +1,30 @@
+// What the parts of the stub CANN share. Nothing here includes torch or CANN.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+// How many NPUs there are, the memory of each, and what they say they are. Called once, before torch_npu is loaded.
+void verl_npu_cann_configure(int devices, uint64_t memory, const char* soc, const char* cann_version);
+
+// Between these two calls the CPU computes what the operators of this thread should have written: that the stub has no
+// answer for an operator is no fault then.
+void verl_npu_cann_cover();
+void verl_npu_cann_uncover();
+
+// The functions that the stub has no body for end here. Returns 0, which is CANN's success; HCCL's fail.
+int verl_npu_cann_unanswered(const char* name);
+}
+
+namespace verl_npu_cann {
+
+// CANN's error codes, as far as they are given here.
+constexpr int kSuccess = 0;
+constexpr int kInvalidParameter = 100000;
+constexpr int kOutOfMemory = 207001;
+constexpr int kInvalidDevice = 107001;
+constexpr int kNoContext = 107002;
+
+}  // namespace verl_npu_cann

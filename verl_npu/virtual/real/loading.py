@@ -1,0 +1,123 @@
+"""Brings the installed torch_npu up in one process, over the stub CANN and with the CPU behind its operators."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Protocol, cast
+
+from ...errors import RealAscendError
+from ...reporting import report
+from .. import cann, choice, exposure
+from ..device import build
+from ..settings import Settings
+from . import stub
+
+__all__ = ["COMPUTE", "computed", "expose", "is_loaded", "load", "version"]
+
+COMPUTE = build.Module("verl_npu_compute_C", Path(__file__).parent / "compute")
+_QUEUE = "TASK_QUEUE_ENABLE"
+_TORCH_NPU = "torch_npu"
+
+_exposed: list[bool] = []
+_stub: Path | None = None
+_computed: tuple[list[str], list[str]] | None = None
+
+
+class _Compute(Protocol):
+    """The functions of the compiled module."""
+
+    def install(self, cann: str) -> tuple[list[str], list[str]]:
+        """Return the operators whose results the CPU computes, and those that nobody has a reference for."""
+
+    def differences(self) -> dict[str, str]:
+        """Return the operators whose results have another shape or type than their reference's."""
+
+
+def expose() -> None:
+    """Have the installed torch_npu find a stub CANN when it is imported, and the CPU put behind its operators then."""
+    if _exposed:
+        return
+    from ...registry.apply import hooks
+
+    exposure.expose_cann()
+    _exposed.append(True)
+    hooks.add_hook(_TORCH_NPU, lambda module: _prepare(), before=True)
+    hooks.add_hook(_TORCH_NPU, lambda module: _complete())
+
+
+def load() -> None:
+    """Bring the installed torch_npu up, once. Repeating it does nothing.
+
+    Raises:
+        RealAscendError: there is a CANN here.
+        BuildError: the stub CANN, or what computes, cannot be compiled.
+    """
+    expose()
+    module = sys.modules.get(_TORCH_NPU)
+    # torch's autoload imports torch_npu itself; in the middle of that we are asked as well.
+    if module is None:
+        importlib.import_module(_TORCH_NPU)
+
+
+def is_loaded() -> bool:
+    """Whether the installed torch_npu is up in this process, on virtual NPUs."""
+    return _computed is not None
+
+
+def version() -> str:
+    """The version of the installed torch_npu that is up in this process."""
+    return str(sys.modules[_TORCH_NPU].__version__)
+
+
+def computed() -> tuple[list[str], list[str]]:
+    """Return the operators whose results the CPU computes, and those that nobody has a reference for."""
+    return _computed or ([], [])
+
+
+def _prepare() -> None:
+    # Before torch_npu is executed: it finds CANN's libraries, all of them the stub's.
+    global _stub
+    package = choice.wheel()
+    if _stub is not None or package is None:
+        return
+    settings = Settings.read()
+    _refuse_cann()
+    cann.install(settings.cache, os.environ, settings.cann_version, settings.driver_version)
+    folder = stub.build_stub(package, settings.cache)
+    stub.load(folder, settings)
+    # With its queue torch_npu calls CANN from another thread, after the CPU has computed.
+    if os.environ.get(_QUEUE, "0") != "0":
+        report(f"{_QUEUE}={os.environ[_QUEUE]} is 0 on virtual NPUs")
+    os.environ[_QUEUE] = "0"
+    _stub = folder
+
+
+def _complete() -> None:
+    global _computed
+    if _computed is not None or _stub is None:
+        return
+    import torch
+
+    from . import references
+
+    references.register()
+    cache = Settings.read().cache
+    compute = cast("_Compute", build.load(build.library(torch.__version__, cache, COMPUTE)))
+    _computed = compute.install(str(_stub / stub.CORE))
+
+
+def _refuse_cann() -> None:
+    try:
+        found = ctypes.CDLL("libascendcl.so")
+    except OSError:
+        return
+    raise RealAscendError(
+        subject="virtual NPUs with the installed torch_npu",
+        expected="a machine without CANN",
+        found=f"CANN's {found._name}",
+        fix="unset VERL_NPU_VIRTUAL to use the real NPUs, or leave CANN's set_env.sh out",
+    )

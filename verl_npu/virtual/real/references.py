@@ -1,0 +1,233 @@
+"""What the CPU says of torch_npu's own operators: the references of the virtual Ascend, under the wheel's schemas.
+
+An operator that torch_npu differentiates by another operator, `…_backward` or `…_grad`, has that one here as well: it
+is computed by differentiating the reference.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from .. import operators
+from ..operators.schemas import by_name
+from .attention import attention, attention_grad, is_tensor
+from .dropout import dropout, dropout_backward
+from .gradient import vjp
+
+if TYPE_CHECKING:
+    from ..operators.schemas import Operator
+
+__all__ = ["NAMESPACE", "REFERENCES", "register"]
+
+NAMESPACE = "verl_npu_reference"
+_libraries: list[torch.library.Library] = []  # a library that is dropped takes its operators along
+
+
+def register() -> tuple[str, ...]:
+    """Define a reference for each operator of the loaded torch_npu that has one; return their names."""
+    library = torch.library.Library(NAMESPACE, "DEF")
+    _libraries.append(library)
+    defined = []
+    for name, function in REFERENCES.items():
+        namespace, _, short = name.rpartition("::")
+        for overload in _overloads(namespace or "npu", short):
+            schema = overload._schema
+            library.define(str(schema).partition("::")[2])
+            called = schema.name.partition("::")[2]
+            called += f".{schema.overload_name}" if schema.overload_name else ""
+            library.impl(called, _complete(by_name(_renaming(function, schema), schema), schema), "CPU")
+            defined.append(f"{schema.name}.{schema.overload_name}")
+    return tuple(defined)
+
+
+def _overloads(namespace: str, name: str) -> list[torch._ops.OpOverload]:
+    short, _, wanted = name.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), short, None)
+    if packet is None:
+        return []
+    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    # Variants that write into a result of the caller's are another operator's.
+    return [o for o in overloads if o._schema.overload_name == wanted or (not wanted and not _writes(o._schema))]
+
+
+def _renaming(function: Operator, schema: torch.FunctionSchema) -> Operator:
+    """Let a function that says `input` serve a version of the operator that says `self`."""
+    names = {argument.name for argument in schema.arguments}
+    if "input" in names or "input" not in inspect.signature(function).parameters:
+        return function
+
+    def call(**arguments: object) -> object:
+        return function(**{"input" if name == "self" else name: value for name, value in arguments.items()})
+
+    return call
+
+
+def _writes(schema: torch.FunctionSchema) -> bool:
+    return any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
+
+
+def _complete(function: Operator, schema: torch.FunctionSchema) -> Operator:
+    """Let a reference leave out the last results, which are then torch_npu's own."""
+    # A result that is None is not written.
+    blanks = [0 if str(result.type) == "int" else None for result in schema.returns]
+
+    def call(*arguments: object, **options: object) -> object:
+        results = function(*arguments, **options)
+        return (*results, *blanks[len(results) :]) if isinstance(results, tuple) and len(blanks) > 1 else results
+
+    return call
+
+
+def _forward(function: Operator) -> Operator:
+    def call(**arguments: object) -> object:
+        with torch.no_grad():
+            return function(**arguments)
+
+    return call
+
+
+def _dtype_cast(**arguments: object) -> object:
+    tensor, dtype = list(arguments.values())[:2]
+    return tensor.to(dtype)  # type: ignore[attr-defined]  # the schema says that it is a tensor
+
+
+def _rms_norm_backward(dy: torch.Tensor, input: torch.Tensor, gamma: torch.Tensor, rstd: torch.Tensor) -> object:
+    # The forward's epsilon is in rstd alone: rstd = 1 / sqrt(mean of squares + epsilon).
+    def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        mean = x.float().pow(2).mean(-1, keepdim=True)
+        epsilon = (rstd.float().pow(-2) - mean).detach()
+        return (x.float() * torch.rsqrt(mean + epsilon) * weight.float()).to(x.dtype)
+
+    dx, dgamma = vjp(norm, [input, gamma], [dy])
+    return dx, dgamma.float() if dgamma is not None else None
+
+
+def _swiglu_backward(grad_output: torch.Tensor, input: torch.Tensor, dim: int = -1) -> object:
+    return vjp(lambda x: operators.npu_swiglu(x, dim), [input], [grad_output])[0]
+
+
+def _fast_gelu_backward(grad: torch.Tensor, input: torch.Tensor) -> object:
+    return vjp(operators.npu_fast_gelu, [input], [grad])[0]
+
+
+def _gelu_backward(grad_output: torch.Tensor, input: torch.Tensor, approximate: str = "none") -> object:
+    return vjp(lambda x: torch.nn.functional.gelu(x, approximate=approximate), [input], [grad_output])[0]
+
+
+def _rotary_mul_backward(
+    grad: torch.Tensor, input: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, rotary_mode: str = "half"
+) -> object:
+    def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        return operators.npu_rotary_mul(x, cos, sin, rotary_mode)
+
+    return tuple(vjp(rotate, [input, r1, r2], [grad]))
+
+
+def _cross_entropy_backward(
+    grad_loss: torch.Tensor,
+    log_prob: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    grad_zloss: torch.Tensor | None = None,
+    lse_for_zloss: torch.Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    lse_square_scale_for_zloss: float = 0.0,
+) -> object:
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(
+            logits, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        )
+
+    # log_softmax of log-probabilities is what they are: the gradient is that of the logits.
+    return vjp(loss, [log_prob], [grad_loss])[0]
+
+
+def _permute_grad(
+    tokens: torch.Tensor,
+    grad_permuted_tokens: torch.Tensor,
+    indices: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    padded_mode: bool = False,
+) -> object:
+    return vjp(
+        lambda x: operators.npu_moe_token_permute(x, indices, None, padded_mode)[0], [tokens], [grad_permuted_tokens]
+    )[0]
+
+
+def _unpermute_grad(
+    permuted_tokens: torch.Tensor,
+    grad_unpermuted_tokens: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    probs: torch.Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: Sequence[int] | None = None,
+) -> object:
+    return tuple(
+        vjp(
+            lambda rows, weights: operators.npu_moe_token_unpermute(rows, sorted_indices, probs=weights),
+            [permuted_tokens, probs],
+            [grad_unpermuted_tokens],
+        )
+    )
+
+
+def _matmul_backward(
+    grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mask: Sequence[bool]
+) -> tuple[torch.Tensor | None, ...]:
+    found = vjp(torch.matmul, [self, other], [grad])
+    return tuple(gradient if wanted else None for gradient, wanted in zip(found, mask, strict=True))
+
+
+def _gather_backward(
+    grad: torch.Tensor, self_size: Sequence[int], dim: int, index: torch.Tensor, sparse_grad: bool = False
+) -> torch.Tensor:
+    return torch.zeros(tuple(self_size), dtype=grad.dtype).scatter_add_(dim, index, grad)
+
+
+def _wide(function: Callable[..., torch.Tensor]) -> Operator:
+    """A product whose result has a type of its own."""
+
+    def call(out_dtype: torch.dtype, **arguments: object) -> torch.Tensor:
+        wide = {name: x.to(out_dtype) if is_tensor(x) else x for name, x in arguments.items()}
+        return function(**{_PRODUCT.get(name, name): x for name, x in wide.items()})
+
+    return call
+
+
+_PRODUCT = {"self": "input"}
+
+
+REFERENCES: dict[str, Operator] = {
+    **{name: _forward(getattr(operators, name)) for name in operators.__all__ if not name.endswith("_grad")},
+    "aten::matmul_backward": _matmul_backward,
+    "aten::mm.dtype": _wide(torch.mm),
+    "aten::bmm.dtype": _wide(torch.bmm),
+    "aten::addmm.dtype": _wide(torch.addmm),
+    "aten::baddbmm.dtype": _wide(torch.baddbmm),
+    "_npu_dropout": dropout,
+    "npu_dropout_backward": dropout_backward,
+    "npu_fusion_attention": attention,
+    "npu_fusion_attention_v2": attention,
+    "npu_fusion_attention_v3": attention,
+    "npu_fusion_attention_grad_v3": attention_grad,
+    "_npu_dtype_cast": _dtype_cast,
+    "_npu_dtype_cast_backward": _dtype_cast,
+    "npu_dtype_cast_backward": _dtype_cast,
+    "npu_cross_entropy_loss_backward": _cross_entropy_backward,
+    "npu_fast_gelu_backward": _fast_gelu_backward,
+    "npu_fusion_attention_grad": attention_grad,
+    "npu_fusion_attention_grad_v2": attention_grad,
+    "npu_gather_backward": _gather_backward,
+    "npu_gelu_backward": _gelu_backward,
+    "npu_moe_token_permute_grad": _permute_grad,
+    "npu_moe_token_unpermute_grad": _unpermute_grad,
+    "npu_rms_norm_backward": _rms_norm_backward,
+    "npu_rotary_mul_backward": _rotary_mul_backward,
+    "npu_swiglu_backward": _swiglu_backward,
+}

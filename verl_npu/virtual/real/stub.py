@@ -1,0 +1,161 @@
+"""The stub CANN of one torch_npu: its libraries, generated from what the wheel needs, compiled once per machine."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import json
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from ...ascend import soc
+from ...errors import BuildError
+from ...reporting import report
+from ..cache import check_owner, is_finished, publish, work_folder
+from ..device import build
+from ..hccl.library import sources as hccl_sources
+from ..settings import Settings
+from . import wheel
+
+__all__ = ["CORE", "build_stub", "key", "load"]
+
+CORE = "libverl_npu_cann.so"
+"""The library that all functions are in; the others have CANN's names, and nothing but a reference to it."""
+_HCCL = "libhccl.so"
+_OPERATORS = "libopapi.so"  # looked up when an operator is called, so that no library names it
+_SOURCES = Path(__file__).parent / "csrc"
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-w")
+
+# Looked up by name, with dlsym, and called without a look at whether they are there.
+_LOOKED_UP = (
+    "InitHugeMemThreadLocal",
+    "ReleaseHugeMem",
+    "UnInitHugeMemThreadLocal",
+    "aclSetCompileopt",
+    "aclrtCtxSetSysParamOpt",
+    "aclrtGetStreamOverflowSwitch",
+    "aclrtSetDeviceSatMode",
+    "aclrtSetOpExecuteTimeOut",
+    "aclrtSetOpWaitTimeout",
+    "aclrtSetStreamFailureMode",
+    "aclrtSetStreamOverflowSwitch",
+    "aclrtSetSysParamOpt",
+)
+# The tables and type descriptions of C++ classes; everything else is a function.
+_DATA = ("_ZTV", "_ZTI", "_ZTS")
+
+
+def build_stub(package: Path, cache: Path) -> Path:
+    """Return the folder of the stub CANN for the torch_npu in `package`, compiled if need be (about 6 s).
+
+    Raises:
+        BuildError: there is no compiler, or it failed.
+    """
+    folder = cache / f"cann-{platform.machine()}-{key(package)}"
+    core = folder / CORE
+    if not is_finished(core):
+        build.compile_once(core, lambda target: _build(package, target.parent))
+    check_owner(core)
+    return folder
+
+
+def load(folder: Path, settings: Settings) -> None:
+    """Load the stub CANN into this process, before torch_npu looks for CANN's libraries."""
+    core = ctypes.CDLL(str(folder / CORE), ctypes.RTLD_GLOBAL)
+    core.verl_npu_cann_configure(
+        settings.devices,
+        ctypes.c_uint64(int(settings.memory * (1 << 30))),
+        soc.NAME.encode(),
+        settings.cann_version.encode(),
+    )
+    # By the time torch_npu asks for `libascendcl.so`, a library of that name is there.
+    for name in json.loads((folder / "libraries.json").read_text()):
+        ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
+
+
+def key(package: Path) -> str:
+    """What a stub depends on: the wheel's libraries, and our sources."""
+    digest = hashlib.sha256(" ".join(_FLAGS).encode())
+    for source in (*sorted(_SOURCES.glob("*")), *hccl_sources(), Path(__file__), Path(wheel.__file__)):
+        if source.is_file():
+            digest.update(source.read_bytes())
+    for library in sorted(package.rglob("*.so*")):
+        digest.update(f"{library.name} {library.stat().st_size}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _build(package: Path, folder: Path) -> None:
+    with work_folder(folder) as work:
+        _build_in(package, work, folder)
+
+
+def _build_in(package: Path, work: Path, folder: Path) -> None:
+    report("building a stub CANN for the installed torch_npu (first time only, about 10 s) ...")
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
+        raise BuildError(
+            subject="a virtual Ascend for the real torch_npu",
+            expected="torch beside torch_npu",
+            found="none",
+            fix="install the torch that this torch_npu asks for",
+        )
+    needs = wheel.read_needs(package, Path(torch.origin).parent / "lib")
+    (work / "needs.json").write_text(json.dumps(asdict(needs), indent=1))
+    compiler = build.compiler()
+
+    _compile(compiler, work / _HCCL, [_SOURCES / "hccl.cpp"], f"-Wl,-soname,{_HCCL}")
+    answers = work / "answers.cpp"
+    bodies = [work / "runtime.o", work / "tensors.o"]
+    for body in bodies:
+        _compile(compiler, body, [_SOURCES / f"{body.stem}.cpp"], "-c")
+    answered = _defined(*bodies) | _defined(work / _HCCL)
+    answers.write_text(_answers(needs, answered))
+    _compile(compiler, work / CORE, [*bodies, answers], f"-Wl,-soname,{CORE}")
+    names = sorted({*needs.libraries, "libascendcl.so", _OPERATORS} - {_HCCL})
+    empty = work / "empty.cpp"
+    empty.write_text("")
+    for name in names:
+        refers = ("-Wl,--no-as-needed", f"-L{work}", f"-l:{CORE}", "-Wl,-rpath,$ORIGIN")
+        _compile(compiler, work / name, [empty], f"-Wl,-soname,{name}", *refers)
+    for name in (*names, _HCCL):
+        publish(work / name, folder / name)
+    (folder / "libraries.json").write_text(json.dumps([_HCCL, *names]))
+    # Last: that it is there says that all of them are.
+    publish(work / CORE, folder / CORE)
+
+
+def _answers(needs: wheel.Needs, answered: set[str]) -> str:
+    """The source of a function for each name that has no body: it returns 0, and says so if it is asked to."""
+    asked = {*needs.symbols, *_LOOKED_UP}
+    for operator in needs.operators:
+        asked |= {operator, f"{operator}GetWorkspaceSize"}
+    asked -= answered
+    lines = ['#include "%s"' % (_SOURCES / "cann.h"), 'extern "C" {']
+    for name in sorted(asked):
+        if name.startswith(_DATA):
+            lines.append(f"char {name}[512];")
+        elif re.fullmatch(r"\w+", name):
+            lines.append(f'int {name}() {{ return verl_npu_cann_unanswered("{name}"); }}')
+    return "\n".join([*lines, "}", ""])
+
+
+def _defined(*libraries: Path) -> set[str]:
+    return {name for library in libraries for name in wheel.defined_in(library)}
+
+
+def _compile(compiler: str, out: Path, sources: Sequence[Path], *options: str) -> None:
+    flags = [flag for flag in _FLAGS if not ("-c" in options and flag == "-shared")]
+    command = [compiler, *flags, "-o", str(out), *map(str, sources), *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(
+            subject=f"compiling {out.name}",
+            expected="the compiler to succeed",
+            found=" ".join(done.stdout.split())[:500] or "no output",
+            fix=f"run it yourself to see all that it prints: {' '.join(command)}",
+        )
