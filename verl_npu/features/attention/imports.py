@@ -73,7 +73,7 @@ declare_helper(padding.pad_input, _TWO)
     "imported.",
     link=_ISSUE,
     retired_by=Not(Defines(f"{NPU_MODULE}:repeat")),
-    requires=_WORKERS,
+    requires=_ALL_FOUR,
 )
 def provide_rearrange_without_visible_npus() -> None:
     """Put `rearrange` into transformers' NPU module, which is about to be executed."""
