@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,17 @@ import pytest
 from click.testing import CliRunner
 
 from verl_npu.cli import main
+from verl_npu.virtual.exposure import CANN_SITE, SITE
 
 Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(autouse=True)
+def no_ascend_software(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests before may have brought virtual NPUs up in this very process: the commands are not to see them."""
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry) not in (SITE, CANN_SITE)])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torch_npu"]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.fixture

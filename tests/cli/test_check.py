@@ -15,6 +15,7 @@ from .conftest import Run
 
 pytestmark = pytest.mark.upstream
 MAIN = "verl/trainer/main_ppo.py"
+NPU_MODULE = "transformers.integrations.npu_flash_attention"
 RAY = "verl/single_controller/ray/base.py"
 
 
@@ -80,6 +81,39 @@ def test_a_moved_module_is_gone(run: Run, tree: Path) -> None:
     (tree / RAY).rename(tree / "verl/single_controller/ray/moved.py")
     status, _, patches = states(run, tree)
     assert (status, patches["device.refuse_job_that_cannot_be_placed"]) == (1, "drifted")
+
+
+def test_a_number_that_is_read_in_one_method_and_used_in_another_is_not_native(run: Run, tree: Path) -> None:
+    file = "verl/workers/rollout/hf_rollout.py"
+    edit(tree, file, "self.module = module", "self.module = module\n        self.repeats = config.n")
+    edit(
+        tree,
+        file,
+        '"num_return_sequences": 1,\n            }\n\n',
+        '"num_return_sequences": self.repeats,\n            }\n\n',
+    )
+    _, _, patches = states(run, tree)
+    assert patches["rollout.prevent_double_repetition_in_hf_rollout"] == "verified"
+
+
+def test_helpers_are_needed_although_another_module_imports_them(run: Run, tree: Path) -> None:
+    # As between 796871d7 and v0.6.1.
+    edit(tree, "verl/utils/attention_utils.py", "verl.utils.npu_utils", NPU_MODULE)
+    _, _, patches = states(run, tree)
+    assert patches["attention.add_index_first_axis"] == "verified"
+    assert patches["attention.add_rearrange"] == "verified"
+
+
+def test_helpers_are_not_absent_if_the_module_that_imports_them_was_moved(run: Run, tree: Path) -> None:
+    # As between v0.6.1 and ccd7d934.
+    old, new = (tree / f"verl/workers/{folder}/padding.py" for folder in ("roles/utils", "utils"))
+    assert NPU_MODULE in old.read_text()
+    new.parent.mkdir(exist_ok=True)
+    (new.parent / "__init__.py").touch()
+    old.rename(new)
+    _, _, patches = states(run, tree)
+    assert patches["attention.add_pad_input"] == "drifted"
+    assert patches["attention.add_unpad_input"] == "drifted"
 
 
 def test_diff_shows_the_new_signature_and_not_upstreams_old_code(run: Run, tree: Path) -> None:

@@ -34,8 +34,9 @@ def test_adapters_on_experts_are_trained_as_upstream_does(seen) -> None:
 def test_gradient_checkpointing_computes_everything_again(seen) -> None:
     found = seen["checkpointing"]
     assert found["away"] < FLOAT32
-    # Twice the three products of two layers forward, and their six backward.
-    assert found["calls"]["npu_grouped_matmul"] == 2 * 2 * 3 + 2 * 6
+    # Twice the three products of two layers forward, and their six backward; and once in a process it is tried whether
+    # torch_npu has the one of the backward.
+    assert found["calls"]["npu_grouped_matmul"] - (2 * 2 * 3 + 2 * 6) in (0, 1)
 
 
 def test_a_hook_on_an_expert_is_called_and_other_layers_stay_fused(seen) -> None:

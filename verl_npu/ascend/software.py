@@ -48,6 +48,8 @@ def import_torch_npu() -> None:
 def problem() -> AscendSoftwareError | None:
     """Return why the installed torch_npu cannot be imported, tried in a process of its own; None if it can, or if none
     is installed."""
+    if "torch_npu" in sys.modules:
+        return None
     spec = importlib.util.find_spec("torch_npu")
     if spec is None or spec.origin is None:
         return None

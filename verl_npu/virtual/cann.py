@@ -105,10 +105,12 @@ def _writable(cache: Path) -> Path:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    if path.is_file() and path.read_text() == text:
+    # A path in it need not be in the encoding of the locale.
+    content = os.fsencode(text)
+    if path.is_file() and path.read_bytes() == content:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_text(text)
+    fresh.write_bytes(content)
     fresh.chmod(mode)
     os.replace(fresh, path)  # atomic: many processes start at once

@@ -31,6 +31,15 @@ class Move:
     likeness: float
     renamed: str
     """The same name in what git takes for the same file under another name; empty if there is none."""
+    taken: str
+    """The patch that was written for the place that is proposed, when upstream had moved; empty if there is none."""
+
+    @property
+    def shown(self) -> str:
+        """What shows that the proposal is right; empty if nothing does, so that it has to be read."""
+        if self.proposed and self.proposed == self.renamed:
+            return "git's rename"
+        return f"`{self.taken}`" if self.taken else ""
 
 
 def moves(
@@ -61,6 +70,7 @@ def moves(
                 proposed=str(proposal.target) if proposal else "",
                 likeness=proposal.likeness if proposal else 0.0,
                 renamed=f"{file}:{qualname}" if file and is_there(f"{file}:{qualname}", after) else "",
+                taken=proposal.taken if proposal else "",
             )
 
 

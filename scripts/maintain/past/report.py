@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
+from .moves import Move
 from .walk import Change, Walk
 
-__all__ = ["as_json", "as_markdown"]
+__all__ = ["as_json", "as_markdown", "moves_as_markdown"]
 
 
 def as_json(walk: Walk) -> dict[str, object]:
@@ -35,7 +36,7 @@ def as_json(walk: Walk) -> dict[str, object]:
 
 
 def as_markdown(walk: Walk) -> str:
-    """Return the counts, and a table of the commits that changed a verdict."""
+    """Return the counts, and a table of the commits that changed a verdict; the reasons are in the JSON."""
     causes = {change.commit.name for change in walk.changes}
     lines = [
         f"{walk.commits} commits, of which {walk.touching} touch a file that a patch is about; {walk.judged} were "
@@ -54,15 +55,30 @@ def as_markdown(walk: Walk) -> str:
     return "\n".join([*lines, ""])
 
 
-def _verdicts(changes: Sequence[Change]) -> list[str]:
-    """One line for each reason: a module that goes takes many patches with it."""
-    groups: dict[tuple[str, str, str], list[str]] = {}
-    for change in changes:
-        groups.setdefault((change.before[0], change.after[0], change.after[1]), []).append(change.patch)
-    return [
-        f"{', '.join(f'`{patch}`' for patch in patches)}: {before} → **{after}**, {_cell(reason)}"
-        for (before, after, reason), patches in groups.items()
+def moves_as_markdown(moves: Sequence[Move]) -> str:
+    """Return how many targets went, and a table of those for which a place was proposed."""
+    proposed = [move for move in moves if move.proposed]
+    shown = sum(bool(move.shown) for move in proposed)
+    missed = sum(bool(move.renamed) for move in moves if not move.proposed)
+    lines = [
+        f"{len(moves)} targets went, {len(proposed)} got a candidate. {shown} candidates are shown to be right; git "
+        f"knows of {missed} moves without one.",
+        "",
+        "| from | to | target | candidate | alike | shown by |",
+        "|---|---|---|---|---|---|",
     ]
+    for move in proposed:
+        places = [f"`{place}`" for place in (move.old[:10], move.new[:10], move.target, move.proposed)]
+        lines.append(f"| {' | '.join(places)} | {move.likeness:.0%} | {move.shown or 'nothing'} |")
+    return "\n".join([*lines, ""])
+
+
+def _verdicts(changes: Sequence[Change]) -> list[str]:
+    """One line for each way that a verdict went: a module that goes takes many patches with it."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for change in changes:
+        groups.setdefault((change.before[0], change.after[0]), []).append(f"`{change.patch}`")
+    return [f"{before} → {after}: {', '.join(patches)}" for (before, after), patches in groups.items()]
 
 
 def _cell(text: str) -> str:

@@ -492,6 +492,17 @@ def test_a_damaged_lock_is_reported_and_nothing_is_patched(plugin, package, math
     assert "lock.json" in plugin.reported[0]
 
 
+def test_without_any_locks_it_is_said_that_they_are_missing_and_not_that_upstream_drifted(
+    plugin, package, math
+) -> None:
+    registry = plugin.start(lock=False)
+    assert package.load("up.ops").double(1) == 2
+    (line,) = plugin.reported
+    assert f"{plugin.locks}: expected the folder of locks" in line
+    assert "drifted" not in line
+    assert State.DRIFTED not in registry.states().values()
+
+
 def test_a_damaged_lock_raises_under_strict(plugin, package, math) -> None:
     plugin.lock()
     (plugin.locks / "up" / "v1" / "lock.json").write_text("{")

@@ -184,6 +184,7 @@ def test_under_strict_what_did_not_arrive_is_an_error_of_the_call(left: Plugin, 
 def test_an_attribute_that_nobody_looks_at_is_not_in_force(plugin: Plugin, upstream: Package) -> None:
     # Assigned it can be, and read back it is upstream's.
     upstream.write("up.models.alpha", ALPHA.replace("def rotary", "def rotate"))
+    plugin.lock()
     registry = start(plugin)
     apply(plugin)
     entry = registry.activity()["natives"]["up.models.alpha:rotary"]

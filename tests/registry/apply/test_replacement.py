@@ -127,3 +127,14 @@ def test_a_class_cannot_be_wrapped_and_the_error_says_so(package, plugin, why) -
     assert verdict.state is State.FAILED
     assert "the class K: replace it instead" in verdict.reason
     assert isinstance(module.K, type)
+
+
+def test_the_default_of_a_dataclass_is_refused_since_new_objects_would_not_have_it(package, plugin, why) -> None:
+    package.write("up.ops", "from dataclasses import dataclass\n\n@dataclass\nclass Config:\n    size: int = 1\n")
+    plugin.feature("f").set("up.ops:Config.size", retired_by=Never("a test"), **why)(lambda value: 2)
+    registry = plugin.start()
+    module = package.load("up.ops")
+    (verdict,) = registry.status().values()
+    assert verdict.state is State.FAILED
+    assert "the default of a dataclass's field" in verdict.reason
+    assert (module.Config.size, module.Config().size) == (1, 1)

@@ -140,3 +140,18 @@ def test_a_file_that_is_no_library_says_to_delete_it(tmp_path: Path) -> None:
     broken.write_text("not ELF")
     with pytest.raises(BuildError, match="delete it, and it is compiled again"):
         build.load(broken)
+
+
+def test_a_finished_library_in_a_cache_that_cannot_be_written_to_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = tmp_path / build.key("0") / f"{build.NAME}.so"
+    finished.parent.mkdir()
+    built = finished.with_name("built")
+    built.write_bytes(b"\x7fELF")
+    publish(built, finished)
+    before = sorted(path.name for path in finished.parent.iterdir())
+    # No compiler, no lock: whoever runs the tests may be allowed to write anywhere.
+    monkeypatch.setattr(build, "compile_once", lambda target, make: pytest.fail("it was to be compiled"))
+    assert build.library("0", tmp_path) == finished
+    assert sorted(path.name for path in finished.parent.iterdir()) == before

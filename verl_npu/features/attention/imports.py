@@ -32,9 +32,17 @@ _ISSUE = "https://github.com/volcengine/verl/issues/3561"
 Implementation = TypeVar("Implementation", bound=Callable[..., object])
 Result = TypeVar("Result")
 
-# At 796871d7 the workers import all four helpers from transformers; at v0.6.1 one module still imports two of them.
-_WORKERS = Mentions("verl.workers.actor.dp_actor", NPU_MODULE)
-_ANYTHING = AnyOf(_WORKERS, Mentions("verl.workers.roles.utils.padding", NPU_MODULE))
+# At 796871d7 the workers import all four helpers from transformers, and a few days before v0.6.1 one module did it for
+# them. At v0.6.1 another module still imports two of them; it was moved once before it stopped.
+_ALL_FOUR = AnyOf(
+    Mentions("verl.workers.actor.dp_actor", NPU_MODULE),
+    Mentions("verl.utils.attention_utils", NPU_MODULE),
+)
+_TWO = AnyOf(
+    _ALL_FOUR,
+    Mentions("verl.workers.roles.utils.padding", NPU_MODULE),
+    Mentions("verl.workers.utils.padding", NPU_MODULE),
+)
 
 
 def declare_helper(helper: Callable[..., object], requires: Probe) -> None:
@@ -50,10 +58,10 @@ def declare_helper(helper: Callable[..., object], requires: Probe) -> None:
     )(clone(cast(FunctionType, helper), name=f"add_{name}"))
 
 
-declare_helper(padding.index_first_axis, _WORKERS)
-declare_helper(padding.rearrange, _WORKERS)
-declare_helper(padding.unpad_input, _ANYTHING)
-declare_helper(padding.pad_input, _ANYTHING)
+declare_helper(padding.index_first_axis, _ALL_FOUR)
+declare_helper(padding.rearrange, _ALL_FOUR)
+declare_helper(padding.unpad_input, _TWO)
+declare_helper(padding.pad_input, _TWO)
 
 
 @attention.guard(
@@ -65,7 +73,7 @@ declare_helper(padding.pad_input, _ANYTHING)
     "imported.",
     link=_ISSUE,
     retired_by=Not(Defines(f"{NPU_MODULE}:repeat")),
-    requires=_WORKERS,
+    requires=_ALL_FOUR,
 )
 def provide_rearrange_without_visible_npus() -> None:
     """Put `rearrange` into transformers' NPU module, which is about to be executed."""

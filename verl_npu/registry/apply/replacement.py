@@ -26,6 +26,9 @@ def build(patch: Patch, original: object, slot: Slot) -> object:
     check_names(patch)
     implementation = patch.implementation
     if patch.action is Action.SET:
+        if slot.key in getattr(slot.owner, "__dataclass_fields__", ()):
+            # The default is in __init__ as well, which would go on giving the old one.
+            raise _unfit(patch, "a value that is read where it stands", "the default of a dataclass's field")
         return implementation(original)
     if patch.action is Action.ADD or not isinstance(implementation, types.FunctionType):
         return implementation

@@ -59,7 +59,7 @@ def _without_package(subject: str, recorded: str | None, found: Found, tree: Sou
     left_out = Absence(subject, False, f"{package_of(subject)} is not installed here")
     if recorded != THERE or found.exact:
         return left_out
-    return _moved(subject, found, tree) or _renamed(subject, found, tree) or left_out
+    return _moved(subject, found, tree) or _renamed(subject, found, tree) or _emptied(subject, found, tree) or left_out
 
 
 def _moved(subject: str, found: Found, tree: SourceTree) -> Absence | None:
@@ -76,6 +76,13 @@ def _renamed(subject: str, found: Found, tree: SourceTree) -> Absence | None:
     """Say what has the name of something that is gone; None if nothing has."""
     other = namesake(subject, found.packages, tree)
     return None if other is None else Absence(subject, True, f"{subject} is gone; of that name there is {other}")
+
+
+def _emptied(subject: str, found: Found, tree: SourceTree) -> Absence | None:
+    """Say what has the name of the module of something that is gone, without it; None if nothing has."""
+    module = subject.partition(":")[0]
+    other = namesake(module, found.packages, tree)
+    return None if other is None else Absence(subject, True, f"{subject} is gone; {module} is {other} now, without it")
 
 
 def _missing(subject: str, nearest: Lock, found: Found, tree: SourceTree) -> Absence:

@@ -169,5 +169,13 @@ def read_lock(path: Path) -> Lock:
 
 
 def read_locks(folder: Path, upstream: str) -> tuple[Lock, ...]:
-    """All locks of `upstream` below `folder`, by pin."""
+    """All locks of `upstream` below `folder`, by pin. Raises LockError if there is no such folder: no pin at all would
+    read as an upstream that drifted."""
+    if not folder.is_dir():
+        raise LockError(
+            subject=str(folder),
+            expected="the folder of locks that comes with the package",
+            found="no such folder",
+            fix="install the package with pip; it cannot be run from inside a zip file",
+        )
     return tuple(read_lock(path) for path in sorted((folder / upstream).glob(f"*/{FILE_NAME}")))

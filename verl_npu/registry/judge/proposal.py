@@ -54,7 +54,7 @@ def propose(
     found: dict[str, Proposal] = {}
     standing = list(_standing(upstream, tree)) if lost else []
     for patch, lock in lost.values():
-        best = _best(patch.target, lock, standing)
+        best = _best(patch.target, lock, standing, tree)
         if best is not None:
             target, likeness = best
             why = f"{likeness:.0%} of the statements of {lock.pin} stand there"
@@ -63,6 +63,11 @@ def propose(
         moved = _moved_with(patch.target, list(found.values()))
         if id not in found and moved is not None and is_there(str(moved), tree):
             found[id] = _proposal(patch, moved, 0.0, "what stood beside it stands there", tree, known)
+    for id, (patch, lock) in lost.items():
+        other = _namesake_beside(patch.target, lock, standing, tree)
+        if id not in found and other is not None:
+            why = "a class in a module beside it has that name"
+            found[id] = _proposal(patch, other, 0.0, why, tree, known)
     return found
 
 
@@ -79,14 +84,16 @@ def _standing(upstream: Upstream, tree: SourceTree) -> Iterator[tuple[Target, Pl
                 yield Target(module, place.qualname), place
 
 
-def _best(target: Target, lock: Lock, standing: Sequence[tuple[Target, Place]]) -> tuple[Target, float] | None:
+def _best(
+    target: Target, lock: Lock, standing: Sequence[tuple[Target, Place]], tree: SourceTree
+) -> tuple[Target, float] | None:
     record = lock.targets[target]
     body = record.outline[1:]
     # What was there before beside the target is not where it went.
     rivals = [
         (_rank(target, other, likeness), other, likeness)
         for other, place in standing
-        if not lock.targets.get(other, Record()).fingerprint
+        if not _was_there(other, lock, tree)
         for likeness in (similarity(body, place.body),)
         if _is_alike(target, record, other, place, likeness)
     ]
@@ -126,3 +133,28 @@ def _moved_with(target: Target, found: Sequence[Proposal]) -> Target | None:
     went = [module for module, _ in modules.most_common(1)]
     went += [f"{other}.{leaf}" for other, _ in packages.most_common(1)]
     return Target(went[0], target.qualname) if went else None
+
+
+def _namesake_beside(
+    target: Target, lock: Lock, standing: Sequence[tuple[Target, Place]], tree: SourceTree
+) -> Target | None:
+    """Return what has the same qualified name in another module of the same package, if it is in a class and alone.
+
+    Every other class has an `__init__`, which says nothing.
+    """
+    package = target.module.rpartition(".")[0]
+    telling = target.owner and not target.name.startswith("__")
+    others = [
+        other
+        for other, _ in standing
+        if telling and other.qualname == target.qualname and other.module.rpartition(".")[0] == package
+    ]
+    return others[0] if len(others) == 1 and not _was_there(others[0], lock, tree) else None
+
+
+def _was_there(other: Target, lock: Lock, tree: SourceTree) -> bool:
+    """Whether something is known to have stood where it stands at the pin as well, so that nothing came there."""
+    if lock.targets.get(other, Record()).fingerprint:
+        return True
+    digest = lock.files.get(other.module)
+    return bool(digest) and digest == tree.digest(other.module)

@@ -48,9 +48,12 @@ communicator.connect = connect
 try: meet()
 except WeightSyncError as error: tell(error=str(error))
 """
-    for rank in run_ranks(program, tmp_path, LIMIT="5"):
-        assert "expected HCCL to connect rank 0 (" in rank.facts["error"]
-        assert "found EI0006: Getting socket times out;" in rank.facts["error"]
+    errors = [rank.facts["error"] for rank in run_ranks(program, tmp_path, LIMIT="5")]
+    named = [error for error in errors if "expected HCCL to connect rank 0 (" in error]
+    assert named
+    assert all("found EI0006: Getting socket times out;" in error for error in named)
+    # A rank that comes to the store after rank 0 has ended finds that instead.
+    assert all(error in named or "it is gone" in error for error in errors)
 
 
 # The engine of rank 1 hangs in the middle of a sync, for longer than the others wait.

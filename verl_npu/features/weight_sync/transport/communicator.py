@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup
 
-__all__ = ["Work", "broadcast", "connect", "destroy", "group_timeout", "prove", "wait_for_device"]
+__all__ = ["Work", "broadcast", "connect", "destroy", "finish", "group_timeout", "prove", "wait_for_device"]
 
 BACKEND = "hccl"
 
@@ -35,8 +35,10 @@ class Work(Protocol):
     """An operation that was started."""
 
     def wait(self, timeout: timedelta) -> object:
-        """Wait until it is done. Raises RuntimeError if it failed or did not end in time."""
+        """Wait until it is done, or have the NPU wait. Raises RuntimeError if it failed or did not end in time."""
         ...
+
+    def is_completed(self) -> bool: ...
 
 
 def connect(name: str, store: Store, rank: int, movers: Sequence[int], timeout: float) -> ProcessGroup:
@@ -112,7 +114,7 @@ def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeou
 
     true = int.from_bytes(proof[:7], "big")
     number = torch.full((1,), true if source else 0, dtype=torch.int64, device=device)
-    broadcast(communicator, number, timeout).wait(timedelta(seconds=timeout))
+    finish(broadcast(communicator, number, timeout), timeout)
     wait_for_device(time.monotonic() + timeout)
     if int(number.item()) != true:
         raise GroupError(
@@ -132,8 +134,22 @@ def wait_for_device(deadline: float) -> None:
 
     event = torch.npu.Event()
     event.record()
+    _poll(event.query, deadline)
+
+
+def finish(work: Work, timeout: float) -> None:
+    """Wait until a collective is over. Raises GroupError after `timeout` seconds, and RuntimeError if it failed.
+
+    torch_npu's own `wait` lets the NPU wait, and not this process: whatever reads a result next would hang.
+    """
+    deadline = time.monotonic() + timeout
+    work.wait(timedelta(seconds=timeout))
+    _poll(work.is_completed, deadline)
+
+
+def _poll(done: Callable[[], bool], deadline: float) -> None:
     pause = 1e-5
-    while not event.query():
+    while not done():
         if time.monotonic() > deadline:
             raise GroupError(
                 subject=_SUBJECT,

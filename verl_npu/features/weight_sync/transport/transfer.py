@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from ....errors import TransferError
 from ..settings import Check
 from .bucket import Bucket
 from .checksum import Digest, as_bytes, checksum_of
-from .communicator import Work
+from .communicator import Work, finish
 from .drawing import Weight, draw, draw_no_more
 from .group import Group
 from .plan import Plan
@@ -48,9 +47,9 @@ class _Moving:
     works: tuple[Work, ...]
 
     def wait(self, timeout: float) -> None:
-        """Wait for its broadcasts. Raises RuntimeError if one failed or did not end within `timeout` seconds."""
+        """Wait for its broadcasts. Raises GroupError after `timeout` seconds, and RuntimeError if one failed."""
         for work in self.works:
-            work.wait(timedelta(seconds=timeout))
+            finish(work, timeout)
 
 
 def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: int) -> str | None:
