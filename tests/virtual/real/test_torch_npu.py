@@ -93,6 +93,27 @@ def test_its_own_operators_are_what_the_references_say(real: Run) -> None:
     assert {name: error for name, error in found.items() if error > 1e-5} == {}
 
 
+def test_tokens_come_back_from_their_experts_and_so_do_the_gradients(real: Run) -> None:
+    program = """
+        import json, torch, torch_npu
+        torch.manual_seed(0)
+        tokens, probs = torch.randn(6, 8), torch.rand(6, 2)
+        experts = torch.stack([torch.randperm(4)[:2] for _ in range(6)])
+        x, weights = tokens.npu().requires_grad_(), probs.npu().requires_grad_()
+        rows, places = torch_npu.npu_moe_token_permute(x, experts.npu().int())
+        back = torch_npu.npu_moe_token_unpermute(rows * 3, places, probs=weights)
+        (back * torch.arange(8.0).npu()).sum().backward()
+        same, plain = tokens.clone().requires_grad_(), probs.clone().requires_grad_()
+        expected = same * 3 * plain.sum(1, keepdim=True)
+        (expected * torch.arange(8.0)).sum().backward()
+        pairs = [(back, expected), (x.grad, same.grad), (weights.grad, plain.grad)]
+        print(json.dumps(max((a.detach().cpu() - b.detach()).abs().max().item() for a, b in pairs)))
+    """
+    done = real(program)
+    assert answer(done) < 1e-4
+    assert "nothing computes it" not in done.stderr
+
+
 def test_the_wheels_own_checks_refuse(real: Run) -> None:
     program = """
         import json, torch, torch_npu

@@ -17,6 +17,7 @@ from ..operators.schemas import by_name
 from .attention import attention, attention_grad, is_tensor
 from .dropout import dropout, dropout_backward
 from .gradient import vjp
+from .routing import permute_grad, permute_grad_v2, unpermute, unpermute_grad, unpermute_grad_v2
 
 if TYPE_CHECKING:
     from ..operators.schemas import Operator
@@ -148,33 +149,11 @@ def _cross_entropy_backward(
     return vjp(loss, [log_prob], [grad_loss])[0]
 
 
-def _permute_grad(
-    tokens: torch.Tensor,
-    grad_permuted_tokens: torch.Tensor,
-    indices: torch.Tensor,
-    sorted_indices: torch.Tensor,
-    padded_mode: bool = False,
-) -> object:
-    return vjp(
-        lambda x: operators.npu_moe_token_permute(x, indices, None, padded_mode)[0], [tokens], [grad_permuted_tokens]
-    )[0]
-
-
-def _unpermute_grad(
-    permuted_tokens: torch.Tensor,
-    grad_unpermuted_tokens: torch.Tensor,
-    sorted_indices: torch.Tensor,
-    probs: torch.Tensor | None = None,
-    padded_mode: bool = False,
-    restore_shape: Sequence[int] | None = None,
-) -> object:
-    return tuple(
-        vjp(
-            lambda rows, weights: operators.npu_moe_token_unpermute(rows, sorted_indices, probs=weights),
-            [permuted_tokens, probs],
-            [grad_unpermuted_tokens],
-        )
-    )
+def _softmax_backward(
+    y_grad: torch.Tensor, y: torch.Tensor, mask: torch.Tensor, scale: float, fixed_triu_mask: bool
+) -> torch.Tensor:
+    grad, out = y_grad.float(), y.float()
+    return (scale * out * (grad - (grad * out).sum(-1, keepdim=True))).to(y_grad.dtype)
 
 
 def _matmul_backward(
@@ -225,8 +204,12 @@ REFERENCES: dict[str, Operator] = {
     "npu_fusion_attention_grad_v2": attention_grad,
     "npu_gather_backward": _gather_backward,
     "npu_gelu_backward": _gelu_backward,
-    "npu_moe_token_permute_grad": _permute_grad,
-    "npu_moe_token_unpermute_grad": _unpermute_grad,
+    "npu_moe_token_permute_grad": permute_grad,
+    "npu_moe_token_permute_grad_v2": permute_grad_v2,
+    "npu_moe_token_unpermute_grad": unpermute_grad,
+    "npu_moe_token_unpermute_grad_v2": unpermute_grad_v2,
+    "_npu_moe_token_unpermute": unpermute,
+    "npu_scaled_masked_softmax_backward": _softmax_backward,
     "npu_rms_norm_backward": _rms_norm_backward,
     "npu_rotary_mul_backward": _rotary_mul_backward,
     "npu_swiglu_backward": _swiglu_backward,
