@@ -122,7 +122,7 @@ def _call(area: str, what: str, ours: dict[str, Any], wheel: dict[str, Any]) -> 
             return difference(Kind.EQUAL, "" if ours["type"] == wheel["type"] else "another type of error")
         if ours["type"] == "NotImplementedError":
             return difference(Kind.FALSE_NO, "not implemented")
-        return difference(Kind.FALSE_NO, "checked by ours; the wheel leaves the check to CANN")
+        return difference(Kind.FALSE_NO, "ours refuses; the code of the wheel does not")
     if wheel["end"] == "ends":
         return difference(Kind.FALSE_YES, f"the wheel ends the process: {wheel['said']}")
     if wheel["end"] == "raises":
