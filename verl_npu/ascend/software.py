@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .. import environment
 from ..errors import AscendSoftwareError
 from .variables import AUTOLOAD
 
@@ -46,9 +47,9 @@ def import_torch_npu() -> None:
 
 
 def problem() -> AscendSoftwareError | None:
-    """Return why the installed torch_npu cannot be imported, tried in a process of its own; None if it can, or if none
-    is installed."""
-    if "torch_npu" in sys.modules:
+    """Return why the installed torch_npu cannot be imported, tried in a process of its own; None if it can, if none is
+    installed, or if virtual NPUs are asked for."""
+    if environment.VIRTUAL.text() != "0" or "torch_npu" in sys.modules:
         return None
     spec = importlib.util.find_spec("torch_npu")
     if spec is None or spec.origin is None:

@@ -98,8 +98,7 @@ def _judged(features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, S
     whole = upstreams.with_installed(tree, [module.name.partition(".")[0] for module in PATCH_MODULES])
     whole = upstreams.with_installed(whole, patched_packages(PATCH_MODULES, whole))
     natives = judge_natives(PATCH_MODULES, whole, ours)
-    problem = software.problem() if environment.VIRTUAL.text() == "0" else None
-    return _Result(features, revisions, confirmed(verdicts, natives), natives, problem)
+    return _Result(features, revisions, confirmed(verdicts, natives), natives, software.problem())
 
 
 def _content(result: _Result) -> dict[str, object]:

@@ -38,8 +38,7 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     Exit status: 0 all is as it should be, 1 processes differ or a feature drifted, failed, was missed or overwritten,
     or, with VERL_NPU_STRICT=1, the torch_npu that is installed here cannot be imported, 2 nothing can be shown.
     """
-    here = folder is None and environment.VIRTUAL.text() == "0"
-    problem = software.problem() if here else None
+    problem = software.problem() if folder is None else None
     manifests = read_manifests(folder) if folder is not None else [_here(problem)]
     if not manifests:
         raise SourceError(

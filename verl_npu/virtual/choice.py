@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from .. import environment
 from ..errors import SettingError
-from .exposure import SITE
+from . import exposure
 from .settings import Settings
 
 __all__ = ["is_real", "wheel"]
@@ -35,12 +34,12 @@ def is_real(settings: Settings) -> bool:
 
 def wheel() -> Path | None:
     """Return the folder of the torch_npu that is installed, without importing it; None if there is none."""
-    # Not find_spec: finders on sys.meta_path may import what they are asked for.
-    for entry in sys.path:
-        folder = Path(entry or ".") / "torch_npu"
-        if folder.parent != SITE and (folder / "__init__.py").is_file():
-            return folder if any(folder.glob("lib/*.so")) else None
-    return None
+    spec = exposure.installed()
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent
+    # A package of that name without libraries is no torch_npu that could use a CANN.
+    return folder if any(folder.glob("lib/*.so")) else None
 
 
 def _torch() -> str:

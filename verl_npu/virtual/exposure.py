@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.machinery
+import importlib
 import os
 import sys
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from .. import environment
 from ..errors import RealAscendError
 
-__all__ = ["CANN_SITE", "SITE", "expose", "expose_cann", "withdraw"]
+__all__ = ["CANN_SITE", "SITE", "expose", "expose_cann", "installed", "withdraw"]
 
 SITE = Path(__file__).parent / "site"
 CANN_SITE = Path(__file__).parent / "site_cann"
@@ -55,16 +56,19 @@ def withdraw() -> None:
     importlib.invalidate_caches()
 
 
+def installed() -> ModuleSpec | None:
+    """Return where a torch_npu that is not ours would be imported from; None if there is none."""
+    # PathFinder and not find_spec: the latter would import nothing either, but also asks other finders on
+    # sys.meta_path.
+    return PathFinder.find_spec("torch_npu", [entry for entry in sys.path if entry != str(SITE)])
+
+
 def _foreign_torch_npu(ours: str, hidden: bool) -> str | None:
     module = sys.modules.get("torch_npu")
     if module is not None:
         origin = getattr(module, "__file__", None)
         return None if origin is not None and origin.startswith(ours) else str(origin or "an unknown place")
-    if hidden:
-        return None
-    # PathFinder and not find_spec: the latter would import nothing either, but also asks other finders on
-    # sys.meta_path.
-    spec = importlib.machinery.PathFinder.find_spec("torch_npu", [entry for entry in sys.path if entry != ours])
+    spec = None if hidden else installed()
     if spec is None:
         return None
     return spec.origin or str(next(iter(spec.submodule_search_locations or []), "torch_npu"))

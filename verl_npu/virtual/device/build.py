@@ -12,7 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -23,7 +23,19 @@ from ...reporting import report
 from ..cache import check_owner, is_finished, publish, work_folder
 from .extension import Extension
 
-__all__ = ["DEVICE", "NAME", "PREBUILT", "SOURCES", "Module", "compile_once", "compiler", "key", "library", "load"]
+__all__ = [
+    "DEVICE",
+    "NAME",
+    "PREBUILT",
+    "SOURCES",
+    "Module",
+    "compile_once",
+    "compiler",
+    "key",
+    "library",
+    "load",
+    "run_compiler",
+]
 
 NAME = "verl_npu_virtual_C"
 SOURCES = Path(__file__).parent / "csrc"
@@ -48,7 +60,8 @@ def key(torch_version: str, sources: Path = SOURCES) -> str:
     """What a library depends on: torch, Python's ABI, the machine, and our sources."""
     digest = hashlib.sha256()
     digest.update(" ".join(FLAGS).encode())
-    for source in sorted(sources.iterdir()):
+    # Modules besides the device include headers of it.
+    for source in sorted({*sources.iterdir(), *SOURCES.glob("*.h")}):
         if source.suffix in (".cpp", ".h"):
             digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     abi = sysconfig.get_config_var("SOABI") or f"cp{sys.version_info[0]}{sys.version_info[1]}"
@@ -117,6 +130,23 @@ def compiler() -> str:
         found=f"$CXX={chosen!r}, which is not on the PATH" if chosen else "none",
         fix="install one, for example with apt-get install g++",
     )
+
+
+def run_compiler(out: Path, sources: Iterable[Path], flags: Sequence[str], subject: str) -> None:
+    """Compile `sources` into `out`; `subject` is what the user knows it as.
+
+    Raises:
+        BuildError: there is no compiler, or it failed.
+    """
+    command = [compiler(), *flags, "-o", str(out), *map(str, sources)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(
+            subject=f"compiling {subject}",
+            expected="the compiler to succeed",
+            found=" ".join(done.stdout.split())[:500] or "no output",
+            fix=f"run it yourself to see all that it prints: {' '.join(command)}",
+        )
 
 
 def compile_once(target: Path, make: Callable[[Path], None]) -> None:

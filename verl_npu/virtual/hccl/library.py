@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import subprocess
 from pathlib import Path
 
-from ...errors import BuildError
 from ..cache import check_owner, is_finished, publish
 from ..device import build
 
@@ -34,15 +32,7 @@ def library(cache: Path) -> Path:
     if not is_finished(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_name(f"{NAME}.{os.getpid()}")
-        command = [build.compiler(), *FLAGS, "-o", str(fresh), str(SOURCE)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        if done.returncode != 0:
-            raise BuildError(
-                subject=f"compiling {NAME}",
-                expected="the compiler to succeed",
-                found=" ".join(done.stdout.split())[:500] or "no output",
-                fix=f"run it yourself to see all that it prints: {' '.join(command)}",
-            )
+        build.run_compiler(fresh, [SOURCE], FLAGS, NAME)
         # Of several processes that compile at once, any one's will do.
         publish(fresh, target)
     check_owner(target)

@@ -24,7 +24,7 @@ COMPUTE = build.Module("verl_npu_compute_C", Path(__file__).parent / "compute")
 _QUEUE = "TASK_QUEUE_ENABLE"
 _TORCH_NPU = "torch_npu"
 
-_exposed: list[bool] = []
+_exposed = False
 _stub: Path | None = None
 _computed: tuple[list[str], list[str]] | None = None
 
@@ -38,18 +38,16 @@ class _Compute(Protocol):
         Return the operators whose results the CPU computes, and those that nobody has a reference for.
         """
 
-    def differences(self) -> dict[str, str]:
-        """Return the operators whose results have another shape or type than their reference's."""
-
 
 def expose() -> None:
     """Have the installed torch_npu find a stub CANN when it is imported, and the CPU put behind its operators then."""
+    global _exposed
     if _exposed:
         return
     from ...registry.apply import hooks
 
     exposure.expose_cann()
-    _exposed.append(True)
+    _exposed = True
     hooks.add_hook(_TORCH_NPU, lambda module: _prepare(), before=True)
     hooks.add_hook(_TORCH_NPU, lambda module: _complete())
 
@@ -97,7 +95,7 @@ def _prepare() -> None:
     stub.load(folder, settings)
     # With its queue torch_npu calls CANN from another thread, after the CPU has computed.
     if os.environ.get(_QUEUE, "0") != "0":
-        report(f"{_QUEUE}={os.environ[_QUEUE]} is 0 on virtual NPUs")
+        report(f"{_QUEUE}={os.environ[_QUEUE]} is 0 on virtual NPUs: torch_npu must not run ahead of the CPU")
     os.environ[_QUEUE] = "0"
     _stub = folder
 

@@ -8,9 +8,7 @@ import importlib.util
 import json
 import platform
 import re
-import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from ...ascend import soc
@@ -29,7 +27,7 @@ CORE = "libverl_npu_cann.so"
 _HCCL = "libhccl.so"
 _OPERATORS = "libopapi.so"  # looked up when an operator is called, so that no library names it
 _SOURCES = Path(__file__).parent / "csrc"
-_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-w")
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-pthread", "-w")
 
 # Looked up by name, with dlsym, and called without a look at whether they are there.
 _LOOKED_UP = (
@@ -105,23 +103,19 @@ def _build_in(package: Path, work: Path, folder: Path) -> None:
             fix="install the torch that this torch_npu asks for",
         )
     needs = wheel.read_needs(package, Path(torch.origin).parent / "lib")
-    (work / "needs.json").write_text(json.dumps(asdict(needs), indent=1))
-    compiler = build.compiler()
-
-    _compile(compiler, work / _HCCL, [_SOURCES / "hccl.cpp"], f"-Wl,-soname,{_HCCL}")
-    answers = work / "answers.cpp"
+    _link(work / _HCCL, [_SOURCES / "hccl.cpp"])
     bodies = [work / f"{name}.o" for name in ("runtime", "streams", "tensors")]
     for body in bodies:
-        _compile(compiler, body, [_SOURCES / f"{body.stem}.cpp"], "-c")
-    answered = _defined(*bodies) | _defined(work / _HCCL)
+        build.run_compiler(body, [_SOURCES / f"{body.stem}.cpp"], (*_FLAGS, "-c"), body.name)
+    answered = {name for library in (*bodies, work / _HCCL) for name in wheel.defined_in(library)}
+    answers = work / "answers.cpp"
     answers.write_text(_answers(needs, answered))
-    _compile(compiler, work / CORE, [*bodies, answers], f"-Wl,-soname,{CORE}")
+    _link(work / CORE, [*bodies, answers])
     names = sorted({*needs.libraries, "libascendcl.so", _OPERATORS} - {_HCCL})
     empty = work / "empty.cpp"
     empty.write_text("")
     for name in names:
-        refers = ("-Wl,--no-as-needed", f"-L{work}", f"-l:{CORE}", "-Wl,-rpath,$ORIGIN")
-        _compile(compiler, work / name, [empty], f"-Wl,-soname,{name}", *refers)
+        _link(work / name, [empty], "-Wl,--no-as-needed", f"-L{work}", f"-l:{CORE}", "-Wl,-rpath,$ORIGIN")
     for name in (*names, _HCCL):
         publish(work / name, folder / name)
     (folder / "libraries.json").write_text(json.dumps([_HCCL, *names]))
@@ -152,18 +146,6 @@ def _function(name: str) -> str:
     return f"int {name}() {{ {says} }}"
 
 
-def _defined(*libraries: Path) -> set[str]:
-    return {name for library in libraries for name in wheel.defined_in(library)}
-
-
-def _compile(compiler: str, out: Path, sources: Sequence[Path], *options: str) -> None:
-    flags = [flag for flag in _FLAGS if not ("-c" in options and flag == "-shared")]
-    command = [compiler, *flags, "-o", str(out), *map(str, sources), *options]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(
-            subject=f"compiling {out.name}",
-            expected="the compiler to succeed",
-            found=" ".join(done.stdout.split())[:500] or "no output",
-            fix=f"run it yourself to see all that it prints: {' '.join(command)}",
-        )
+def _link(library: Path, sources: Sequence[Path], *options: str) -> None:
+    flags = (*_FLAGS, "-shared", f"-Wl,-soname,{library.name}", *options)
+    build.run_compiler(library, sources, flags, library.name)

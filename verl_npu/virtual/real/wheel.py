@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -91,10 +90,7 @@ def _system_libraries() -> list[Path]:
     multiarch = sysconfig.get_config_var("MULTIARCH") or ""
     folders = [Path(root) / multiarch for root in ("/lib", "/usr/lib")] + [Path("/lib64"), Path("/usr/lib64")]
     found = [next((folder / name for folder in folders if (folder / name).exists()), None) for name in _SYSTEM]
-    python = (
-        Path(sysconfig.get_config_var("LIBDIR") or "") / f"libpython{sys.version_info[0]}.{sys.version_info[1]}.so.1.0"
-    )
-    return [path for path in (*found, python) if path is not None and path.exists()]
+    return [path for path in found if path is not None]
 
 
 def _run(*command: str) -> str:

@@ -3,6 +3,7 @@
 #include "allocator.h"
 #include "copies.h"
 #include "runtime.h"
+#include "tensors.h"
 
 #include <c10/core/CPUAllocator.h>
 
@@ -15,17 +16,6 @@
 
 namespace verl_npu {
 namespace {
-
-at::Tensor over(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {
-  auto out = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
-  auto* impl = out.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
-  if (like.is_conj()) impl->_set_conj(true);
-  if (like.is_neg()) impl->_set_neg(true);
-  // Type promotion looks at this flag.
-  if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
-  return out;
-}
 
 // The context is a reference to the storage itself: one allocation less in every operator than a holder of it.
 void drop_storage(void* context) { c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(context)).reset(); }

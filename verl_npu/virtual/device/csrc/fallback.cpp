@@ -6,6 +6,7 @@
 #include "copies.h"
 #include "generator.h"
 #include "runtime.h"
+#include "tensors.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -36,13 +37,6 @@ bool waits(const std::string& name) {
       "aten::nonzero", "aten::masked_select", "aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
       "aten::unique_dim_consecutive", "aten::repeat_interleave", "aten::equal", "aten::bincount"};
   return names.count(name) > 0;
-}
-
-bool takes_generator(const c10::Argument& argument) {
-  const auto& type = argument.type();
-  if (type->kind() == c10::TypeKind::GeneratorType) return true;
-  return type->kind() == c10::TypeKind::OptionalType &&
-         type->expectRef<c10::OptionalType>().getElementType()->kind() == c10::TypeKind::GeneratorType;
 }
 
 // What a call needs to know of its operator.

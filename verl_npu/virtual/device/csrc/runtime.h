@@ -1,6 +1,8 @@
 // The runtime of the virtual Ascend: which NPUs there are, which one is current, which stream is current on it.
 #pragma once
 
+#include "tensors.h"
+
 #include <c10/core/Device.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/Stream.h>
@@ -17,8 +19,6 @@
 
 namespace verl_npu {
 
-constexpr c10::DeviceType kNpu = c10::DeviceType::PrivateUse1;
-constexpr c10::DispatchKey kNpuKey = c10::DispatchKey::PrivateUse1;
 constexpr int kMaxDevices = 64;
 
 // Says how many NPUs this machine has (VERL_NPU_VIRTUAL). Called once, before anything else.

@@ -1,6 +1,8 @@
 // Behind each operator of the real torch_npu, the CPU: torch_npu's own kernel runs first, with its checks, shapes and
 // data types, over a CANN that computes nothing; then what it should have written is computed on aliases of its memory,
 // which is the host's.
+#include "../../device/csrc/tensors.h"
+
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -25,9 +27,6 @@
 
 namespace verl_npu {
 namespace {
-
-constexpr c10::DeviceType kNpu = c10::DeviceType::PrivateUse1;
-constexpr c10::DispatchKey kNpuKey = c10::DispatchKey::PrivateUse1;
 
 // The dispatcher has no public way to the kernel that an operator has for a key, on the torch of all wheels; a member
 // of a class may be named in an explicit instantiation, whatever its access.
@@ -67,13 +66,6 @@ bool reads_values(const std::string& name) {
   return names.count(name) > 0;
 }
 
-bool takes_generator(const c10::Argument& argument) {
-  const auto& type = argument.type();
-  if (type->kind() == c10::TypeKind::GeneratorType) return true;
-  return type->kind() == c10::TypeKind::OptionalType &&
-         type->expectRef<c10::OptionalType>().getElementType()->kind() == c10::TypeKind::GeneratorType;
-}
-
 // The functions of the stub CANN by which it knows that somebody computes what it does not.
 struct Cann {
   void (*cover)();
@@ -98,20 +90,6 @@ struct Inside {
   }
 };
 
-// What torch_npu and the reference do not agree in: what the comparison of the two is about.
-struct Differences {
-  std::mutex mutex;
-  std::map<std::string, std::string> found;
-  void note(const std::string& op, const std::string& what) {
-    std::lock_guard<std::mutex> lock(mutex);
-    found.emplace(op, what);
-  }
-};
-Differences& differences() {
-  static auto* it = new Differences();
-  return *it;
-}
-
 // A CPU tensor over the memory of an NPU's, which lives as long as that one.
 at::Tensor host_view(const at::Tensor& npu) {
   if (!npu.defined() || npu.device().type() != kNpu) return npu;
@@ -121,13 +99,7 @@ at::Tensor host_view(const at::Tensor& npu) {
                        [](void* held) { c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(held)).reset(); },
                        c10::Device(c10::kCPU));
   auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), storage.nbytes(), std::move(pointer), nullptr, false);
-  auto out = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(impl)), c10::DispatchKeySet(c10::DispatchKey::CPU), npu.dtype());
-  auto* made = out.unsafeGetTensorImpl();
-  made->set_sizes_and_strides(npu.sizes(), npu.strides(), npu.storage_offset());
-  if (npu.is_conj()) made->_set_conj(true);
-  if (npu.is_neg()) made->_set_neg(true);
-  if (npu.unsafeGetTensorImpl()->is_wrapped_number()) made->set_wrapped_number(true);
-  return out;
+  return over(c10::Storage(std::move(impl)), c10::DispatchKey::CPU, npu);
 }
 
 at::Tensor on_npu(const at::Tensor& cpu, c10::Device device) {
@@ -233,12 +205,6 @@ c10::IValue aliased(const c10::IValue& value) {
   return value;
 }
 
-std::string shape(const at::Tensor& tensor) {
-  std::ostringstream out;
-  out << tensor.scalar_type() << tensor.sizes();
-  return out.str();
-}
-
 class Computed final : public c10::OperatorKernel {
  public:
   explicit Computed(c10::KernelFunction real) : real_(std::move(real)) {}
@@ -286,7 +252,7 @@ class Computed final : public c10::OperatorKernel {
     std::optional<DefaultGenerator> drawn;
     if (plan.draws && plan.on_cpu) drawn.emplace(generator_like(std::nullopt, device).current_seed());
     compute(op, plan, &there);
-    for (size_t i = 0; i < plan.results && !there.empty(); ++i) put(op, (*stack)[stack->size() - plan.results + i], there[there.size() - plan.results + i], device);
+    for (size_t i = 0; i < plan.results && !there.empty(); ++i) put((*stack)[stack->size() - plan.results + i], there[there.size() - plan.results + i], device);
   }
 
   static void compute(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* there) {
@@ -299,29 +265,24 @@ class Computed final : public c10::OperatorKernel {
   }
 
   // Writes a computed result into torch_npu's own.
-  static void put(const c10::OperatorHandle& op, c10::IValue& real, const c10::IValue& computed, c10::Device device) {
+  static void put(c10::IValue& real, const c10::IValue& computed, c10::Device device) {
     if (computed.isTensor() && real.isTensor()) {
-      real = written(op, real.toTensor(), computed.toTensor(), device);
+      real = written(real.toTensor(), computed.toTensor(), device);
     } else if (computed.isTensorList() && real.isTensorList()) {
       const auto theirs = real.toTensorVector(), ours = computed.toTensorVector();
       c10::List<at::Tensor> list;
-      for (size_t i = 0; i < theirs.size(); ++i) list.push_back(i < ours.size() ? written(op, theirs[i], ours[i], device) : theirs[i]);
+      for (size_t i = 0; i < theirs.size(); ++i) list.push_back(i < ours.size() ? written(theirs[i], ours[i], device) : theirs[i]);
       real = std::move(list);
     } else if (!computed.isNone() && !real.isNone() && !real.isTensor()) {
       real = computed;  // a number or a truth value, read from the device
     }
   }
 
-  static at::Tensor written(const c10::OperatorHandle& op, const at::Tensor& real, const at::Tensor& computed, c10::Device device) {
-    if (!real.defined() || !computed.defined()) return real;
-    if (real.device().type() != kNpu) return real;
-    if (real.sizes() != computed.sizes()) {
-      if (!reads_values(op.schema().name())) differences().note(toString(op.operator_name()), "real " + shape(real) + ", reference " + shape(computed));
+  static at::Tensor written(const at::Tensor& real, const at::Tensor& computed, c10::Device device) {
+    if (!real.defined() || !computed.defined() || real.device().type() != kNpu) return real;
+    // Another shape hangs on values. In an expanded result several elements are one place in memory.
+    if (real.sizes() != computed.sizes() || at::has_internal_overlap(real) == at::MemOverlap::Yes)
       return on_npu(computed.to(real.scalar_type()), device);
-    }
-    if (real.scalar_type() != computed.scalar_type()) differences().note(toString(op.operator_name()), "real " + shape(real) + ", reference " + shape(computed));
-    // An expanded result: several of its elements are one place in memory.
-    if (at::has_internal_overlap(real) == at::MemOverlap::Yes) return on_npu(computed.to(real.scalar_type()), device);
     const auto to = host_view(real);
     if (to.data_ptr() != computed.data_ptr()) to.copy_(computed);
     return real;
@@ -362,15 +323,9 @@ std::pair<std::vector<std::string>, std::vector<std::string>> install(const std:
   return {computed, unknown};
 }
 
-std::map<std::string, std::string> found_differences() {
-  std::lock_guard<std::mutex> lock(differences().mutex);
-  return differences().found;
-}
-
 }  // namespace
 }  // namespace verl_npu
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("install", &verl_npu::install);
-  m.def("differences", &verl_npu::found_differences);
 }

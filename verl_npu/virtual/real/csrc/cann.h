@@ -36,5 +36,7 @@ constexpr int kInvalidParameter = 100000;
 constexpr int kOutOfMemory = 207001;
 constexpr int kInvalidDevice = 107001;
 constexpr int kNoContext = 107002;
+constexpr int kTimedOut = 107020;       // ACL_ERROR_RT_STREAM_SYNC_TIMEOUT
+constexpr int kCommunication = 507011;  // ACL_ERROR_RT_MODEL_EXECUTE, which a failed task of a stream shows as
 
 }  // namespace verl_npu_cann

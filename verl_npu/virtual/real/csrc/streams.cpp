@@ -12,14 +12,12 @@
 #include <thread>
 #include <vector>
 
+using namespace verl_npu_cann;
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kSuccess = 0;
-constexpr int kInvalidParameter = 100000;
-constexpr int kTimedOut = 107020;     // ACL_ERROR_RT_STREAM_SYNC_TIMEOUT
-constexpr int kCommunication = 507011;  // ACL_ERROR_RT_MODEL_EXECUTE, which a failed task of a stream shows as
 
 // One collective.
 class Ticket {

@@ -2,9 +2,11 @@
 // there, so no reference of torch stands behind them.
 #include "cann.h"
 
-#include <array>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -133,19 +135,41 @@ void fill(const Tensor& to, const Scalar& value) {
   walk(to, to, [&](char* a, const char*) { write(a, to.type, value); });
 }
 
-// What the first step of an operator keeps for the second.
-struct Work {
-  Tensor* to = nullptr;
-  Tensor* from = nullptr;
-  Scalar value{0, 0};
-  Tensors *tos = nullptr, *froms = nullptr;
-  Numbers* numbers = nullptr;
-};
+// What the first step of an operator keeps for the second: what to do.
+using Work = std::function<void()>;
 
-int keep(Work work, uint64_t* workspace, void** executor) {
+int keep(uint64_t* workspace, void** executor, Work work) {
   *workspace = 0;
   *executor = new Work(std::move(work));
   return 0;
+}
+
+int perform(void* executor, void* stream) {
+  verl_npu_cann_settle(stream);
+  const std::unique_ptr<Work> work(static_cast<Work*>(executor));
+  (*work)();
+  return 0;
+}
+
+void turn_round(const Tensor& to, const Tensor& from) {
+  walk(to, from, [&](char* a, const char* b) {
+    const auto value = read(b, from.type);
+    write(a, to.type, value.whole == 0 && value.real == 0 ? Scalar{1, 1} : Scalar{0, 0});
+  });
+}
+
+void pad(Tensor part, Tensor from, const std::vector<int64_t>& pads, const Scalar& value) {
+  fill(part, value);
+  for (size_t d = 0; d < from.sizes.size(); ++d) {
+    const size_t k = (from.sizes.size() - 1 - d) * 2;
+    const int64_t left = k < pads.size() ? pads[k] : 0, right = k + 1 < pads.size() ? pads[k + 1] : 0;
+    const int64_t skip = left < 0 ? -left : 0, cut = right < 0 ? -right : 0;
+    from.offset += skip * from.strides[d];
+    from.sizes[d] -= skip + cut;
+    part.offset += (left > 0 ? left : 0) * part.strides[d];
+    part.sizes[d] = from.sizes[d];
+  }
+  copy(part, from);
 }
 
 }  // namespace
@@ -196,76 +220,46 @@ int aclGetViewShape(const Tensor* tensor, int64_t** sizes, uint64_t* dims) {
   return 0;
 }
 
-int aclnnInplaceZeroGetWorkspaceSize(Tensor* to, uint64_t* size, void** executor) { return keep({to}, size, executor); }
-int aclnnInplaceZero(void*, uint64_t, Work* work, void* stream) {
-  verl_npu_cann_settle(stream);
-  fill(*work->to, {0, 0});
-  delete work;
-  return 0;
+int aclnnInplaceZeroGetWorkspaceSize(Tensor* to, uint64_t* size, void** executor) {
+  return keep(size, executor, [=] { fill(*to, {0, 0}); });
 }
-int aclnnInplaceOneGetWorkspaceSize(Tensor* to, uint64_t* size, void** executor) { return keep({to}, size, executor); }
-int aclnnInplaceOne(void*, uint64_t, Work* work, void* stream) {
-  verl_npu_cann_settle(stream);
-  fill(*work->to, {1, 1});
-  delete work;
-  return 0;
+int aclnnInplaceZero(void*, uint64_t, void* executor, void* stream) { return perform(executor, stream); }
+
+int aclnnInplaceOneGetWorkspaceSize(Tensor* to, uint64_t* size, void** executor) {
+  return keep(size, executor, [=] { fill(*to, {1, 1}); });
 }
-int aclnnInplaceFillScalarGetWorkspaceSize(Tensor* to, Scalar* value, uint64_t* size, void** executor) { return keep({to, nullptr, *value}, size, executor); }
-int aclnnInplaceFillScalar(void*, uint64_t, Work* work, void* stream) {
-  verl_npu_cann_settle(stream);
-  fill(*work->to, work->value);
-  delete work;
-  return 0;
+int aclnnInplaceOne(void*, uint64_t, void* executor, void* stream) { return perform(executor, stream); }
+
+int aclnnInplaceFillScalarGetWorkspaceSize(Tensor* to, Scalar* value, uint64_t* size, void** executor) {
+  return keep(size, executor, [to, value = *value] { fill(*to, value); });
 }
-int aclnnInplaceCopyGetWorkspaceSize(Tensor* to, Tensor* from, uint64_t* size, void** executor) { return keep({to, from}, size, executor); }
-int aclnnInplaceCopy(void*, uint64_t, Work* work, void* stream) {
-  verl_npu_cann_settle(stream);
-  copy(*work->to, *work->from);
-  delete work;
-  return 0;
+int aclnnInplaceFillScalar(void*, uint64_t, void* executor, void* stream) { return perform(executor, stream); }
+
+int aclnnInplaceCopyGetWorkspaceSize(Tensor* to, Tensor* from, uint64_t* size, void** executor) {
+  return keep(size, executor, [=] { copy(*to, *from); });
 }
-int aclnnCastGetWorkspaceSize(Tensor* from, int, Tensor* to, uint64_t* size, void** executor) { return keep({to, from}, size, executor); }
-int aclnnCast(void*, uint64_t, Work* work, void* stream) { return aclnnInplaceCopy(nullptr, 0, work, stream); }
+int aclnnInplaceCopy(void*, uint64_t, void* executor, void* stream) { return perform(executor, stream); }
+
+int aclnnCastGetWorkspaceSize(Tensor* from, int, Tensor* to, uint64_t* size, void** executor) {
+  return keep(size, executor, [=] { copy(*to, *from); });
+}
+int aclnnCast(void*, uint64_t, void* executor, void* stream) { return perform(executor, stream); }
+
 // torch_npu's own attention turns a mask round by it, without an operator of torch.
-int aclnnLogicalNotGetWorkspaceSize(Tensor* from, Tensor* to, uint64_t* size, void** executor) { return keep({to, from}, size, executor); }
-int aclnnLogicalNot(void*, uint64_t, Work* work, void* stream) {
-  verl_npu_cann_settle(stream);
-  const Tensor &to = *work->to, &from = *work->from;
-  walk(to, from, [&](char* a, const char* b) {
-    const auto value = read(b, from.type);
-    write(a, to.type, value.whole == 0 && value.real == 0 ? Scalar{1, 1} : Scalar{0, 0});
-  });
-  delete work;
-  return 0;
+int aclnnLogicalNotGetWorkspaceSize(Tensor* from, Tensor* to, uint64_t* size, void** executor) {
+  return keep(size, executor, [=] { turn_round(*to, *from); });
 }
+int aclnnLogicalNot(void*, uint64_t, void* executor, void* stream) { return perform(executor, stream); }
+
 int aclnnForeachCopyGetWorkspaceSize(Tensors* from, Tensors* to, uint64_t* size, void** executor) {
-  return keep({nullptr, nullptr, {0, 0}, to, from}, size, executor);
+  return keep(size, executor, [=] {
+    for (size_t i = 0; i < from->items.size(); ++i) copy(*to->items[i], *from->items[i]);
+  });
 }
-int aclnnForeachCopy(void*, uint64_t, Work* work, void* stream) {
-  verl_npu_cann_settle(stream);
-  for (size_t i = 0; i < work->froms->items.size(); ++i) copy(*work->tos->items[i], *work->froms->items[i]);
-  delete work;
-  return 0;
-}
+int aclnnForeachCopy(void*, uint64_t, void* executor, void* stream) { return perform(executor, stream); }
+
 int aclnnConstantPadNdGetWorkspaceSize(Tensor* from, Numbers* pads, Scalar* value, Tensor* to, uint64_t* size, void** executor) {
-  return keep({to, from, *value, nullptr, nullptr, pads}, size, executor);
+  return keep(size, executor, [=, value = *value] { pad(*to, *from, pads->values, value); });
 }
-int aclnnConstantPadNd(void*, uint64_t, Work* work, void* stream) {
-  verl_npu_cann_settle(stream);
-  Tensor from = *work->from, part = *work->to;
-  fill(part, work->value);
-  const auto& pads = work->numbers->values;
-  for (size_t d = 0; d < from.sizes.size(); ++d) {
-    const size_t k = (from.sizes.size() - 1 - d) * 2;
-    const int64_t left = k < pads.size() ? pads[k] : 0, right = k + 1 < pads.size() ? pads[k + 1] : 0;
-    const int64_t skip = left < 0 ? -left : 0, cut = right < 0 ? -right : 0;
-    from.offset += skip * from.strides[d];
-    from.sizes[d] -= skip + cut;
-    part.offset += (left > 0 ? left : 0) * part.strides[d];
-    part.sizes[d] = from.sizes[d];
-  }
-  copy(part, from);
-  delete work;
-  return 0;
-}
+int aclnnConstantPadNd(void*, uint64_t, void* executor, void* stream) { return perform(executor, stream); }
 }

@@ -1,0 +1,37 @@
+// Tensors of the device `npu`, and what operators say of their arguments: for our own device, and for the one of
+// torch_npu's wheel.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
+#include <c10/core/Device.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/Storage.h>
+
+#include <utility>
+
+namespace verl_npu {
+
+constexpr c10::DeviceType kNpu = c10::DeviceType::PrivateUse1;
+constexpr c10::DispatchKey kNpuKey = c10::DispatchKey::PrivateUse1;
+
+// A tensor of another device over `storage`, which looks as `like` does.
+inline at::Tensor over(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {
+  auto out = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
+  auto* impl = out.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  if (like.is_conj()) impl->_set_conj(true);
+  if (like.is_neg()) impl->_set_neg(true);
+  // Type promotion looks at this flag.
+  if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
+  return out;
+}
+
+inline bool takes_generator(const c10::Argument& argument) {
+  const auto& type = argument.type();
+  if (type->kind() == c10::TypeKind::GeneratorType) return true;
+  return type->kind() == c10::TypeKind::OptionalType &&
+         type->expectRef<c10::OptionalType>().getElementType()->kind() == c10::TypeKind::GeneratorType;
+}
+
+}  // namespace verl_npu
