@@ -18,7 +18,7 @@ NAME = "virtual"
 
 
 def register_rollout(base: ModuleType) -> None:
-    """Enter the engine into the registry of `verl.workers.rollout.base`, synchronous if the revision has that mode.
+    """Enter the engine into the registry of `verl.workers.rollout.base`, in each mode that the revision has.
 
     A verl without that registry has a working engine of its own and gets none. Raises RolloutError on real NPUs.
     """
@@ -28,8 +28,7 @@ def register_rollout(base: ModuleType) -> None:
         return
     if "sync" in {mode for _, mode in registry}:
         registry[(NAME, "sync")] = f"{__name__}.sync.VirtualRollout"
-    else:
-        registry[(NAME, "async")] = f"{__name__}.server.VirtualServerAdapter"
+    registry[(NAME, "async")] = f"{__name__}.worker.VirtualServerAdapter"
 
 
 def register_replica(replica: ModuleType) -> None:
@@ -43,7 +42,7 @@ def register_replica(replica: ModuleType) -> None:
         return
 
     def load() -> type:
-        from .server import VirtualReplica
+        from .replica import VirtualReplica
 
         return VirtualReplica
 
