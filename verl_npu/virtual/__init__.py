@@ -76,11 +76,13 @@ def load() -> None:
         VirtualError: one of its subclasses says what is missing.
         SettingError: a variable of the virtual Ascend has a value that is not understood.
     """
-    from . import choice, loading
+    from . import choice, eager, loading
     from .real import loading as real
     from .settings import Settings
 
     (real if choice.is_real(Settings.read()) else loading).load()
+    if loaded():
+        eager.install()
 
 
 def _offer_rollout(module: ModuleType) -> None:

@@ -65,8 +65,15 @@ def tokenizer() -> Any:
 def _configuration(architecture: str) -> Any:
     import transformers
 
-    ids = {f"{name}_token_id": SPECIAL.index(f"<|{word}|>") for name, word in
-           (("image", "image_pad"), ("video", "video_pad"), ("vision_start", "vision_start"), ("vision_end", "vision_end"))}
+    ids = {
+        f"{name}_token_id": SPECIAL.index(f"<|{word}|>")
+        for name, word in (
+            ("image", "image_pad"),
+            ("video", "video_pad"),
+            ("vision_start", "vision_start"),
+            ("vision_end", "vision_end"),
+        )
+    }
     if architecture == "qwen2_5_vl":
         vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 32}
         vision |= SEES | {"window_size": 16, "fullatt_block_indexes": [1]}
@@ -83,9 +90,14 @@ def _configuration(architecture: str) -> Any:
     name = {"qwen3_vl": "Qwen3VLConfig", "qwen3_vl_moe": "Qwen3VLMoeConfig", "qwen3_5": "Qwen3_5Config"}[architecture]
     if architecture == "qwen3_5":
         vision.pop("deepstack_visual_indexes")
-        text |= {"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
-                 "linear_num_value_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
-                 "rope_parameters": ROPE | {"mrope_interleaved": True, "rope_theta": 10000.0, "partial_rotary_factor": 1.0}}
+        text |= {
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 2,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+            "rope_parameters": ROPE | {"mrope_interleaved": True, "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+        }
     return getattr(transformers, name)(text_config=text, vision_config=vision, **ids)
 
 
