@@ -67,6 +67,8 @@ def expose() -> None:
         exposure.expose(first=settings.torch_npu == "ours")
     hooks.add_hook("verl.workers.rollout.base", _offer_rollout)
     hooks.add_hook("verl.workers.rollout.replica", _offer_replica)
+    for workers in ("verl.workers.fsdp_workers", "verl.workers.megatron_workers"):
+        hooks.add_hook(workers, _offer_in_vllms_place)
 
 
 def load() -> None:
@@ -97,3 +99,10 @@ def _offer_replica(module: ModuleType) -> None:
     from .rollout import register_replica
 
     register_replica(module)
+
+
+def _offer_in_vllms_place(module: ModuleType) -> None:
+    """The same for the workers of a revision without such a registry."""
+    from .rollout import offer_in_vllms_place
+
+    offer_in_vllms_place(module)
