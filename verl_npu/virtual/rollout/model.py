@@ -22,7 +22,7 @@ def class_of(config: PretrainedConfig, path: str = "") -> type[PreTrainedModel]:
     remote = getattr(config, "auto_map", None) or {}
     for auto in (AutoModelForImageTextToText, AutoModelForCausalLM):
         mapping = auto._model_mapping
-        if type(config) in mapping.keys():  # noqa: SIM118  # no dict: it has no __contains__ of its own
+        if type(config) in mapping:
             found = mapping[type(config)]
             public: type = found[0] if isinstance(found, tuple | list) else found
             return cast("type[PreTrainedModel]", own_class(public))

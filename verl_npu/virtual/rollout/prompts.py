@@ -125,8 +125,9 @@ def _kinds(processor: Processor) -> dict[str, _Kind]:
     found = {}
     for name in ("image", "video"):
         word = getattr(processor, f"{name}_token", None)
-        if isinstance(word, str):
-            (token,) = processor.tokenizer(word, add_special_tokens=False)["input_ids"]
+        tokens = processor.tokenizer(word, add_special_tokens=False)["input_ids"] if isinstance(word, str) else []
+        if isinstance(word, str) and len(tokens) == 1:
+            (token,) = tokens
             # Qwen3-VL writes a video as its frames, each with its second and its own start and end.
             edges = [getattr(processor, f"vision_{edge}_token", None) for edge in ("start", "end")]
             if name == "video" and all(isinstance(edge, str) for edge in edges):
