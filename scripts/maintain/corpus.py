@@ -35,6 +35,9 @@ class Case:
     arguments: tuple[str, ...]
     variables: dict[str, str]
 
+    siblings: tuple[str, ...]
+    """The names of all cases of its line: the same script, as far as what it asks for goes."""
+
     @property
     def name(self) -> str:
         return f"{self.revision} {self.path}"
@@ -46,9 +49,10 @@ def cases() -> Iterator[Case]:
         if not line or line.startswith("#"):
             continue
         path, revisions, arguments, variables = [*map(str.strip, line.split("|")), "", ""][:4]
+        given = dict(each.partition("=")[::2] for each in variables.split())
+        names = tuple(f"{revision} {path}" for revision in revisions.split(","))
         for revision in revisions.split(","):
-            given = dict(each.partition("=")[::2] for each in variables.split())
-            yield Case(path, revision, tuple(arguments.split()), given)
+            yield Case(path, revision, tuple(arguments.split()), given, names)
 
 
 def script_of(case: Case, trees: Path) -> tuple[Path, Path]:
@@ -86,12 +90,15 @@ def main() -> int:
     parser.add_argument("--environments", type=Path, required=True)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--only", default="", help="cases whose name has this text")
+    parser.add_argument("--once", action="store_true", help="one revision of each line of the list is enough")
     parser.add_argument("--again", default="", help="cases with this verdict are run again")
     asked = parser.parse_args()
     results = json.loads(asked.results.read_text()) if asked.results.is_file() else {}
     for case in cases():
         before = results.get(case.name)
         if asked.only not in case.name or (before and not (asked.again and before["verdict"] == asked.again)):
+            continue
+        if asked.once and any(results[other]["verdict"] == "trained" for other in case.siblings if other in results):
             continue
         started = time.monotonic()
         result = rehearse(case, asked.trees, asked.environments, asked.results.parent / "runs")

@@ -19,6 +19,8 @@ def overrides(script: Script) -> Iterator[Finding]:
     if script.pin not in DOCUMENTED:
         return
     words = shlex.join([script.trainer.module, *script.trainer.overrides])
+    if not any(section in words for section in (".megatron.", ".mindspeed.")):
+        return
     contract = recorded_as(revision_for(script.pin, words))
     for request in requests(words):
         for problem in problems(request, contract):
