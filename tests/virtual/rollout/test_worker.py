@@ -24,7 +24,8 @@ from transformers import AutoModelForCausalLM
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.base import get_rollout_class
 
-config = RolloutConfig(name="virtual", mode="async", dtype="float32", tensor_model_parallel_size=2, load_format="dummy")
+config = RolloutConfig(
+    name="virtual", mode="async", dtype="float32", tensor_model_parallel_size=2, load_format="dummy")
 def start(rank, **others):
     os.environ["RANK"] = str(rank)
     made = get_rollout_class("virtual", "async")(config, HFModelConfig(path=sys.argv[1]), None, **others)
