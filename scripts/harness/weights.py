@@ -57,7 +57,7 @@ def _load(folder: Path) -> dict[str, torch.Tensor]:
 def compare(before: Path, after: Path) -> Movement:
     """Compare two saved models; raises RunFailed when they do not match by name and shape or are not finite.
 
-    A model that was trained with LoRA is saved as peft names it: the adapter is what moved, and the rest must not have.
+    A model that was trained with LoRA is saved with peft's names: the adapter must have moved, and the rest not.
     """
     old, new = _load(before), _load(after)
     if any(_ADAPTER in name for name in new):

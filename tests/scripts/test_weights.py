@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
-from harness.errors import RunFailed
-from harness.weights import Movement, compare
+from harness.errors import RunFailed  # noqa: E402
+from harness.weights import Movement, compare  # noqa: E402
 
 BASE = {"model.q.weight": torch.ones(2, 2), "model.norm.weight": torch.ones(2)}
 
