@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from harness.errors import BadInput, RunFailed
 _MEGATRON = {"v0.6.1": "0.12.1", "796871d7": "0.12.1", "ccd7d934": "0.12.1", "v0.7.0": "0.12.1", "v0.7.1": "0.12.1"}
 """The megatron-core that the pin's documents name; later ones name 0.16.0."""
 _LATER = "0.16.0"
+_VISION = {"2.13.0": "0.28.0", "2.8.0": "0.23.0"}
+"""The torchvision of a torch."""
 
 
 def main() -> int:
@@ -67,9 +70,13 @@ def _checkout_of(words: list[str]) -> pins.Checkout | None:
 def _packages(pin: pins.Pin, words: list[str]) -> tuple[str, ...]:
     """Megatron, if a script of the command line speaks of it. MindSpeed comes from where VERL_NPU_MINDSPEED says."""
     texts = [Path(word).read_text(errors="replace") for word in words if Path(word).is_file()]
-    if not any("megatron" in text.lower() or "mindspeed" in text.lower() for text in texts):
-        return ()
-    return (f"megatron-core=={_MEGATRON.get(pin.name, _LATER)}", "einops==0.8.1", "mbridge==0.15.1")
+    words = "\n".join(texts).lower()
+    megatron = (f"megatron-core=={_MEGATRON.get(pin.name, _LATER)}", "einops==0.8.1", "mbridge==0.15.1")
+    # Its compiled part is for CUDA and does not load; what processors of images need of it is Python.
+    images = (f"torchvision=={_VISION[pin.torch]}", "qwen-vl-utils==0.0.14", "av==16.0.1")
+    return (megatron if "megatron" in words or "mindspeed" in words else ()) + (
+        images if re.search(r"vl|qwen3[._-]?5|geo3k", words) else ()
+    )
 
 
 if __name__ == "__main__":

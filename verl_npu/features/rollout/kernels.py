@@ -14,8 +14,8 @@ _MODEL = "actor_rollout_ref.model"
 
 def warn_of_kernels(config: Section) -> None:
     """Say which of the job's settings and packages upstream lets through, and NPUs may not."""
-    role: Section = config.get("actor_rollout_ref") or {}
-    model: Section = role.get("model") or {}
+    role = config.get("actor_rollout_ref") or {}
+    model = role.get("model") or {}
     if model.get("use_fused_kernels") and _is_triton(role, model):
         warn(
             f"{_MODEL}.use_fused_kernels=True: verl's fused cross entropy is a Triton kernel whose blocks are too "
