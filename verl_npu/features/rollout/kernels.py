@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
+from typing import cast
 
 from ...reporting import warn
 from ..configuration import Section
@@ -14,8 +15,8 @@ _MODEL = "actor_rollout_ref.model"
 
 def warn_of_kernels(config: Section) -> None:
     """Say which of the job's settings and packages upstream lets through, and NPUs may not."""
-    role = config.get("actor_rollout_ref") or {}
-    model = role.get("model") or {}
+    role = cast("Section", config.get("actor_rollout_ref") or {})
+    model = cast("Section", role.get("model") or {})
     if model.get("use_fused_kernels") and _is_triton(role, model):
         warn(
             f"{_MODEL}.use_fused_kernels=True: verl's fused cross entropy is a Triton kernel whose blocks are too "
