@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import environment
 from ..errors import ScriptError
 from . import stand_in
-from .sandbox import Ended, Limits, Sandbox, importable, run
+from .sandbox import Ended, Limits, Sandbox, device_cache, importable, run
 
 __all__ = ["Call", "Capture", "capture", "tree_of"]
 
@@ -27,7 +28,7 @@ STANDINS = (
     *("ifconfig", "ip", "hostname", "npu-smi", "nvidia-smi", "huggingface-cli", "hf", "modelscope"),
 )
 """Programs that a script does not get: it gets a stand-in that notes the call."""
-_SECONDS = 30.0
+_SECONDS = 60.0
 _DIRECTORY = Path("/stand-ins")
 # Sourced by each bash before the script: a file that is only on the cluster is noted, and not an error.
 _PRELUDE = r"""
@@ -100,7 +101,7 @@ def capture(
         inside = script.resolve()
         (folder / "state").mkdir()
         programs = _stand_ins(folder / "stand-ins")
-        before = _environment(given or {})
+        before, cache = _environment(given or {}), device_cache()
         reader, writer = os.pipe()
         lines: list[bytes] = []
         collector = threading.Thread(target=_collect, args=(reader, lines))
@@ -109,6 +110,7 @@ def capture(
             # The tree's root is a folder of the sandbox's own, in which scripts make logs and outputs.
             read_only=(
                 *importable(tree.resolve()),
+                *([cache] if cache.is_dir() else []),
                 *_entries(tree.resolve()),
                 *(() if tree.resolve() in inside.parents else (inside,)),
             ),
@@ -183,6 +185,7 @@ def _environment(given: Mapping[str, str]) -> dict[str, str]:
         "USER": os.environ.get("USER", "root"),
         "PATH": f"{_DIRECTORY}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LANG": "C.UTF-8",
+        environment.CACHE.name: str(device_cache()),
         "TERM": "dumb",
         "BASH_ENV": f"{_DIRECTORY}/prelude",
     }
@@ -195,6 +198,8 @@ def _plumbing(descriptor: int) -> dict[str, str]:
         "VERL_NPU_CAPTURE": str(descriptor),
         "VERL_NPU_CAPTURE_PYTHON": sys.executable,
         "VERL_NPU_CAPTURE_STATE": "/stand-in-state",
+        # What a script asks Python is answered as on NPUs, if the device is compiled already.
+        "VERL_NPU_CAPTURE_NPUS": "2" if device_cache().is_dir() else "0",
     }
 
 

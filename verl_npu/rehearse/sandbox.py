@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .. import environment
 from ..errors import SandboxError
 
-__all__ = ["PROGRAM", "Ended", "Limits", "Sandbox", "importable", "run", "sandbox_program"]
+__all__ = ["PROGRAM", "Ended", "Limits", "Sandbox", "device_cache", "importable", "run", "sandbox_program"]
 
 PROGRAM = "bwrap"
 _EMPTY = ("dev", "proc", "sys", "tmp", "run", "home", "root", "mnt", "media", "srv", "lost+found")
@@ -73,6 +74,11 @@ class Sandbox:
         for path in self.folders:
             words += ["--dir", str(path)]
         return [*words, "--chdir", str(folder)]
+
+
+def device_cache() -> Path:
+    """Return the folder that has the compiled virtual device."""
+    return Path(environment.CACHE.text() or Path.home() / ".cache" / "verl-npu").expanduser()
 
 
 def importable(tree: Path) -> tuple[Path, ...]:

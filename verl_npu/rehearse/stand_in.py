@@ -24,8 +24,10 @@ def main() -> int:
         return 0
     if name.startswith("python") and _is_a_question(arguments):
         os.environ.pop("BASH_ENV", None)
-        os.environ.setdefault("VERL_NPU_VIRTUAL", "2")
-        os.execv(os.environ["VERL_NPU_CAPTURE_PYTHON"], [name, *arguments])
+        os.environ.setdefault("VERL_NPU_VIRTUAL", os.environ["VERL_NPU_CAPTURE_NPUS"])
+        python = os.environ["VERL_NPU_CAPTURE_PYTHON"]
+        # Python finds its environment by the name that it is called by.
+        os.execv(python, [python, *arguments])
     record(name, arguments)
     return ANSWERS[name](arguments) if name in ANSWERS else 0
 

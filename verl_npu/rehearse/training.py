@@ -14,7 +14,7 @@ from pathlib import Path
 from .. import environment
 from ..errors import RehearsalError
 from .layout import Layout
-from .sandbox import Ended, Limits, Sandbox, importable, run
+from .sandbox import Ended, Limits, Sandbox, device_cache, importable, run
 from .settings import Change
 from .steps import Steps
 from .trainer import Trainer
@@ -132,14 +132,10 @@ def _sandbox(tree: Path, folder: Path, variables: Mapping[str, str], reads: Sequ
     temporary.mkdir(parents=True, exist_ok=True)
     seen = (*(path.resolve() for path in reads), *importable(tree), *_sources(variables, tree), *_entries(tree))
     return Sandbox(
-        read_only=(*seen, _cache()),
+        read_only=(*seen, device_cache()),
         writable={Path("/tmp"): temporary, folder: folder},
         folders=(Path(variables["HOME"]),),
     )
-
-
-def _cache() -> Path:
-    return Path(environment.CACHE.text() or Path.home() / ".cache" / "verl-npu").expanduser()
 
 
 def _entries(tree: Path) -> list[Path]:
@@ -178,7 +174,7 @@ def _variables(trainer: Trainer, tree: Path, folder: Path, layout: Layout) -> tu
         "PYTHONUNBUFFERED": "1",
         environment.VIRTUAL.name: str(layout.all_npus),
         environment.MANIFEST_DIR.name: str(folder / "manifests"),
-        environment.CACHE.name: str(_cache()),
+        environment.CACHE.name: str(device_cache()),
         "HF_HUB_OFFLINE": "1",
         "HYDRA_FULL_ERROR": "1",
         "RAY_DEDUP_LOGS": "0",
