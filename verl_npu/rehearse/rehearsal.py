@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from .. import environment
 from ..errors import RehearsalError
 from . import questions, reward, tiny_model
 from .architecture import ARCHITECTURES, Architecture, architecture_of
@@ -222,6 +223,8 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
     made = target.with_name(f"{target.name}.{os.getpid()}")
     done = subprocess.run(
         [sys.executable, "-m", tiny_model.__name__, architecture.name, str(layers), str(made)],
+        # As the run itself: on virtual NPUs torchvision can be imported whatever it was compiled for.
+        env=os.environ | {environment.VIRTUAL.name: "1"},
         capture_output=True,
         text=True,
         check=False,
