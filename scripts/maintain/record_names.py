@@ -23,6 +23,8 @@ LIBRARY = "torch_npu/lib/libtorch_npu.so"
 # A schema's text in the library, and a name in a table of Python methods.
 OPERATOR = re.compile(rb"(?<=\0)([a-z]\w*)(?:\.\w+)?\([\x20-\x7e]*\) -> [\x20-\x7e]+(?=\0)")
 METHOD = re.compile(rb"(?<=\0)(_npu_[a-z]\w*)(?=\0)")
+# Takes a process group: an operator of `torch.ops.npu_custom_dist`, which torch_npu does not offer itself.
+COLLECTIVE = b"torch.classes.npu_custom_dist"
 # Modules whose `__all__` is their public face.
 MODULES = {
     "torch_npu": "torch_npu/__init__.py",
@@ -55,7 +57,8 @@ def found(wheel: Path) -> dict[str, set[str]]:
         by_module = {m: public(archive.read(path).decode()) for m, path in MODULES.items() if path in inside}
     for starred in ("_backends", "autocast_utils", "backends", "npu_config"):
         by_module["torch_npu.npu"] |= by_module.pop(f"torch_npu.npu.{starred}", set())
-    by_module["torch_npu"] |= {name.decode() for name in OPERATOR.findall(library)}
+    operators = (match for match in OPERATOR.finditer(library) if COLLECTIVE not in match[0])
+    by_module["torch_npu"] |= {match[1].decode() for match in operators}
     by_module["torch_npu._C"] = {name.decode() for name in METHOD.findall(library)}
     return by_module
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ..processes import Run, results, start_ranks
-from .conftest import VERSION
 
 pytestmark = pytest.mark.virtual
 
@@ -19,7 +18,7 @@ def answer(done: subprocess.CompletedProcess[str]) -> object:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def test_every_way_to_import_it_brings_up_the_wheel(real: Run) -> None:
+def test_every_way_to_import_it_brings_up_the_wheel(real: Run, version: str) -> None:
     for first in ("import torch", "import torch_npu", "import verl_npu, torch", "import transformers, torch"):
         program = f"""
             {first}
@@ -27,7 +26,7 @@ def test_every_way_to_import_it_brings_up_the_wheel(real: Run) -> None:
             from verl_npu import virtual
             print(json.dumps([virtual.description(), torch.npu.device_count()]))
         """
-        assert answer(real(program)) == [f"virtual NPUs under torch_npu {VERSION}", 2], first
+        assert answer(real(program)) == [f"virtual NPUs under torch_npu {version}", 2], first
 
 
 def test_processes_that_it_starts_have_it_too(real: Run) -> None:
