@@ -64,7 +64,7 @@ def found(wheel: Path) -> dict[str, set[str]]:
 
 
 def main() -> None:
-    """Write the file: for each name, the first version that has it and, if it went, the first that lacks it."""
+    """Write the file: for each name, the first version that has it, the next that lacks it, and so on."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help="one wheel of each version")
     by_version = {Version(wheel.name.split("-")[1]): found(wheel) for wheel in parser.parse_args().wheels}
@@ -73,12 +73,10 @@ def main() -> None:
         for module in {*by_version[version], *recorded}:
             now = by_version[version].get(module, set())
             spans = recorded.setdefault(module, {})
-            for name in now:
-                # Gone and back again is there all the time: a name too many is better than one too few.
-                spans[name] = spans.get(name, [str(version)])[:1]
-            for name in spans.keys() - now:
-                if len(spans[name]) == 1:
-                    spans[name].append(str(version))
+            for name in now | spans.keys():
+                changes = spans.setdefault(name, [])
+                if (name in now) is not (len(changes) % 2 == 1):
+                    changes.append(str(version))
     text = {m: {name: " ".join(spans[name]) for name in sorted(spans)} for m, spans in sorted(recorded.items())}
     names.RECORDED.write_text(json.dumps(text, indent=1) + "\n")
     print(f"{names.RECORDED}: {sum(map(len, text.values()))} names")

@@ -173,6 +173,11 @@ def test_a_name_that_went_is_no_longer_there() -> None:
     assert "_npu_set_threads_affinity" not in names.of_module("torch_npu._C", "2.7.1")
 
 
+@pytest.mark.parametrize(("version", "there"), [("2.8.0", True), ("2.9.0", False), ("2.13.0", True)])
+def test_a_name_may_come_back(version: str, there: bool) -> None:
+    assert ("npu_fused_linear_online_max_sum" in names.of_module("torch_npu", version)) is there
+
+
 def test_an_overflow_is_an_infinity_or_a_nan(torch_npu: ModuleType, npu: ModuleType) -> None:
     utils = importlib.import_module("torch_npu.npu.utils")
     small, great = npu.ones(2, device="npu"), npu.full((2,), 65504.0, device="npu", dtype=npu.float16)

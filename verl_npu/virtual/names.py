@@ -34,8 +34,8 @@ def outside(module: str, version: str) -> list[str]:
 
 def of_module(module: str, version: str) -> list[str]:
     """The names that a module offers in a version, or in the oldest recorded version if that is newer."""
-    # Each name's first version and, if it was removed, the first version without it.
-    spans = {name: [Version(v) for v in text.split()] for name, text in _recorded().get(module, {}).items()}
-    oldest = min((span[0] for span in spans.values()), default=Version("0"))
+    # The versions with which a name came, went, came again ...
+    changes = {name: [Version(v) for v in text.split()] for name, text in _recorded().get(module, {}).items()}
+    oldest = min((versions[0] for versions in changes.values()), default=Version("0"))
     wanted = max(release(version), oldest)
-    return [name for name, (since, *gone) in spans.items() if since <= wanted and all(wanted < end for end in gone)]
+    return [name for name, versions in changes.items() if sum(version <= wanted for version in versions) % 2]
