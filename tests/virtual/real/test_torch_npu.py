@@ -92,6 +92,24 @@ def test_its_own_operators_are_what_the_references_say(real: Run) -> None:
     assert {name: error for name, error in found.items() if error > 1e-5} == {}
 
 
+def test_a_gradient_scaler_skips_only_what_overflows(real: Run) -> None:
+    program = """
+        import json, torch
+        scaler = torch.npu.amp.GradScaler(init_scale=128.0, growth_interval=1)
+        weight = torch.nn.Parameter(torch.ones(2, device="npu"))
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+        said = []
+        for factor in (2.0, float("inf")):
+            optimizer.zero_grad()
+            scaler.scale((weight * factor).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            said += [scaler.get_scale(), weight.tolist()]
+        print(json.dumps(said))
+    """
+    assert answer(real(program)) == [256.0, [0.0, 0.0], 128.0, [0.0, 0.0]]
+
+
 def test_tokens_come_back_from_their_experts_and_so_do_the_gradients(real: Run) -> None:
     program = """
         import json, torch, torch_npu

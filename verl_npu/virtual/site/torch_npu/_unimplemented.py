@@ -12,7 +12,12 @@ from verl_npu.virtual import names
 from verl_npu.virtual.settings import Settings
 
 # Public names that no `__all__` of the wheels has, by the first version that has them.
-_UNLISTED = {"torch_npu.npu": {"ipc_collect": "2.7.1"}, "torch_npu.npu.utils": {"ipc_collect": "2.7.1"}}
+_UNLISTED = {
+    "torch_npu": {"Format": "2.5.1.post1"},
+    "torch_npu.npu": {"ipc_collect": "2.7.1"},
+    "torch_npu.npu.utils": {"ipc_collect": "2.7.1"},
+    "torch_npu.profiler": {"HostSystem": "2.5.1.post1"},
+}
 
 
 class Unimplemented:

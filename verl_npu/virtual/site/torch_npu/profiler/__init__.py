@@ -3,6 +3,7 @@ NPU whose time could be measured; torch.profiler measures what the CPU does."""
 
 from __future__ import annotations
 
+from torch_npu._unimplemented import leave_out
 from torch_npu.profiler.options import (
     AiCMetrics,
     ExportType,
@@ -35,3 +36,4 @@ __all__ = [
     "supported_profiler_level",
     "tensorboard_trace_handler",
 ]
+__all__ = leave_out("torch_npu.profiler", globals(), __all__)
