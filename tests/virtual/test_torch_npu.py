@@ -145,6 +145,27 @@ def test_a_patch_has_names_that_its_release_lacks_and_a_candidate_has_those_of_t
     assert ("npu_moe_token_permute" in names.outside("torch_npu", version)) is not there
 
 
+GRADIENT = """
+    import torch, torch_npu
+    experts = torch.tensor([[0, 1], [1, 0]], dtype=torch.int32).npu()
+    for tokens in (torch.ones(2, 4).npu(), torch.ones(2, 4).npu().requires_grad_()):
+        try:
+            torch_npu.npu_moe_token_permute(tokens, experts)
+            print("ok")
+        except RuntimeError as error:
+            print(error)
+"""
+
+
+@pytest.mark.parametrize(("version", "there"), [("2.5.1.post1", False), ("2.7.1", True)])
+def test_experts_have_gradients_only_in_versions_that_have_them(python: Run, version: str, there: bool) -> None:
+    result = python(GRADIENT, VERL_NPU_VIRTUAL_TORCH_NPU_VERSION=version)
+    assert result.returncode == 0, result.stderr
+    first, second = result.stdout.splitlines()
+    assert first == "ok"
+    assert (second == "ok") if there else ("npu_moe_token_permute: has no gradient before torch_npu 2.7.1" in second)
+
+
 MEMBERS = """
     import torch, torch_npu
     found = [hasattr(torch_npu.npu.Event, "ipc_handle"), hasattr(torch.npu, "get_per_process_memory_fraction"),

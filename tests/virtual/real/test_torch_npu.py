@@ -110,7 +110,9 @@ def test_a_gradient_scaler_skips_only_what_overflows(real: Run) -> None:
     assert answer(real(program)) == [256.0, [0.0, 0.0], 128.0, [0.0, 0.0]]
 
 
-def test_tokens_come_back_from_their_experts_and_so_do_the_gradients(real: Run) -> None:
+def test_tokens_come_back_from_their_experts_and_so_do_the_gradients(real: Run, version: str) -> None:
+    if version.startswith("2.5.1"):
+        pytest.skip("torch_npu 2.5.1.post1 has no gradients of these operators")
     program = """
         import json, torch, torch_npu
         torch.manual_seed(0)
