@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,7 @@ def test_a_whole_command_line_is_judged_worker_by_worker() -> None:
     assert workers["actor_rollout_ref.actor"]["problems"] == []
     assert workers["actor_rollout_ref.actor"]["effective"]["tensor_model_parallel_size"] == 2
     assert workers["critic"]["problems"][0]["override"] == "use_fused_rotary_pos_emb=True"
+    assert workers["critic"]["problems"][0]["refused"]
 
 
 def test_workers_that_cannot_share_a_process_are_noted() -> None:
@@ -104,18 +106,58 @@ def test_the_users_text_does_not_steer_the_terminal(text: str) -> None:
     assert "[red]" in output or "\\x1b" in output
 
 
-@pytest.mark.upstream
-@pytest.mark.parametrize("pin", ["796871d7", "v0.6.1", "ccd7d934", "v0.7.0", "v0.7.1", "v0.8.0", "v0.9.0"])
-def test_no_script_of_upstreams_ends_in_a_traceback(pin: str) -> None:
-    """Needs VERL_NPU_UPSTREAMS, a folder with `verl-<pin>/`."""
+def scripts_for_npus(pin: str) -> dict[Path, str]:
+    """The scripts of a pin that set something of Megatron's or MindSpeed-LLM's, and that are for NPUs."""
     folder = Path(os.environ.get("VERL_NPU_UPSTREAMS") or "none") / f"verl-{pin}"
     if not folder.is_dir():
         pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {folder.name}/")
     texts = {path: path.read_text() for path in folder.rglob("*.sh")}
-    scripts = {path: text for path, text in texts.items() if ".megatron." in text}
+    sections, npus = re.compile(r"\.(megatron|mindspeed)\."), re.compile(r"(?<![a-z])npu|hccl|mindspeed|ascend", re.I)
+    return {path: text for path, text in texts.items() if sections.search(text) and npus.search(text)}
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize("pin", ["796871d7", "v0.6.1", "ccd7d934", "v0.7.0", "v0.7.1", "v0.8.0", "v0.9.0", "1dda039b"])
+def test_no_script_of_upstreams_is_refused_or_ends_in_a_traceback(pin: str) -> None:
+    """Needs VERL_NPU_UPSTREAMS, a folder with `verl-<pin>/`."""
+    scripts = scripts_for_npus(pin)
     assert scripts
-    answers = {path: CliRunner().invoke(main, ["mindspeed", "--check", text]) for path, text in scripts.items()}
-    assert not [path for path, answer in answers.items() if not isinstance(answer.exception, SystemExit | None)]
+    # Each is judged with the MindSpeed that the documents of the pin or the recipe name. Status 0: all was read,
+    # and that nothing is refused.
+    answers = {path: run("--pin", pin, "--check", text) for path, text in scripts.items()}
+    assert {path.name: output for path, (status, output) in answers.items() if status} == {}
+
+
+def test_what_only_some_revisions_refuse_is_a_warning_if_none_is_chosen_and_none_is_installed() -> None:
+    status, output = run("--check", "use_fused_rotary_pos_emb=True")
+    assert status == 0
+    assert "judged by all recorded ones; choose one with --pin or --revision" in output
+    assert "the overrides: warning: use_fused_rotary_pos_emb=True: expected position_embedding_type=rope" in output
+    assert "this is so with MindSpeed 2.2.0_core_r0.12.1" in output
+
+
+def test_a_pin_stands_for_the_mindspeed_that_its_documents_name() -> None:
+    _, output = run("--pin", "v0.7.1", "--check", "hidden_dropout=0.1")
+    assert output.startswith("MindSpeed 2.3.0_core_r0.12.1 (as recorded)")
+
+
+def test_a_recipe_may_name_another_mindspeed_than_its_pin() -> None:
+    text = "python3 -m recipe.r1_ascend.main_ppo a.megatron.override_transformer_config.hidden_dropout=0.1"
+    _, output = run("--pin", "ccd7d934", "--check", text)
+    assert output.startswith("MindSpeed f6688 (as recorded)")
+
+
+def test_a_script_for_mindspeed_llm_is_judged() -> None:
+    text = "python3 -m verl model_engine=mindspeed +a.actor.mindspeed.mcore_kwargs.of_its_own=True"
+    status, output = run("--pin", "v0.8.0", "--check", text)
+    assert status == 0
+    assert "a.actor: not judged: of_its_own=True may be an argument of MindSpeed-LLM" in output
+
+
+def test_a_pin_and_a_revision_are_not_asked_for_together() -> None:
+    status, output = run("--pin", "v0.7.1", *REVISION, "--check", "a=1")
+    assert status == 2
+    assert "--revision or --pin" in output
 
 
 @pytest.mark.parametrize("text", ["", "nothing of Megatron's", "trainer.nnodes=1", "a='b"])
@@ -141,7 +183,7 @@ def test_an_unknown_revision_is_answered_with_the_known_ones() -> None:
 def test_nothing_heavy_is_imported() -> None:
     program = (
         "import sys; from verl_npu.cli import main\n"
-        "try: main(['mindspeed', '--check', 'sparse_mode=1'])\n"
+        "try: main(['mindspeed', '--check', 'use_flash_attn=False'])\n"
         "except SystemExit as end: print(end.code)\n"
         "print([name for name in ('torch', 'torch_npu', 'megatron', 'mindspeed', 'verl') if name in sys.modules])"
     )

@@ -35,6 +35,12 @@ def test_every_known_and_unwritten_operator_raises_with_its_name(torch_npu: Modu
             getattr(torch_npu, name)(1, key=2)
 
 
+def test_an_annotation_may_name_what_is_not_written(torch_npu: ModuleType) -> None:
+    # transformers 5 annotates functions with `torch.cuda.CUDAGraph | None`, which transfer_to_npu replaces.
+    graph = torch_npu.npu.NPUGraph
+    assert (graph | None, None | graph) == (graph, graph)
+
+
 def test_no_module_invents_attributes(torch_npu: ModuleType) -> None:
     mstx = importlib.import_module("torch_npu.npu.mstx")
     for module in (torch_npu, torch_npu.npu, torch_npu.profiler, mstx, torch_npu.npu.memory):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import click
 
-from ..errors import DeclarationError
 from ..features.megatron.overrides.catalogue import CATALOGUE, missing
 from ..features.megatron.overrides.command_line import requests
 from ..features.megatron.overrides.contract import Contract
-from ..features.megatron.overrides.installation import Installation, contracts, installation
+from ..features.megatron.overrides.documented import DOCUMENTED, NEWEST, revision_for
+from ..features.megatron.overrides.installation import Installation, contracts, installation, recorded_as
 from ..features.megatron.overrides.judgement import problems
 from ..features.megatron.overrides.request import Request, effective, not_judged
 from ..features.megatron.overrides.rules import Problem
@@ -24,39 +24,44 @@ from .help import example
 
 __all__ = ["mindspeed"]
 
-# The revision that upstream's documents name for most of the pins.
-_DEFAULT = "2.3.0_core_r0.12.1"
-
 
 @click.command(
     epilog=example(
         "verl-npu mindspeed --list",
         "verl-npu mindspeed --check 'use_flash_attn=True swap_optimizer=True'",
-        'verl-npu mindspeed --check "$(cat run.sh)"',
+        'verl-npu mindspeed --pin v0.8.0 --check "$(cat run.sh)"',
     )
 )
 @click.option("--list", "as_list", is_flag=True, help="The features that can be switched on, and their overrides.")
 @click.option("--check", "text", metavar="OVERRIDES", help="Judge 'key=value …', a Hydra command line, or a script.")
 @click.option("--revision", help="Judge by a recorded MindSpeed instead of the installed one.")
+@click.option("--pin", type=click.Choice(tuple(DOCUMENTED)), help="Judge by the one that this verl's documents name.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def mindspeed(as_list: bool, text: str | None, revision: str | None, as_json: bool) -> None:
+def mindspeed(as_list: bool, text: str | None, revision: str | None, pin: str | None, as_json: bool) -> None:
     """Say what MindSpeed understands.
+
+    If no MindSpeed is installed and none is chosen, all recorded ones are asked, and only what all refuse is refused.
 
     Exit status: 0 if nothing is refused, 1 if an override is, 2 for a wrong call.
     """
     if as_list == (text is not None):
         raise click.UsageError("give either --list or --check OVERRIDES")
-    contract, source = _contract(revision)
+    if revision is not None and pin is not None:
+        raise click.UsageError("give either --revision or --pin")
+    if pin is not None:
+        revision = revision_for(pin, text or "")
+    asked, source = _asked(revision)
     if text is None:
-        _list(contract, source, as_json)
+        newest = f"MindSpeed {NEWEST} (the newest recorded: none is installed here), Megatron {asked[-1].megatron}"
+        _list(asked[-1], newest if len(asked) > 1 else source, as_json)
         return
-    verdicts = [_judge(request, contract) for request in requests(text)]
-    notes = [note for pair in combinations(verdicts, 2) for note in _apart(*pair, contract)]
+    verdicts = [_judge(request, asked) for request in requests(text)]
+    notes = [note for pair in combinations(verdicts, 2) for note in _apart(*pair, asked[-1])]
     if as_json:
         click.echo(json.dumps(_content(source, verdicts, notes), indent=2, default=str))
     else:
         _print(source, verdicts, notes)
-    sys.exit(int(any(verdict.problems for verdict in verdicts)))
+    sys.exit(int(any(problem.certain for verdict in verdicts for problem in verdict.problems)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +73,21 @@ class _Verdict:
     problems: tuple[Problem, ...]
     not_judged: dict[str, Unexpanded]
 
+    @property
+    def refused(self) -> tuple[Problem, ...]:
+        return tuple(problem for problem in self.problems if problem.certain)
 
-def _contract(revision: str | None) -> tuple[Contract, str]:
-    recorded = {contract.revision: contract for contract in contracts()}
-    if revision is not None and revision not in recorded:
-        raise DeclarationError(
-            subject="--revision",
-            expected=f"one of {', '.join(recorded)}",
-            found=repr(revision),
-            fix="take one of these",
-        )
-    here = installation() if revision is None else None
-    if here is not None and here.mindspeed is not None:
-        return here.contract, _installed(here)
-    chosen = recorded[revision or _DEFAULT]
-    where = "as recorded" if revision else "as recorded: none is installed here; choose with --revision"
-    return chosen, f"MindSpeed {chosen.revision} ({where}), Megatron {chosen.megatron}"
+
+def _asked(revision: str | None) -> tuple[tuple[Contract, ...], str]:
+    """Return the contracts to judge by, the newest last, and a line that names them."""
+    if revision is not None:
+        chosen = recorded_as(revision)
+        return (chosen,), f"MindSpeed {chosen.revision} (as recorded), Megatron {chosen.megatron}"
+    here = installation()
+    if here.mindspeed is not None:
+        return (here.contract,), _installed(here)
+    recorded = tuple(sorted(contracts(), key=lambda contract: contract.revision == NEWEST))
+    return recorded, "no MindSpeed is installed here: judged by all recorded ones; choose one with --pin or --revision"
 
 
 def _installed(here: Installation) -> str:
@@ -119,8 +123,22 @@ def _list(contract: Contract, source: str, as_json: bool) -> None:
             terminal.echo(f"       {override}")
 
 
-def _judge(request: Request, contract: Contract) -> _Verdict:
-    return _Verdict(request.worker, effective(request), tuple(problems(request, contract)), not_judged(request))
+def _judge(request: Request, asked: Sequence[Contract]) -> _Verdict:
+    """Judge a request. What only some of several revisions refuse is in doubt."""
+    found: dict[str, list[tuple[str, Problem]]] = {}
+    for contract in asked:
+        for problem in problems(request, contract):
+            found.setdefault(problem.subject, []).append((contract.revision, problem))
+    merged = tuple(_merged(answers, len(asked)) for answers in found.values())
+    return _Verdict(request.worker, effective(request), merged, not_judged(request, asked[-1]))
+
+
+def _merged(answers: Sequence[tuple[str, Problem]], asked: int) -> Problem:
+    _, newest = answers[-1]
+    if len({revision for revision, _ in answers}) == asked:
+        return replace(newest, certain=all(problem.certain for _, problem in answers))
+    where = ", ".join(dict.fromkeys(revision for revision, _ in answers))
+    return replace(newest, fix=f"{newest.fix}; this is so with MindSpeed {where}", certain=False)
 
 
 def _content(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> dict[str, object]:
@@ -131,7 +149,13 @@ def _content(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) ->
                 "worker": verdict.worker,
                 "effective": verdict.effective,
                 "problems": [
-                    {"override": p.subject, "expected": p.expected, "found": p.found, "fix": p.fix}
+                    {
+                        "override": p.subject,
+                        "expected": p.expected,
+                        "found": p.found,
+                        "fix": p.fix,
+                        "refused": p.certain,
+                    }
                     for p in verdict.problems
                 ],
                 "not_judged": {key: value.text for key, value in verdict.not_judged.items()},
@@ -145,8 +169,11 @@ def _content(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) ->
 def _print(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> None:
     lines = [source]
     for verdict in verdicts:
-        lines += [f"{verdict.worker}: {problem}" for problem in verdict.problems]
-        if not verdict.problems:
+        lines += [
+            f"{verdict.worker}: {'refused' if problem.certain else 'warning'}: {problem}"
+            for problem in sorted(verdict.problems, key=lambda problem: not problem.certain)
+        ]
+        if not verdict.refused:
             settings = ", ".join(f"{key}={value}" for key, value in verdict.effective.items())
             order = "in order, as far as it can be judged" if verdict.not_judged else "in order"
             lines.append(f"{verdict.worker}: {order}; MindSpeed gets {settings}")

@@ -11,6 +11,7 @@ from verl_npu.features.megatron.overrides.contract import Contract
 from verl_npu.features.megatron.overrides.installation import contracts
 from verl_npu.features.megatron.overrides.judgement import problems
 from verl_npu.features.megatron.overrides.request import Request
+from verl_npu.features.megatron.overrides.rules import Problem
 
 REVISIONS = tuple(contract.revision for contract in contracts())
 MEGATRON = {contract.revision: contract.megatron for contract in contracts()}
@@ -23,11 +24,33 @@ def contract(request: pytest.FixtureRequest) -> Contract:
 
 
 @pytest.fixture
-def refusals(contract: Contract) -> Callable[..., list[str]]:
-    """Judge overrides in a section: what is wrong with them, as `subject: expected`."""
+def judged(contract: Contract) -> Callable[..., list[Problem]]:
+    """Judge overrides in a section: what is wrong with them, certainly or perhaps."""
+
+    def judge(section: dict[str, Any] | None = None, **overrides: Any) -> list[Problem]:
+        return list(problems(Request("actor", overrides, section or {}), contract))
+
+    return judge
+
+
+@pytest.fixture
+def refusals(judged: Callable[..., list[Problem]]) -> Callable[..., list[str]]:
+    """What is refused, as `subject: expected`."""
 
     def judge(section: dict[str, Any] | None = None, **overrides: Any) -> list[str]:
-        request = Request("actor", overrides, section or {})
-        return [f"{problem.subject}: {problem.expected}" for problem in problems(request, contract)]
+        return [
+            f"{problem.subject}: {problem.expected}" for problem in judged(section, **overrides) if problem.certain
+        ]
+
+    return judge
+
+
+@pytest.fixture
+def doubts(judged: Callable[..., list[Problem]]) -> Callable[..., list[str]]:
+    """What is said and not refused, as `subject: expected`."""
+
+    def judge(section: dict[str, Any] | None = None, **overrides: Any) -> list[str]:
+        found = (problem for problem in judged(section, **overrides) if not problem.certain)
+        return [f"{problem.subject}: {problem.expected}" for problem in found]
 
     return judge

@@ -30,20 +30,15 @@ CASES: dict[str, dict[str, Any]] = {
     "an unknown key": {"overrides": {"use_flash_atn": True}},
     "a wrong type": {"overrides": {"moe_grouped_gemm": "yes"}},
     "no flash attention": {"overrides": {"use_flash_attn": False}},
-    "another sparse mode": {"overrides": {"sparse_mode": 4}},
     "two sizes of context parallelism": {
         "overrides": {"context_parallel_size": 4},
         "section": {"context_parallel_size": 2},
     },
-    "fused rope without rope": {"overrides": {"use_fused_rotary_pos_emb": True}},
     "a swapped optimizer that is not distributed": {
         "overrides": {"swap_optimizer": True},
         "section": {"use_distributed_optimizer": False},
     },
-    "mbridge and a virtual pipeline": {
-        "overrides": {},
-        "section": {"use_mbridge": True, "virtual_pipeline_model_parallel_size": 2},
-    },
+    "latent attention without its sizes": {"overrides": {"multi_head_latent_attention": True}},
     "mc2 without sequence parallelism": {"overrides": {"use_ascend_mc2": True}},
     "recomputation without its method": {"overrides": {"recompute_granularity": "full"}},
     "fused permutation with allgather": {
@@ -63,6 +58,10 @@ SECOND: dict[str, dict[str, Any]] = {
     "another process": {"first": [{}], "overrides": {"moe_grouped_gemm": True}},
 }
 GOOD: dict[str, dict[str, Any]] = {
+    "mbridge and a virtual pipeline": {
+        "overrides": {},
+        "section": {"use_mbridge": True, "virtual_pipeline_model_parallel_size": 2},
+    },
     "mc2 in its section": {"overrides": {"use_ascend_mc2": True}, "section": SECTION},
     "grouped gemm": {"overrides": {"moe_grouped_gemm": True}, "section": SECTION},
     "context parallelism": {"overrides": {}, "section": {**SECTION, "context_parallel_size": 2}},

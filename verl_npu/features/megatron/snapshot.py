@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .interfaces import MindSpeedPatch, PatchesManager
 
-__all__ = ["DUMMY_FILE", "Snapshot", "drop_dummies", "own_functions_kept"]
+__all__ = ["DUMMY_FILE", "Snapshot", "aliases_asleep", "drop_dummies", "own_functions_kept"]
 
 DUMMY_FILE = "mindspeed.dummy_module.py"
 """The `__file__` of the empty modules that MindSpeed puts into sys.modules."""
@@ -104,6 +104,29 @@ def own_functions_kept(manager: PatchesManager) -> Iterator[None]:
     finally:
         for module, name, value in defined:
             namespace(module)[name] = value
+
+
+@contextlib.contextmanager
+def aliases_asleep() -> Iterator[None]:
+    """In this context the modules of transformers that stand for another one do not import it when they are asked."""
+    aliases = [
+        (module, namespace(module)["__getattr__"])
+        for name, module in list(sys.modules.items())
+        if name.startswith("transformers.") and isinstance(module, types.ModuleType) and _is_alias(module)
+    ]
+    for module, _ in aliases:
+        namespace(module).pop("__getattr__", None)
+    try:
+        yield
+    finally:
+        for module, answer in aliases:
+            namespace(module).setdefault("__getattr__", answer)
+
+
+def _is_alias(module: types.ModuleType) -> bool:
+    """Whether it is made by transformers itself, and from no file."""
+    contents = namespace(module)
+    return "__getattr__" in contents and contents.get("__file__") is None
 
 
 def drop_dummies(package: str) -> None:

@@ -8,7 +8,7 @@ from verl_npu.errors import CommandLineError
 from verl_npu.features.megatron.overrides.command_line import requests
 from verl_npu.features.megatron.overrides.contract import Contract
 from verl_npu.features.megatron.overrides.judgement import problems
-from verl_npu.features.megatron.overrides.request import Request, effective, not_judged
+from verl_npu.features.megatron.overrides.request import Engine, Request, effective, not_judged
 
 ACTOR = "actor_rollout_ref.actor.megatron"
 OVERRIDE = f"+{ACTOR}.override_transformer_config"
@@ -28,6 +28,7 @@ def only(text: str) -> Request:
         ("2", 2),
         ("0.5", 0.5),
         ("[1,2]", [1, 2]),
+        ("[[1,2],[3]]", [[1, 2], [3]]),
         ("'\"2\"'", "2"),
         ("full", "full"),
     ],
@@ -66,8 +67,8 @@ def test_what_is_no_override_of_megatrons_is_one_clear_error(text: str) -> None:
 )
 def test_a_value_that_is_yet_to_be_computed_is_named_and_not_judged(contract: Contract, text: str, kind: str) -> None:
     request = only(f"{ACTOR}.context_parallel_size={text} {OVERRIDE}.context_parallel_size=2")
-    (name,) = not_judged(request)
-    assert (name, not_judged(request)[name].kind) == ("megatron.context_parallel_size", kind)
+    ((name, value),) = not_judged(request, contract).items()
+    assert (name, value.kind) == ("megatron.context_parallel_size", kind)
     assert list(problems(request, contract)) == []
 
 
@@ -80,8 +81,8 @@ def test_flash_attention_is_filled_in_as_the_opposite_of_an_unknown_value() -> N
     assert str(settings["use_flash_attn"]) == "not $BI"
 
 
-def test_a_dollar_sign_alone_is_a_value() -> None:
-    assert not_judged(only("key=a$")) == {}
+def test_a_dollar_sign_alone_is_a_value(contract: Contract) -> None:
+    assert not_judged(only("key=a$"), contract) == {}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_flash_attention_is_not_judged_if_it_may_be_replaced(contract: Contract)
 @pytest.mark.parametrize(
     ("overrides", "refused"),
     [
-        ("use_fused_rotary_pos_emb=True", "use_fused_rotary_pos_emb=True"),
+        ("moe_token_dispatcher_type=allgather", "moe_token_dispatcher_type=allgather"),
         ("moe_grouped_gemm=yes", "moe_grouped_gemm='yes'"),
         ("bogus=1", "bogus=1"),
         ("moe_fb_overlap=True moe_grouped_gemm=False", "moe_fb_overlap=True"),
@@ -125,3 +126,46 @@ def test_what_does_not_depend_on_an_unknown_value_is_still_refused(
 def test_a_size_that_is_no_number_is_refused(contract: Contract) -> None:
     (problem,) = problems(only(f"{ACTOR}.context_parallel_size=two"), contract)
     assert str(problem).startswith("(megatron.context_parallel_size=two): expected a whole number, found 'two'")
+
+
+LLM = "actor_rollout_ref.actor.mindspeed"
+
+
+def test_mindspeed_llm_is_asked_through_a_section_of_its_own(contract: Contract) -> None:
+    request = only(f"{LLM}.tensor_model_parallel_size=4 +{LLM}.mcore_kwargs.recompute_method=uniform")
+    assert request.engine is Engine.MINDSPEED_LLM
+    assert request.section["tensor_model_parallel_size"] == 4
+    # The rest is what upstream's mindspeed.yaml gives in any case.
+    assert (request.overrides["recompute_method"], request.overrides["seq_length"]) == ("uniform", 10240)
+
+
+def test_what_only_mindspeed_llm_may_know_is_not_judged(contract: Contract) -> None:
+    request = only(f"{LLM}.mcore_kwargs.spec='[mindspeed_llm.spec, layer_spec]' +{LLM}.mcore_kwargs.of_its_own=True")
+    assert "of_its_own" in not_judged(request, contract)
+    assert list(problems(request, contract)) == []
+
+
+def test_nothing_of_mindspeed_llm_is_refused_for_what_was_shown_with_another_engine(contract: Contract) -> None:
+    (problem,) = problems(
+        only(f"{LLM}.mcore_kwargs.use_flash_attn=False {LLM}.mcore_kwargs.seq_length=null"), contract
+    )
+    assert (problem.subject, problem.certain) == ("use_flash_attn=False", False)
+
+
+def test_the_name_that_upstreams_documents_give_the_overrides_of_mindspeed_llm_is_refused(contract: Contract) -> None:
+    (problem,) = problems(only(f"+{LLM}.llm_kwargs.moe_grouped_gemm=True"), contract)
+    assert (problem.certain, problem.fix) == (True, "write mindspeed.mcore_kwargs in its place")
+
+
+def test_overrides_that_mindspeed_llm_does_not_read_are_said(contract: Contract) -> None:
+    (problem,) = problems(only(f"+{LLM}.override_transformer_config.moe_grouped_gemm=True"), contract)
+    assert problem.subject == "(mindspeed.override_transformer_config.moe_grouped_gemm)"
+    assert not problem.certain
+
+
+def test_the_references_overrides_are_the_actors_until_one_of_its_own_is_given() -> None:
+    text = f"{OVERRIDE}.moe_grouped_gemm=True a.ref.megatron.tensor_model_parallel_size=2"
+    actor, ref = requests(text.replace("a.ref", "actor_rollout_ref.ref"))
+    assert ref.overrides == actor.overrides == {"moe_grouped_gemm": True}
+    other = "+actor_rollout_ref.ref.megatron.override_transformer_config.hidden_dropout=0.1"
+    assert requests(f"{text} {other}")[-1].overrides == {"hidden_dropout": 0.1}

@@ -11,8 +11,9 @@ import pytest
 from verl_npu.errors import LockError, SourceError
 from verl_npu.features import locks_folder
 from verl_npu.features.megatron.overrides.contract import Argument, Contract, read_contract, write_contract
+from verl_npu.features.megatron.overrides.documented import DOCUMENTED
 from verl_npu.features.megatron.overrides.extraction import extract
-from verl_npu.features.megatron.overrides.installation import examine, nearest
+from verl_npu.features.megatron.overrides.installation import contracts, examine, nearest
 
 from ..conftest import MEGATRON, REVISIONS
 
@@ -63,9 +64,21 @@ LIST = """
 CODE = """
     from mindspeed.args_utils import get_full_args as get_args
 
-    def run():
+    def run(something):
         args = get_args()
-        return args.num_layers, args.unknown_to_all
+        return args.num_layers, args.read_at_run_time, something.unknown_to_all
+"""
+MORE_CODE = """
+    class Rope:
+        def scale(self):
+            return getattr(self.config, "read_from_a_configuration", None)
+"""
+ARGUMENTS = """
+    def transformer_config_post_init_wrapper(original):
+        def wrapper(self):
+            original(self)
+            MindSpeedFeaturesManager.validate_features_args(args=self)
+        return wrapper
 """
 CONFIG = """
     class TransformerConfig:
@@ -81,6 +94,8 @@ def sources(tmp_path: Path) -> tuple[Path, Path]:
         "mindspeed/features_manager/__init__.py": LIST,
         "mindspeed/features_manager/fused.py": FEATURE,
         "mindspeed/code.py": CODE,
+        "mindspeed/core/rope.py": MORE_CODE,
+        "mindspeed/core/megatron_basic/arguments_basic.py": ARGUMENTS,
         "megatron/core/model_parallel_config.py": "class ModelParallelConfig:\n        size: int = 1\n",
         "megatron/core/transformer/transformer_config.py": CONFIG,
     }
@@ -118,6 +133,38 @@ def test_a_class_that_mindspeed_does_not_list_has_no_say(extracted: Contract) ->
 def test_what_a_feature_looks_at_is_known(extracted: Contract) -> None:
     assert extracted.knows("looked_at")
     assert not extracted.knows("unknown_to_all")
+
+
+@pytest.mark.parametrize("key", ["read_at_run_time", "read_from_a_configuration"])
+def test_what_code_reads_at_run_time_is_known(extracted: Contract, key: str) -> None:
+    assert extracted.knows(key)
+
+
+def test_what_an_unrecorded_mindspeed_reads_at_run_time_is_known(sources: tuple[Path, Path]) -> None:
+    assert examine(*sources).contract.knows("read_at_run_time")
+
+
+def test_whether_a_models_configuration_is_validated_is_read(sources: tuple[Path, Path], extracted: Contract) -> None:
+    assert extracted.validates
+    wrapper = sources[0] / "core" / "megatron_basic" / "arguments_basic.py"
+    wrapper.write_text(wrapper.read_text().replace("validate_features_args", "nothing"))
+    assert not extract(*sources, "small", "0").validates
+
+
+def test_a_models_configuration_is_validated_from_2_2_0_on() -> None:
+    assert {contract.revision for contract in contracts() if not contract.validates} == {"1cdd0abd75", "f6688"}
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize("pin", sorted(DOCUMENTED))
+def test_each_pins_documents_name_the_revision_that_we_say(pin: str) -> None:
+    """Needs VERL_NPU_UPSTREAMS, a folder with `verl-<pin>/`."""
+    tree = Path(os.environ.get("VERL_NPU_UPSTREAMS") or "none") / f"verl-{pin}"
+    if not tree.is_dir():
+        pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {tree.name}/")
+    text = (tree / DOCUMENTED[pin].source).read_text()
+    # The documents of 796871d7 name no revision.
+    assert DOCUMENTED[pin].revision in text or (pin == "796871d7" and "MindSpeed" in text)
 
 
 def test_megatrons_fields_are_known_with_their_annotation(extracted: Contract) -> None:
@@ -158,12 +205,21 @@ def test_an_unknown_mindspeed_is_reported_with_what_differs(sources: tuple[Path,
 
 
 def test_a_recorded_contract_is_nearest_to_itself(contract: Contract) -> None:
-    assert nearest(contract) is contract
+    # f6688 accepts what 1cdd0abd75 does, and the earlier name is found first.
+    assert nearest(contract).revision == {"f6688": "1cdd0abd75"}.get(contract.revision, contract.revision)
 
 
-def test_all_six_revisions_are_recorded() -> None:
+def test_all_seven_revisions_are_recorded() -> None:
     assert set(REVISIONS) == {
-        *("1cdd0abd75", "f2b0977e", "2.2.0_core_r0.12.1", "2.3.0_core_r0.12.1", "core_r0.15.3", "core_r0.16.0"),
+        *(
+            "1cdd0abd75",
+            "f6688",
+            "f2b0977e",
+            "2.2.0_core_r0.12.1",
+            "2.3.0_core_r0.12.1",
+            "core_r0.15.3",
+            "core_r0.16.0",
+        ),
     }
 
 

@@ -8,7 +8,7 @@ from verl_npu.errors import OverrideError
 from verl_npu.features.megatron.overrides.catalogue import CATALOGUE
 from verl_npu.features.megatron.overrides.command_line import requests
 from verl_npu.features.megatron.overrides.contract import Contract
-from verl_npu.features.megatron.overrides.judgement import check
+from verl_npu.features.megatron.overrides.judgement import check, problems
 from verl_npu.features.megatron.overrides.request import Request, effective
 
 # What upstream's own configuration files put there.
@@ -62,8 +62,22 @@ def test_a_key_with_dashes_is_suggested_with_underscores(contract: Contract) -> 
 
 
 def test_all_that_is_wrong_is_named_at_once(contract: Contract) -> None:
-    with pytest.raises(OverrideError, match=r"bogus=1.*; and use_fused_rotary_pos_emb=True"):
-        check(Request("actor", {"bogus": 1, "use_fused_rotary_pos_emb": True}, {}), contract)
+    with pytest.raises(OverrideError, match=r"bogus=1.*; and recompute_granularity=full"):
+        check(Request("actor", {"bogus": 1, "recompute_granularity": "full"}, {}), contract)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("num_layers", "2", "int"),
+        ("moe_grouped_gemm", "no", "bool"),
+        ("use_ascend_coc", "'False'", "bool"),
+        ("recompute_num_layers", 1.5, "Optional[int]"),
+    ],
+)
+def test_a_value_that_fails_or_means_its_opposite_is_refused(refusals, key: str, value: object, expected: str) -> None:
+    (problem,) = [line for line in refusals(**{key: value}) if line.startswith(f"{key}=")]
+    assert expected in problem
 
 
 @pytest.mark.parametrize(
@@ -74,15 +88,36 @@ def test_all_that_is_wrong_is_named_at_once(contract: Contract) -> None:
         ("swap_optimizer_times", True, "int"),
         ("swap_optimizer_times", None, "int"),
         ("context_parallel_algo", "ring", "one of megatron_cp_algo"),
-        ("num_layers", "2", "int"),
         ("moe_grouped_gemm", "yes", "bool"),
-        ("recompute_num_layers", 1.5, "Optional[int]"),
         ("recompute_modules", 3, "[str]"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_refused(refusals, key: str, value: object, expected: str) -> None:
-    (problem,) = [line for line in refusals(**{key: value}) if line.startswith(f"{key}=")]
+def test_another_type_that_works_or_is_not_looked_at_is_said(refusals, doubts, key, value, expected: str) -> None:
+    (problem,) = [line for line in doubts(**{key: value}) if line.startswith(f"{key}=")]
     assert expected in problem
+    assert not [line for line in refusals(**{key: value}) if line.startswith(f"{key}=")]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("fp8", False),
+        ("fp8", None),
+        ("moe_grouped_gemm", 1),
+        ("pipeline_num_transformer_layers", [[6], [8]]),
+        ("recompute_num_layers", False),
+        ("rope_scaling_type", "yarn"),
+        ("yarn_scaling_factor", 40),
+    ],
+)
+def test_a_value_that_mindspeed_or_megatron_takes_is_in_order(judged, key: str, value: object) -> None:
+    assert judged(**{key: value}) == []
+
+
+def test_an_unknown_key_may_be_one_of_megatron_bridges(refusals, doubts) -> None:
+    section = {"use_mbridge": True, "vanilla_mbridge": False}
+    assert refusals(section, make_vocab_size_bigger=1) == []
+    assert len(doubts(section, make_vocab_size_bigger=1)) == 1
 
 
 def test_flash_attention_cannot_be_switched_off(refusals) -> None:
@@ -99,9 +134,14 @@ def test_the_batch_invariant_attention_replaces_the_other() -> None:
     assert effective(Request("actor", overrides, {})) == {**overrides, "use_flash_attn": False}
 
 
+def test_flash_attention_may_be_off_beside_a_mask_of_a_known_size(refusals) -> None:
+    assert refusals(use_flash_attn=False, micro_batch_size=1, seq_length=2048) == []
+
+
 @pytest.mark.parametrize("mode", [1, 3, 4])
-def test_flash_attention_has_two_sparse_modes(refusals, mode: int) -> None:
-    assert refusals(sparse_mode=mode) == [f"sparse_mode={mode}: 0 or 2 beside use_flash_attn"]
+def test_flash_attention_has_two_sparse_modes(judged, contract: Contract, mode: int) -> None:
+    (problem,) = judged(sparse_mode=mode)
+    assert (problem.expected, problem.certain) == ("0 or 2 beside use_flash_attn", contract.validates)
 
 
 def test_the_size_of_context_parallelism_is_filled_in_from_the_section() -> None:
@@ -116,43 +156,95 @@ def test_both_sizes_of_context_parallelism_are_alike(refusals) -> None:
 @pytest.mark.parametrize(
     ("section", "overrides", "reason"),
     [
-        ({}, {"use_fused_rotary_pos_emb": True}, "position_embedding_type=rope beside it"),
+        ({"use_distributed_optimizer": False}, {"swap_optimizer": True}, "the distributed optimizer"),
+        ({}, {"use_ascend_mc2": True}, "sequence parallelism over a tensor-parallel group"),
+        (SECTION, {"use_ascend_mc2": True, "use_ascend_coc": True}, "use_ascend_coc off"),
+        ({}, {"moe_token_dispatcher_type": "allgather"}, "variable sequence lengths"),
+        ({}, {"multi_head_latent_attention": True}, "MindSpeed finds the model's own nowhere"),
+        (
+            {},
+            {"multi_head_latent_attention": True, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128},
+            "seq_length beside it",
+        ),
+        ({}, {"attention_backend": "flsh"}, "one of flash, fused, unfused, local, auto"),
+        ({}, {"recompute_granularity": "full"}, "recompute_method and recompute_num_layers"),
+    ],
+)
+def test_a_combination_that_fails_is_refused_with_its_reason(refusals, section, overrides, reason: str) -> None:
+    assert any(reason in line for line in refusals(section, **overrides)), refusals(section, **overrides)
+
+
+@pytest.mark.parametrize(
+    ("section", "overrides", "reason"),
+    [
         (
             {},
             {"use_fused_rotary_pos_emb": True, "position_embedding_type": "learned_absolute"},
             "position_embedding_type=rope beside it",
         ),
-        ({}, {"use_fused_rmsnorm": True, "normalization": "LayerNorm"}, "normalization=RMSNorm beside it"),
-        ({}, {"use_fused_swiglu": True, "swiglu": False}, "swiglu=True beside it"),
-        ({"use_distributed_optimizer": False}, {"swap_optimizer": True}, "the distributed optimizer"),
-        ({}, {"swap_optimizer": True}, "the distributed optimizer"),
-        ({"use_mbridge": True, "virtual_pipeline_model_parallel_size": 2}, {}, "no virtual pipeline beside mbridge"),
-        ({}, {"use_ascend_mc2": True}, "sequence parallelism over a tensor-parallel group"),
         (
             {"sequence_parallel": True, "tensor_model_parallel_size": 1},
             {"use_ascend_mc2": True},
             "sequence parallelism over a tensor-parallel group",
         ),
-        (SECTION, {"use_ascend_mc2": True, "use_ascend_coc": True}, "use_ascend_coc off"),
-        (
-            {},
-            {"use_fused_moe_token_permute_and_unpermute": True, "moe_token_dispatcher_type": "allgather"},
-            "moe_token_dispatcher_type=alltoall",
-        ),
-        (
-            {},
-            {"moe_permute_fusion": True, "moe_expert_capacity_factor": 1.0},
-            "moe_pad_expert_input_to_capacity=True",
-        ),
-        ({}, {"attention_backend": "flsh"}, "one of flash, fused, unfused, local, auto"),
-        ({}, {"recompute_granularity": "full"}, "recompute_method and recompute_num_layers"),
-        ({}, {"recompute_method": "uniform"}, "recompute_granularity=full beside it"),
+        ({}, {"moe_permute_fusion": True, "moe_expert_capacity_factor": 1.0}, "moe_pad_expert_input_to_capacity=True"),
         (SECTION, {"swap_optimizer": True, "reuse_fp32_param": True}, "reuse_fp32_param off"),
         ({}, {"moe_fb_overlap": True, "moe_grouped_gemm": False}, "moe_grouped_gemm beside it"),
     ],
 )
-def test_a_bad_combination_is_refused_with_its_reason(refusals, section, overrides, reason: str) -> None:
-    assert any(reason in line for line in refusals(section, **overrides)), refusals(section, **overrides)
+def test_what_a_feature_validates_is_refused_if_anything_calls_its_validation(
+    judged, contract: Contract, section, overrides, reason: str
+) -> None:
+    found = {problem.certain for problem in judged(section, **overrides) if reason in problem.expected}
+    assert found == {contract.validates}
+
+
+def test_fused_rope_needs_the_name_of_the_embedding_if_anything_validates_it(judged, contract: Contract) -> None:
+    found = [problem.certain for problem in judged(use_fused_rotary_pos_emb=True)]
+    assert found == ([True] if contract.validates else [])
+
+
+@pytest.mark.parametrize(
+    ("section", "overrides", "reason"),
+    [
+        ({}, {"use_fused_rmsnorm": True, "normalization": "LayerNorm"}, "normalization=RMSNorm beside it"),
+        ({}, {"use_fused_swiglu": True, "swiglu": False}, "swiglu=True beside it"),
+        ({"use_mbridge": True, "virtual_pipeline_model_parallel_size": 2}, {}, "no virtual pipeline beside mbridge"),
+        ({}, {"recompute_method": "uniform"}, "recompute_granularity=full beside it"),
+    ],
+)
+def test_what_is_not_shown_to_fail_is_said_and_not_refused(refusals, doubts, section, overrides, reason: str) -> None:
+    assert any(reason in line for line in doubts(section, **overrides))
+    assert refusals(section, **overrides) == []
+
+
+def test_a_doubt_is_a_line_for_the_user_and_the_job_goes_on(contract: Contract, capsys) -> None:
+    settings = check(Request(f"actor {contract.revision}", {"recompute_method": "uniform"}, {}), contract)
+    assert settings["recompute_method"] == "uniform"
+    assert (
+        "override_transformer_config.recompute_method=uniform: expected recompute_granularity"
+        in capsys.readouterr().err
+    )
+
+
+def test_the_swapped_optimizer_is_in_order_with_upstreams_own_configuration(judged) -> None:
+    assert judged(swap_optimizer=True) == []
+
+
+DEEPSEEK = (
+    "+{m}.multi_head_latent_attention=True +{m}.use_flash_attn=True +{m}.moe_token_dispatcher_type='alltoall' "
+    "+{m}.pipeline_num_transformer_layers=[[6],[8],[8],[8],[8],[8],[8],[7]] +{m}.moe_grouped_gemm=True "
+    "+{m}.use_fused_rotary_pos_emb=True +{m}.rope_scaling_type='yarn' +{m}.yarn_scaling_factor=40 "
+    "+{m}.rope_scaling_mscale=1.0 +{m}.rope_scaling_mscale_all_dim=1.0 +{m}.use_fused_swiglu=True "
+    "+{m}.seq_length=2048 +{m}.swap_optimizer=True"
+).format(m="actor_rollout_ref.actor.megatron.override_transformer_config")
+
+
+def test_what_a_deepseek_job_asks_for_is_in_order_where_nothing_validates_it(contract: Contract) -> None:
+    (request,) = requests(DEEPSEEK)
+    refused = [problem.subject for problem in problems(request, contract) if problem.certain]
+    wrong = ["use_fused_rotary_pos_emb=True", "multi_head_latent_attention=True"]
+    assert refused == (wrong if contract.validates else [])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ....errors import LockError
 __all__ = ["FILE_NAME", "Argument", "Contract", "FeatureFacts", "read_contract", "read_contracts", "write_contract"]
 
 FILE_NAME = "arguments.json"
-_SCHEMA = 1
+_SCHEMA = 2
 # MindSpeed's documents for verl ask for these, though some revisions look at neither.
 _DOCUMENTED = ("swiglu", "use_distributed_optimizer")
 
@@ -53,9 +53,12 @@ class Contract:
     fields: Mapping[str, str]
     """The fields of Megatron's transformer configurations, with their annotations: `repatch` passes these keys on."""
     reads: tuple[str, ...]
-    """Other keys that a feature reads when it validates or patches."""
+    """Other keys that MindSpeed's or Megatron's code reads from arguments or from a model's configuration."""
     process: tuple[str, ...]
     """Keys that MindSpeed's code reads from its process-wide arguments while it runs."""
+    validates: bool
+    """Whether a model's configuration, when it is made, is given to each feature's validate_args. repatch itself never
+    calls these."""
 
     def knows(self, key: str) -> bool:
         """Whether `key` has an effect, or the documents ask for it."""
@@ -116,6 +119,7 @@ def read_contract(path: Path) -> Contract:
             fields=content["fields"],
             reads=tuple(content["reads"]),
             process=tuple(content["process"]),
+            validates=bool(content["validates"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LockError(

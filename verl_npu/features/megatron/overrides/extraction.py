@@ -8,12 +8,11 @@ from pathlib import Path
 
 from ....errors import SourceError
 from .contract import Argument, Contract, FeatureFacts
+from .reading import attributes_read, keys_read, literal, parse, process_keys
 
 __all__ = ["extract", "megatron_fields"]
 
 _BASE = "MindSpeedFeature"
-# Megatron's own get_args is left out: verl never initialises megatron.training, so it has no arguments.
-_GETTERS = ("get_full_args", "get_mindspeed_args")
 _CONFIGS = ("ModelParallelConfig", "TransformerConfig", "MLATransformerConfig")
 _CONFIG_FILES = ("core/model_parallel_config.py", "core/transformer/transformer_config.py")
 
@@ -35,7 +34,7 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
         if node is None:
             continue
         feature, level = _name_and_level(node)
-        reads |= {key for key in _reads(node, {"args"}) if key.isidentifier()}
+        reads |= {key for key in attributes_read(node, {"args"}) if key.isidentifier()}
         features[feature] = _merged(features.get(feature), _facts(node, feature, level))
         for key, argument in _arguments(node, feature):
             arguments.setdefault(key, argument)
@@ -48,6 +47,8 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
             arguments[key] = Argument(first.type, first.default, first.choices + new, first.feature)
     fields = megatron_fields(megatron)
     known = {*arguments, *features, *fields}
+    if deep:
+        reads |= keys_read(mindspeed, megatron)
     return Contract(
         revision=revision,
         megatron=core,
@@ -55,7 +56,8 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
         features=dict(sorted(features.items())),
         fields=fields,
         reads=tuple(sorted(reads - known)),
-        process=tuple(sorted(_process_keys(mindspeed) & known)) if deep else (),
+        process=tuple(sorted(process_keys(mindspeed) & known)) if deep else (),
+        validates=_validates(mindspeed / "core" / "megatron_basic" / "arguments_basic.py"),
     )
 
 
@@ -63,7 +65,7 @@ def megatron_fields(megatron: Path) -> dict[str, str]:
     """Return the fields of Megatron's transformer configurations, with their annotations as they are written."""
     fields = {}
     for path in _CONFIG_FILES:
-        for node in _parse(megatron / path).body:
+        for node in parse(megatron / path).body:
             if isinstance(node, ast.ClassDef) and node.name in _CONFIGS:
                 for statement in node.body:
                     if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
@@ -71,23 +73,21 @@ def megatron_fields(megatron: Path) -> dict[str, str]:
     return dict(sorted(fields.items()))
 
 
-def _parse(path: Path) -> ast.Module:
-    try:
-        return ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError) as error:
-        raise SourceError(
-            subject=str(path),
-            expected="a source file of MindSpeed or Megatron",
-            found=f"{type(error).__name__}: {error}",
-            fix="give the folder of the package itself, for example MindSpeed/mindspeed",
-        ) from error
+def _validates(path: Path) -> bool:
+    """Whether MindSpeed's wrapper of TransformerConfig.__post_init__ calls the features' validate_args."""
+    functions = parse(path).body if path.is_file() else []
+    wrapper = (
+        f for f in functions if isinstance(f, ast.FunctionDef) and f.name == "transformer_config_post_init_wrapper"
+    )
+    calls = (call.func for function in wrapper for call in _calls(function))
+    return any(isinstance(called, ast.Attribute) and called.attr == "validate_features_args" for called in calls)
 
 
 def _feature_classes(mindspeed: Path) -> dict[str, ast.ClassDef]:
     """Return each class below `features_manager`, with the methods that it inherits from another one there."""
     classes = {}
     for path in sorted((mindspeed / "features_manager").rglob("*.py")):
-        classes.update({node.name: node for node in _parse(path).body if isinstance(node, ast.ClassDef)})
+        classes.update({node.name: node for node in parse(path).body if isinstance(node, ast.ClassDef)})
     for node in classes.values():
         own = {method.name for method in _methods(node)}
         for base in _bases(node, classes):
@@ -104,7 +104,7 @@ def _bases(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterator[
 
 def _active_classes(path: Path) -> list[str]:
     """Return the names of the classes in MindSpeed's own list, in its order."""
-    functions = {node.name: node for node in _parse(path).body if isinstance(node, ast.FunctionDef)}
+    functions = {node.name: node for node in parse(path).body if isinstance(node, ast.FunctionDef)}
     if "create_features_list" not in functions:
         raise SourceError(
             subject=str(path),
@@ -133,7 +133,7 @@ def _name_and_level(node: ast.ClassDef) -> tuple[str, int]:
     if init is None:
         return node.name, 2
     names = [argument.arg for argument in init.args.args][1:]
-    defaults = dict(zip(reversed(names), map(_literal, reversed(init.args.defaults)), strict=False))
+    defaults = dict(zip(reversed(names), map(literal, reversed(init.args.defaults)), strict=False))
     for call in _calls(init):
         if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__":
             given = dict(zip(("feature_name", "optimization_level"), call.args, strict=False))
@@ -145,14 +145,7 @@ def _name_and_level(node: ast.ClassDef) -> tuple[str, int]:
 
 
 def _resolved(node: ast.expr | None, names: Mapping[str, object]) -> object:
-    return names.get(node.id) if isinstance(node, ast.Name) else _literal(node)
-
-
-def _literal(node: ast.expr | None) -> object:
-    try:
-        return ast.literal_eval(node) if node is not None else None
-    except ValueError:
-        return None
+    return names.get(node.id) if isinstance(node, ast.Name) else literal(node)
 
 
 def _facts(node: ast.ClassDef, feature: str, level: int) -> FeatureFacts:
@@ -162,11 +155,11 @@ def _facts(node: ast.ClassDef, feature: str, level: int) -> FeatureFacts:
     for method in _methods(node):
         for call in _calls(method):
             if isinstance(call.func, ast.Attribute) and call.func.attr in ("incompatible_check", "dependency_check"):
-                key = _literal(call.args[-1]) if call.args else None
+                key = literal(call.args[-1]) if call.args else None
                 if isinstance(key, str):
                     (conflicts if call.func.attr == "incompatible_check" else needs).add(key.replace("-", "_"))
         if "validate" not in method.name and method.name not in ("register_args", "__init__"):
-            switches |= set(_reads(method, {"args"}))
+            switches |= set(attributes_read(method, {"args"}))
     return FeatureFacts(level, tuple(sorted(conflicts)), tuple(sorted(needs)), tuple(sorted(switches)))
 
 
@@ -185,99 +178,31 @@ def _merged(first: FeatureFacts | None, second: FeatureFacts) -> FeatureFacts:
     )
 
 
-def _reads(node: ast.AST, names: set[str]) -> Iterator[str]:
-    """Return the attributes that `node` reads from the variables `names`."""
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id in names:
-            yield inner.attr
-        elif (
-            isinstance(inner, ast.Call)
-            and isinstance(inner.func, ast.Name)
-            and inner.func.id in ("getattr", "hasattr")
-            and len(inner.args) > 1
-            and isinstance(inner.args[0], ast.Name)
-            and inner.args[0].id in names
-            and isinstance(name := _literal(inner.args[1]), str)
-        ):
-            yield name
-
-
 def _arguments(node: ast.ClassDef, feature: str) -> Iterator[tuple[str, Argument]]:
     for call in _calls(node):
         if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and call.args:
-            flag = next((text for a in call.args if (text := str(_literal(a))).startswith("--")), None)
+            flag = next((text for a in call.args if (text := str(literal(a))).startswith("--")), None)
             if flag is not None:
                 options = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-                key = _literal(options.get("dest")) or flag[2:].replace("-", "_")
+                key = literal(options.get("dest")) or flag[2:].replace("-", "_")
                 yield str(key), _argument(options, feature)
 
 
 def _argument(options: Mapping[str, ast.expr], feature: str) -> Argument:
-    action = _literal(options.get("action"))
-    default = _literal(options.get("default"))
+    action = literal(options.get("action"))
+    default = literal(options.get("default"))
     if action in ("store_true", "store_false"):
         return Argument("bool", action == "store_false" if default is None else default, (), feature)
     converter = options.get("type")
     known = converter.id if isinstance(converter, ast.Name) else "str" if converter is None else ""
     kind = "list" if "nargs" in options else known if known in ("int", "float", "str") else "any"
-    choices = _literal(options.get("choices"))
+    choices = literal(options.get("choices"))
     return Argument(kind, default, tuple(choices) if isinstance(choices, list | tuple) else (), feature)
 
 
 def _added_choices(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
     for call in _calls(node):
         if isinstance(call.func, ast.Attribute) and call.func.attr == "add_parser_argument_choices_value":
-            flag, choice = (_literal(argument) for argument in call.args[-2:])
+            flag, choice = (literal(argument) for argument in call.args[-2:])
             if isinstance(flag, str):
                 yield flag.removeprefix("--").replace("-", "_"), choice
-
-
-def _process_keys(mindspeed: Path) -> set[str]:
-    keys: set[str] = set()
-    for path in _reachable(mindspeed):
-        tree = _parse(path)
-        getters = {
-            alias.asname or alias.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-            if alias.name in _GETTERS
-        }
-        for function in ast.walk(tree) if getters else ():
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                keys |= set(_reads(function, _holders(function, getters)))
-                keys |= {
-                    n.attr for n in ast.walk(function) if isinstance(n, ast.Attribute) and _gets(n.value, getters)
-                }
-    return keys
-
-
-def _reachable(mindspeed: Path) -> list[Path]:
-    """Return the files that the features import, directly or not, without the features themselves."""
-    waiting = sorted((mindspeed / "features_manager").rglob("*.py"))
-    seen = set(waiting)
-    for path in waiting:
-        for node in ast.walk(_parse(path)):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mindspeed."):
-                modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            elif isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names if alias.name.startswith("mindspeed.")]
-            else:
-                continue
-            for module in modules:
-                base = mindspeed.joinpath(*module.split(".")[1:])
-                for file in (base.with_suffix(".py"), base / "__init__.py"):
-                    if file.is_file() and file not in seen:
-                        seen.add(file)
-                        waiting.append(file)
-    return [path for path in waiting if "features_manager" not in path.parts]
-
-
-def _holders(function: ast.AST, getters: set[str]) -> set[str]:
-    """Return the local variables that hold the arguments of the process."""
-    assigned = (n for n in ast.walk(function) if isinstance(n, ast.Assign) and _gets(n.value, getters))
-    return {target.id for n in assigned for target in n.targets if isinstance(target, ast.Name)}
-
-
-def _gets(node: ast.expr, getters: set[str]) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in getters

@@ -7,11 +7,13 @@ import importlib.util
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ....errors import SourceError
+from ....errors import DeclarationError, SourceError
 from .contract import Contract, read_contracts
+from .documented import NEWEST
 from .extraction import extract
+from .reading import keys_read
 
-__all__ = ["Installation", "contracts", "examine", "installation", "nearest", "package_folder"]
+__all__ = ["Installation", "contracts", "examine", "installation", "nearest", "package_folder", "recorded_as"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,19 @@ def contracts() -> tuple[Contract, ...]:
     return read_contracts(locks_folder() / "mindspeed")
 
 
+def recorded_as(revision: str) -> Contract:
+    """Return the recorded contract of that name. Raises DeclarationError, which names the recorded ones."""
+    known = {contract.revision: contract for contract in contracts()}
+    if revision not in known:
+        raise DeclarationError(
+            subject="the revision of MindSpeed",
+            expected=f"one of {', '.join(known)}",
+            found=repr(revision),
+            fix="take one of these",
+        )
+    return known[revision]
+
+
 @functools.cache
 def installation() -> Installation:
     """Return what this process would import; it is examined once."""
@@ -45,7 +60,7 @@ def installation() -> Installation:
 def examine(mindspeed: Path | None, megatron: Path | None) -> Installation:
     """Examine the packages in these folders. Raises SourceError if MindSpeed cannot be read or Megatron is missing."""
     if mindspeed is None:
-        return Installation(None, megatron, contracts()[-1], False, ())
+        return Installation(None, megatron, recorded_as(NEWEST), False, ())
     if megatron is None:
         raise SourceError(
             subject="megatron.core",
@@ -57,11 +72,20 @@ def examine(mindspeed: Path | None, megatron: Path | None) -> Installation:
     recorded = nearest(extracted)
     differences = tuple(extracted.differences(recorded))
     name = recorded.revision if not differences else f"installed (nearest {recorded.revision})"
-    # It takes seconds to search for what the code reads at run time, so that comes from the record.
+    # It takes seconds to search for what the code reads at run time. So that comes from the record, and what nothing
+    # in this very source reads is looked for only if no record says it.
+    reads = recorded.reads if not differences else tuple(sorted(keys_read(mindspeed, megatron)))
+    contract = replace(
+        extracted,
+        revision=name,
+        megatron=recorded.megatron,
+        process=recorded.process,
+        reads=tuple(sorted({*extracted.reads, *reads})),
+    )
     return Installation(
         mindspeed,
         megatron,
-        replace(extracted, revision=name, megatron=recorded.megatron, process=recorded.process),
+        contract,
         not differences,
         differences,
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .contract import Contract
 from .unexpanded import Unexpanded
 
-__all__ = ["OVERRIDE", "SECTION_KEYS", "Request", "effective", "not_judged"]
+__all__ = ["OVERRIDE", "SECTION_KEYS", "STRAY_GROUPS", "Engine", "Request", "effective", "not_judged"]
 
 OVERRIDE = "VERL_NPU_DISABLE=megatron"
 """What a user sets to leave MindSpeed as it is."""
@@ -22,16 +24,34 @@ SECTION_KEYS = (
     "sequence_parallel",
     "use_distributed_optimizer",
     "use_mbridge",
+    "vanilla_mbridge",
 )
+STRAY_GROUPS = ("override_transformer_config", "llm_kwargs")
+"""Groups of overrides that are written into the section of MindSpeed-LLM's engine, which reads neither."""
+
+
+class Engine(enum.Enum):
+    """Which of upstream's engines passes the overrides to MindSpeed, by the section that they stand in."""
+
+    MEGATRON = "megatron"
+    MINDSPEED_LLM = "mindspeed"
+    """`model_engine=mindspeed` at v0.8.0 and v0.9: the overrides are `mcore_kwargs`, MindSpeed-LLM passes them on, and
+    Megatron's own arguments, which are checked by each feature's validate_args, are initialised from them."""
+
+    @property
+    def overrides(self) -> str:
+        """The key of the overrides in the section."""
+        return "override_transformer_config" if self is Engine.MEGATRON else "mcore_kwargs"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one worker asks of MindSpeed: its own overrides, and the `megatron` section that they stand in."""
+    """What one worker asks of MindSpeed: its own overrides, and the section of its engine that they stand in."""
 
     worker: str
     overrides: Mapping[str, object]
     section: Mapping[str, object]
+    engine: Engine = Engine.MEGATRON
 
 
 def effective(request: Request) -> dict[str, object]:
@@ -61,7 +81,13 @@ def _negated(value: object) -> object:
     return Unexpanded(f"not {value}", value.kind) if isinstance(value, Unexpanded) else not value
 
 
-def not_judged(request: Request) -> dict[str, Unexpanded]:
-    """Return the values that are yet to be computed, by the names of their settings."""
-    named = {**request.overrides, **{f"megatron.{key}": value for key, value in request.section.items()}}
-    return {key: value for key, value in named.items() if isinstance(value, Unexpanded)}
+def not_judged(request: Request, contract: Contract) -> dict[str, Unexpanded]:
+    """Return what cannot be judged, by the names of the settings: values that are yet to be computed, and arguments of
+    MindSpeed-LLM's and Megatron's command line, which are not recorded."""
+    section = {f"{request.engine.value}.{key}": value for key, value in request.section.items()}
+    found = {key: value for key, value in {**request.overrides, **section}.items() if isinstance(value, Unexpanded)}
+    if request.engine is Engine.MINDSPEED_LLM:
+        kind = "may be an argument of MindSpeed-LLM or of Megatron's own, which are not recorded"
+        foreign = {key: value for key, value in request.overrides.items() if not contract.knows(key)}
+        found |= {key: Unexpanded(str(value), kind) for key, value in foreign.items() if key not in found}
+    return found

@@ -150,6 +150,46 @@ def keep_mindspeeds_patches_through_repatch(
         return original(manager, *args, **kwargs)
 
 
+_MANAGER = "mindspeed.patch_utils:MindSpeedPatchesManager"
+_ALIASES_WHY = (
+    "MindSpeed asks every loaded module for the names that it patches. transformers 5 has modules that import another "
+    "one when they are asked for any name, a hundred image processors among them. Without torchvision the job ends "
+    "with ModuleNotFoundError: No module named 'torchvision', and with it each worker imports all of them."
+)
+_ALIASES_HOW = "While MindSpeed looks for its targets, those modules answer that they do not have the name."
+_ALIASES_LINK = "none: see Patch.apply_patch in MindSpeed's mindspeed/patch_utils.py"
+
+
+@megatron.wrap(
+    f"{_MANAGER}.apply_patches",
+    why=_ALIASES_WHY,
+    how=_ALIASES_HOW,
+    link=_ALIASES_LINK,
+    retired_by=Never("every revision asks all modules"),
+)
+def leave_aliases_asleep_while_patching(original: Callable[[], None]) -> None:
+    """Apply all registered patches."""
+    from ..snapshot import aliases_asleep
+
+    with aliases_asleep():
+        original()
+
+
+@megatron.wrap(
+    f"{_MANAGER}.remove_patches",
+    why=_ALIASES_WHY,
+    how=_ALIASES_HOW,
+    link=_ALIASES_LINK,
+    retired_by=Never("every revision asks all modules"),
+)
+def leave_aliases_asleep_while_unpatching(original: Callable[[], None]) -> None:
+    """Take all patches back."""
+    from ..snapshot import aliases_asleep
+
+    with aliases_asleep():
+        original()
+
+
 _CAPABILITY = "mindspeed.core.fusions.grouped_matmul:get_device_capability"
 
 

@@ -32,6 +32,12 @@ class Unimplemented:
         name = environment.VIRTUAL.name
         raise NotImplementedError(f"{self.__name__} is not implemented by the virtual Ascend ({name} is set)")
 
+    def __or__(self, _other: object) -> Unimplemented:
+        """Return itself: in an annotation, `torch.npu.NPUGraph | None` names a type and uses none."""
+        return self
+
+    __ror__ = __or__
+
     def __repr__(self) -> str:
         return f"<{self.__name__}: not implemented by the virtual Ascend>"
 
