@@ -13,6 +13,7 @@ __all__ = [
     "AttentionSettingError",
     "BuildError",
     "CommandLineError",
+    "CompositionError",
     "ConflictError",
     "DeclarationError",
     "DeviceContradictionError",
@@ -29,9 +30,12 @@ __all__ = [
     "PlacementError",
     "RealAscendError",
     "RearrangeError",
+    "RehearsalError",
     "RepatchError",
     "RewriteError",
     "RolloutError",
+    "SandboxError",
+    "ScriptError",
     "SettingError",
     "SettledError",
     "SourceError",
@@ -209,3 +213,22 @@ class TorchError(VirtualError):
 
 class RolloutError(VirtualError):
     """The virtual rollout engine cannot do what is asked of it, or not with the weights that it was given."""
+
+
+# Rehearsals.
+
+
+class SandboxError(VerlNpuError):
+    """This machine cannot make a sandbox for a launch script."""
+
+
+class ScriptError(VerlNpuError):
+    """A launch script cannot be read, or starts no trainer that can be told."""
+
+
+class CompositionError(VerlNpuError):
+    """Hydra does not take a trainer's settings."""
+
+
+class RehearsalError(VerlNpuError):
+    """A rehearsal cannot be made with what was asked for."""

@@ -17,9 +17,9 @@ from pathlib import Path
 from harness import dataset, jobs, manifests, model, process, reward
 from harness.errors import BadInput, RunFailed
 from harness.machine import Machine
-from harness.metrics import Steps
 from harness.request import Request
 from verl_npu.manifest import Manifest
+from verl_npu.rehearse.steps import Steps
 
 _ERROR = re.compile(r"^(\(\w+ pid=\d+\) )?([\w.]+\.)?\w*(Error|Exception): ")
 

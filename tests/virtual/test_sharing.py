@@ -117,18 +117,34 @@ def test_a_saved_tensor_is_loaded_where_it_is_asked_for(npu: Any, tmp_path: Path
     assert loaded.tolist() == [0, 1, 2]
 
 
-def test_inductor_refuses_and_other_backends_run(python: Run) -> None:
-    # As an NPU without triton-ascend: inductor has no code generator for the device.
+def test_compiled_functions_run_eagerly_which_is_said_once(python: Run) -> None:
+    # Inductor has no code generator for the device; verl's scripts leave use_torch_compile on.
     program = """
         import json, torch
         x = torch.ones(2, device="npu")
-        out = [torch.compile(lambda x: x + 1, backend=backend)(x).tolist() for backend in ("eager", "aot_eager")]
-        try: torch.compile(lambda x: x + 1)(x); out.append("")
-        except Exception as error: out.append(type(error).__mro__[-4:-1][0].__name__ + ": " + str(error))
-        print(json.dumps(out))
+        def add(x): return x + 1
+        @torch.compile(dynamic=True)
+        def decorated(x): return x + 1
+        module = torch.nn.Linear(2, 2, device="npu")
+        module.compile()
+        same = [torch.compile(add) is add, torch.compile(add, backend="inductor", fullgraph=True) is add]
+        print(json.dumps([same, decorated(x).tolist(), list(module(x).shape)]))
     """
     done = python(program, timeout=200)
     assert done.returncode == 0, done.stderr
-    eager, graph, refusal = json.loads(done.stdout.splitlines()[-1])
-    assert eager == graph == [2, 2]
-    assert "npu" in refusal
+    assert json.loads(done.stdout.splitlines()[-1]) == [[True, True], [2, 2], [2]]
+    assert done.stderr.count("torch.compile runs eagerly") == 1
+
+
+def test_backends_other_than_inductor_compile(python: Run) -> None:
+    program = """
+        import json, torch
+        x = torch.ones(2, device="npu")
+        functions = [torch.compile(lambda x: x + 1, backend=backend) for backend in ("eager", "aot_eager")]
+        from torch._dynamo.utils import counters
+        print(json.dumps([function(x).tolist() for function in functions] + [counters["frames"]["ok"]]))
+    """
+    done = python(program, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [[2, 2], [2, 2], 2]
+    assert "runs eagerly" not in done.stderr

@@ -19,6 +19,7 @@ from .explain import explain
 from .help import env, example
 from .lock import lock
 from .mindspeed import mindspeed
+from .rehearse import rehearse
 from .status import status
 
 __all__ = ["main"]
@@ -72,5 +73,5 @@ def main() -> None:
     """
 
 
-for command in (check, drift, env, explain, lock, mindspeed, status):
+for command in (check, drift, env, explain, lock, mindspeed, rehearse, status):
     main.add_command(command)

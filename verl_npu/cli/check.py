@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
@@ -26,6 +27,7 @@ from ..registry.state import State, feature_state
 from . import terminal, upstreams
 from .completion import complete_source
 from .help import example
+from .script import check_script
 from .states import BAD, QUIET, colour
 
 __all__ = ["check"]
@@ -57,7 +59,9 @@ class _Result:
 
 
 @click.command(
-    epilog=example("verl-npu check", "verl-npu check --source verl-0.7.1-py3-none-any.whl", "verl-npu check --diff")
+    epilog=example(
+        "verl-npu check", "verl-npu check --source verl-0.7.1-py3-none-any.whl", "verl-npu check --script run.sh"
+    )
 )
 @click.option(
     "--source",
@@ -67,18 +71,29 @@ class _Result:
     shell_complete=complete_source,
     help="A checkout or a wheel of verl.",
 )
+@click.option(
+    "--script", type=click.Path(path_type=Path), help="Judge this launch script instead; its arguments follow --."
+)
+@click.argument("arguments", nargs=-1)
 @click.option("--verbose", "-v", is_flag=True, help="Show every patch, and what differs from the nearest pin.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 @click.option("--diff", is_flag=True, help="Show how each drifted target differs from the nearest pin.")
-def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
+def check(
+    source: str, script: Path | None, arguments: tuple[str, ...], verbose: bool, as_json: bool, diff: bool
+) -> None:
     """Say for each feature whether its patches fit your verl.
 
     Nothing of verl is imported, so this is safe to run anywhere. A torch_npu that is installed here is imported in a
     process of its own, to see whether it can be.
 
     Exit status: 0 all features fit, 1 one drifted or is left to a patch of upstream's that is ineffective, or, with
-    VERL_NPU_STRICT=1, torch_npu cannot be imported, 2 there is no verl or its source cannot be read.
+    VERL_NPU_STRICT=1, torch_npu cannot be imported, 2 there is no verl or its source cannot be read. For a script:
+    0 in order, 1 refused, 2 not judged.
     """
+    if script is not None:
+        check_script(script, source, arguments, as_json)
+    if arguments:
+        raise click.UsageError(f"arguments are a script's: expected --script SCRIPT before {' '.join(arguments)}")
     features, tree, locks = load(), upstreams.judged_tree(source), upstreams.locks()
     result = _judged(features, tree, locks)
     if as_json:

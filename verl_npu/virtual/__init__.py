@@ -67,6 +67,9 @@ def expose() -> None:
         exposure.expose(first=settings.torch_npu == "ours")
     hooks.add_hook("verl.workers.rollout.base", _offer_rollout)
     hooks.add_hook("verl.workers.rollout.replica", _offer_replica)
+    hooks.add_hook("torchvision.extension", _declare_vision)
+    for workers in ("verl.workers.fsdp_workers", "verl.workers.megatron_workers"):
+        hooks.add_hook(workers, _offer_in_vllms_place)
 
 
 def load() -> None:
@@ -76,11 +79,13 @@ def load() -> None:
         VirtualError: one of its subclasses says what is missing.
         SettingError: a variable of the virtual Ascend has a value that is not understood.
     """
-    from . import choice, loading
+    from . import choice, eager, loading
     from .real import loading as real
     from .settings import Settings
 
     (real if choice.is_real(Settings.read()) else loading).load()
+    if loaded():
+        eager.install()
 
 
 def _offer_rollout(module: ModuleType) -> None:
@@ -95,3 +100,17 @@ def _offer_replica(module: ModuleType) -> None:
     from .rollout import register_replica
 
     register_replica(module)
+
+
+def _declare_vision(module: ModuleType) -> None:
+    """Let torchvision be imported where its compiled part cannot be loaded."""
+    from .vision import declare_operators
+
+    declare_operators(module)
+
+
+def _offer_in_vllms_place(module: ModuleType) -> None:
+    """The same for the workers of a revision without such a registry."""
+    from .rollout import offer_in_vllms_place
+
+    offer_in_vllms_place(module)

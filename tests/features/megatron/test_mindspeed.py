@@ -28,7 +28,7 @@ PROGRAM = Path(__file__).with_name("identity.py")
 SECTION = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "use_distributed_optimizer": True}
 CASES: dict[str, dict[str, Any]] = {
     "an unknown key": {"overrides": {"use_flash_atn": True}},
-    "a wrong type": {"overrides": {"moe_grouped_gemm": "yes"}},
+    "a text that is true in place of False": {"overrides": {"moe_grouped_gemm": "no"}},
     "no flash attention": {"overrides": {"use_flash_attn": False}},
     "two sizes of context parallelism": {
         "overrides": {"context_parallel_size": 4},

@@ -12,15 +12,15 @@ from ... import environment
 from ...errors import RolloutError
 from ..simulated import loaded
 
-__all__ = ["NAME", "register_replica", "register_rollout"]
+__all__ = ["NAME", "offer_in_vllms_place", "register_replica", "register_rollout"]
 
 NAME = "virtual"
 
 
 def register_rollout(base: ModuleType) -> None:
-    """Enter the engine into the registry of `verl.workers.rollout.base`, synchronous if the revision has that mode.
+    """Enter the engine into the registry of `verl.workers.rollout.base`, in each mode that the revision has.
 
-    A verl without that registry has a working engine of its own and gets none. Raises RolloutError on real NPUs.
+    A verl without that registry is served by `offer_in_vllms_place`. Raises RolloutError on real NPUs.
     """
     _only_virtual()
     registry: dict[tuple[str, str], str] | None = getattr(base, "_ROLLOUT_REGISTRY", None)
@@ -28,8 +28,7 @@ def register_rollout(base: ModuleType) -> None:
         return
     if "sync" in {mode for _, mode in registry}:
         registry[(NAME, "sync")] = f"{__name__}.sync.VirtualRollout"
-    else:
-        registry[(NAME, "async")] = f"{__name__}.server.VirtualServerAdapter"
+    registry[(NAME, "async")] = f"{__name__}.worker.VirtualServerAdapter"
 
 
 def register_replica(replica: ModuleType) -> None:
@@ -43,11 +42,25 @@ def register_replica(replica: ModuleType) -> None:
         return
 
     def load() -> type:
-        from .server import VirtualReplica
+        from .replica import VirtualReplica
 
         return VirtualReplica
 
     registry.register(NAME, load)
+
+
+def offer_in_vllms_place(workers: ModuleType) -> None:
+    """Let workers build the engine that have no registry to find it in (796871d7).
+
+    Raises RolloutError on real NPUs.
+    """
+    _only_virtual()
+    from verl.workers.rollout import base
+
+    if not hasattr(base, "_ROLLOUT_REGISTRY"):
+        from .spmd import offer
+
+        offer(workers)
 
 
 def _only_virtual() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import sys
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 
 from ...errors import RolloutError
+from ...reporting import report
+from .layout import Place
+from .model import build, load, text_settings
+from .prompts import Processor, Prompt, Prompts
+from .weights import Adapter, Weights
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -22,12 +26,13 @@ __all__ = [
     "ModelSettings",
     "RolloutSettings",
     "Sampling",
-    "check_layout",
+    "adapter_of",
+    "checker_of",
     "engine_of",
     "sampling",
 ]
 
-PARALLEL = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+ANNOUNCEMENT = "SIMULATED: virtual rollout engine (transformers' generate on the CPU)"
 
 
 class RolloutSettings(Protocol):
@@ -54,6 +59,8 @@ class Sampling(TypedDict, total=False):
     temperature: float
     top_p: float
     top_k: int
+    min_p: float
+    repetition_penalty: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,109 +73,45 @@ class Answers:
     """(batch, new tokens), fp32, of the chosen tokens at the sampling temperature."""
 
 
-def check_layout(config: RolloutSettings, model_config: ModelSettings) -> None:
-    """Raise RolloutError for a parallel layout or a model that this engine cannot serve."""
-    for key in PARALLEL:
-        size = config.get(key, 1)
-        if size != 1:
-            raise RolloutError(
-                subject=f"rollout.{key} with the virtual rollout engine, which holds a whole model on each rank",
-                expected="1",
-                found=str(size),
-                fix=f"set actor_rollout_ref.rollout.{key}=1",
-            )
-    rank = getattr(model_config, "lora_rank", 0)
-    if rank:
-        raise RolloutError(
-            subject="model.lora_rank with the virtual rollout engine, which takes whole weights only",
-            expected="0",
-            found=str(rank),
-            fix="set actor_rollout_ref.model.lora_rank=0",
-        )
-
-
 class Engine:
-    """A model of its own, whose weights come from a trainer through `update`, or from a checkpoint through `load`."""
+    """A model of its own, whose weights come from a trainer through `weights`, or from a checkpoint through `load`."""
 
-    def __init__(self, hf_config: PretrainedConfig, dtype: str, pad_token_id: int, announce: bool) -> None:
-        # Which attention the trainer uses is the trainer's business: a copy, so that its config stays as it is.
-        config = copy.deepcopy(hf_config)
-        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    def __init__(
+        self,
+        config: PretrainedConfig,
+        dtype: str,
+        pad_token_id: int,
+        processor: Processor | None = None,
+        path: str = "",
+    ) -> None:
+        """Make the model; `path` is where its code lies, if transformers has none for it."""
         self.device = torch.device("npu", torch.npu.current_device())
-        self._model = model.to(self.device).eval().requires_grad_(False)
-        # generate() would mix the checkpoint's sampling defaults into ours.
-        self._model.generation_config = GenerationConfig()
+        self._config = config
+        self._path = path
+        self._model = build(config, getattr(torch, dtype), path).to(self.device)
+        self.weights = Weights(self._model, text_settings(config))
         self._pad_token_id = pad_token_id
-        self._has_weights = False
-        self._arrived: set[int] = set()
-        if announce:
-            print("verl-npu: SIMULATED: virtual rollout engine (transformers' generate on the CPU)", file=sys.stderr)
-
-    def release(self) -> None:
-        """Give up the weights, as an engine that sleeps does: the next generation needs a new hand-over."""
-        self._has_weights = False
+        self._prompts = Prompts(processor, pad_token_id, self._model)
 
     def load(self, path: str) -> None:
         """Copy a checkpoint's weights, as engines do whose `load_format` is not dummy."""
-        found = AutoModelForCausalLM.from_pretrained(path, dtype=self._model.dtype)
-        self.update(found.state_dict().items())
-
-    def update(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Copy a whole set of weights; raises RolloutError if they do not fit the model."""
-        self.take(weights)
-        self.complete()
-
-    def take(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Copy a part of the weights; until `complete` nothing is generated with them."""
-        self._has_weights = False
-        own: dict[str, torch.Tensor] = self._model.state_dict()
-        for name, value in weights:
-            if name not in own:
-                raise RolloutError(
-                    subject="weights for the virtual rollout engine",
-                    expected="weights that its model has",
-                    found=f"the weight {name}, which it has not",
-                    fix="start both from the same model",
-                )
-            if own[name].shape != value.shape:
-                raise RolloutError(
-                    subject=f"the weight {name} for the virtual rollout engine",
-                    expected=f"the shape {tuple(own[name].shape)}",
-                    found=str(tuple(value.shape)),
-                    fix="start both from the same model",
-                )
-            own[name].copy_(value.detach())
-            self._arrived.add(own[name].data_ptr())
-
-    def complete(self) -> None:
-        """End a hand-over; raises RolloutError if a weight never arrived."""
-        # By storage: tied weights have two names and arrive under one.
-        own = self._model.state_dict()
-        missing = sorted(name for name, value in own.items() if value.data_ptr() not in self._arrived)
-        self._arrived.clear()
-        if missing:
-            raise RolloutError(
-                subject="weights for the virtual rollout engine",
-                expected=f"all {len(own)} of its model",
-                found=f"that {len(missing)} never arrived, the first of them {missing[0]}",
-                fix="hand over every weight before `complete`",
-            )
-        self._has_weights = True
+        found = load(self._config, self._model.dtype, path)
+        self.weights.take(found.state_dict().items())
+        self.weights.complete()
 
     def generate(
         self,
-        ids: torch.Tensor,
-        mask: torch.Tensor,
+        prompts: Sequence[Prompt],
         length: int,
         eos: int | list[int] | None,
         sampling: Sampling,
         with_log_probs: bool,
     ) -> Answers:
-        """Answer prompts (batch, prompt tokens), padded on the left, with at most `length` tokens each.
+        """Answer each prompt with at most `length` tokens.
 
         Raises RolloutError if no weights were handed over since the last release.
         """
-        if not self._has_weights:
+        if not self.weights.ready:
             raise RolloutError(
                 subject="the virtual rollout engine",
                 expected="weights before it is asked to generate",
@@ -181,10 +124,14 @@ class Engine:
             pad_token_id=self._pad_token_id,
             return_dict_in_generate=True,
             output_logits=with_log_probs,
-            **sampling,
+            suppress_tokens=self._prompts.placeholders or None,
+            **cast("dict[str, Any]", sampling),
         )
+        batch = self._prompts.batch(prompts)
+        seen = {name: value.to(self.device) for name, value in batch.seen.items()}
+        ids, mask = batch.ids.to(self.device), batch.mask.to(self.device)
         with torch.no_grad():
-            result = self._model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+            result = self._model.generate(input_ids=ids, attention_mask=mask, generation_config=config, **seen)
         responses = result.sequences[:, ids.shape[1] :]
         log_probs = None
         if with_log_probs:
@@ -193,17 +140,52 @@ class Engine:
         return Answers(responses, log_probs)
 
 
-def engine_of(config: RolloutSettings, model_config: ModelSettings, announce: bool) -> Engine:
+def engine_of(config: RolloutSettings, model_config: ModelSettings, place: Place) -> Engine:
     """The engine of a rollout; it has a checkpoint's weights from the start if `load_format` is not dummy."""
-    engine = Engine(model_config.hf_config, config.dtype, model_config.tokenizer.pad_token_id, announce)
-    if config.load_format != "dummy":
+    if place.replica == 0:
+        several = f", one for the {place.size} ranks of each replica" if place.size > 1 else ""
+        report(ANNOUNCEMENT + several)
+    engine = Engine(
+        model_config.hf_config,
+        config.dtype,
+        cast("int", model_config.tokenizer.pad_token_id),
+        getattr(model_config, "processor", None),
+        model_config.local_path,
+    )
+    if not config.load_format.startswith("dummy"):
         engine.load(model_config.local_path)
     return engine
 
 
-def sampling(do_sample: bool, temperature: float, top_p: float, top_k: int) -> Sampling:
+def checker_of(config: RolloutSettings, model_config: ModelSettings) -> Weights:
+    """What checks the weights that arrive at a rank without a model, whose replica's first rank has it."""
+    with torch.device("meta"):
+        model = build(model_config.hf_config, getattr(torch, config.dtype), model_config.local_path)
+    weights = Weights(model, text_settings(model_config.hf_config))
+    if not config.load_format.startswith("dummy"):
+        weights.take(model.state_dict().items())
+        weights.complete()
+    return weights
+
+
+def adapter_of(settings: object) -> Adapter:
+    """An adapter's configuration, which verl gives as peft's dataclass or as a dict."""
+    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        # Not asdict: it would copy what cannot be copied.
+        settings = {name.name: getattr(settings, name.name) for name in dataclasses.fields(settings)}
+    return cast("Adapter", dict(cast("Mapping[str, object]", settings)))
+
+
+def sampling(
+    do_sample: bool, temperature: float, top_p: float, top_k: int, min_p: float = 0.0, repetition_penalty: float = 1.0
+) -> Sampling:
     """Return vLLM's sampling parameters as transformers has them."""
-    if not do_sample or temperature == 0:
-        return {"do_sample": False}
-    # vLLM's -1 is transformers' 0: no limit.
-    return {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": max(0, top_k)}
+    found: Sampling = {"do_sample": False}
+    if do_sample and temperature != 0:
+        # vLLM's -1 is transformers' 0: no limit.
+        found = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": max(0, top_k)}
+        if min_p:
+            found["min_p"] = min_p
+    if repetition_penalty != 1.0:
+        found["repetition_penalty"] = repetition_penalty
+    return found

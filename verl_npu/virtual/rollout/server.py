@@ -1,37 +1,32 @@
-"""The engine behind verl's server contract (from ccd7d934 on): a server actor, its replica, and the worker's side."""
+"""The engine behind verl's server contract: an actor that answers requests."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-import ray
 import torch
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import HFModelConfig
-from verl.workers.rollout.base import BaseRollout
-from verl.workers.rollout.replica import RolloutMode, RolloutReplica, TokenOutput
+from verl.workers.rollout.replica import TokenOutput
 
 from ...ascend.variables import VISIBLE_DEVICES
 from ...errors import RolloutError
-from .engine import ModelSettings, RolloutSettings, Sampling, check_layout, engine_of, sampling
+from .engine import ModelSettings, RolloutSettings, Sampling, engine_of, sampling
+from .layout import Place
+from .prompts import Prompt
+from .weights import Adapter
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
-    from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["VirtualReplica", "VirtualServer", "VirtualServerAdapter"]
+__all__ = ["VirtualServer"]
 
 # Requests that come within this time are answered as one batch.
 GATHER_SECONDS = 0.02
-BUCKET_BYTES = 256 << 20
-
-
-def _name(replica_rank: int) -> str:
-    return f"virtual_server_{replica_rank}"
 
 
 class _Asked(TypedDict, total=False):
@@ -42,36 +37,50 @@ class _Asked(TypedDict, total=False):
     temperature: float
     top_p: float
     top_k: int
+    min_p: float
+    repetition_penalty: float
     logprobs: int
 
 
 @dataclass(slots=True)
 class _Request:
-    prompt: list[int]
+    prompt: Prompt
     length: int
     sampling: Sampling
     with_log_probs: bool
     answer: asyncio.Future[TokenOutput]
 
     def batch_key(self) -> str:
-        return repr((self.length, self.sampling, self.with_log_probs))
+        # Of images and without: their models differ in what they return for the two.
+        seen = (bool(self.prompt.images), bool(self.prompt.videos))
+        return repr((self.length, self.sampling, self.with_log_probs, seen))
 
 
 class VirtualServer:
     """A Ray actor with a whole model; what is asked of it at the same time is generated as one batch."""
 
     def __init__(
-        self, config: RolloutSettings, model_config: ModelSettings, npu: str, wakes: list[ActorHandle]
+        self,
+        config: RolloutSettings,
+        model_config: ModelSettings,
+        npu: str,
+        wakes: list[ActorHandle],
+        place: Place,
+        shares: bool,
     ) -> None:
+        """Take verl's sections `rollout` and `model`, the NPU, and who is told when it wakes; see VirtualReplica."""
         self._config = omega_conf_to_dataclass(config)
         self._model_config = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
-        check_layout(self._config, self._model_config)
         # It asked Ray for no NPU and sees none: it uses that of its worker.
         os.environ[VISIBLE_DEVICES] = npu
         tokenizer = self._model_config.tokenizer
-        self._pad: int = tokenizer.pad_token_id
         self._eos: int | None = None if self._config.ignore_eos else tokenizer.eos_token_id
-        self._engine = engine_of(self._config, self._model_config, announce=npu == "0")
+        self._engine = engine_of(self._config, self._model_config, place)
+        self._shares = shares
+        if not shares and not self._engine.weights.ready:
+            # As vLLM: who has no trainer beside it starts with the checkpoint's weights.
+            self._engine.load(self._model_config.local_path)
+        self._parts: list[tuple[str, torch.Tensor]] = []
         self._wakes = wakes
         self._global_steps: int | None = None
         self._waiting: list[_Request] = []
@@ -79,26 +88,35 @@ class VirtualServer:
         self._turn = asyncio.Lock()
 
     async def generate(
-        self, prompt_ids: Iterable[int], sampling_params: _Asked, request_id: str, **others: object
+        self,
+        prompt_ids: Iterable[int],
+        sampling_params: _Asked,
+        request_id: str,
+        image_data: list[object] | None = None,
+        video_data: list[object] | None = None,
+        audio_data: list[object] | None = None,
+        mm_processor_kwargs: dict[str, object] | None = None,
+        **others: object,
     ) -> TokenOutput:
-        """Answer one prompt. Raises RolloutError for images, video or sound: the engine takes tokens only."""
-        given = sorted(name for name, value in others.items() if name.endswith("_data") and value)
-        if given:
+        """Answer one prompt. Raises RolloutError for sound: the engine takes tokens, images and videos."""
+        if audio_data:
             raise RolloutError(
                 subject="a prompt for the virtual rollout engine",
-                expected="tokens only",
-                found=", ".join(given),
-                fix="use a model and data of text alone",
+                expected="text, images and videos",
+                found="audio_data",
+                fix="use data without sound",
             )
         limit = sampling_params.get("max_tokens", sampling_params.get("max_new_tokens"))
         request = _Request(
-            prompt=list(prompt_ids),
+            prompt=Prompt(list(prompt_ids), image_data or (), video_data or (), mm_processor_kwargs or {}),
             length=int(self._config.response_length if limit is None else limit),
             sampling=sampling(
                 True,
                 sampling_params.get("temperature", 1.0),
                 sampling_params.get("top_p", 1.0),
                 sampling_params.get("top_k", -1),
+                sampling_params.get("min_p", 0.0),
+                sampling_params.get("repetition_penalty", self._config.get("repetition_penalty", 1.0)),
             ),
             with_log_probs=bool(sampling_params.get("logprobs")),
             answer=asyncio.get_running_loop().create_future(),
@@ -126,17 +144,9 @@ class VirtualServer:
 
     def _generate(self, batch: list[_Request]) -> list[TokenOutput]:
         torch.npu.set_device(self._engine.device)
-        longest = max(len(request.prompt) for request in batch)
-        padding = [longest - len(request.prompt) for request in batch]
-        rows = [[self._pad] * pad + request.prompt for pad, request in zip(padding, batch, strict=True)]
-        masks = [[0] * pad + [1] * len(request.prompt) for pad, request in zip(padding, batch, strict=True)]
+        first = batch[0]
         answers = self._engine.generate(
-            torch.tensor(rows, device=self._engine.device),
-            torch.tensor(masks, device=self._engine.device),
-            batch[0].length,
-            self._eos,
-            batch[0].sampling,
-            batch[0].with_log_probs,
+            [request.prompt for request in batch], first.length, self._eos, first.sampling, first.with_log_probs
         )
         log_probs = None if answers.log_probs is None else answers.log_probs.tolist()
         outputs = []
@@ -152,15 +162,19 @@ class VirtualServer:
             )
         return outputs
 
-    async def take_weights(self, weights: list[tuple[str, torch.Tensor]]) -> None:
+    async def take_weights(self, weights: list[tuple[str, torch.Tensor]], adapter: Adapter | None = None) -> None:
         """Copy a part of the trainer's weights; raises RolloutError if they do not fit the model."""
         async with self._turn:
-            self._engine.take(weights)
+            if adapter is None:
+                self._engine.weights.take(weights)
+            else:
+                self._parts += weights
 
-    async def complete_weights(self, global_steps: int | None) -> None:
+    async def complete_weights(self, global_steps: int | None, adapter: Adapter | None = None) -> None:
         """End a hand-over; raises RolloutError if a weight never arrived."""
         async with self._turn:
-            self._engine.complete()
+            parts, self._parts = self._parts, []
+            self._engine.weights.complete(adapter, parts)
             self._global_steps = global_steps
 
     async def wake_up(self) -> None:
@@ -169,8 +183,13 @@ class VirtualServer:
 
     async def sleep(self) -> None:
         """Give up the weights; at revisions where the server says so, the workers go back to training."""
-        self._engine.release()
+        if self._shares:
+            self._engine.weights.release()
         await asyncio.gather(*[worker.sleep.remote() for worker in self._wakes])
+
+    async def set_global_steps(self, global_steps: int) -> None:
+        """Say with which step's weights requests are answered."""
+        self._global_steps = global_steps
 
     async def clear_kv_cache(self) -> None:
         """Nothing is kept between requests."""
@@ -181,99 +200,8 @@ class VirtualServer:
     async def resume_kv_cache(self) -> None:
         """Nothing is kept between requests."""
 
+    async def start_profile(self, **kwargs: object) -> None:
+        """There is no profiler of requests here."""
 
-class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no types
-    """One server for one NPU, which it shares with the worker that trains on it."""
-
-    async def launch_servers(self) -> None:
-        """Start the server beside its worker. Raises RolloutError for a mode without one."""
-        if self.rollout_mode is not RolloutMode.HYBRID:
-            raise self._alone()
-        (worker,) = self.workers
-        node, npu = await worker.__ray_call__.remote(_place)
-        # At ccd7d934 the server tells its workers when to hand over weights; later the trainer does.
-        wakes = [worker] if hasattr(worker, "wake_up") else []
-        server = (
-            ray.remote(VirtualServer)
-            .options(
-                name=_name(self.replica_rank),
-                scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False),
-                max_concurrency=1000,
-            )
-            .remote(self.config, self.model_config, npu, wakes)
-        )
-        self.servers = [server]
-        self._server_handle = server
-        self._server_address = _name(self.replica_rank)
-        await server.clear_kv_cache.remote()  # it is up, or its error is raised here
-
-    def get_ray_class_with_init_args(self) -> NoReturn:
-        """Workers for a server that has none. Raises RolloutError: this one shares those of a trainer."""
-        raise self._alone()
-
-    def _alone(self) -> RolloutError:
-        return RolloutError(
-            subject="the mode of the virtual rollout engine",
-            expected="hybrid: it shares its NPU with a trainer's worker",
-            found=str(self.rollout_mode),
-            fix="use a vLLM for the CPU for rollouts that stand alone",
-        )
-
-    async def abort_all_requests(self, *args: object, **kwargs: object) -> None:
-        """Requests are answered whole: there is none to abort between two batches."""
-
-    async def resume_generation(self) -> None:
-        """Nothing was stopped."""
-
-
-def _place(worker: object) -> tuple[str, str]:
-    context = ray.get_runtime_context()
-    return context.get_node_id(), str(context.get_accelerator_ids()["NPU"][0])
-
-
-class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries no types
-    """The worker's side: hands the trainer's weights to the server of its replica."""
-
-    def __init__(
-        self,
-        config: RolloutSettings,
-        model_config: ModelSettings,
-        device_mesh: DeviceMesh,
-        replica_rank: int = -1,
-        *args: object,
-        **kwargs: object,
-    ) -> None:
-        super().__init__(config, model_config, device_mesh)
-        check_layout(self.config, self.model_config)
-        rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
-        self._server_name = _name(rank)
-        self.sleep_level = 1
-
-    async def resume(self, tags: list[str]) -> None:
-        """Take memory back before weights or a cache are handed over: here it was never given up."""
-
-    async def release(self) -> None:
-        """The server gives up its weights when it is told to sleep."""
-
-    async def update_weights(
-        self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None, **kwargs: object
-    ) -> None:
-        """Hand over a whole set of weights; raises RolloutError if they do not fit the server's model."""
-        server = ray.get_actor(self._server_name)
-        for bucket in _buckets(weights):
-            await server.take_weights.remote(bucket)
-        await server.complete_weights.remote(global_steps)
-
-
-def _buckets(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[list[tuple[str, torch.Tensor]]]:
-    bucket: list[tuple[str, torch.Tensor]] = []
-    size = 0
-    for name, value in weights:
-        # detach(): a parameter would be sent with its gradient.
-        bucket.append((name, value.detach().cpu()))
-        size += value.nbytes
-        if size >= BUCKET_BYTES:
-            yield bucket
-            bucket, size = [], 0
-    if bucket:
-        yield bucket
+    async def stop_profile(self) -> None:
+        """There is no profiler of requests here."""

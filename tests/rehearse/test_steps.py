@@ -3,7 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness.metrics import Steps, parse
+
+from verl_npu.rehearse.steps import Steps, parse
 
 
 @pytest.mark.parametrize(

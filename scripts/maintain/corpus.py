@@ -1,0 +1,138 @@
+"""Rehearses upstream's own launch scripts for NPUs, revision by revision, and writes the table of docs/rehearsals.md.
+
+    corpus.py --trees DIR --environments DIR --results FILE [--only TEXT] [--again failed] [--once] [--check]
+
+DIR of trees has verl-<revision>/, DIR of environments has <revision>/bin/python. What FILE already has is not run
+again, so that it can be stopped and started at any time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PROJECT = HERE.parent.parent
+LIST = HERE / "corpus.txt"
+MAIN = "1dda039b"
+FOLDERS = (".", "recipe", "verl/experimental")
+"""Where a script of the list may lie: recipes moved between revisions."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One script at one revision."""
+
+    path: str
+    revision: str
+    arguments: tuple[str, ...]
+    variables: dict[str, str]
+
+    siblings: tuple[str, ...]
+    """The names of all cases of its line: the same script, as far as what it asks for goes."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.revision} {self.path}"
+
+
+def cases() -> Iterator[Case]:
+    """Read the list."""
+    for line in LIST.read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        path, revisions, arguments, variables = [*map(str.strip, line.split("|")), "", ""][:4]
+        given = dict(each.partition("=")[::2] for each in variables.split())
+        names = tuple(f"{revision} {path}" for revision in revisions.split(","))
+        for revision in revisions.split(","):
+            yield Case(path, revision, tuple(arguments.split()), given, names)
+
+
+def script_of(case: Case, trees: Path) -> tuple[Path, Path]:
+    """Return the script and its tree; the script may not exist."""
+    tree = trees / f"verl-{MAIN if case.revision == 'main' else case.revision}"
+    found = [tree / folder / case.path for folder in FOLDERS]
+    return next((path for path in found if path.is_file()), found[0]), tree
+
+
+def judge(case: Case, trees: Path, environments: Path) -> dict[str, object]:
+    """Have `check --script` judge one case, in the revision's environment."""
+    script, tree = script_of(case, trees)
+    python = environments / case.revision / "bin" / "python"
+    command = [str(python), "-m", "verl_npu", "check", "--json", "--source", str(tree), "--script", str(script)]
+    variables = os.environ | case.variables | {"PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(
+        [*command, "--", *case.arguments], env=variables, capture_output=True, text=True, check=False
+    )
+    verdict = {0: "in order", 1: "refused", 2: "not judged"}.get(done.returncode, f"status {done.returncode}")
+    if done.returncode not in (0, 1) or "Traceback" in done.stderr:
+        return {"script": case.path, "verdict": verdict, "error": (done.stderr.strip().splitlines() or [""])[-1]}
+    findings = json.loads(done.stdout[done.stdout.index("{") :])["findings"]
+    refused = [finding for finding in findings if finding["refused"]]
+    said = "; ".join(f"{finding['subject']}: {finding['found']}" for finding in refused)
+    return {"script": case.path, "verdict": verdict, "error": said, "findings": findings}
+
+
+def rehearse(case: Case, trees: Path, environments: Path, output: Path) -> dict[str, object]:
+    """Rehearse one case by the command itself, in the revision's environment."""
+    script, tree = script_of(case, trees)
+    python = environments / case.revision / "bin" / "python"
+    if not script.is_file() or not python.exists():
+        missing = script if not script.is_file() else python
+        return {"script": case.path, "verdict": "not rehearsed", "error": f"there is no {missing.name} for it"}
+    command = [str(python), "-m", "verl_npu", "rehearse", "--json", "--output", str(output), "--verl", str(tree)]
+    command += [str(script), "--", *case.arguments]
+    mindspeed = environments / case.revision / "mindspeed"
+    variables = os.environ | case.variables | {"PYTHONPATH": str(PROJECT)}
+    if mindspeed.exists():
+        variables["VERL_NPU_MINDSPEED"] = str(mindspeed.resolve())
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    try:
+        return {**json.loads(done.stdout[done.stdout.index("{") :]), "script": case.path}
+    except ValueError:
+        lines = done.stderr.strip().splitlines() or ["no output"]
+        return {"script": case.path, "verdict": "not rehearsed", "error": lines[-1], "status": done.returncode}
+
+
+def main() -> int:
+    """Rehearse what is asked for and not yet done."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trees", type=Path, required=True)
+    parser.add_argument("--environments", type=Path, required=True)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--only", default="", help="cases whose name has this text")
+    parser.add_argument("--check", action="store_true", help="judge the scripts with check --script, and run none")
+    parser.add_argument("--once", action="store_true", help="one revision of each line of the list is enough")
+    parser.add_argument("--again", default="", help="cases with this verdict are run again")
+    asked = parser.parse_args()
+    results = json.loads(asked.results.read_text()) if asked.results.is_file() else {}
+    for case in cases():
+        before = results.get(case.name)
+        if asked.only not in case.name or (before and not (asked.again and before["verdict"] == asked.again)):
+            continue
+        if asked.once and any(results[other]["verdict"] == "trained" for other in case.siblings if other in results):
+            continue
+        started = time.monotonic()
+        if asked.check:
+            result = judge(case, asked.trees, asked.environments)
+        else:
+            result = rehearse(case, asked.trees, asked.environments, asked.results.parent / "runs")
+        results[case.name] = {**result, "whole_seconds": round(time.monotonic() - started, 1)}
+        fresh = asked.results.with_suffix(".new")
+        fresh.write_text(json.dumps(results, indent=1))
+        fresh.replace(asked.results)
+        failure = result.get("failure") or {}
+        said = failure.get("error", "") if isinstance(failure, dict) else ""
+        print(f"{result['verdict']:14} {case.name}: {said or result.get('error', '')}"[:300], flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""What a launch script would start, found out by running it in a sandbox with stand-ins for all that it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import environment
+from ..errors import ScriptError
+from . import stand_in
+from .sandbox import Ended, Limits, Sandbox, device_cache, importable, run
+
+__all__ = ["Call", "Capture", "capture", "tree_of"]
+
+STANDINS = (
+    *("python", "python3", "torchrun", "accelerate", "deepspeed", "ray", "vllm"),
+    *("pip", "pip3", "uv", "conda", "apt", "apt-get", "yum", "git", "curl", "wget", "ssh", "scp"),
+    *("pkill", "killall", "fuser", "sleep", "docker", "systemctl", "sudo", "nohup"),
+    *("ifconfig", "ip", "hostname", "npu-smi", "nvidia-smi", "huggingface-cli", "hf", "modelscope"),
+)
+"""Programs that a script does not get: it gets a stand-in that notes the call."""
+_SECONDS = 60.0
+_DIRECTORY = Path("/stand-ins")
+# Sourced by each bash before the script: a file that is only on the cluster is noted, and not an error.
+_PRELUDE = r"""
+ulimit() { builtin ulimit "$@" 2>/dev/null || true; }
+source() { if [ -e "$1" ]; then builtin source "$@"; else verl-npu-missing "$1"; fi; }
+.() { if [ -e "$1" ]; then builtin . "$@"; else verl-npu-missing "$1"; fi; }
+"""
+_MISSING = "verl-npu-missing"
+_OF_THE_SHELL = re.compile(r"PATH$|PWD$|OLDPWD$|SHLVL$|_$|LD_|PYTHON|VIRTUAL_ENV|CONDA|BASH|VERL_NPU_CAPTURE")
+"""Variables that say where the caller's own programs are: they mean nothing in a sandbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A program that the script called, with what it would have got."""
+
+    program: str
+    arguments: tuple[str, ...]
+    folder: Path
+    environment: Mapping[str, str]
+    """All variables; `Capture.exports` has those that the script set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What came of running a script."""
+
+    script: Path
+    tree: Path
+    calls: tuple[Call, ...]
+    missing: tuple[str, ...]
+    """Files that the script sources and that are not here."""
+    ended: Ended
+    before: Mapping[str, str]
+    """The variables that the script was started with."""
+
+    def exports(self, call: Call) -> dict[str, str]:
+        """Return what the script had exported when it made this call."""
+        shell = ("PWD", "OLDPWD", "SHLVL", "_")
+        return {
+            name: value
+            for name, value in sorted(call.environment.items())
+            if self.before.get(name) != value and name not in shell
+        }
+
+
+def tree_of(script: Path) -> Path:
+    """Return the root of the source tree that a script belongs to: the nearest folder above with a package `verl` or a
+    `.git`, else the script's own folder."""
+    for folder in script.resolve().parents:
+        if (folder / "verl" / "__init__.py").is_file() or (folder / ".git").exists():
+            return folder
+    return script.resolve().parent
+
+
+def capture(
+    script: Path, tree: Path, arguments: Sequence[str] = (), given: Mapping[str, str] | None = None
+) -> Capture:
+    """Run `script` in a sandbox, from the root of `tree`, and return what it called; nothing of it is really started.
+
+    `given` are variables that the user sets for it.
+
+    Raises:
+        ScriptError: the script cannot be read, has a syntax error, or did not end in time.
+        SandboxError: there can be no sandbox here.
+    """
+    _check(script)
+    with tempfile.TemporaryDirectory(prefix="verl-npu-") as made:
+        folder = Path(made)
+        inside = script.resolve()
+        (folder / "state").mkdir()
+        programs = _stand_ins(folder / "stand-ins")
+        before, cache = _environment(given or {}), device_cache()
+        reader, writer = os.pipe()
+        lines: list[bytes] = []
+        collector = threading.Thread(target=_collect, args=(reader, lines))
+        collector.start()
+        sandbox = Sandbox(
+            # The tree's root is a folder of the sandbox's own, in which scripts make logs and outputs.
+            read_only=(
+                *importable(tree.resolve()),
+                *([cache] if cache.is_dir() else []),
+                *_entries(tree.resolve()),
+                *(() if tree.resolve() in inside.parents else (inside,)),
+            ),
+            writable={Path("/stand-in-state"): folder / "state"},
+            folders=(Path(before["HOME"]),),
+            keep=(writer,),
+            files={_DIRECTORY: programs},
+        )
+        try:
+            ended = run(
+                sandbox,
+                ["bash", str(inside), *arguments],
+                tree.resolve(),
+                {**before, **_plumbing(writer)},
+                Limits(_SECONDS),
+                folder / "log",
+            )
+        finally:
+            os.close(writer)
+            collector.join()
+    calls, missing = _calls(b"".join(lines))
+    result = Capture(inside, tree.resolve(), calls, missing, ended, before)
+    if ended.limit:
+        raise ScriptError(
+            subject=str(script),
+            expected="a script that ends, as nothing that it starts is really run",
+            found=f"{ended.limit}; its last call was {_shown(calls)}",
+            fix="look for a loop that waits for something that only the cluster has, and give the trainer's own "
+            "command instead: verl-npu rehearse -- python3 -m verl.trainer.main_ppo key=value …",
+        )
+    return result
+
+
+def _check(script: Path) -> None:
+    if not script.is_file():
+        raise ScriptError(subject=str(script), expected="a launch script", found="no such file", fix="check the path")
+    # bash's own parser: nothing is executed by -n.
+    bash = shutil.which("bash") or "/bin/bash"
+    parsed = subprocess.run([bash, "-n", str(script)], capture_output=True, text=True, check=False)
+    if parsed.returncode != 0:
+        first = (parsed.stderr.strip().splitlines() or ["bash cannot parse it"])[0]
+        raise ScriptError(
+            subject=str(script),
+            expected="a shell script that bash can parse",
+            found=re.sub(r"^\S*?: (?=line)", "", first),
+            fix="mend that line; `bash -n` shows the same",
+        )
+
+
+def _entries(tree: Path) -> list[Path]:
+    return [entry for entry in sorted(tree.iterdir()) if entry.name != ".git" and entry.exists()]
+
+
+def _stand_ins(folder: Path) -> Path:
+    folder.mkdir()
+    program = folder / "stand_in.py"
+    program.write_bytes(Path(stand_in.__file__).read_bytes())
+    for name in (*STANDINS, _MISSING):
+        # A shell line and not a link: the interpreter is told to look at nothing of the environment.
+        start = f'exec -a {name} "$VERL_NPU_CAPTURE_PYTHON" -I -S {_DIRECTORY}/stand_in.py {name} "$@"'
+        (folder / name).write_text(f"#!/bin/bash -p\n{start}\n")
+        (folder / name).chmod(0o755)
+    (folder / "prelude").write_text(_PRELUDE)
+    return folder
+
+
+def _environment(given: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a script starts with: what the user gave, and those of a fresh login."""
+    home = "/root" if os.getuid() == 0 else f"/home/{os.environ.get('USER', 'user')}"
+    plain = {
+        "HOME": home,
+        "USER": os.environ.get("USER", "root"),
+        "PATH": f"{_DIRECTORY}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "LANG": "C.UTF-8",
+        environment.CACHE.name: str(device_cache()),
+        "TERM": "dumb",
+        "BASH_ENV": f"{_DIRECTORY}/prelude",
+    }
+    kept = {name: value for name, value in given.items() if not _OF_THE_SHELL.match(name)}
+    return {**kept, **plain}
+
+
+def _plumbing(descriptor: int) -> dict[str, str]:
+    return {
+        "VERL_NPU_CAPTURE": str(descriptor),
+        "VERL_NPU_CAPTURE_PYTHON": sys.executable,
+        "VERL_NPU_CAPTURE_STATE": "/stand-in-state",
+        # What a script asks Python is answered as on NPUs, if the device is compiled already.
+        "VERL_NPU_CAPTURE_NPUS": "2" if device_cache().is_dir() else "0",
+    }
+
+
+def _collect(descriptor: int, lines: list[bytes]) -> None:
+    with open(descriptor, "rb") as pipe:
+        while chunk := pipe.read(1 << 16):
+            if sum(map(len, lines)) < 1 << 26:
+                lines.append(chunk)
+
+
+def _calls(data: bytes) -> tuple[tuple[Call, ...], tuple[str, ...]]:
+    calls, missing = [], []
+    for line in data.splitlines():
+        try:
+            read = json.loads(line)
+        except ValueError:
+            continue  # what a killed stand-in left half written
+        if read["program"] == _MISSING:
+            missing += read["arguments"][:1]
+            continue
+        calls.append(Call(read["program"], tuple(read["arguments"]), Path(read["folder"]), read["environment"]))
+    return tuple(calls), tuple(dict.fromkeys(missing))
+
+
+def _shown(calls: Sequence[Call]) -> str:
+    if not calls:
+        return "none of a program that is known here"
+    return " ".join([calls[-1].program, *calls[-1].arguments])[:120]

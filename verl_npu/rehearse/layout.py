@@ -1,0 +1,136 @@
+"""How many NPUs a rehearsal takes, and how the script's parallel dimensions lie on them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ..errors import RehearsalError
+from .settings import Settings
+
+__all__ = ["MOST", "Layout", "layout_of"]
+
+MOST = 4
+"""NPUs that a rehearsal takes by itself: each is a process with torch and a model, of about 1.5 GiB."""
+SHOWN = 2
+"""What is left of a parallel dimension: at 2 all of its communication happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Parallel sizes of trainer and rollout, and the NPUs of each."""
+
+    tensor: int
+    pipeline: int
+    context: int
+    expert: int
+    expert_tensor: int
+    sequence: int
+    rollout_tensor: int
+    rollout_data: int
+    rollout_expert: int
+    npus: int
+    """Of the trainer."""
+    rollout_npus: int
+    """Of the rollout, if it has NPUs of its own; else 0."""
+
+    @property
+    def all_npus(self) -> int:
+        return self.npus + self.rollout_npus
+
+    @property
+    def data(self) -> int:
+        """Replicas of the trained model."""
+        return max(self.npus // (self.tensor * self.pipeline * self.context * self.sequence), 1)
+
+
+def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
+    """Return the layout of a rehearsal: each dimension that the script uses at 2, as far as the NPUs go.
+
+    `npus` is what the user asks for; None takes the fewest that show each dimension, and at most `MOST`.
+
+    Raises:
+        RehearsalError: the NPUs are too few for the script's separate rollout.
+    """
+    separate = bool(settings.whole("rollout.n_gpus_per_node")) and not torchrun
+    wanted = _wanted(settings)
+    limit = npus if npus is not None else MOST
+    if separate:
+        if limit < 2:
+            raise RehearsalError(
+                subject="--npus",
+                expected="at least 2, since the script gives trainer and rollout NPUs of their own",
+                found=str(npus),
+                fix="give --npus 2 or more",
+            )
+        rollout = min(wanted.rollout_tensor, max(limit // 2, 1))
+        trainer = _fitted(wanted, limit - rollout)
+        trainer = replace(trainer, npus=max(_needed(trainer), limit - rollout if npus is not None else 1))
+        return _with_rollout(trainer, rollout, separate=True)
+    fitted = _fitted(wanted, limit)
+    # Two at least: with one NPU no collective happens at all.
+    fewest = max(_needed(fitted), min(wanted.rollout_tensor, limit), min(SHOWN, limit))
+    return _with_rollout(replace(fitted, npus=npus if npus is not None else fewest), 0, separate=False)
+
+
+def _wanted(settings: Settings) -> Layout:
+    def most(*endings: str) -> int:
+        keys = [key for key in settings.ending(*endings) if _of_a_trainer(key, settings)]
+        return min(max([settings.whole(key, 1) for key in keys], default=1), SHOWN)
+
+    rollout = "actor_rollout_ref.rollout"
+    tensor = most("tensor_model_parallel_size")
+    expert = most("expert_model_parallel_size", "expert_parallel_size")
+    return Layout(
+        tensor=tensor,
+        pipeline=most("pipeline_model_parallel_size"),
+        context=most("context_parallel_size"),
+        expert=expert,
+        # Megatron takes the tensor dimension for it if it is null.
+        expert_tensor=most("expert_tensor_parallel_size") if _has_expert_tensor(settings) else tensor,
+        sequence=most("ulysses_sequence_parallel_size", "ulysses_parallel_size"),
+        rollout_tensor=min(max(settings.whole(f"{rollout}.tensor_model_parallel_size", 1), 1), SHOWN),
+        rollout_data=min(max(settings.whole(f"{rollout}.data_parallel_size", 1), 1), SHOWN),
+        rollout_expert=min(max(settings.whole(f"{rollout}.expert_parallel_size", 1), 1), SHOWN),
+        npus=1,
+        rollout_npus=0,
+    )
+
+
+def _of_a_trainer(key: str, settings: Settings) -> bool:
+    """Whether a key is of a section that the script's trainer reads: its strategy's, of a role that it has."""
+    if ".rollout." in key or key.startswith(("reward", "distillation", "rollout.")):
+        return False
+    if key.startswith("critic.") and settings.text("algorithm.adv_estimator") not in ("gae", ""):
+        return False
+    return "override_transformer_config" not in key
+
+
+def _has_expert_tensor(settings: Settings) -> bool:
+    keys = [key for key in settings.ending("expert_tensor_parallel_size") if _of_a_trainer(key, settings)]
+    return any(settings.whole(key) for key in keys)
+
+
+def _needed(layout: Layout) -> int:
+    """The fewest NPUs of a trainer with these dimensions: experts lie across the others, but for the pipeline."""
+    dense = layout.tensor * layout.context * layout.sequence
+    experts = layout.expert * layout.expert_tensor if layout.expert > 1 else 1
+    return layout.pipeline * math.lcm(dense, experts)
+
+
+def _fitted(layout: Layout, limit: int) -> Layout:
+    """Give up dimensions until the NPUs suffice, those first whose communication others show as well."""
+    for name in ("expert_tensor", "context", "sequence", "tensor", "expert", "pipeline"):
+        if _needed(layout) <= limit:
+            break
+        layout = replace(layout, **{name: 1})
+    return layout
+
+
+def _with_rollout(layout: Layout, rollout_npus: int, separate: bool) -> Layout:
+    room = rollout_npus if separate else layout.npus
+    tensor = min(layout.rollout_tensor, room)
+    data = min(layout.rollout_data, room // tensor)
+    # vLLM spreads the experts over all of a replica's NPUs.
+    expert = tensor * data if layout.rollout_expert > 1 else 1
+    return replace(layout, rollout_tensor=tensor, rollout_data=data, rollout_expert=expert, rollout_npus=rollout_npus)

@@ -1,0 +1,34 @@
+"""The rollout engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..settings import Settings
+from .base import Rule, Scene
+
+__all__ = ["ENGINE", "TENSORS"]
+
+_NAMES = ("actor_rollout_ref.rollout.name", "reward.reward_model.rollout.name", "reward_model.rollout.name")
+
+
+def _engine(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
+    if not scene.engine:
+        return {}
+    return {key: scene.engine for key in _NAMES if script.text(key) not in ("", "???")}
+
+
+def _tensors(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
+    if not scene.engine:
+        return {}
+    keys = list(script.matching(r"actor_rollout_ref\.rollout\.(quantization|mtp\.enable|mtp\.enable_rollout)"))
+    return {key: (False if "mtp" in key else None) for key in keys if script.get(key)}
+
+
+ENGINE = Rule(
+    "rollout engine",
+    "The script's engine needs an NPU or is not installed here; transformers' generate takes its place. What the "
+    "engine does is not shown.",
+    _engine,
+)
+TENSORS = Rule("quantization and drafts", "The engine that takes the place of the script's has neither.", _tensors)

@@ -1,0 +1,161 @@
+"""Makes a small model with random weights and its tokenizer, in a process of its own: NAME LAYERS FOLDER."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from .architecture import ARCHITECTURES, VOCABULARY, Architecture
+
+__all__ = ["generate"]
+
+SEED = 1
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_OF_IMAGES = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' or 'image' in part %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part['type'] == 'video' or 'video' in part %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% elif 'text' in part %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def generate(architecture: Architecture, layers: int, folder: Path) -> None:
+    """Write a model of the architecture with so many layers: configuration, weights, tokenizer, processor if any.
+
+    The same for the same seed.
+    """
+    import torch
+    import transformers
+
+    tokens = _tokenizer(architecture, folder)
+    common = {
+        "bos_token_id": tokens["<|endoftext|>"],
+        "eos_token_id": tokens["<|im_end|>"],
+        "pad_token_id": tokens["<|endoftext|>"],
+    }
+    text = {**architecture.text, "num_hidden_layers": layers, **common}
+    if "layer_types" in text:
+        kinds = list(architecture.text["layer_types"])  # type: ignore[call-overload]
+        text["layer_types"] = [kinds[index % len(kinds)] for index in range(layers)]
+    config_class = type(transformers.AutoConfig.for_model(architecture.name))
+    if architecture.sees:
+        ids = {
+            "vision_start_token_id": tokens["<|vision_start|>"],
+            "vision_end_token_id": tokens["<|vision_end|>"],
+            "image_token_id": tokens["<|image_pad|>"],
+            "video_token_id": tokens["<|video_pad|>"],
+        }
+        if "text_config" in getattr(config_class, "sub_configs", {}):
+            config = config_class(text_config=text, vision_config=dict(architecture.vision), **ids, **common)
+        else:
+            config = config_class(**text, vision_config=dict(architecture.vision), **ids)
+        config.tie_word_embeddings = False
+        _processor(architecture, folder)
+        maker = transformers.AutoModelForImageTextToText
+    else:
+        config = config_class(**text)
+        maker = transformers.AutoModelForCausalLM
+    torch.manual_seed(SEED)
+    model = maker.from_config(config).to(torch.bfloat16)
+    model.save_pretrained(folder)
+    _with_index(folder)
+
+
+def _with_index(folder: Path) -> None:
+    """Add the index that a checkpoint of several files has: some loaders read nothing else."""
+    from safetensors import safe_open
+
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        names = dict.fromkeys(file.keys(), "model.safetensors")
+    size = (folder / "model.safetensors").stat().st_size
+    index = {"metadata": {"total_size": size}, "weight_map": names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
+
+
+def _tokenizer(architecture: Architecture, folder: Path) -> dict[str, int]:
+    """Write a byte-level tokenizer in which each digit is a token of its own; return the ids of its special tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [*_SPECIAL, *(_OF_IMAGES if architecture.sees else ())]
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["system user assistant What is the sum of two numbers?"] * 10, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=list(_OF_IMAGES) if architecture.sees else [],
+        model_max_length=4096,
+    )
+    fast.chat_template = _TEMPLATE
+    fast.save_pretrained(folder)
+    if architecture.sees:
+        # Processors of this family ask for the tokenizer by its own class.
+        path = folder / "tokenizer_config.json"
+        settings = json.loads(path.read_text())
+        settings["tokenizer_class"] = "Qwen2TokenizerFast"
+        path.write_text(json.dumps(settings, indent=1))
+        _qwen2_files(fast, folder)
+    return {name: fast.convert_tokens_to_ids(name) for name in special}
+
+
+def _qwen2_files(fast: object, folder: Path) -> None:
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+
+
+def _processor(architecture: Architecture, folder: Path) -> None:
+    patch = architecture.vision["patch_size"]
+    side = int(patch) * int(architecture.vision["spatial_merge_size"])  # type: ignore[call-overload]
+    kind = "Qwen2_5_VLProcessor" if architecture.name == "qwen2_5_vl" else "Qwen3VLProcessor"
+    settings = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": kind,
+        "patch_size": patch,
+        "merge_size": architecture.vision["spatial_merge_size"],
+        "temporal_patch_size": architecture.vision["temporal_patch_size"],
+        "min_pixels": side * side,
+        "max_pixels": 16 * side * side,
+        "size": {"shortest_edge": side * side, "longest_edge": 16 * side * side},
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        "do_convert_rgb": True,
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings, indent=1))
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": _TEMPLATE}))
+    # Later versions have the template in a file of its own, and a processor for videos beside the one for images.
+    (folder / "chat_template.jinja").write_text(_TEMPLATE)
+    video = {**settings, "video_processor_type": "Qwen2VLVideoProcessor"}
+    (folder / "video_preprocessor_config.json").write_text(json.dumps(video, indent=1))
+
+
+def main(words: list[str]) -> int:
+    """Make the model that the command line names."""
+    name, layers, folder = words
+    found = next(each for each in ARCHITECTURES if each.name == name)
+    generate(found, int(layers), Path(folder))
+    print(VOCABULARY)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

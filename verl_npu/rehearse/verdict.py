@@ -1,0 +1,203 @@
+"""How a rehearsal ended: trained, refused by verl-npu, or failed, and then where, when and whose fault it is."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import errors
+from .training import Run
+
+__all__ = ["Failure", "Kind", "Owner", "Verdict", "judge"]
+
+
+class Kind(str, enum.Enum):
+    """How it ended."""
+
+    TRAINED = "trained"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+class Owner(str, enum.Enum):
+    """Whose a failure is, as far as can be told from where it was raised."""
+
+    SCRIPT = "the script"
+    UPSTREAM = "upstream"
+    ENVIRONMENT = "the environment"
+    VIRTUAL = "the virtual Ascend"
+    OURS = "verl-npu"
+    MACHINE = "this machine"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first error of a run."""
+
+    error: str
+    """Its last line: the exception and its text."""
+    process: str
+    phase: str
+    owner: Owner
+    raised_in: str
+    """The file and line that raised it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a rehearsal ended."""
+
+    kind: Kind
+    steps: int
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    process: str
+    frames: tuple[tuple[str, str, str], ...]
+    """File, line and function."""
+    error: str
+
+
+_PREFIX = re.compile(
+    r"^(?:\x1b\[\d+m)?\((?P<process>[\w.]+(?:\[[^]]*\])?(?: pid=\d+)?(?:, ip=[\d.]+)?)\)(?:\x1b\[0m)? ?"
+)
+_START = "Traceback (most recent call last):"
+_FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+_ERROR = re.compile(
+    r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failure|Warning))(?:: ?(?P<text>.*))?$"
+)
+_ECHOES = ("ray.exceptions", "RayTaskError", "ChildFailedError", "torch.distributed.elastic")
+"""Errors that only pass on another process's."""
+_PHASES = (
+    ("saving a checkpoint", r"save_checkpoint|_save_checkpoint"),
+    (
+        "weight sync",
+        r"update_weights|sync_rollout_weights|rollout_mode|_generate_weights|checkpoint_engine|__enter__.*sharding",
+    ),
+    ("updating the critic", r"update_critic"),
+    ("updating the actor", r"update_actor|update_policy|train_mini_batch|train_batch|training_step"),
+    ("reference log-probabilities", r"compute_ref_log_prob|_compute_ref_log_prob"),
+    ("log-probabilities", r"compute_log_prob|_compute_old_log_prob|infer_batch"),
+    ("values", r"compute_values"),
+    ("generation", r"generate_sequences|generate\b|_run_agent_loop|agent_loop"),
+    ("reward", r"compute_reward|run_single|reward_fn|compute_score"),
+    ("validation", r"_validate"),
+    ("loading data", r"_create_dataloader|create_rl_dataset|_read_files_and_tokenize|_build_dataloader"),
+    (
+        "building the models",
+        r"init_model|init_workers|_build_model_optimizer|_build_rollout|_build_engine|_init_engine",
+    ),
+    ("configuration", r"_run_hydra|compose|validate_config|instantiate"),
+)
+"""Phases by the functions that a traceback went through, the most telling first."""
+_NAMES = frozenset(errors.__all__)
+
+
+def judge(run: Run, asked: int, tree: Path) -> Verdict:
+    """Return how a run of `asked` steps ended."""
+    done = sum(1 for step in run.steps if step >= 1)
+    if run.ended.status == 0 and not run.ended.limit and done >= asked:
+        return Verdict(Kind.TRAINED, done, None)
+    failure = _first_failure(run, tree)
+    refused = failure.error.split(":")[0].rpartition(".")[2] in _NAMES and failure.owner is Owner.OURS
+    return Verdict(Kind.REFUSED if refused else Kind.FAILED, done, failure)
+
+
+def _first_failure(run: Run, tree: Path) -> Failure:
+    traces = [trace for log in run.logs for trace in _traces(log)]
+    real = [trace for trace in traces if not any(echo in trace.error for echo in _ECHOES)] or traces
+    if run.ended.limit:
+        last = max(run.steps, default=0)
+        return Failure(
+            f"it did not end: {run.ended.limit}, at step {last}", "the job", _phase_of(real), Owner.UNKNOWN, ""
+        )
+    if not real:
+        said = run.logs[0].read_text(errors="replace").strip().splitlines()
+        line = next((line for line in reversed(said) if line.strip()), f"status {run.ended.status}")
+        owner = Owner.SCRIPT if _of_hydra(said) else Owner.UNKNOWN
+        return Failure(_hydra_line(said) or line[:400], "the driver", "start", owner, "")
+    first = real[0]
+    file, line, _ = first.frames[-1] if first.frames else ("", "", "")
+    return Failure(
+        first.error[:600], first.process, _phase_of([first]), _owner(first, tree), f"{file}:{line}" if file else ""
+    )
+
+
+def _of_hydra(lines: Sequence[str]) -> bool:
+    return bool(_hydra_line(lines))
+
+
+def _hydra_line(lines: Sequence[str]) -> str:
+    for line in lines:
+        if line.startswith(("Could not override", "Error parsing override", "Key '", "In '", "Primary config")):
+            return line[:400]
+    return ""
+
+
+def _phase_of(traces: Sequence[_Trace]) -> str:
+    for trace in traces:
+        functions = [function for _, _, function in trace.frames]
+        for phase, pattern in _PHASES:
+            if any(re.match(pattern, function) for function in functions):
+                return phase
+    return "start"
+
+
+def _owner(trace: _Trace, tree: Path) -> Owner:
+    name = trace.error.partition(":")[0].strip()
+    if name in ("ModuleNotFoundError", "ImportError", "PackageNotFoundError") or "No module named" in trace.error:
+        return Owner.ENVIRONMENT
+    if "OutOfMemory" in name or "MemoryError" in name or "No space left" in trace.error:
+        return Owner.MACHINE
+    if name.startswith(("hydra.", "omegaconf.")):
+        return Owner.SCRIPT
+    if name.rpartition(".")[2] in _NAMES:
+        return Owner.VIRTUAL if _is_virtual(name) else Owner.OURS
+    for file, _, _ in reversed(trace.frames):
+        if "/verl_npu/virtual/" in file or "/torch_npu/" in file:
+            return Owner.VIRTUAL
+        if "/verl_npu/" in file:
+            return Owner.OURS
+        if file.startswith(str(tree)) or "/verl/" in file or "/recipe/" in file:
+            return Owner.UPSTREAM
+        if "/megatron/" in file or "/mindspeed/" in file or "/mbridge/" in file or "/transformers/" in file:
+            return Owner.UPSTREAM
+    return Owner.UNKNOWN
+
+
+def _is_virtual(name: str) -> bool:
+    kind = getattr(errors, name.rpartition(".")[2], None)
+    return isinstance(kind, type) and issubclass(kind, errors.VirtualError)
+
+
+def _traces(log: Path) -> Iterable[_Trace]:
+    """Yield the tracebacks of a log; lines of several processes may be mixed."""
+    open_traces: dict[str, list[tuple[str, str, str]]] = {}
+    with log.open(errors="replace") as lines:
+        for raw in lines:
+            found = _PREFIX.match(raw)
+            process = found.group("process") if found else _process_of(log)
+            line = re.sub(r"\x1b\[[\d;]*m", "", raw[found.end() :] if found else raw).rstrip("\n")
+            if line.strip().endswith(_START):
+                open_traces[process] = []
+                continue
+            if process not in open_traces:
+                continue
+            frame = _FRAME.match(line)
+            if frame:
+                open_traces[process].append((frame["file"], frame["line"], frame["function"]))
+                continue
+            error = _ERROR.match(line.strip() if not line.startswith(" ") else "")
+            if error:
+                yield _Trace(process, tuple(open_traces.pop(process)), line.strip())
+
+
+def _process_of(log: Path) -> str:
+    found = re.match(r"worker-\w+-\w+-(\d+)\.(out|err)", log.name)
+    return f"worker pid={found.group(1)}" if found else "the driver"

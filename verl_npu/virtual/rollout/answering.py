@@ -1,0 +1,138 @@
+"""Answers to a whole batch, as verl's synchronous rollouts give them: of one length, with masks and positions."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Protocol, TypedDict
+
+import torch
+from tensordict import TensorDict
+from verl import DataProto
+from verl.utils.torch_functional import get_response_mask
+
+from .engine import Engine, ModelSettings, RolloutSettings, Sampling, checker_of, engine_of, sampling
+from .layout import place, share
+from .prompts import Prompt
+from .weights import Weights
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["Answering"]
+
+# What vLLM takes out of a batch as well.
+_READ = ("raw_prompt_ids", "multi_modal_data")
+
+
+class _Meta(TypedDict, total=False):
+    """What is used of a batch's meta_info."""
+
+    validate: bool
+    do_sample: bool
+
+
+class _Sampled(Protocol):
+    """What is used of verl's section `rollout.val_kwargs`."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+
+
+class _Settings(RolloutSettings, _Sampled, Protocol):
+    """What is used of verl's section `rollout`."""
+
+    response_length: int
+    calculate_log_probs: bool
+    ignore_eos: bool
+    do_sample: bool
+    val_kwargs: _Sampled
+
+
+class Answering:
+    """One rank of a synchronous rollout.
+
+    Of the ranks that make a replica (tensor, data and pipeline parallel) the first has the model and gives the others
+    its answers; they check the weights that come to them.
+    """
+
+    def __init__(self, config: _Settings, model_config: ModelSettings, mesh: DeviceMesh, rank: int) -> None:
+        self._config = config
+        self._mesh = mesh
+        own = place(config, rank)
+        self._engine: Engine | None = engine_of(config, model_config, own) if own.leads else None
+        self._pad_token_id = int(model_config.tokenizer.pad_token_id)
+        self.weights: Weights = checker_of(config, model_config) if self._engine is None else self._engine.weights
+        # verl collects garbage three times a step to return device memory. Over the half million objects of the loaded
+        # libraries that is most of a small step on a CPU core: what exists by now stays, and is not walked again.
+        gc.collect()
+        gc.freeze()
+
+    def _sampling(self, meta: _Meta) -> Sampling:
+        source: _Sampled = self._config.val_kwargs if meta.get("validate", False) else self._config
+        do_sample = meta.get("do_sample", self._config.do_sample)
+        penalty = float(self._config.get("repetition_penalty", 1))
+        return sampling(do_sample, source.temperature, source.top_p, source.top_k, repetition_penalty=penalty)
+
+    def answer(self, prompts: DataProto) -> DataProto:
+        """Answer each row once: the trainer has already repeated the prompts n times.
+
+        Raises RolloutError if no weights were handed over since the last release.
+        """
+        ids, mask = prompts.batch["input_ids"], prompts.batch["attention_mask"]
+        eos = prompts.meta_info["eos_token_id"]
+        length = int(self._config.response_length)
+        responses = ids.new_empty((ids.shape[0], length))
+        with_log_probs = bool(self._config.calculate_log_probs)
+        log_probs = torch.empty(responses.shape, dtype=torch.float32, device=ids.device) if with_log_probs else None
+        if self._engine is not None:
+            answers = self._engine.generate(
+                _read(prompts),
+                length,
+                None if self._config.ignore_eos else eos,
+                self._sampling(prompts.meta_info),
+                with_log_probs,
+            )
+            # generate() stops when every row has ended.
+            responses = _pad_right(answers.responses, length, self._pad_token_id).to(ids.device)
+            if answers.log_probs is not None:
+                log_probs = _pad_right(answers.log_probs, length, -1.0).to(ids.device)
+        responses = share(responses, self._mesh)
+        response_mask = get_response_mask(response_id=responses, eos_token=eos, dtype=mask.dtype)
+        positions = prompts.batch["position_ids"]
+        steps = torch.arange(1, length + 1, device=positions.device)
+        batch = TensorDict(
+            {
+                "prompts": ids,
+                "responses": responses,
+                "input_ids": torch.cat([ids, responses], dim=-1),
+                "attention_mask": torch.cat([mask, response_mask], dim=-1),
+                "position_ids": torch.cat([positions, positions[..., -1:] + steps], dim=-1),
+            },
+            batch_size=ids.shape[0],
+        )
+        if log_probs is not None:
+            log_probs = share(log_probs, self._mesh)
+            batch["rollout_log_probs"] = log_probs.masked_fill(response_mask == 0, -1.0)
+        extra = {key: value for key, value in prompts.non_tensor_batch.items() if key not in _READ}
+        return DataProto(batch=batch, non_tensor_batch=extra)
+
+
+def _read(prompts: DataProto) -> list[Prompt]:
+    seen = prompts.non_tensor_batch.get("multi_modal_data")
+    if seen is None:
+        rows = zip(prompts.batch["input_ids"].tolist(), prompts.batch["attention_mask"].tolist(), strict=True)
+        return [Prompt([token for token, kept in zip(*row, strict=True) if kept]) for row in rows]
+    # The text's tokens, with one placeholder for each image.
+    return [
+        Prompt(list(raw), _listed(data.get("image")), _listed(data.get("video")))
+        for raw, data in zip(prompts.non_tensor_batch["raw_prompt_ids"], seen, strict=True)
+    ]
+
+
+def _listed(items: object) -> list[object]:
+    return [] if items is None else list(items) if isinstance(items, list) else [items]
+
+
+def _pad_right(rows: torch.Tensor, length: int, value: float) -> torch.Tensor:
+    return torch.nn.functional.pad(rows, (0, length - rows.shape[1]), value=value)

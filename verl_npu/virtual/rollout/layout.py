@@ -1,0 +1,53 @@
+"""How a rollout's ranks are laid out: one rank of each replica has the model and answers for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["Place", "Sizes", "place", "share"]
+
+
+class Sizes(Protocol):
+    """What is used of verl's section `rollout`."""
+
+    def get(self, key: str, default: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank's place among the replicas."""
+
+    replica: int
+    rank: int
+    """Within the replica."""
+    size: int
+    """Ranks of a replica."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank has the replica's model."""
+        return self.rank == 0
+
+
+def place(config: Sizes, rank: int) -> Place:
+    """The place of a rank: tensor, data and pipeline parallel ranks next to each other are a replica."""
+    size = 1
+    for key in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size"):
+        size *= config.get(key, 1) or 1
+    return Place(rank // size, rank % size, size)
+
+
+def share(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    """Give all ranks of a replica what its first rank has; `mesh` is verl's, (dp, infer_tp, infer_pp)."""
+    tensor = tensor.contiguous()
+    for name in ("infer_pp", "infer_tp"):
+        if name in (mesh.mesh_dim_names or ()) and mesh[name].size() > 1:
+            group = mesh.get_group(name)
+            torch.distributed.broadcast(tensor, torch.distributed.get_global_rank(group, 0), group)
+    return tensor

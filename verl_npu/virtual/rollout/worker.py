@@ -1,0 +1,106 @@
+"""The worker's side of verl's server contract: it hands the trainer's weights to the server of its replica."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import TYPE_CHECKING
+
+import ray
+import torch
+from verl.workers.rollout.base import BaseRollout
+
+from .engine import ModelSettings, RolloutSettings, adapter_of, checker_of
+from .layout import place
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["VirtualServerAdapter", "buckets", "server_name"]
+
+BUCKET_BYTES = 256 << 20
+
+
+def server_name(replica_rank: int) -> str:
+    """The name of a replica's server among Ray's actors."""
+    return f"virtual_server_{replica_rank}"
+
+
+class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries no types
+    """Hands weights over if it is the first rank of its replica, whose server has the model; others check theirs."""
+
+    def __init__(
+        self,
+        config: RolloutSettings,
+        model_config: ModelSettings,
+        device_mesh: DeviceMesh,
+        replica_rank: int = -1,
+        *args: object,
+        **kwargs: object,
+    ) -> None:
+        super().__init__(config, model_config, device_mesh)
+        own = place(self.config, int(os.environ["RANK"]))
+        self.replica_rank = own.replica if replica_rank == -1 else replica_rank
+        self.is_leader_rank = own.leads
+        self._weights = None if own.leads else checker_of(self.config, self.model_config)
+        # What a LoRA adapter is added to outlives the server's sleep: verl then hands it over once.
+        self.sleep_level = 1
+
+    async def resume(self, tags: list[str]) -> None:
+        """Take memory back before weights or a cache are handed over: here it was never given up."""
+
+    async def release(self) -> None:
+        """The server gives up its weights when it is told to sleep."""
+
+    async def update_weights(
+        self,
+        weights: Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]],
+        global_steps: int | None = None,
+        peft_config: object = None,
+        base_sync_done: bool = False,
+        **kwargs: object,
+    ) -> None:
+        """Hand over a whole set of weights, or a LoRA adapter; raises RolloutError if they do not fit the model."""
+        adapter = adapter_of(peft_config) if peft_config and base_sync_done else None
+        if self._weights is not None:
+            parts: list[tuple[str, torch.Tensor]] = []
+            async for bucket in buckets(weights):
+                if adapter is None:
+                    self._weights.take(bucket)
+                else:
+                    parts += bucket
+            self._weights.complete(adapter, parts)
+            return
+        server = ray.get_actor(server_name(self.replica_rank))
+        async for bucket in buckets(weights):
+            await server.take_weights.remote(bucket, adapter)
+        await server.complete_weights.remote(global_steps, adapter)
+
+
+async def buckets(
+    weights: Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]],
+) -> AsyncIterator[list[tuple[str, torch.Tensor]]]:
+    """Weights in parts that are small enough to be sent; a checkpoint engine gives them one at a time, and waits."""
+    bucket: list[tuple[str, torch.Tensor]] = []
+    size = 0
+    async for name, value in _one_by_one(weights):
+        # detach(): a parameter would be sent with its gradient.
+        # A copy: a checkpoint engine writes the next weight into the same memory.
+        bucket.append((name, value.detach().to("cpu", copy=True)))
+        size += value.nbytes
+        if size >= BUCKET_BYTES:
+            yield bucket
+            bucket, size = [], 0
+    if bucket:
+        yield bucket
+
+
+async def _one_by_one(
+    weights: Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]],
+) -> AsyncIterator[tuple[str, torch.Tensor]]:
+    if isinstance(weights, AsyncIterable):
+        async for pair in weights:
+            yield pair
+    else:
+        for pair in weights:
+            yield pair
