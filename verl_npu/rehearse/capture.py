@@ -21,14 +21,15 @@ from .sandbox import Ended, Limits, Sandbox, importable, run
 __all__ = ["Call", "Capture", "capture", "tree_of"]
 
 STANDINS = (
-    *("python", "python3", "torchrun", "accelerate", "deepspeed", "ray", "vllm"),
+    *("python", "python3", *(f"python3.{minor}" for minor in range(8, 15))),
+    *("torchrun", "accelerate", "deepspeed", "ray", "vllm"),
     *("pip", "pip3", "uv", "conda", "apt", "apt-get", "yum", "git", "curl", "wget", "ssh", "scp"),
     *("pkill", "killall", "fuser", "sleep", "docker", "systemctl", "sudo", "nohup"),
     *("ifconfig", "ip", "hostname", "npu-smi", "nvidia-smi", "huggingface-cli", "hf", "modelscope"),
 )
 """Programs that a script does not get: it gets a stand-in that notes the call."""
-_SECONDS = 30.0
-_DIRECTORY = Path("/stand-ins")
+_DIRECTORY, _STATE = Path("/stand-ins"), Path("/stand-in-state")
+_LIMITS = Limits(30.0, memory=4 << 30, file=256 << 20)
 # Sourced by each bash before the script: a file that is only on the cluster is noted, and not an error.
 _PRELUDE = r"""
 ulimit() { builtin ulimit "$@" 2>/dev/null || true; }
@@ -36,6 +37,8 @@ source() { if [ -e "$1" ]; then builtin source "$@"; else verl-npu-missing "$1";
 .() { if [ -e "$1" ]; then builtin . "$@"; else verl-npu-missing "$1"; fi; }
 """
 _MISSING = "verl-npu-missing"
+_MOST_CALLS, _MOST_BYTES = 10_000, 1 << 26
+"""What is kept of the calls: a script that writes more there is no launch script."""
 _OF_THE_SHELL = re.compile(r"PATH$|PWD$|OLDPWD$|SHLVL$|_$|LD_|PYTHON|VIRTUAL_ENV|CONDA|BASH|VERL_NPU_CAPTURE")
 """Variables that say where the caller's own programs are: they mean nothing in a sandbox."""
 
@@ -98,7 +101,6 @@ def capture(
     with tempfile.TemporaryDirectory(prefix="verl-npu-") as made:
         folder = Path(made)
         inside = script.resolve()
-        (folder / "state").mkdir()
         programs = _stand_ins(folder / "stand-ins")
         before = _environment(given or {})
         reader, writer = os.pipe()
@@ -106,14 +108,9 @@ def capture(
         collector = threading.Thread(target=_collect, args=(reader, lines))
         collector.start()
         sandbox = Sandbox(
-            # The tree's root is a folder of the sandbox's own, in which scripts make logs and outputs.
-            read_only=(
-                *importable(tree.resolve()),
-                *_entries(tree.resolve()),
-                *(() if tree.resolve() in inside.parents else (inside,)),
-            ),
-            writable={Path("/stand-in-state"): folder / "state"},
-            folders=(Path(before["HOME"]),),
+            read_only=(*importable(tree.resolve()), inside),
+            tree=tree.resolve(),
+            folders=(Path(before["HOME"]), _STATE),
             keep=(writer,),
             files={_DIRECTORY: programs},
         )
@@ -123,7 +120,7 @@ def capture(
                 ["bash", str(inside), *arguments],
                 tree.resolve(),
                 {**before, **_plumbing(writer)},
-                Limits(_SECONDS),
+                _LIMITS,
                 folder / "log",
             )
         finally:
@@ -147,7 +144,9 @@ def _check(script: Path) -> None:
         raise ScriptError(subject=str(script), expected="a launch script", found="no such file", fix="check the path")
     # bash's own parser: nothing is executed by -n.
     bash = shutil.which("bash") or "/bin/bash"
-    parsed = subprocess.run([bash, "-n", str(script)], capture_output=True, text=True, check=False)
+    parsed = subprocess.run(
+        [bash, "-n", str(script.resolve())], capture_output=True, text=True, errors="replace", check=False
+    )
     if parsed.returncode != 0:
         first = (parsed.stderr.strip().splitlines() or ["bash cannot parse it"])[0]
         raise ScriptError(
@@ -156,10 +155,6 @@ def _check(script: Path) -> None:
             found=re.sub(r"^\S*?: (?=line)", "", first),
             fix="mend that line; `bash -n` shows the same",
         )
-
-
-def _entries(tree: Path) -> list[Path]:
-    return [entry for entry in sorted(tree.iterdir()) if entry.name != ".git" and entry.exists()]
 
 
 def _stand_ins(folder: Path) -> Path:
@@ -194,29 +189,45 @@ def _plumbing(descriptor: int) -> dict[str, str]:
     return {
         "VERL_NPU_CAPTURE": str(descriptor),
         "VERL_NPU_CAPTURE_PYTHON": sys.executable,
-        "VERL_NPU_CAPTURE_STATE": "/stand-in-state",
+        "VERL_NPU_CAPTURE_STATE": str(_STATE),
     }
 
 
 def _collect(descriptor: int, lines: list[bytes]) -> None:
+    left = _MOST_BYTES
     with open(descriptor, "rb") as pipe:
         while chunk := pipe.read(1 << 16):
-            if sum(map(len, lines)) < 1 << 26:
+            # What comes after that is read all the same, or the script would wait.
+            if left > 0:
                 lines.append(chunk)
+                left -= len(chunk)
 
 
 def _calls(data: bytes) -> tuple[tuple[Call, ...], tuple[str, ...]]:
-    calls, missing = [], []
-    for line in data.splitlines():
+    calls: list[Call] = []
+    missing: list[str] = []
+    for line in data.split(b"\n", _MOST_CALLS)[:_MOST_CALLS]:
         try:
-            read = json.loads(line)
-        except ValueError:
-            continue  # what a killed stand-in left half written
-        if read["program"] == _MISSING:
-            missing += read["arguments"][:1]
-            continue
-        calls.append(Call(read["program"], tuple(read["arguments"]), Path(read["folder"]), read["environment"]))
+            call = _call(json.loads(line))
+        except (ValueError, RecursionError):
+            continue  # what a killed stand-in left half written, or what the script itself wrote there
+        if call.program == _MISSING:
+            missing += call.arguments[:1]
+        else:
+            calls.append(call)
     return tuple(calls), tuple(dict.fromkeys(missing))
+
+
+def _call(read: object) -> Call:
+    """Raises ValueError if it is no call."""
+    if not isinstance(read, dict):
+        raise ValueError(read)
+    program, arguments, folder, variables = map(read.get, ("program", "arguments", "folder", "environment"))
+    if not isinstance(arguments, list) or not isinstance(variables, dict):
+        raise ValueError(read)
+    if not all(isinstance(word, str) for word in (program, folder, *arguments, *variables, *variables.values())):
+        raise ValueError(read)
+    return Call(str(program), tuple(arguments), Path(str(folder)), variables)
 
 
 def _shown(calls: Sequence[Call]) -> str:

@@ -25,7 +25,9 @@ def main() -> int:
     if name.startswith("python") and _is_a_question(arguments):
         os.environ.pop("BASH_ENV", None)
         os.environ.setdefault("VERL_NPU_VIRTUAL", "2")
-        os.execv(os.environ["VERL_NPU_CAPTURE_PYTHON"], [name, *arguments])
+        # By its own path: from another name Python would look for its environment where the stand-in lies.
+        python = os.environ["VERL_NPU_CAPTURE_PYTHON"]
+        os.execv(python, [python, *arguments])
     record(name, arguments)
     return ANSWERS[name](arguments) if name in ANSWERS else 0
 

@@ -99,9 +99,9 @@ def train(
             *(path.resolve() for path in reads),
             *importable(tree),
             *_sources(variables, tree),
-            *_entries(tree),
             _cache(),
         ),
+        tree=tree,
         writable={Path("/tmp"): temporary, folder: folder},
         folders=(Path(variables["HOME"]),),
     )
@@ -113,10 +113,6 @@ def train(
 
 def _cache() -> Path:
     return Path(environment.CACHE.text() or Path.home() / ".cache" / "verl-npu").expanduser()
-
-
-def _entries(tree: Path) -> list[Path]:
-    return [entry for entry in sorted(tree.iterdir()) if entry.name != ".git" and entry.exists()]
 
 
 def _worker_logs(temporary: Path) -> list[Path]:
