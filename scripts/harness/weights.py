@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,26 @@ class Movement:
         return self.tensors > 0 and self.moved == self.tensors
 
 
+_ADAPTER = ".lora_"
+_WRAPPING = re.compile(r"^base_model\.model\.|\.base_layer(?=\.)")
+
+
+def _adapter(old: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> Movement:
+    """Return how far the second factors went: each of them starts as zero."""
+    base = {_WRAPPING.sub("", name): tensor for name, tensor in new.items() if _ADAPTER not in name}
+    if old.keys() != base.keys():
+        raise RunFailed(f"weights: the saved model has other tensors: {sorted(old.keys() ^ base.keys())[:3]}")
+    for name, was in old.items():
+        if not torch.equal(base[name].to(was.dtype), was):
+            raise RunFailed(f"weights: {name}: expected it as it was, because LoRA trains the adapter alone")
+    seconds = {name: tensor.to(torch.float32) for name, tensor in new.items() if ".lora_B" in name}
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in seconds.values()):
+        raise RunFailed("weights: expected finite numbers in the adapter")
+    distances = [float(tensor.abs().max()) for tensor in seconds.values()]
+    moved = sum(distance > 0 for distance in distances)
+    return Movement(tensors=len(seconds), moved=moved, largest=max(distances, default=0.0))
+
+
 def _load(folder: Path) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -34,8 +55,13 @@ def _load(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def compare(before: Path, after: Path) -> Movement:
-    """Compare two saved models; raises RunFailed when they do not match by name and shape or are not finite."""
+    """Compare two saved models; raises RunFailed when they do not match by name and shape or are not finite.
+
+    A model that was trained with LoRA is saved with peft's names: the adapter must have moved, and the rest not.
+    """
     old, new = _load(before), _load(after)
+    if any(_ADAPTER in name for name in new):
+        return _adapter(old, new)
     if old.keys() != new.keys():
         raise RunFailed(f"weights: the saved model has other tensors: {sorted(old.keys() ^ new.keys())[:3]}")
     moved, largest = 0, 0.0

@@ -1,6 +1,6 @@
 """Rehearses upstream's own launch scripts for NPUs, revision by revision, and writes the table of docs/rehearsals.md.
 
-    corpus.py --trees DIR --environments DIR --results FILE [--only TEXT] [--again failed]
+    corpus.py --trees DIR --environments DIR --results FILE [--only TEXT] [--again failed] [--once] [--check]
 
 DIR of trees has verl-<revision>/, DIR of environments has <revision>/bin/python. What FILE already has is not run
 again, so that it can be stopped and started at any time.
@@ -62,6 +62,24 @@ def script_of(case: Case, trees: Path) -> tuple[Path, Path]:
     return next((path for path in found if path.is_file()), found[0]), tree
 
 
+def judge(case: Case, trees: Path, environments: Path) -> dict[str, object]:
+    """Have `check --script` judge one case, in the revision's environment."""
+    script, tree = script_of(case, trees)
+    python = environments / case.revision / "bin" / "python"
+    command = [str(python), "-m", "verl_npu", "check", "--json", "--source", str(tree), "--script", str(script)]
+    variables = os.environ | case.variables | {"PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(
+        [*command, "--", *case.arguments], env=variables, capture_output=True, text=True, check=False
+    )
+    verdict = {0: "in order", 1: "refused", 2: "not judged"}.get(done.returncode, f"status {done.returncode}")
+    if done.returncode not in (0, 1) or "Traceback" in done.stderr:
+        return {"script": case.path, "verdict": verdict, "error": (done.stderr.strip().splitlines() or [""])[-1]}
+    findings = json.loads(done.stdout[done.stdout.index("{") :])["findings"]
+    refused = [finding for finding in findings if finding["refused"]]
+    said = "; ".join(f"{finding['subject']}: {finding['found']}" for finding in refused)
+    return {"script": case.path, "verdict": verdict, "error": said, "findings": findings}
+
+
 def rehearse(case: Case, trees: Path, environments: Path, output: Path) -> dict[str, object]:
     """Rehearse one case by the command itself, in the revision's environment."""
     script, tree = script_of(case, trees)
@@ -90,6 +108,7 @@ def main() -> int:
     parser.add_argument("--environments", type=Path, required=True)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--only", default="", help="cases whose name has this text")
+    parser.add_argument("--check", action="store_true", help="judge the scripts with check --script, and run none")
     parser.add_argument("--once", action="store_true", help="one revision of each line of the list is enough")
     parser.add_argument("--again", default="", help="cases with this verdict are run again")
     asked = parser.parse_args()
@@ -101,7 +120,10 @@ def main() -> int:
         if asked.once and any(results[other]["verdict"] == "trained" for other in case.siblings if other in results):
             continue
         started = time.monotonic()
-        result = rehearse(case, asked.trees, asked.environments, asked.results.parent / "runs")
+        if asked.check:
+            result = judge(case, asked.trees, asked.environments)
+        else:
+            result = rehearse(case, asked.trees, asked.environments, asked.results.parent / "runs")
         results[case.name] = {**result, "whole_seconds": round(time.monotonic() - started, 1)}
         fresh = asked.results.with_suffix(".new")
         fresh.write_text(json.dumps(results, indent=1))

@@ -111,5 +111,5 @@ def trained(captured: Captured) -> Callable[..., Trainer]:
 
 @pytest.fixture(autouse=True)
 def in_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("VERL_NPU_CAPTURE")]:
+    for name in [name for name in os.environ if name.startswith("STAND_IN_")]:
         monkeypatch.delenv(name)

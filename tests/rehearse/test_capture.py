@@ -170,7 +170,7 @@ def test_many_calls_at_once_are_noted_whole(captured: Captured) -> None:
     ids=["a text", "a list", "no keys", "a number", "nested"],
 )
 def test_what_a_script_itself_writes_among_the_calls_is_no_call(captured: Captured, line: str) -> None:
-    assert words(captured(f"echo '{line}' >&$VERL_NPU_CAPTURE", "ray stop")) == [["ray", "stop"]]
+    assert words(captured(f"echo '{line}' >&$STAND_IN_CALLS", "ray stop")) == [["ray", "stop"]]
 
 
 @pytest.mark.parametrize(

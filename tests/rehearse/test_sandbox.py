@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu.errors import SandboxError, ScriptError
-from verl_npu.rehearse.sandbox import Limits, Sandbox, importable, run, sandbox_program
+from verl_npu.rehearse.sandbox import Limits, Sandbox, device_cache, importable, run, sandbox_program
 
 from .conftest import Captured
 
@@ -157,7 +157,7 @@ def test_a_script_cannot_fill_the_disk_with_its_output(captured: Captured) -> No
 
 def test_many_calls_do_not_take_our_own_memory(captured: Captured) -> None:
     with pytest.raises(ScriptError, match="still running"):
-        captured("yes >&$VERL_NPU_CAPTURE", limits=Limits(2.0))
+        captured("yes >&$STAND_IN_CALLS", limits=Limits(2.0))
 
 
 NETWORK = {
@@ -188,8 +188,9 @@ def test_a_bare_socket_of_bash_reaches_nobody(captured: Captured) -> None:
 
 
 def test_a_script_sees_nothing_of_the_users_home(captured: Captured) -> None:
-    found = captured("find ~ -type f | grep -v ^" + sys.base_prefix, limits=LIMITS)
-    assert [path for path in found.ended.output.decode().split() if not path.startswith(sys.prefix)] == []
+    found = captured("find ~ -maxdepth 3 -not -type d", limits=LIMITS)
+    seen = tuple(map(str, (sys.prefix, sys.base_prefix, device_cache())))
+    assert [path for path in found.ended.output.decode().split() if not path.startswith(seen)] == []
 
 
 def test_a_script_has_no_capabilities_and_gains_none(captured: Captured) -> None:

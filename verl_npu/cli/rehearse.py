@@ -23,6 +23,7 @@ from .help import example
 
 __all__ = ["rehearse"]
 
+_RULES = [rule.name for rule in RULES]
 _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 
 
@@ -30,7 +31,7 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
     epilog=example(
         "verl-npu rehearse examples/grpo_trainer/run_qwen2_5_7b_grpo_npu.sh",
         "verl-npu rehearse run_sft.sh -- 8 ./checkpoints",
-        "verl-npu rehearse -- python3 -m verl.trainer.main_ppo data.train_batch_size=64",
+        "verl-npu rehearse -- python3 -m verl.trainer.main_ppo data.seed=1",
     )
 )
 @click.argument("script", required=False, type=click.Path(path_type=Path))
@@ -43,7 +44,7 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 @click.option("--rollout", type=click.Choice(ENGINES), default="auto", show_default=True, help="The rollout engine.")
 @click.option("--architecture", default="", help="The model's type, if its path does not tell.")
 @click.option("--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a run may take.")
-@click.option("--without", multiple=True, type=click.Choice([rule.name for rule in RULES]), help="Leave a rule out.")
+@click.option("--without", metavar="RULE", multiple=True, type=click.Choice(_RULES), help="Leave a rule out.")
 @click.option("--plan-only", is_flag=True, help="Only say what would be scaled.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/rehearse"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -61,7 +62,9 @@ def rehearse(
     output: Path,
     as_json: bool,
 ) -> None:
-    """Run a launch script for many NPUs on a few virtual ones, and say how it ended. SIMULATED.
+    """Run a launch script for many NPUs on virtual ones.
+
+    SIMULATED: nothing here is a measurement of an NPU.
 
     SCRIPT is run in a sandbox with stand-ins for all that it starts, which tells the trainer's own command line. That
     command is then run on virtual NPUs with a small random model of the same architecture, generated data, short

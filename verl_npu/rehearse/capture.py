@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import environment
 from ..errors import ScriptError
 from . import stand_in
-from .sandbox import Ended, Limits, Sandbox, importable, run
+from .sandbox import Ended, Limits, Sandbox, device_cache, importable, run
 
 __all__ = ["Call", "Capture", "capture", "tree_of"]
 
@@ -29,7 +30,7 @@ STANDINS = (
 )
 """Programs that a script does not get: it gets a stand-in that notes the call."""
 _DIRECTORY, _STATE = Path("/stand-ins"), Path("/stand-in-state")
-_LIMITS = Limits(30.0, memory=4 << 30, file=256 << 20)
+_LIMITS = Limits(60.0, memory=4 << 30, file=256 << 20)
 # Sourced by each bash before the script: a file that is only on the cluster is noted, and not an error.
 _PRELUDE = r"""
 ulimit() { builtin ulimit "$@" 2>/dev/null || true; }
@@ -39,7 +40,7 @@ source() { if [ -e "$1" ]; then builtin source "$@"; else verl-npu-missing "$1";
 _MISSING = "verl-npu-missing"
 _MOST_CALLS, _MOST_BYTES = 10_000, 1 << 26
 """What is kept of the calls: a script that writes more there is no launch script."""
-_OF_THE_SHELL = re.compile(r"PATH$|PWD$|OLDPWD$|SHLVL$|_$|LD_|PYTHON|VIRTUAL_ENV|CONDA|BASH|VERL_NPU_CAPTURE")
+_OF_THE_SHELL = re.compile(r"PATH$|PWD$|OLDPWD$|SHLVL$|_$|LD_|PYTHON|VIRTUAL_ENV|CONDA|BASH|STAND_IN_")
 """Variables that say where the caller's own programs are: they mean nothing in a sandbox."""
 
 
@@ -102,13 +103,13 @@ def capture(
         folder = Path(made)
         inside = script.resolve()
         programs = _stand_ins(folder / "stand-ins")
-        before = _environment(given or {})
+        before, cache = _environment(given or {}), device_cache()
         reader, writer = os.pipe()
         lines: list[bytes] = []
         collector = threading.Thread(target=_collect, args=(reader, lines))
         collector.start()
         sandbox = Sandbox(
-            read_only=(*importable(tree.resolve()), inside),
+            read_only=(*importable(tree.resolve()), *([cache] if cache.is_dir() else []), inside),
             tree=tree.resolve(),
             folders=(Path(before["HOME"]), _STATE),
             keep=(writer,),
@@ -163,7 +164,7 @@ def _stand_ins(folder: Path) -> Path:
     program.write_bytes(Path(stand_in.__file__).read_bytes())
     for name in (*STANDINS, _MISSING):
         # A shell line and not a link: the interpreter is told to look at nothing of the environment.
-        start = f'exec -a {name} "$VERL_NPU_CAPTURE_PYTHON" -I -S {_DIRECTORY}/stand_in.py {name} "$@"'
+        start = f'exec -a {name} "$STAND_IN_PYTHON" -I -S {_DIRECTORY}/stand_in.py {name} "$@"'
         (folder / name).write_text(f"#!/bin/bash -p\n{start}\n")
         (folder / name).chmod(0o755)
     (folder / "prelude").write_text(_PRELUDE)
@@ -178,6 +179,7 @@ def _environment(given: Mapping[str, str]) -> dict[str, str]:
         "USER": os.environ.get("USER", "root"),
         "PATH": f"{_DIRECTORY}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LANG": "C.UTF-8",
+        environment.CACHE.name: str(device_cache()),
         "TERM": "dumb",
         "BASH_ENV": f"{_DIRECTORY}/prelude",
     }
@@ -187,9 +189,11 @@ def _environment(given: Mapping[str, str]) -> dict[str, str]:
 
 def _plumbing(descriptor: int) -> dict[str, str]:
     return {
-        "VERL_NPU_CAPTURE": str(descriptor),
-        "VERL_NPU_CAPTURE_PYTHON": sys.executable,
-        "VERL_NPU_CAPTURE_STATE": str(_STATE),
+        "STAND_IN_CALLS": str(descriptor),
+        "STAND_IN_PYTHON": sys.executable,
+        "STAND_IN_STATE": str(_STATE),
+        # What a script asks Python is answered as on NPUs, if the device is compiled already.
+        "STAND_IN_NPUS": "2" if device_cache().is_dir() else "0",
     }
 
 

@@ -22,7 +22,7 @@ from .layout import Layout, layout_of
 from .rules import Scene, scale
 from .settings import Change, Settings
 from .trainer import Trainer
-from .training import Run, command_of, prepare_device, train
+from .training import Run, command_of, convert, prepare_device, train
 from .verdict import Verdict, judge
 
 __all__ = ["Plan", "Rehearsed", "Request", "plan", "rehearse"]
@@ -60,6 +60,7 @@ class Plan:
     folder: Path
     composition: Composition
     architecture: Architecture
+    model: Path
     layout: Layout
     changes: tuple[Change, ...]
     settings: Settings
@@ -95,11 +96,20 @@ def plan(trainer: Trainer, tree: Path, name: str, request: Request) -> Plan:
     model = _model(architecture, layers, request.output / "models")
     train_file, test_file = questions.generate(folder / "data", _data_source(settings), architecture.sees)
     engine, note = _engine(settings, request.engine)
+    notes = [note] if note else []
+    checkpoint = None
+    if any(settings.truth(key) for key in settings.ending("use_dist_checkpointing")):
+        prepare_device(layout.all_npus)
+        failure = convert(trainer, tree, model, folder, layout)
+        checkpoint = None if failure else folder / "mcore"
+        if failure:
+            notes.append(f"the small model was not converted to a distributed checkpoint: {failure}")
     scene = Scene(
         folder=folder,
         model=model,
         train=train_file,
         test=test_file,
+        checkpoint=checkpoint,
         reward=_reward(folder),
         layout=layout,
         steps=request.steps,
@@ -113,11 +123,20 @@ def plan(trainer: Trainer, tree: Path, name: str, request: Request) -> Plan:
     changes = [change for change in changes if not _follows(change, changes, composition)]
     options = [*_options(trainer, composition), f"hydra.run.dir={folder / 'hydra'}"]
     command = command_of(trainer, changes, layout, options)
-    notes = [note] if note else []
     if composition.entry.moved:
         notes.append(f"there is no folder {composition.entry.moved}: the configuration is this tree's own")
     return Plan(
-        trainer, tree, folder, composition, architecture, layout, tuple(changes), scaled, tuple(command), tuple(notes)
+        trainer,
+        tree,
+        folder,
+        composition,
+        architecture,
+        model,
+        layout,
+        tuple(changes),
+        scaled,
+        tuple(command),
+        tuple(notes),
     )
 
 
@@ -126,7 +145,16 @@ def rehearse(made: Plan, request: Request, progress: Callable[[int, Mapping[str,
     prepare_device(made.layout.all_npus)
     started = time.monotonic()
     models = request.output / "models"
-    done = train(made.command, made.trainer, made.tree, made.folder, made.layout, request.seconds, progress, [models])
+    done = train(
+        made.command,
+        made.trainer,
+        made.tree,
+        made.folder,
+        made.layout,
+        request.seconds,
+        progress,
+        [models],
+    )
     return Rehearsed(made, done, judge(done, request.steps, made.tree), time.monotonic() - started)
 
 

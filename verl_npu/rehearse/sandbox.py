@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .. import environment
 from ..errors import SandboxError
 from . import confinement
 
-__all__ = ["PROGRAM", "Ended", "Limits", "Sandbox", "importable", "run", "sandbox_program"]
+__all__ = ["PROGRAM", "Ended", "Limits", "Sandbox", "device_cache", "importable", "run", "sandbox_program"]
 
 PROGRAM = "bwrap"
 _EMPTY = ("dev", "proc", "sys", "tmp", "run", "home", "root", "mnt", "media", "srv", "lost+found")
@@ -80,20 +81,30 @@ class Sandbox:
         # Root could set the kernel's own parameters there, even without a capability.
         words += ["--proc", "/proc", "--remount-ro", "/proc"]
         words += ["--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run", "--dir", "/var/tmp"]
-        # The interpreter, and the environment that it belongs to.
-        for path in (*_outside_of_the_system({sys.prefix, sys.base_prefix}), *self.read_only):
-            words += ["--ro-bind", str(path), str(path)]
-        if self.tree is not None and self.tree not in _NO_TREES:
-            words += ["--tmpfs", str(self.tree)]
-            for path in _entries(self.tree):
-                words += ["--ro-bind", str(path), str(path)]
-        for inside, outside in {**self.files, _CONFINEMENT: Path(confinement.__file__)}.items():
-            words += ["--ro-bind", str(outside), str(inside)]
-        for inside, outside in self.writable.items():
-            words += ["--bind", str(outside), str(inside)]
+        for inside, mount in sorted(self._mounts(), key=lambda each: len(each[0].parts)):
+            words += [*mount, str(inside)]
         for path in self.folders:
             words += ["--dir", str(path)]
         return [*words, "--chdir", str(folder)]
+
+    def _mounts(self) -> Iterator[tuple[Path, tuple[str, ...]]]:
+        """What is mounted and how; one may lie in another, which must come first."""
+        # The interpreter, and the environment that it belongs to.
+        for path in (*_outside_of_the_system({sys.prefix, sys.base_prefix}), *self.read_only):
+            yield path, ("--ro-bind", str(path))
+        if self.tree is not None and self.tree not in _NO_TREES:
+            yield self.tree, ("--tmpfs",)
+            for path in _entries(self.tree):
+                yield path, ("--ro-bind", str(path))
+        for inside, outside in {**self.files, _CONFINEMENT: Path(confinement.__file__)}.items():
+            yield inside, ("--ro-bind", str(outside))
+        for inside, outside in self.writable.items():
+            yield inside, ("--bind", str(outside))
+
+
+def device_cache() -> Path:
+    """Return the folder that has the compiled virtual device."""
+    return Path(environment.CACHE.text() or Path.home() / ".cache" / "verl-npu").expanduser()
 
 
 def importable(tree: Path) -> tuple[Path, ...]:

@@ -14,12 +14,12 @@ from pathlib import Path
 from .. import environment
 from ..errors import RehearsalError
 from .layout import Layout
-from .sandbox import Ended, Limits, Sandbox, importable, run
+from .sandbox import Ended, Limits, Sandbox, device_cache, importable, run
 from .settings import Change
 from .steps import Steps
 from .trainer import Trainer
 
-__all__ = ["Run", "command_of", "prepare_device", "train"]
+__all__ = ["Run", "command_of", "convert", "converter", "prepare_device", "train"]
 
 _NOT_OURS = re.compile(
     r"HCCL_|.*_SOCKET|LD_|MASTER_|RAY_ADDRESS$|ASCEND_RT_VISIBLE_DEVICES$|ASCEND_VISIBLE_DEVICES$|CUDA_VISIBLE_DEVICES$"
@@ -27,6 +27,7 @@ _NOT_OURS = re.compile(
 )
 """Variables of a script that name interfaces, addresses, libraries and devices of the cluster."""
 _PROCESSES = 4096
+_CONVERSION_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,31 @@ def command_of(trainer: Trainer, changes: Sequence[Change], layout: Layout, opti
         start += ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc-per-node={layout.npus}"]
     named = [trainer.module] if trainer.module.endswith(".py") else ["-m", trainer.module]
     return [*start, *named, *options, *trainer.overrides, *(change.override() for change in changes)]
+
+
+def converter(tree: Path) -> Path | None:
+    """Return the tree's program that converts a model for Megatron's distributed checkpointing, if it has one."""
+    found = tree / "scripts" / "converter_hf_to_mcore.py"
+    return found if found.is_file() else None
+
+
+def convert(trainer: Trainer, tree: Path, model: Path, folder: Path, layout: Layout) -> str:
+    """Make `folder`/mcore, the model's distributed checkpoint, by the tree's own program; return why it could not."""
+    program = converter(tree)
+    if program is None:
+        return "this tree has no converter"
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc-per-node=1"]
+    command = [*start, str(program), "--hf_model_path", str(model), "--output_path", str(folder / "mcore")]
+    variables, _ = _variables(trainer, tree, folder, layout)
+    # What the converter's process did is not what the job's did.
+    del variables[environment.MANIFEST_DIR.name]
+    limits = Limits(_CONVERSION_SECONDS, processes=_PROCESSES)
+    log = folder / "convert.log"
+    ended = run(_sandbox(tree, folder, variables, [model]), command, tree, variables, limits, log)
+    if ended.status == 0 and not ended.limit:
+        return ""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if re.search(r"\w+Error: ", line)]
+    return ended.limit or (lines[0].partition("]: ")[2] or lines[0] if lines else f"status {ended.status}")
 
 
 def prepare_device(npus: int) -> None:
@@ -85,7 +111,6 @@ def train(
     """Run `command` in a sandbox that sees the tree and writes to `folder` alone, and return what came of it."""
     # Ray puts sockets below /tmp, whose paths must be short; its workers' logs are wanted afterwards.
     temporary = folder / "tmp"
-    temporary.mkdir(parents=True, exist_ok=True)
     log = folder / "train.log"
     steps = Steps(lambda: [path for path in (log, *_worker_logs(temporary)) if path.exists()])
 
@@ -94,25 +119,24 @@ def train(
             progress(step, steps.by_step[step])
 
     variables, left_out = _variables(trainer, tree, folder, layout)
-    sandbox = Sandbox(
-        read_only=(
-            *(path.resolve() for path in reads),
-            *importable(tree),
-            *_sources(variables, tree),
-            _cache(),
-        ),
-        tree=tree,
-        writable={Path("/tmp"): temporary, folder: folder},
-        folders=(Path(variables["HOME"]),),
-    )
+    sandbox = _sandbox(tree, folder, variables, reads)
     ended = run(sandbox, command, tree, variables, Limits(seconds, processes=_PROCESSES, output=1 << 22), log, tick)
     kept = _kept(temporary, folder / "ray-logs")
     shutil.rmtree(temporary, ignore_errors=True)
     return Run(ended, dict(steps.by_step), (log, *kept), tuple(left_out))
 
 
-def _cache() -> Path:
-    return Path(environment.CACHE.text() or Path.home() / ".cache" / "verl-npu").expanduser()
+def _sandbox(tree: Path, folder: Path, variables: Mapping[str, str], reads: Sequence[Path]) -> Sandbox:
+    """What a run sees: all that it imports from, the tree by its parts, `reads`, and its own folder to write to."""
+    temporary = folder / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    seen = (*(path.resolve() for path in reads), *importable(tree), *_sources(variables, tree))
+    return Sandbox(
+        read_only=(*seen, device_cache()),
+        tree=tree,
+        writable={Path("/tmp"): temporary, folder: folder},
+        folders=(Path(variables["HOME"]),),
+    )
 
 
 def _worker_logs(temporary: Path) -> list[Path]:
@@ -147,7 +171,7 @@ def _variables(trainer: Trainer, tree: Path, folder: Path, layout: Layout) -> tu
         "PYTHONUNBUFFERED": "1",
         environment.VIRTUAL.name: str(layout.all_npus),
         environment.MANIFEST_DIR.name: str(folder / "manifests"),
-        environment.CACHE.name: str(_cache()),
+        environment.CACHE.name: str(device_cache()),
         "HF_HUB_OFFLINE": "1",
         "HYDRA_FULL_ERROR": "1",
         "RAY_DEDUP_LOGS": "0",

@@ -67,6 +67,7 @@ def expose() -> None:
         exposure.expose(first=settings.torch_npu == "ours")
     hooks.add_hook("verl.workers.rollout.base", _offer_rollout)
     hooks.add_hook("verl.workers.rollout.replica", _offer_replica)
+    hooks.add_hook("torchvision.extension", _declare_vision)
     for workers in ("verl.workers.fsdp_workers", "verl.workers.megatron_workers"):
         hooks.add_hook(workers, _offer_in_vllms_place)
 
@@ -99,6 +100,13 @@ def _offer_replica(module: ModuleType) -> None:
     from .rollout import register_replica
 
     register_replica(module)
+
+
+def _declare_vision(module: ModuleType) -> None:
+    """Let torchvision be imported where its compiled part cannot be loaded."""
+    from .vision import declare_operators
+
+    declare_operators(module)
 
 
 def _offer_in_vllms_place(module: ModuleType) -> None:

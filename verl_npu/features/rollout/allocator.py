@@ -11,6 +11,7 @@ from ...errors import FleetError
 from ...registry.source.probe import Defines, Never
 from ..configuration import Section
 from .feature import rollout
+from .kernels import warn_of_kernels
 from .sleep import remedy
 
 __all__ = [
@@ -47,6 +48,7 @@ def check_allocator_for_sleep_mode(
 ) -> Result:
     """Validate the configuration, and the allocator's setting with it."""
     refuse_expandable_segments(config)
+    warn_of_kernels(config)
     return original(config, *args, **kwargs)
 
 
@@ -63,6 +65,7 @@ def check_allocator_for_sleep_mode_in_trainer(
 ) -> Result:
     """Validate the configuration, and the allocator's setting with it."""
     refuse_expandable_segments(trainer.config)
+    warn_of_kernels(trainer.config)
     return original(trainer, *args, **kwargs)
 
 

@@ -21,6 +21,8 @@ class Scene:
     model: Path
     train: Path
     test: Path
+    checkpoint: Path | None
+    """The small model's converted checkpoint; None if there is none."""
     reward: Path
     """A file with a reward function `grade` that a random model gets some of."""
     layout: Layout

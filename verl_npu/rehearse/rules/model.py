@@ -67,7 +67,18 @@ def _shapes(script: Settings, now: Settings, scene: Scene) -> Mapping[str, objec
 
 
 def _dist_checkpoint(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
-    return {key: False for key in script.ending("use_dist_checkpointing") if script.truth(key)}
+    changed: dict[str, object] = {}
+    for key in script.ending("use_dist_checkpointing"):
+        if not script.truth(key):
+            continue
+        if scene.checkpoint is None:
+            changed[key] = False
+            # Upstream's own loader knows no experts.
+            bridge = key.replace("use_dist_checkpointing", "use_mbridge")
+            changed |= {bridge: True} if bridge in script else {}
+        else:
+            changed[key.replace("use_dist_checkpointing", "dist_checkpointing_path")] = str(scene.checkpoint)
+    return changed
 
 
 def _data(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
@@ -97,8 +108,8 @@ MODEL = Rule(
 SHAPES = Rule("shapes", "The script repeats sizes of the full model; the small one has its own.", _shapes)
 DIST_CHECKPOINT = Rule(
     "distributed checkpoint",
-    "There is no converted checkpoint of the small model: it is loaded from its safetensors. Loading a distributed "
-    "checkpoint is not shown.",
+    "The small model is converted by the tree's own converter. If that cannot be, mbridge loads the safetensors, and "
+    "loading a distributed checkpoint is not shown.",
     _dist_checkpoint,
 )
 DATA = Rule("data", "Generated questions in the columns that the script reads.", _data)

@@ -1,0 +1,83 @@
+"""rehearse.sh: the environment of a verl revision, and `verl-npu rehearse` in it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from harness import environment, machine, pins
+from harness.errors import BadInput, RunFailed
+
+_MEGATRON = {"v0.6.1": "0.12.1", "796871d7": "0.12.1", "ccd7d934": "0.12.1", "v0.7.0": "0.12.1", "v0.7.1": "0.12.1"}
+"""The megatron-core that the pin's documents name; later ones name 0.16.0."""
+_LATER = "0.16.0"
+_VISION = {"2.13.0": "0.28.0", "2.8.0": "0.23.0"}
+"""The torchvision of a torch."""
+
+
+def main() -> int:
+    """Make the environment that the pin and the script need, and pass all other words on."""
+    parser = argparse.ArgumentParser(prog="rehearse.sh", description=__doc__, add_help=False, allow_abbrev=False)
+    parser.add_argument("--pin")
+    parser.add_argument("--verl")
+    try:
+        asked, words = parser.parse_known_args(_before_the_dashes(sys.argv[1:]))
+        python = environment.make(_recipe(asked, words))
+    except BadInput as error:
+        print(f"rehearse.sh: {error}", file=sys.stderr)
+        return 2
+    except RunFailed as error:
+        print(f"rehearse.sh: FAILED: {error}", file=sys.stderr)
+        return 1
+    source = ["--verl", asked.verl] if asked.verl else []
+    rest = sys.argv[1:][len(_before_the_dashes(sys.argv[1:])) :]
+    command = [str(python), "-m", "verl_npu", "rehearse", *source, *words, *rest]
+    return subprocess.run(command, env=os.environ, check=False).returncode
+
+
+def _before_the_dashes(words: list[str]) -> list[str]:
+    """What follows -- are the script's own arguments."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _recipe(asked: argparse.Namespace, words: list[str]) -> environment.Recipe:
+    checkout = pins.read_checkout(Path(asked.verl)) if asked.verl else _checkout_of(words)
+    pin = pins.find(asked.pin) if asked.pin else pins.pin_of(checkout) if checkout else pins.find(pins.DEFAULT)
+    if checkout is None and not pin.on_pypi:
+        raise BadInput(f"--pin {pin.name}: this revision is in git only. Give a checkout with --verl PATH")
+    found = machine.look(2, sys.executable)
+    if not found.virtual:
+        raise BadInput("a rehearsal is for virtual NPUs, and this machine has real ones. Run the script itself")
+    return environment.Recipe(
+        pin, checkout, pin.transformers, virtual=True, packages=_packages(pin, words), extras="report"
+    )
+
+
+def _checkout_of(words: list[str]) -> pins.Checkout | None:
+    """The tree that a script of the command line lies in, if it is verl's."""
+    for word in words:
+        path = Path(word)
+        for folder in path.resolve().parents if path.is_file() else ():
+            if (folder / "verl" / "version" / "version").is_file():
+                return pins.read_checkout(folder)
+    return None
+
+
+def _packages(pin: pins.Pin, words: list[str]) -> tuple[str, ...]:
+    """Megatron, if a script of the command line speaks of it. MindSpeed comes from where VERL_NPU_MINDSPEED says."""
+    texts = [Path(word).read_text(errors="replace") for word in words if Path(word).is_file()]
+    words = "\n".join(texts).lower()
+    megatron = (f"megatron-core=={_MEGATRON.get(pin.name, _LATER)}", "einops==0.8.1", "mbridge==0.15.1")
+    # Its compiled part is for CUDA and does not load; what processors of images need of it is Python.
+    images = (f"torchvision=={_VISION[pin.torch]}", "qwen-vl-utils==0.0.14", "av==16.0.1")
+    return (megatron if "megatron" in words or "mindspeed" in words else ()) + (
+        images if re.search(r"vl|qwen3[._-]?5|geo3k", words) else ()
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
