@@ -22,14 +22,15 @@ from .sandbox import Ended, Limits, Sandbox, device_cache, importable, run
 __all__ = ["Call", "Capture", "capture", "tree_of"]
 
 STANDINS = (
-    *("python", "python3", "torchrun", "accelerate", "deepspeed", "ray", "vllm"),
+    *("python", "python3", *(f"python3.{minor}" for minor in range(8, 15))),
+    *("torchrun", "accelerate", "deepspeed", "ray", "vllm"),
     *("pip", "pip3", "uv", "conda", "apt", "apt-get", "yum", "git", "curl", "wget", "ssh", "scp"),
     *("pkill", "killall", "fuser", "sleep", "docker", "systemctl", "sudo", "nohup"),
     *("ifconfig", "ip", "hostname", "npu-smi", "nvidia-smi", "huggingface-cli", "hf", "modelscope"),
 )
 """Programs that a script does not get: it gets a stand-in that notes the call."""
-_SECONDS = 60.0
-_DIRECTORY = Path("/stand-ins")
+_DIRECTORY, _STATE = Path("/stand-ins"), Path("/stand-in-state")
+_LIMITS = Limits(60.0, memory=4 << 30, file=256 << 20)
 # Sourced by each bash before the script: a file that is only on the cluster is noted, and not an error.
 _PRELUDE = r"""
 ulimit() { builtin ulimit "$@" 2>/dev/null || true; }
@@ -37,7 +38,9 @@ source() { if [ -e "$1" ]; then builtin source "$@"; else verl-npu-missing "$1";
 .() { if [ -e "$1" ]; then builtin . "$@"; else verl-npu-missing "$1"; fi; }
 """
 _MISSING = "verl-npu-missing"
-_OF_THE_SHELL = re.compile(r"PATH$|PWD$|OLDPWD$|SHLVL$|_$|LD_|PYTHON|VIRTUAL_ENV|CONDA|BASH|VERL_NPU_CAPTURE")
+_MOST_CALLS, _MOST_BYTES = 10_000, 1 << 26
+"""What is kept of the calls: a script that writes more there is no launch script."""
+_OF_THE_SHELL = re.compile(r"PATH$|PWD$|OLDPWD$|SHLVL$|_$|LD_|PYTHON|VIRTUAL_ENV|CONDA|BASH|STAND_IN_")
 """Variables that say where the caller's own programs are: they mean nothing in a sandbox."""
 
 
@@ -99,7 +102,6 @@ def capture(
     with tempfile.TemporaryDirectory(prefix="verl-npu-") as made:
         folder = Path(made)
         inside = script.resolve()
-        (folder / "state").mkdir()
         programs = _stand_ins(folder / "stand-ins")
         before, cache = _environment(given or {}), device_cache()
         reader, writer = os.pipe()
@@ -107,15 +109,9 @@ def capture(
         collector = threading.Thread(target=_collect, args=(reader, lines))
         collector.start()
         sandbox = Sandbox(
-            # The tree's root is a folder of the sandbox's own, in which scripts make logs and outputs.
-            read_only=(
-                *importable(tree.resolve()),
-                *([cache] if cache.is_dir() else []),
-                *_entries(tree.resolve()),
-                *(() if tree.resolve() in inside.parents else (inside,)),
-            ),
-            writable={Path("/stand-in-state"): folder / "state"},
-            folders=(Path(before["HOME"]),),
+            read_only=(*importable(tree.resolve()), *([cache] if cache.is_dir() else []), inside),
+            tree=tree.resolve(),
+            folders=(Path(before["HOME"]), _STATE),
             keep=(writer,),
             files={_DIRECTORY: programs},
         )
@@ -125,7 +121,7 @@ def capture(
                 ["bash", str(inside), *arguments],
                 tree.resolve(),
                 {**before, **_plumbing(writer)},
-                Limits(_SECONDS),
+                _LIMITS,
                 folder / "log",
             )
         finally:
@@ -149,7 +145,9 @@ def _check(script: Path) -> None:
         raise ScriptError(subject=str(script), expected="a launch script", found="no such file", fix="check the path")
     # bash's own parser: nothing is executed by -n.
     bash = shutil.which("bash") or "/bin/bash"
-    parsed = subprocess.run([bash, "-n", str(script)], capture_output=True, text=True, check=False)
+    parsed = subprocess.run(
+        [bash, "-n", str(script.resolve())], capture_output=True, text=True, errors="replace", check=False
+    )
     if parsed.returncode != 0:
         first = (parsed.stderr.strip().splitlines() or ["bash cannot parse it"])[0]
         raise ScriptError(
@@ -160,17 +158,13 @@ def _check(script: Path) -> None:
         )
 
 
-def _entries(tree: Path) -> list[Path]:
-    return [entry for entry in sorted(tree.iterdir()) if entry.name != ".git" and entry.exists()]
-
-
 def _stand_ins(folder: Path) -> Path:
     folder.mkdir()
     program = folder / "stand_in.py"
     program.write_bytes(Path(stand_in.__file__).read_bytes())
     for name in (*STANDINS, _MISSING):
         # A shell line and not a link: the interpreter is told to look at nothing of the environment.
-        start = f'exec -a {name} "$VERL_NPU_CAPTURE_PYTHON" -I -S {_DIRECTORY}/stand_in.py {name} "$@"'
+        start = f'exec -a {name} "$STAND_IN_PYTHON" -I -S {_DIRECTORY}/stand_in.py {name} "$@"'
         (folder / name).write_text(f"#!/bin/bash -p\n{start}\n")
         (folder / name).chmod(0o755)
     (folder / "prelude").write_text(_PRELUDE)
@@ -195,33 +189,49 @@ def _environment(given: Mapping[str, str]) -> dict[str, str]:
 
 def _plumbing(descriptor: int) -> dict[str, str]:
     return {
-        "VERL_NPU_CAPTURE": str(descriptor),
-        "VERL_NPU_CAPTURE_PYTHON": sys.executable,
-        "VERL_NPU_CAPTURE_STATE": "/stand-in-state",
+        "STAND_IN_CALLS": str(descriptor),
+        "STAND_IN_PYTHON": sys.executable,
+        "STAND_IN_STATE": str(_STATE),
         # What a script asks Python is answered as on NPUs, if the device is compiled already.
-        "VERL_NPU_CAPTURE_NPUS": "2" if device_cache().is_dir() else "0",
+        "STAND_IN_NPUS": "2" if device_cache().is_dir() else "0",
     }
 
 
 def _collect(descriptor: int, lines: list[bytes]) -> None:
+    left = _MOST_BYTES
     with open(descriptor, "rb") as pipe:
         while chunk := pipe.read(1 << 16):
-            if sum(map(len, lines)) < 1 << 26:
+            # What comes after that is read all the same, or the script would wait.
+            if left > 0:
                 lines.append(chunk)
+                left -= len(chunk)
 
 
 def _calls(data: bytes) -> tuple[tuple[Call, ...], tuple[str, ...]]:
-    calls, missing = [], []
-    for line in data.splitlines():
+    calls: list[Call] = []
+    missing: list[str] = []
+    for line in data.split(b"\n", _MOST_CALLS)[:_MOST_CALLS]:
         try:
-            read = json.loads(line)
-        except ValueError:
-            continue  # what a killed stand-in left half written
-        if read["program"] == _MISSING:
-            missing += read["arguments"][:1]
-            continue
-        calls.append(Call(read["program"], tuple(read["arguments"]), Path(read["folder"]), read["environment"]))
+            call = _call(json.loads(line))
+        except (ValueError, RecursionError):
+            continue  # what a killed stand-in left half written, or what the script itself wrote there
+        if call.program == _MISSING:
+            missing += call.arguments[:1]
+        else:
+            calls.append(call)
     return tuple(calls), tuple(dict.fromkeys(missing))
+
+
+def _call(read: object) -> Call:
+    """Raises ValueError if it is no call."""
+    if not isinstance(read, dict):
+        raise ValueError(read)
+    program, arguments, folder, variables = map(read.get, ("program", "arguments", "folder", "environment"))
+    if not isinstance(arguments, list) or not isinstance(variables, dict):
+        raise ValueError(read)
+    if not all(isinstance(word, str) for word in (program, folder, *arguments, *variables, *variables.values())):
+        raise ValueError(read)
+    return Call(str(program), tuple(arguments), Path(str(folder)), variables)
 
 
 def _shown(calls: Sequence[Call]) -> str:

@@ -17,6 +17,7 @@ from .trainer import Trainer
 
 __all__ = ["Composition", "Entry", "compose", "entry_of"]
 
+_SECONDS = 120.0
 _CONFIGURATIONS = Path("verl", "trainer", "config")
 
 
@@ -76,14 +77,23 @@ def compose(trainer: Trainer, tree: Path, extra: Sequence[str] = ()) -> Composit
     entry = entry_of(trainer, tree)
     overrides = [*trainer.overrides, *extra]
     request = {"tree": str(tree), "folder": str(entry.folder), "name": entry.name, "overrides": overrides}
-    done = subprocess.run(
-        [sys.executable, composing.__file__],
-        input=json.dumps(request),
-        cwd=tree,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, composing.__file__],
+            input=json.dumps(request),
+            cwd=tree,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CompositionError(
+            subject=f"the configuration of {trainer.module}",
+            expected="Hydra to compose it in seconds",
+            found=f"nothing after {_SECONDS:.0f} s",
+            fix="look for a YAML file whose anchors grow without end",
+        ) from error
     if done.returncode != 0:
         raise CompositionError(
             subject=f"the configuration of {trainer.module}",
@@ -116,7 +126,7 @@ def _source(trainer: Trainer, tree: Path) -> Path:
             if path.is_file():
                 return path
         top = module.partition(".")[0]
-        spec = importlib.util.find_spec(top)
+        spec = importlib.util.find_spec(top) if top else None
         for place in (spec.submodule_search_locations or ()) if spec else ():
             path = Path(place).joinpath(*module.split(".")[1:]).with_suffix(".py")
             if path.is_file():
@@ -131,7 +141,16 @@ def _source(trainer: Trainer, tree: Path) -> Path:
 
 def _decorated(source: Path) -> tuple[str, str]:
     """The config_path and config_name of `@hydra.main`, read from the source."""
-    for node in ast.walk(ast.parse(source.read_text())):
+    try:
+        parsed = ast.parse(source.read_bytes())
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise CompositionError(
+            subject=f"the trainer {source}",
+            expected="a Python file",
+            found=f"{error} as Python reads it",
+            fix="start a trainer with python3 or torchrun, and shell scripts with bash",
+        ) from error
+    for node in ast.walk(parsed):
         if not isinstance(node, ast.FunctionDef):
             continue
         for decorator in node.decorator_list:

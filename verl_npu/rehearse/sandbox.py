@@ -8,20 +8,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import environment
 from ..errors import SandboxError
+from . import confinement
 
 __all__ = ["PROGRAM", "Ended", "Limits", "Sandbox", "device_cache", "importable", "run", "sandbox_program"]
 
 PROGRAM = "bwrap"
 _EMPTY = ("dev", "proc", "sys", "tmp", "run", "home", "root", "mnt", "media", "srv", "lost+found")
 """Folders of the root that a sandbox has anew: what is in them is nobody's business, or the kernel's."""
-_POLL = 0.05
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "nix")
+"""Folders of the root that programs need. /var is not among them: services have their sockets there."""
+_NO_TREES = (Path("/"), Path("/proc"), Path("/sys"), Path("/dev"))
+"""Folders that a sandbox has its own of: someone who starts in them needs nothing of what is there."""
+_CONFINEMENT = Path("/confinement.py")
+_POLL, _LONGEST_POLL = 0.05, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,11 @@ class Limits:
     seconds: float
     processes: int = 512
     output: int = 1 << 20
-    """Bytes of output that are kept; more is dropped."""
+    """Bytes of output that are kept; more is dropped, and 64 times as many end it."""
+    memory: int = 0
+    """Bytes that its processes may have of their own, together with what they write to files in memory; 0: any."""
+    file: int = 0
+    """Bytes of the largest file that it may write; 0: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,8 @@ class Sandbox:
     read_only: tuple[Path, ...] = ()
     writable: Mapping[Path, Path] = field(default_factory=dict)
     """Folders outside by where they are inside."""
+    tree: Path | None = None
+    """A folder with all that is in it read-only, in which what is made beside that vanishes with the sandbox."""
     folders: tuple[Path, ...] = ()
     """Empty folders that exist only inside."""
     files: Mapping[Path, Path] = field(default_factory=dict)
@@ -62,18 +74,32 @@ class Sandbox:
     def arguments(self, folder: Path) -> list[str]:
         """Return bubblewrap's options for a program that starts in `folder`."""
         words = ["--die-with-parent", "--unshare-all", "--new-session", "--hostname", "localhost", "--cap-drop", "ALL"]
+        if os.geteuid() == 0:
+            # For the confinement, which gives it up before the program starts.
+            words += ["--cap-add", "CAP_SYS_ADMIN"]
         words += _root()
-        words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"]
-        # The interpreter, and the environment that it belongs to.
-        for path in (*map(Path, {sys.prefix, sys.base_prefix}), *self.read_only):
-            words += ["--ro-bind", str(path), str(path)]
-        for inside, outside in self.files.items():
-            words += ["--ro-bind", str(outside), str(inside)]
-        for inside, outside in self.writable.items():
-            words += ["--bind", str(outside), str(inside)]
+        # Root could set the kernel's own parameters there, even without a capability.
+        words += ["--proc", "/proc", "--remount-ro", "/proc"]
+        words += ["--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run", "--dir", "/var/tmp"]
+        for inside, mount in sorted(self._mounts(), key=lambda each: len(each[0].parts)):
+            words += [*mount, str(inside)]
         for path in self.folders:
             words += ["--dir", str(path)]
         return [*words, "--chdir", str(folder)]
+
+    def _mounts(self) -> Iterator[tuple[Path, tuple[str, ...]]]:
+        """What is mounted and how; one may lie in another, which must come first."""
+        # The interpreter, and the environment that it belongs to.
+        for path in (*_outside_of_the_system({sys.prefix, sys.base_prefix}), *self.read_only):
+            yield path, ("--ro-bind", str(path))
+        if self.tree is not None and self.tree not in _NO_TREES:
+            yield self.tree, ("--tmpfs",)
+            for path in _entries(self.tree):
+                yield path, ("--ro-bind", str(path))
+        for inside, outside in {**self.files, _CONFINEMENT: Path(confinement.__file__)}.items():
+            yield inside, ("--ro-bind", str(outside))
+        for inside, outside in self.writable.items():
+            yield inside, ("--bind", str(outside))
 
 
 def device_cache() -> Path:
@@ -84,8 +110,13 @@ def device_cache() -> Path:
 def importable(tree: Path) -> tuple[Path, ...]:
     """Return the folders that this interpreter imports from, but for its own environment and what `tree` lies in."""
     own = tuple({sys.prefix, sys.base_prefix})
-    found = [Path(entry).resolve() for entry in sys.path if entry and not entry.startswith(own)]
-    return tuple(dict.fromkeys(path for path in found if path.is_dir() and path not in (tree, *tree.parents)))
+    entries = [entry for entry in sys.path if entry and not entry.startswith(own)]
+    # What pip installs editable is often found by a finder, and is on no path.
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__editable__"):
+            entries += map(str, getattr(module, "MAPPING", {}).values())
+    found = [Path(entry).resolve() for entry in entries]
+    return tuple(dict.fromkeys(path for path in found if path.exists() and path not in (tree, *tree.parents)))
 
 
 def sandbox_program() -> str:
@@ -104,7 +135,10 @@ def sandbox_program() -> str:
             "trainer's command itself: verl-npu rehearse -- python3 -m verl.trainer.main_ppo key=value …",
         )
     tried = subprocess.run(
-        [found, *Sandbox().arguments(Path("/tmp")), "true"], capture_output=True, text=True, check=False
+        [found, *Sandbox().arguments(Path("/tmp")), "--", *_confined(["true"], Limits(1))],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if tried.returncode != 0:
         raise SandboxError(
@@ -131,16 +165,18 @@ def run(
     Raises:
         SandboxError: there can be no sandbox here.
     """
-    whole = [sandbox_program(), *sandbox.arguments(folder), "--", *command]
+    whole = [sandbox_program(), *sandbox.arguments(folder), "--", *_confined(command, limits)]
     started = time.monotonic()
     limit = ""
     with log.open("wb") as output, _process(whole, environment, output.fileno(), sandbox.keep) as child:
         while child.poll() is None:
             tick()
-            limit = _exceeded(limits, time.monotonic() - started, child.pid, log)
+            looked = time.monotonic()
+            limit = _exceeded(limits, looked - started, child.pid, log)
             if limit:
                 break
-            time.sleep(_POLL)
+            # Looking at all processes takes no more than a tenth of a CPU.
+            time.sleep(min(max(_POLL, 9 * (time.monotonic() - looked)), _LONGEST_POLL))
     tick()
     with log.open("rb") as stream:
         said = stream.read(limits.output)
@@ -174,14 +210,16 @@ def _exceeded(limits: Limits, seconds: float, pid: int, log: Path) -> str:
         return f"it was still running after {limits.seconds:.0f} s"
     if log.stat().st_size > 64 * limits.output:
         return f"it printed more than {64 * limits.output >> 20} MiB"
-    count = _inside(pid)
-    if count > limits.processes:
-        return f"it had {count} processes at once, and {limits.processes} are allowed"
+    inside = _inside(pid)
+    if len(inside) > limits.processes:
+        return f"it had {len(inside)} processes at once, and {limits.processes} are allowed"
+    if limits.memory and _memory(inside) > limits.memory:
+        return f"it took more than {limits.memory >> 20} MiB of memory"
     return ""
 
 
-def _inside(pid: int) -> int:
-    """Count the processes below `pid`: in another process namespace than ours, and of its tree."""
+def _inside(pid: int) -> list[int]:
+    """The processes below `pid`, which are all that a sandbox has."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -190,12 +228,43 @@ def _inside(pid: int) -> int:
             except OSError:
                 continue  # it ended meanwhile
             children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    found, left = 0, [pid]
+    found, left = [], [pid]
     while left:
         below = children.get(left.pop(), [])
-        found += len(below)
+        found += below
         left += below
     return found
+
+
+def _memory(processes: Sequence[int]) -> int:
+    """Bytes that processes have of their own, and that the files of their sandbox take in memory."""
+    pages = 0
+    for process in processes:
+        try:
+            _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
+        except (OSError, ValueError):
+            continue  # it ended meanwhile
+        pages += int(resident) - int(shared)
+    return pages * os.sysconf("SC_PAGE_SIZE") + max(map(_files, processes), default=0)
+
+
+def _files(process: int) -> int:
+    """Bytes in the file systems in memory that a process has, and this one has not."""
+    try:
+        mine = {line.split()[2] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+        its = {
+            (words := line.split())[2]: words[4]
+            for line in Path(f"/proc/{process}/mountinfo").read_text().splitlines()
+            if " - tmpfs " in line
+        }
+        found = [os.statvfs(f"/proc/{process}/root{place}") for device, place in its.items() if device not in mine]
+    except OSError:
+        return 0  # it ended meanwhile
+    return sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in found)
+
+
+def _confined(command: Sequence[str], limits: Limits) -> list[str]:
+    return [sys.executable, "-I", "-S", str(_CONFINEMENT), str(limits.file), *command]
 
 
 def _root() -> list[str]:
@@ -213,7 +282,14 @@ def _root() -> list[str]:
     return words
 
 
-_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "nix", "var")
+def _outside_of_the_system(paths: Iterable[str]) -> list[Path]:
+    """What is not below a folder that is there anyway: /usr as a whole would bring a real CANN back."""
+    system = [Path("/usr"), *(Path("/", name) for name in _SYSTEM)]
+    return [path for path in map(Path, paths) if not any(each in (path, *path.parents) for each in system)]
+
+
+def _entries(tree: Path) -> list[Path]:
+    return [entry for entry in sorted(tree.iterdir()) if entry.name != ".git" and entry.exists()]
 
 
 def _usr(folder: Path) -> list[str]:

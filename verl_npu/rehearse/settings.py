@@ -102,5 +102,11 @@ def _written(value: Value) -> str:
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{_written(each)}" for key, each in value.items()) + "}"
     if isinstance(value, str):
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        # Hydra takes a backslash as it is, unless a quote or the end comes after it.
+        return "'" + re.sub(r"(\\*)('|\Z)", _escaped, value) + "'"
     return str(value)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    backslashes, quote = found.groups()
+    return 2 * backslashes + (f"\\{quote}" if quote else "")

@@ -1,7 +1,7 @@
 """What runs in a sandbox instead of python, torchrun, ray, pip and their like: it notes that it was called.
 
 It is started by its path, without this package and without site-packages, under the name that was called. Each call
-is one line of JSON on the file descriptor that VERL_NPU_CAPTURE names.
+is one line of JSON on the file descriptor that STAND_IN_CALLS names.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def main() -> int:
         return 0
     if name.startswith("python") and _is_a_question(arguments):
         os.environ.pop("BASH_ENV", None)
-        os.environ.setdefault("VERL_NPU_VIRTUAL", os.environ["VERL_NPU_CAPTURE_NPUS"])
-        python = os.environ["VERL_NPU_CAPTURE_PYTHON"]
+        os.environ.setdefault("VERL_NPU_VIRTUAL", os.environ["STAND_IN_NPUS"])
+        python = os.environ["STAND_IN_PYTHON"]
         # Python finds its environment by the name that it is called by.
         os.execv(python, [python, *arguments])
     record(name, arguments)
@@ -34,9 +34,9 @@ def main() -> int:
 
 def record(name: str, arguments: list[str]) -> None:
     """Note the call in one line."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("VERL_NPU_CAPTURE")}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("STAND_IN_")}
     line = json.dumps({"program": name, "arguments": arguments, "folder": os.getcwd(), "environment": environment})
-    descriptor = int(os.environ["VERL_NPU_CAPTURE"])
+    descriptor = int(os.environ["STAND_IN_CALLS"])
     # Lines of several processes at once stay whole.
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     data = line.encode() + b"\n"
@@ -53,7 +53,7 @@ def _is_a_question(arguments: list[str]) -> bool:
 def _ray(words: list[str]) -> int:
     # Scripts wait until `ray status` counts the NPUs of all nodes. Only they know how many: one node more each time.
     if words[:1] == ["status"]:
-        counter = os.path.join(os.environ["VERL_NPU_CAPTURE_STATE"], "ray-status")
+        counter = os.path.join(os.environ["STAND_IN_STATE"], "ray-status")
         with open(counter, "a+") as file:
             file.write("+")
             file.flush()
@@ -65,7 +65,7 @@ def _ray(words: list[str]) -> int:
 def _npus() -> int:
     """NPUs of a node, as `ray start --resources` had them in this script."""
     try:
-        with open(os.path.join(os.environ["VERL_NPU_CAPTURE_STATE"], "ray-npus")) as file:
+        with open(os.path.join(os.environ["STAND_IN_STATE"], "ray-npus")) as file:
             return int(file.read())
     except (OSError, ValueError):
         return 8
@@ -76,7 +76,7 @@ def _ray_and_start(words: list[str]) -> int:
         for word in words:
             if "NPU" in word:
                 count = "".join(char for char in word.partition("NPU")[2] if char.isdigit())
-                with open(os.path.join(os.environ["VERL_NPU_CAPTURE_STATE"], "ray-npus"), "w") as file:
+                with open(os.path.join(os.environ["STAND_IN_STATE"], "ray-npus"), "w") as file:
                     file.write(count or "8")
     return _ray(words)
 

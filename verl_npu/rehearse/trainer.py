@@ -18,6 +18,7 @@ _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_][\w.@/-]*(=|$)")
 _TORCHRUN_FLAGS = ("--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path", "--run_path")
 _TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
 _FEWEST_OVERRIDES = 3
+_PYTHON = re.compile(r"\b(python[\d.]*|torchrun)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def _started(words: list[str], folder: Path, exports: Mapping[str, str]) -> Trai
         name, _, value = words.pop(0).partition("=")
         exports = {**exports, name: value}
     if words[:1] in (["bash"], ["sh"]) and words[1:2] == ["-c"] and len(words) > 2:
-        return _started(shlex.split(words[2]), folder, exports)
+        return _started(_of_a_line(words[2]), folder, exports)
     if words[:2] == ["uv", "run"]:
         words = list(itertools.dropwhile(lambda word: not re.fullmatch(r"python[\d.]*|torchrun", word), words))
     if not words:
@@ -144,6 +145,23 @@ def _started(words: list[str], folder: Path, exports: Mapping[str, str]) -> Trai
     module, *others = rest
     options, overrides = _split(others)
     return Trainer(module, tuple(overrides), tuple(options), ranks, folder, dict(exports))
+
+
+def _of_a_line(line: str) -> list[str]:
+    """Return the words of the trainer's command in a shell line; others, such as `cd`, may stand before it."""
+    try:
+        lexer = shlex.shlex(line.replace("\\\n", " "), posix=True, punctuation_chars=";&|\n")
+        lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
+        words = list(lexer)
+    except ValueError:
+        return []  # bash would not take it either
+    commands: list[list[str]] = [[]]
+    for word in itertools.takewhile(lambda word: not word.startswith("#"), words):
+        if word and not word.strip(";&|\n"):
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return next((command for command in commands if _PYTHON.search(" ".join(command[:6]))), commands[0])
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:

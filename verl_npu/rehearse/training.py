@@ -130,16 +130,13 @@ def _sandbox(tree: Path, folder: Path, variables: Mapping[str, str], reads: Sequ
     """What a run sees: all that it imports from, the tree by its parts, `reads`, and its own folder to write to."""
     temporary = folder / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
-    seen = (*(path.resolve() for path in reads), *importable(tree), *_sources(variables, tree), *_entries(tree))
+    seen = (*(path.resolve() for path in reads), *importable(tree), *_sources(variables, tree))
     return Sandbox(
         read_only=(*seen, device_cache()),
+        tree=tree,
         writable={Path("/tmp"): temporary, folder: folder},
         folders=(Path(variables["HOME"]),),
     )
-
-
-def _entries(tree: Path) -> list[Path]:
-    return [entry for entry in sorted(tree.iterdir()) if entry.name != ".git" and entry.exists()]
 
 
 def _worker_logs(temporary: Path) -> list[Path]:

@@ -1,0 +1,55 @@
+"""The first program in a sandbox: it takes away what bubblewrap leaves, and becomes the program that is wanted.
+
+It is started by its path, without this package: LARGEST-FILE COMMAND…, where 0 is no limit. Root in a sandbox is the
+machine's root without its capabilities: it still owns the device nodes, which bubblewrap binds writable, and could
+change their modes for all. A device on a read-only mount is read and written as before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import sys
+
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_READ_ONLY, _REMOUNT, _BIND = 1, 32, 4096
+_CAPABILITIES_VERSION = 0x20080522
+
+
+def main() -> int:
+    largest, *command = sys.argv[1:]
+    libc = ctypes.CDLL(None, use_errno=True)
+    if os.geteuid() == 0:
+        for name in DEVICES:
+            _make_read_only(libc, f"/dev/{name}")
+    _drop_capabilities(libc)
+    # A dump would go to the machine's own handler, outside of the sandbox.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if int(largest):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(largest), int(largest)))
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.exit(f"{command[0]}: {error.strerror}")
+
+
+def _make_read_only(libc: ctypes.CDLL, path: str) -> None:
+    if not os.path.exists(path):
+        return
+    # Flags that the mount has are locked: a remount keeps them.
+    flags = os.statvfs(path).f_flag & 0xF | _READ_ONLY | _REMOUNT | _BIND
+    if libc.mount(b"none", path.encode(), None, flags, None):
+        sys.exit(f"{path}: {os.strerror(ctypes.get_errno())}")
+
+
+def _drop_capabilities(libc: ctypes.CDLL) -> None:
+    """None is left, and bubblewrap has seen to it that no program gains any."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
+    data = (ctypes.c_uint32 * 6)()
+    if libc.capset(header, data):
+        sys.exit(f"capabilities: {os.strerror(ctypes.get_errno())}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
