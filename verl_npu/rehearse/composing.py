@@ -23,8 +23,10 @@ def main() -> int:
     try:
         with initialize_config_dir(version_base=None, config_dir=request["folder"]):
             config = compose(config_name=request["name"], overrides=request["overrides"])
-    except (HydraException, OmegaConfBaseException) as error:
-        json.dump({"error": str(error)}, answer)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        # A parser's error does not name the override that it could not parse.
+        override = getattr(error, "override", None)
+        json.dump({"error": f"{override}: {error}" if override else str(error)}, answer)
         return 0
     values: dict[str, object] = {}
     raw: dict[str, str] = {}

@@ -102,6 +102,8 @@ def _tokenizer(architecture: Architecture, folder: Path) -> dict[str, int]:
         pad_token="<|endoftext|>",
         additional_special_tokens=list(_OF_IMAGES) if architecture.sees else [],
         model_max_length=4096,
+        # As the families' own tokenizers: these models take no token types.
+        model_input_names=["input_ids", "attention_mask"],
     )
     fast.chat_template = _TEMPLATE
     fast.save_pretrained(folder)
