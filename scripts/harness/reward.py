@@ -5,7 +5,9 @@ from __future__ import annotations
 LARGEST_SUM = 18
 
 
-def grade(data_source: str, solution_str: str, ground_truth: str, extra_info: object = None) -> float:
+def grade(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: object = None, **others: object
+) -> float:
     """Grade from 0 to 1: three quarters for the share of digits, one for two leading digits close to the sum.
 
     Graded, because a random model never gives a right answer: right or wrong would teach it nothing.
