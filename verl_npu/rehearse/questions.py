@@ -23,6 +23,8 @@ def generate(folder: Path, source: str, images: bool) -> tuple[Path, Path]:
     """
     import datasets
 
+    # Bars for a few rows would stand among what the command prints.
+    datasets.disable_progress_bars()
     folder.mkdir(parents=True, exist_ok=True)
     numbers = random.Random(SEED)
     paths = []

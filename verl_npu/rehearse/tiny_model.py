@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 from .architecture import ARCHITECTURES, VOCABULARY, Architecture
 
+<<<<<<< HEAD
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 __all__ = ["generate"]
+=======
+__all__ = ["generate", "tokenizer"]
+>>>>>>> h17-tests
 
 SEED = 1
 _CONSTANT, _END = 8.0, 1.3
@@ -39,7 +43,7 @@ def generate(architecture: Architecture, layers: int, folder: Path) -> None:
     import torch
     import transformers
 
-    tokens = _tokenizer(architecture, folder)
+    tokens = tokenizer(folder, architecture.sees)
     common = {
         "bos_token_id": tokens["<|endoftext|>"],
         "eos_token_id": tokens["<|im_end|>"],
@@ -101,36 +105,39 @@ def _with_index(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
 
 
-def _tokenizer(architecture: Architecture, folder: Path) -> dict[str, int]:
-    """Write a byte-level tokenizer in which each digit is a token of its own; return the ids of its special tokens."""
+def tokenizer(folder: Path, images: bool = False) -> dict[str, int]:
+    """Write a byte-level tokenizer in which each digit is a token of its own, as in Qwen's.
+
+    Returns the ids of its special tokens, those of images among them if it has any.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [*_SPECIAL, *(_OF_IMAGES if architecture.sees else ())]
+    made.decoder = decoders.ByteLevel()
+    special = [*_SPECIAL, *(_OF_IMAGES if images else ())]
     trainer = trainers.BpeTrainer(
         vocab_size=400,
         special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(["system user assistant What is the sum of two numbers?"] * 10, trainer)
+    made.train_from_iterator(["system user assistant What is the sum of two numbers?"] * 10, trainer)
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=made,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        additional_special_tokens=list(_OF_IMAGES) if architecture.sees else [],
+        additional_special_tokens=list(_OF_IMAGES) if images else [],
         model_max_length=4096,
         # As the families' own tokenizers: these models take no token types.
         model_input_names=["input_ids", "attention_mask"],
     )
     fast.chat_template = _TEMPLATE
     fast.save_pretrained(folder)
-    if architecture.sees:
+    if images:
         # Processors of this family ask for the tokenizer by its own class.
         path = folder / "tokenizer_config.json"
         settings = json.loads(path.read_text())
