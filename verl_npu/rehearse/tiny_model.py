@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING
 
 from .architecture import ARCHITECTURES, VOCABULARY, Architecture
 
-<<<<<<< HEAD
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["generate"]
-=======
 __all__ = ["generate", "tokenizer"]
->>>>>>> h17-tests
 
 SEED = 1
 _CONSTANT, _END = 8.0, 1.3
