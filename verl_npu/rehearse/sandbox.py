@@ -257,7 +257,9 @@ def _files(process: int) -> int:
             for line in Path(f"/proc/{process}/mountinfo").read_text().splitlines()
             if " - tmpfs " in line
         }
-        found = [_filesystem(f"/proc/{process}/root{place}", device) for device, place in its.items() if device not in mine]
+        found = [
+            _filesystem(f"/proc/{process}/root{place}", device) for device, place in its.items() if device not in mine
+        ]
     except OSError:
         return 0  # it ended meanwhile
     return sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in found if each is not None)
