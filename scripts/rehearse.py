@@ -46,7 +46,7 @@ def _before_the_dashes(words: list[str]) -> list[str]:
 
 def _recipe(asked: argparse.Namespace, words: list[str]) -> environment.Recipe:
     checkout = pins.read_checkout(Path(asked.verl)) if asked.verl else _checkout_of(words)
-    pin = pins.find(asked.pin) if asked.pin else pins.pin_of(checkout) if checkout else pins.find(pins.DEFAULT)
+    pin = pin_for(asked.pin or "", checkout, words)
     if checkout is None and not pin.on_pypi:
         raise BadInput(f"--pin {pin.name}: this revision is in git only. Give a checkout with --verl PATH")
     found = machine.look(2, sys.executable)
@@ -65,6 +65,19 @@ def _checkout_of(words: list[str]) -> pins.Checkout | None:
             if (folder / "verl" / "version" / "version").is_file():
                 return pins.read_checkout(folder)
     return None
+
+
+def pin_for(named: str, checkout: pins.Checkout | None, words: list[str]) -> pins.Pin:
+    """Return the pin that is named, else the checkout's, else that of a script's line `# pin: v0.6.1`, else ours."""
+    if named:
+        return pins.find(named)
+    if checkout is not None:
+        return pins.pin_of(checkout)
+    for path in map(Path, words):
+        header = re.search(r"(?m)^# pin: (\S+)$", path.read_text(errors="replace")) if path.is_file() else None
+        if header:
+            return pins.find(header[1])
+    return pins.find(pins.DEFAULT)
 
 
 def _packages(pin: pins.Pin, words: list[str]) -> tuple[str, ...]:

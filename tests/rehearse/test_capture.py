@@ -50,6 +50,14 @@ def test_a_script_starts_in_the_root_of_its_tree_and_reads_what_is_there(capture
     assert words(captured('ray "$(cat README.md)" "$PWD"')) == [["ray", "text", str(tree)]]
 
 
+def test_a_script_may_source_the_shell_files_beside_it(tmp_path: Path, tree: Path, sandboxed: None) -> None:
+    (tmp_path / "mine" / "settings").mkdir(parents=True)
+    (tmp_path / "mine" / "settings" / "a.sh").write_text("A=1\n")
+    script = tmp_path / "mine" / "run.sh"
+    script.write_text('source "$(dirname "$0")/settings/a.sh"\nray "$A"\n')
+    assert words(capture(script, tree)) == [["ray", "1"]]
+
+
 def test_arguments_reach_the_script(captured: Captured) -> None:
     assert words(captured('ray "$2" "$1" $#', arguments=["a b", "c"])) == [["ray", "c", "a b", "2"]]
 

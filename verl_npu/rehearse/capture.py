@@ -109,7 +109,7 @@ def capture(
         collector = threading.Thread(target=_collect, args=(reader, lines))
         collector.start()
         sandbox = Sandbox(
-            read_only=(*importable(tree.resolve()), *([cache] if cache.is_dir() else []), inside),
+            read_only=(*importable(tree.resolve()), *([cache] if cache.is_dir() else []), *_with_its_own(inside)),
             tree=tree.resolve(),
             folders=(Path(before["HOME"]), _STATE),
             keep=(writer,),
@@ -138,6 +138,12 @@ def capture(
             "command instead: verl-npu rehearse -- python3 -m verl.trainer.main_ppo key=value …",
         )
     return result
+
+
+def _with_its_own(script: Path) -> list[Path]:
+    """A script, and the shell files beside it and in folders beside it: what it may source."""
+    beside = [*script.parent.glob("*.sh"), *script.parent.glob("*/*.sh")]
+    return [script, *(path for path in beside if path != script and path.is_file())]
 
 
 def _check(script: Path) -> None:

@@ -48,7 +48,19 @@ def _files(process: int) -> int:
             for line in Path(f"/proc/{process}/mountinfo").read_text().splitlines()
             if " - tmpfs " in line
         }
-        found = [os.statvfs(f"/proc/{process}/root{place}") for device, place in its.items() if device not in mine]
+        found = [
+            _filesystem(f"/proc/{process}/root{place}", device) for device, place in its.items() if device not in mine
+        ]
     except OSError:
         return 0  # it ended meanwhile
-    return sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in found)
+    return sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in found if each is not None)
+
+
+def _filesystem(place: str, device: str) -> os.statvfs_result | None:
+    """What `place` is on, or None if that is not `device`: while a sandbox is made, its mounts still move."""
+    opened = os.open(place, os.O_PATH)
+    try:
+        found = os.fstat(opened).st_dev
+        return os.fstatvfs(opened) if f"{os.major(found)}:{os.minor(found)}" == device else None
+    finally:
+        os.close(opened)

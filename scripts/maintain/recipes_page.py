@@ -1,0 +1,151 @@
+"""Writes the tables of docs/recipes.md and its Chinese twin from the recipes' own header comments.
+
+python scripts/maintain/recipes_page.py                     rewrite the tables
+python scripts/maintain/recipes_page.py --check             status 1 if a table is not up to date
+python scripts/maintain/recipes_page.py --add RESULT.json…  take results of `verl-npu rehearse` first
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# The scripts are no package that is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from maintain.section import replaced
+
+__all__ = ["BEGIN", "END", "PAGES", "RECIPES", "RESULTS", "Recipe", "read", "recipes", "render"]
+
+PROJECT = Path(__file__).resolve().parents[2]
+RECIPES = PROJECT / "scripts" / "recipes"
+RESULTS = RECIPES / "rehearsed.json"
+PAGES = {"en": PROJECT / "docs" / "recipes.md", "zh": PROJECT / "docs" / "recipes.zh-CN.md"}
+BEGIN, END = "<!-- recipes: made by scripts/maintain/recipes_page.py -->", "<!-- end of recipes -->"
+_HEADINGS = {
+    "en": ("row", "pin", "script", "what it takes", "rehearsed", "what only an NPU can show"),
+    "zh": ("支持表的行", "版本", "脚本", "需要什么", "预演", "只有 NPU 能展示的"),
+}
+_WORDS = {
+    "en": ("{} NPUs ({} x {})", "on {}: {}", "not yet", "HCCL between machines", "MindSpeed's operators"),
+    "zh": ("{} 块 NPU（{} x {}）", "{}：{}", "还没有", "机器之间的 HCCL", "MindSpeed 的算子"),
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a recipe's header says."""
+
+    path: Path
+    algorithm: str
+    model: str
+    backend: str
+    engine: str
+    """The rollout engine; empty if nothing is generated."""
+    pin: str
+    source: str
+    """The file of that revision, or of another project, that the numbers come from."""
+    nodes: int
+    npus: int
+    """On each node."""
+
+
+def read(path: Path) -> Recipe:
+    """Read one script. Raises ValueError with the line that it lacks."""
+    text = path.read_text()
+    row = [word.strip() for word in _line(text, r"# row: (.+)", path).split("|")]
+    if len(row) != 4:
+        raise ValueError(f"{path.name}: expected # row: algorithm | model | backend | engine, found {row}")
+    nodes, npus = (int(_line(text, rf"{name}=\$\{{{name}:-(\d+)\}}", path)) for name in ("NODES", "NPUS_PER_NODE"))
+    pin, source = _line(text, r"# pin: (\S+)", path), _line(text, r"# from: (.+)", path)
+    algorithm, model, backend, engine = row
+    return Recipe(path, algorithm, model, backend, engine.strip("-"), pin, source, nodes, npus)
+
+
+def _line(text: str, pattern: str, path: Path) -> str:
+    found = re.search(rf"(?m)^{pattern}$", text)
+    if found is None:
+        raise ValueError(f"{path.name}: expected a line {pattern}")
+    return found[1]
+
+
+def recipes() -> list[Recipe]:
+    """Return all recipes, by name."""
+    return [read(path) for path in sorted(RECIPES.glob("*.sh"))]
+
+
+def table(found: Sequence[Recipe], results: Mapping[str, Mapping[str, str]], language: str) -> str:
+    """Return the recipes as a table in Markdown."""
+    rows = [_HEADINGS[language], ("---",) * len(_HEADINGS[language])]
+    takes, on, not_yet, between, mindspeed = _WORDS[language]
+    for each in found:
+        result = results.get(each.path.stem)
+        only = [each.engine] if each.engine else []
+        only += [between] if each.nodes > 1 else []
+        only += [mindspeed] if each.backend == "Megatron" else []
+        rows.append(
+            (
+                f"{each.algorithm}, {each.model}, {each.backend}{f', {each.engine}' if each.engine else ''}",
+                f"`{each.pin}`",
+                f"[{each.path.stem}](../scripts/recipes/{each.path.name})",
+                takes.format(each.nodes * each.npus, each.nodes, each.npus),
+                on.format(result["date"], result["verdict"]) if result else not_yet,
+                "; ".join(only) or "-",
+            )
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def render(text: str, language: str, results: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the text of a page with its table made anew. Raises ValueError if a marker is missing."""
+    return replaced(text, BEGIN, END, table(recipes(), results, language))
+
+
+def results() -> dict[str, dict[str, str]]:
+    """Return what became of each recipe's last rehearsal that is on record."""
+    return json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+
+
+def add(paths: Sequence[Path]) -> None:
+    """Put results of `verl-npu rehearse` on record, under the day on which they were written."""
+    known = results()
+    for path in paths:
+        result = json.loads(path.read_text())
+        day = time.strftime("%Y-%m-%d", time.gmtime(path.stat().st_mtime))
+        said = f"{result['verdict']}, {result['steps']} steps, {result['npus']} NPUs"
+        failure = result.get("failure")
+        error = f": {failure['error']}"[:120] if failure else ""
+        known[Path(result["script"]).stem] = {"date": day, "verdict": (said + error).replace("|", "\\|")}
+    RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+def main() -> int:
+    """Rewrite the pages, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; status 1 if a table is not up to date")
+    parser.add_argument("--add", nargs="+", type=Path, default=[], metavar="RESULT.json", help="results to record")
+    asked = parser.parse_args()
+    if asked.add:
+        add(asked.add)
+    old = 0
+    for language, page in PAGES.items():
+        text = page.read_text()
+        made = render(text, language, results())
+        if made == text:
+            continue
+        old += 1
+        if asked.check:
+            print(f"{page}: not up to date; run python scripts/maintain/recipes_page.py", file=sys.stderr)
+        else:
+            page.write_text(made)
+            print(f"{page}: rewritten")
+    return int(asked.check and old > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# row: GRPO | Qwen2.5-VL-7B-Instruct | FSDP | vLLM
+# pin: v0.6.1
+# from: examples/grpo_trainer/run_qwen2_5_vl_7b_npu.sh
+set -euo pipefail
+MODEL=${MODEL:-Qwen/Qwen2.5-VL-7B-Instruct}
+NODES=${NODES:-1}
+NPUS_PER_NODE=${NPUS_PER_NODE:-16}
+source "$(dirname "${BASH_SOURCE[0]}")/settings/vision.sh"
+
+batches 512 32 2 4
+engine 4 0.5
+start_grpo "${vision[@]}" "$@"

@@ -1,0 +1,172 @@
+"""The launch scripts of Ascend's support table: each starts one trainer, with settings that its pin takes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import rehearse
+from click.testing import CliRunner
+from maintain import recipes_page
+from maintain.recipes_page import Recipe
+
+from verl_npu.cli import main
+from verl_npu.errors import SandboxError
+from verl_npu.rehearse.capture import Call, Capture, capture
+from verl_npu.rehearse.sandbox import sandbox_program
+from verl_npu.rehearse.trainer import Trainer, of_capture
+
+SHELL_FILES = sorted(recipes_page.RECIPES.rglob("*.sh"))
+RECIPES = recipes_page.recipes()
+ROWS = 24
+
+each_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.path.stem)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> None:
+    try:
+        sandbox_program()
+    except SandboxError as error:
+        pytest.skip(str(error))
+
+
+def started(recipe: Recipe, tree: Path, *arguments: str, **given: str) -> Capture:
+    return capture(recipe.path, tree, arguments, given)
+
+
+def trainers(captured: Capture) -> list[Call]:
+    return [call for call in captured.calls if call.program in ("python3", "torchrun")]
+
+
+def settings(trainer: Trainer) -> dict[str, str]:
+    return dict(override.lstrip("+").split("=", 1) for override in trainer.overrides)
+
+
+def tree_of_pin(recipe: Recipe) -> Path:
+    folder = os.environ.get("VERL_NPU_UPSTREAMS")
+    if not folder:
+        pytest.skip("VERL_NPU_UPSTREAMS is not set: there is no checkout of verl whose configuration could judge it")
+    tree = Path(folder) / f"verl-{recipe.pin}"
+    if not tree.is_dir():
+        pytest.skip(f"VERL_NPU_UPSTREAMS has no verl-{recipe.pin}")
+    return tree
+
+
+# The scripts themselves.
+
+
+@pytest.mark.parametrize("path", SHELL_FILES, ids=lambda path: path.name)
+def test_bash_can_parse_it(path: Path) -> None:
+    parsed = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
+    assert (parsed.returncode, parsed.stderr) == (0, "")
+
+
+def test_there_is_one_for_each_row_of_the_table() -> None:
+    rows = {(recipe.algorithm, recipe.model, recipe.backend, recipe.engine) for recipe in RECIPES}
+    assert len(rows) == len(RECIPES) == ROWS
+
+
+@each_recipe
+def test_it_stops_at_the_first_error_and_can_be_executed(recipe: Recipe) -> None:
+    assert "\nset -euo pipefail\n" in recipe.path.read_text()
+    assert os.access(recipe.path, os.X_OK)
+
+
+@each_recipe
+def test_it_leaves_the_device_to_us(recipe: Recipe) -> None:
+    assert "trainer.device" not in recipe.path.read_text()
+
+
+# What they start.
+
+
+@each_recipe
+@pytest.mark.usefixtures("sandbox")
+def test_it_starts_one_trainer_and_nothing_else(recipe: Recipe, tmp_path: Path) -> None:
+    captured = started(recipe, tmp_path)
+    assert captured.ended.status == 0
+    assert len(trainers(captured)) == len(captured.calls) == 1
+    assert captured.missing == ()
+
+
+@each_recipe
+@pytest.mark.usefixtures("sandbox")
+def test_it_gives_each_setting_once(recipe: Recipe, tmp_path: Path) -> None:
+    keys = [override.lstrip("+").split("=")[0] for override in of_capture(started(recipe, tmp_path)).overrides]
+    assert sorted(keys) == sorted(set(keys))
+
+
+@each_recipe
+@pytest.mark.usefixtures("sandbox")
+def test_the_users_model_data_and_output_take_the_place_of_its_own(recipe: Recipe, tmp_path: Path) -> None:
+    chosen = settings(of_capture(started(recipe, tmp_path, MODEL="/m", DATA="/d", OUTPUT="/o")))
+    assert "/m" in (chosen.get("actor_rollout_ref.model.path"), chosen.get("model.partial_pretrain"))
+    assert chosen["data.train_files"].startswith("/d/")
+    assert chosen["trainer.default_local_dir"] == "/o"
+
+
+@each_recipe
+@pytest.mark.usefixtures("sandbox")
+def test_its_machines_are_those_that_its_page_names(recipe: Recipe, tmp_path: Path) -> None:
+    trainer = of_capture(started(recipe, tmp_path))
+    chosen = settings(trainer)
+    on_each_node = trainer.ranks or int(chosen["trainer.n_gpus_per_node"]) + int(
+        chosen.get("rollout.n_gpus_per_node", "0")
+    )
+    assert on_each_node == recipe.npus
+    assert chosen.get("trainer.nnodes", "1") == str(recipe.nodes)
+
+
+@each_recipe
+@pytest.mark.usefixtures("sandbox")
+def test_what_stands_on_the_command_line_wins(recipe: Recipe, tmp_path: Path) -> None:
+    trainer = of_capture(started(recipe, tmp_path, "trainer.logger=[mine]"))
+    assert settings(trainer)["trainer.logger"] == "[mine]"
+
+
+@each_recipe
+@pytest.mark.usefixtures("sandbox")
+def test_its_pin_composes_it_and_no_guard_refuses_it(recipe: Recipe) -> None:
+    tree = tree_of_pin(recipe)
+    done = CliRunner().invoke(main, ["check", "--source", str(tree), "--script", str(recipe.path)])
+    assert (done.exit_code, re.findall(r"refused {2}\S.*", done.output)) == (0, []), done.output
+
+
+# The page, and the pin in the header.
+
+
+def test_the_pages_tables_are_those_of_the_headers() -> None:
+    command = [sys.executable, recipes_page.__file__, "--check"]
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_a_recipes_result_is_in_its_row() -> None:
+    results = {RECIPES[0].path.stem: {"date": "2026-01-02", "verdict": "trained, 2 steps, 2 NPUs"}}
+    first, second = recipes_page.table(RECIPES[:2], results, "en").splitlines()[2:]
+    assert "on 2026-01-02: trained, 2 steps, 2 NPUs" in first
+    assert "not yet" in second
+
+
+def test_a_header_without_a_pin_is_an_error(tmp_path: Path) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(RECIPES[0].path.read_text().replace("# pin:", "# revision:"))
+    with pytest.raises(ValueError, match=r"a\.sh: expected a line # pin"):
+        recipes_page.read(script)
+
+
+@pytest.mark.parametrize(
+    ("named", "text", "pin"),
+    [("", "# pin: 796871d7", "796871d7"), ("v0.7.0", "# pin: 796871d7", "v0.7.0"), ("", "# nothing", "v0.6.1")],
+    ids=["the header's", "the command line's", "neither has one"],
+)
+def test_a_rehearsal_takes_the_pin_of_the_header_unless_one_is_given(
+    named: str, text: str, pin: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(f"#!/bin/bash\n{text}\n")
+    assert rehearse.pin_for(named, None, [str(script)]).name == pin
