@@ -5,6 +5,8 @@ from __future__ import annotations
 from verl_npu.rehearse import reward
 
 
-def grade(data_source: str, solution_str: str, ground_truth: str, extra_info: object = None) -> float:
+def grade(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: object = None, **others: object
+) -> float:
     """Grade from 0 to 1, as a rehearsal does, and return the score alone."""
     return reward.grade(data_source, solution_str, ground_truth)["score"]

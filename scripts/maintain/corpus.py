@@ -14,13 +14,20 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+# The scripts are no package that is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from maintain.section import replaced
+
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
 LIST = HERE / "corpus.txt"
+PAGES = (PROJECT / "docs" / "rehearsals.md", PROJECT / "docs" / "rehearsals.zh-CN.md")
+BEGIN, END = "<!-- corpus: made by scripts/maintain/corpus.py --page -->", "<!-- end of corpus -->"
 MAIN = "1dda039b"
 FOLDERS = (".", "recipe", "verl/experimental")
 """Where a script of the list may lie: recipes moved between revisions."""
@@ -101,6 +108,60 @@ def rehearse(case: Case, trees: Path, environments: Path, output: Path) -> dict[
         return {"script": case.path, "verdict": "not rehearsed", "error": lines[-1], "status": done.returncode}
 
 
+def table(results: dict[str, dict[str, object]]) -> str:
+    """Return what became of each line of the list, as a table: one revision that trained, or what stopped it."""
+    rows = ["| script | revision | verdict | seconds | first error |", "|---|---|---|---|---|"]
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for case in cases():
+        lines.setdefault(case.siblings, []).append(case.name)
+    counts = {"trained": 0, "other": 0, "not yet": 0}
+    for names in lines.values():
+        known = [(name, results[name]) for name in names if name in results]
+        if not known:
+            counts["not yet"] += 1
+            continue
+        name, result = next((each for each in known if each[1]["verdict"] == "trained"), known[-1])
+        counts["trained" if result["verdict"] == "trained" else "other"] += 1
+        revision, path = name.split(" ", 1)
+        said = " ".join(_first_error(result).split()).replace("|", "\\|")[:200]
+        rows.append(f"| verl/{path} | {revision} | {result['verdict']} | {result.get('seconds', '')} | {said} |")
+    total = len(lines)
+    head = (
+        f"{counts['trained']} of {total} lines of the list trained two steps at one revision at least, "
+        f"{counts['other']} did not, and {counts['not yet']} have not been tried yet. SIMULATED."
+    )
+    return "\n".join([head, "", *rows])
+
+
+def _first_error(result: dict[str, object]) -> str:
+    failure = result.get("failure")
+    if isinstance(failure, dict):
+        return f"{failure['owner']}: {failure['error']}"
+    return str(result.get("error", ""))
+
+
+def checks(results: dict[str, dict[str, object]]) -> str:
+    """Return what `check --script` says of the list: counts, and each refusal."""
+    verdicts = Counter(str(result["verdict"]) for result in results.values())
+    head = "`check --script` of each script at each revision: " + ", ".join(
+        f"{count} {verdict}" for verdict, count in verdicts.most_common()
+    )
+    rows = ["| script | revision | verdict | why |", "|---|---|---|---|"]
+    for name, result in results.items():
+        if result["verdict"] != "in order":
+            revision, path = name.split(" ", 1)
+            said = " ".join(str(result.get("error", "")).split()).replace("|", "\\|")[:200]
+            rows.append(f"| verl/{path} | {revision} | {result['verdict']} | {said} |")
+    return "\n".join([f"{head}.", "", *rows])
+
+
+def write_page(results: dict[str, dict[str, object]], judged: dict[str, dict[str, object]]) -> None:
+    """Write the tables into the pages of both languages."""
+    content = "\n\n".join([table(results), *([checks(judged)] if judged else [])])
+    for page in PAGES:
+        page.write_text(replaced(page.read_text(), BEGIN, END, content))
+
+
 def main() -> int:
     """Rehearse what is asked for and not yet done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -108,11 +169,17 @@ def main() -> int:
     parser.add_argument("--environments", type=Path, required=True)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--only", default="", help="cases whose name has this text")
+    parser.add_argument("--page", action="store_true", help="only write what FILE has into the documents")
+    parser.add_argument("--judged", type=Path, help="with --page: what --check wrote, for the documents as well")
     parser.add_argument("--check", action="store_true", help="judge the scripts with check --script, and run none")
     parser.add_argument("--once", action="store_true", help="one revision of each line of the list is enough")
     parser.add_argument("--again", default="", help="cases with this verdict are run again")
     asked = parser.parse_args()
     results = json.loads(asked.results.read_text()) if asked.results.is_file() else {}
+    if asked.page:
+        judged = json.loads(asked.judged.read_text()) if asked.judged else {}
+        write_page(results, judged)
+        return 0
     for case in cases():
         before = results.get(case.name)
         if asked.only not in case.name or (before and not (asked.again and before["verdict"] == asked.again)):

@@ -14,6 +14,10 @@ from pathlib import Path
 from verl_npu import environment
 from verl_npu.variable import CONTRIBUTOR, USER, Variable
 
+# The scripts are no package that is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from maintain.section import replaced
+
 __all__ = ["BEGIN", "CHINESE", "END", "PAGES", "render"]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -57,12 +61,8 @@ def render(text: str, language: str, variables: Mapping[str, Variable] = environ
     """Return the text of a page with its tables made anew. Raises ValueError if a marker is missing."""
     for audience in (USER, CONTRIBUTOR):
         begin, end = BEGIN.format(audience=audience), END.format(audience=audience)
-        before, found, rest = text.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise ValueError(f"expected {begin} and {end} in the page")
         chosen = [variable for variable in variables.values() if variable.audience == audience]
-        text = f"{before}{begin}\n{_table(chosen, language)}\n{end}{after}"
+        text = replaced(text, begin, end, _table(chosen, language))
     return text
 
 

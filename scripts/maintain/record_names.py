@@ -23,6 +23,8 @@ LIBRARY = "torch_npu/lib/libtorch_npu.so"
 # A schema's text in the library, and a name in a table of Python methods.
 OPERATOR = re.compile(rb"(?<=\0)([a-z]\w*)(?:\.\w+)?\([\x20-\x7e]*\) -> [\x20-\x7e]+(?=\0)")
 METHOD = re.compile(rb"(?<=\0)(_npu_[a-z]\w*)(?=\0)")
+# Takes a process group: an operator of `torch.ops.npu_custom_dist`, which torch_npu does not offer itself.
+COLLECTIVE = b"torch.classes.npu_custom_dist"
 # Modules whose `__all__` is their public face.
 MODULES = {
     "torch_npu": "torch_npu/__init__.py",
@@ -55,13 +57,14 @@ def found(wheel: Path) -> dict[str, set[str]]:
         by_module = {m: public(archive.read(path).decode()) for m, path in MODULES.items() if path in inside}
     for starred in ("_backends", "autocast_utils", "backends", "npu_config"):
         by_module["torch_npu.npu"] |= by_module.pop(f"torch_npu.npu.{starred}", set())
-    by_module["torch_npu"] |= {name.decode() for name in OPERATOR.findall(library)}
+    operators = (match for match in OPERATOR.finditer(library) if COLLECTIVE not in match[0])
+    by_module["torch_npu"] |= {match[1].decode() for match in operators}
     by_module["torch_npu._C"] = {name.decode() for name in METHOD.findall(library)}
     return by_module
 
 
 def main() -> None:
-    """Write the file: for each name, the first version that has it and, if it went, the first that lacks it."""
+    """Write the file: for each name, the first version that has it, the next that lacks it, and so on."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help="one wheel of each version")
     by_version = {Version(wheel.name.split("-")[1]): found(wheel) for wheel in parser.parse_args().wheels}
@@ -70,12 +73,10 @@ def main() -> None:
         for module in {*by_version[version], *recorded}:
             now = by_version[version].get(module, set())
             spans = recorded.setdefault(module, {})
-            for name in now:
-                # Gone and back again is there all the time: a name too many is better than one too few.
-                spans[name] = spans.get(name, [str(version)])[:1]
-            for name in spans.keys() - now:
-                if len(spans[name]) == 1:
-                    spans[name].append(str(version))
+            for name in now | spans.keys():
+                changes = spans.setdefault(name, [])
+                if (name in now) is not (len(changes) % 2 == 1):
+                    changes.append(str(version))
     text = {m: {name: " ".join(spans[name]) for name in sorted(spans)} for m, spans in sorted(recorded.items())}
     names.RECORDED.write_text(json.dumps(text, indent=1) + "\n")
     print(f"{names.RECORDED}: {sum(map(len, text.values()))} names")

@@ -66,7 +66,8 @@ def _names(ours: dict[str, Any], wheel: dict[str, Any]) -> list[Difference]:
 
 
 # What our own code needs in its modules, and what it takes from one of them for another: no program asks for it there.
-INSIDE = frozenset({"F", "IMPLEMENTED", "MISSING", "TYPE_CHECKING", "TracebackType", "missing", "not_implemented"})
+UNIMPLEMENTED = frozenset({"is_older_than", "leave_out", "missing", "not_implemented"})
+INSIDE = UNIMPLEMENTED | {"Absent", "F", "IMPLEMENTED", "MISSING", "TYPE_CHECKING", "TracebackType"}
 MODULES = frozenset(
     {"torch_npu.npu.options", "torch_npu.npu.types", "torch_npu.profiler.options", "torch_npu.profiler.trace"}
 )

@@ -104,10 +104,16 @@ def names() -> dict[str, Any]:
             loaded = importlib.import_module(module)
             found[module] = {
                 name: {**described(value), "own": of_torch_npu(name, value)}
-                for name, value in vars(loaded).items()
+                for name, value in offered(loaded).items()
                 if not name.startswith("_")
             }
     return found
+
+
+def offered(module: types.ModuleType) -> dict[str, Any]:
+    """The names of a module, also those that its `__getattr__` makes when they are asked for."""
+    lazy = (name for name in getattr(module, "__all__", ()) if hasattr(module, name))
+    return {**vars(module), **{name: getattr(module, name) for name in lazy}}
 
 
 MODULES = (
@@ -151,7 +157,7 @@ def described(value: Any) -> dict[str, Any]:
     """What can be compared of a name."""
     out: dict[str, Any] = {"missing": type(value).__name__ == "Unimplemented"}
     if inspect.isclass(value):
-        out["members"] = sorted(name for name in dir(value) if not name.startswith("_"))
+        out["members"] = sorted(name for name in dir(value) if not name.startswith("_") and hasattr(value, name))
     elif inspect.isfunction(value):
         parameters = inspect.signature(value).parameters.values()
         kinds = {parameter.kind for parameter in parameters}
@@ -184,6 +190,8 @@ def main() -> None:
     os.dup2(2, 1)
     # Without a handler the alarm ends the process, in C++ as well.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    import torch_npu  # noqa: F401 - before any alarm, since the first import on a machine compiles for minutes
+
     for number, (label, action) in enumerate(work()):
         if number < first or (chosen and not any(label.startswith(start) for start in chosen)):
             continue

@@ -1,9 +1,10 @@
-"""The tables of what was compared, in the documentation."""
+"""The tables of what was compared, in the documentation: the counts by wheel, and folded below them what differs."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,40 @@ from packaging.version import Version
 
 from .comparing import Difference, Kind, counts
 
-__all__ = ["of_counts", "summary", "write"]
+__all__ = ["COUNTS", "DOCS", "PAGES", "of_counts", "shown", "summary", "write"]
 
 COUNTS = Path(__file__).with_name("counts.json")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BEGIN, END = "<!-- differential: made by tests/differential -->", "<!-- end of differential -->"
+REFUSES = "ours refuses; the code of the wheel does not"
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A part of what differs, which a reader opens."""
+
+    area: str
+    kind: Kind
+    title: dict[str, str]
+    """By language."""
+
+
+FOLDS = (
+    Fold(
+        "calls",
+        Kind.FALSE_NO,
+        {"en": "Calls that ours refuses and the wheel's code takes", "zh": "我们拒绝而 wheel 的代码接受的调用"},
+    ),
+    Fold("calls", Kind.OTHER, {"en": "Calls with other results", "zh": "结果不同的调用"}),
+    Fold("behaviours", Kind.FALSE_NO, {"en": "Behaviours that ours refuses", "zh": "我们拒绝的行为"}),
+    Fold(
+        "used names",
+        Kind.FALSE_NO,
+        {"en": "Names that libraries use and ours lacks", "zh": "库会使用而我们没有的名字"},
+    ),
+    Fold("", Kind.FALSE_YES, {"en": "False yes", "zh": "False yes"}),
+)
+PAGES = {"virtual-ascend.md": "en", "virtual-ascend.zh-CN.md": "zh"}
 
 
 def summary(found: list[Difference]) -> dict[str, Any]:
@@ -33,34 +63,48 @@ def write(version: str, found: list[Difference]) -> None:
     known[version] = summary(found)
     known = dict(sorted(known.items(), key=lambda item: Version(item[0])))
     COUNTS.write_text(json.dumps(known, indent=1) + "\n")
-    for doc in ("virtual-ascend.md", "virtual-ascend.zh-CN.md"):
-        text = (DOCS / doc).read_text()
+    for page, language in PAGES.items():
+        text = (DOCS / page).read_text()
         head, _, rest = text.partition(BEGIN)
         _, _, tail = rest.partition(END)
-        (DOCS / doc).write_text(f"{head}{BEGIN}\n{of_counts(known)}\n\n{of_reasons(known)}\n{END}{tail}")
+        (DOCS / page).write_text(f"{head}{BEGIN}\n{shown(known, language)}\n{END}{tail}")
+
+
+def shown(known: dict[str, Any], language: str) -> str:
+    """All that a page shows of it."""
+    folds = (_folded(known, fold, language) for fold in FOLDS)
+    return "\n\n".join([of_counts(known), *(text for text in folds if text)])
 
 
 def of_counts(known: dict[str, Any]) -> str:
-    """How many comparisons ended how, by wheel and area."""
-    lines = ["| torch_npu | area | compared | equal | false yes | false no | other |", "|---|---|---|---|---|---|---|"]
-    for version, one in known.items():
-        for area, c in one["counts"].items():
-            cells = " | ".join(str(c.get(kind.value, 0)) for kind in Kind)
-            lines.append(f"| {version} | {area} | {sum(c.values())} | {cells} |")
+    """How many comparisons ended how: a row for each area, under it one for each wheel whose numbers are its own."""
+    lines = ["| area | torch_npu | compared | equal | false yes | false no | other |", "|---|---|---|---|---|---|---|"]
+    areas = list(dict.fromkeys(area for one in known.values() for area in one["counts"]))
+    for area in reversed(areas):
+        rows: dict[str, list[str]] = {}
+        for version, one in known.items():
+            found = one["counts"].get(area, {})
+            numbers = (sum(found.values()), *(found.get(kind.value, 0) for kind in Kind))
+            rows.setdefault(" | ".join(map(str, numbers)), []).append(version)
+        lines += [f"| {area} | {', '.join(versions)} | {cells} |" for cells, versions in rows.items()]
     return "\n".join(lines)
 
 
-def of_reasons(known: dict[str, Any]) -> str:
-    """Why they differ, by area, with the number for each wheel."""
-    rows: dict[tuple[str, str, str], dict[str, int]] = {}
+def _folded(known: dict[str, Any], fold: Fold, language: str) -> str:
+    """A table of reasons with the number for each wheel, which is folded; empty if there are none."""
+    rows: dict[str, dict[str, int]] = {}
     for version, one in known.items():
         for area, kind, reason, count in one["why"]:
-            rows.setdefault((area, kind, reason), {})[version] = count
-    lines = [f"| area | kind | reason | {' | '.join(known)} |", "|---" * (3 + len(known)) + "|"]
-    for (area, kind, reason), by_version in sorted(rows.items()):
-        cells = " | ".join(str(by_version.get(version, 0)) for version in known)
-        lines.append(f"| {area} | {kind} | {reason} | {cells} |")
-    return "\n".join(lines)
+            if kind == fold.kind.value and fold.area in ("", area):
+                text = reason.replace(f": {REFUSES}", "")
+                rows.setdefault(text if fold.area else f"{area}: {text}", {})[version] = count
+    if not rows:
+        return ""
+    title = f"{fold.title[language]} ({len(rows)})"
+    lines = [f"<details><summary>{title}</summary>", "", f"| | {' | '.join(known)} |", "|---" * (1 + len(known)) + "|"]
+    for reason, by_version in sorted(rows.items()):
+        lines.append(f"| {reason} | {' | '.join(str(by_version.get(version, 0)) for version in known)} |")
+    return "\n".join([*lines, "", "</details>"])
 
 
 def _short(one: Difference) -> str:

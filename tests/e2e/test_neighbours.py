@@ -1,4 +1,4 @@
-"""What nobody here wrote, on two virtual NPUs: accelerate's own scripts, and TRL's trainers with its launcher.
+"""What nobody here wrote, on two virtual NPUs: accelerate's own scripts, and TRL's trainers.
 
 accelerate is in every pin's environment. TRL is not: `pip install --no-deps --target FOLDER trl`, and FOLDER on
 PYTHONPATH. If one of them is not installed, its tests are skipped.

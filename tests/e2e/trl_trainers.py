@@ -18,7 +18,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
     plain = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
     plain.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(
-        tokenizer_object=plain, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
+        tokenizer_object=plain,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        padding_side="left",
+        model_input_names=["input_ids", "attention_mask"],
     )
 
 
@@ -82,6 +87,7 @@ def main(kind: str, folder: Path) -> None:
     if len(losses) != 2 or not all(torch.isfinite(torch.tensor(losses))):
         raise RuntimeError(f"expected two finite losses, found {losses}")
     print(f"trained on {trainer.accelerator.device.type}", flush=True)
+    trainer.accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -87,6 +87,12 @@ def test_what_only_passes_an_error_on_is_not_the_first(judged: Judged, echo: str
     assert (found.error, found.process) == ("ValueError: the cause", "WorkerDict pid=5")
 
 
+def test_the_cause_that_ray_writes_below_its_own_error_counts(judged: Judged) -> None:
+    lines = trace("ray.exceptions.ActorDiedError: The actor died: ray::WorkerDict.__init__() (pid=5)", "/x.py f")
+    lines += ['  File "/src/tree/verl/workers/w.py", line 7, in init_model', "ValueError: the cause"]
+    assert failure(judged(lines)).error == "ValueError: the cause"
+
+
 def test_an_echo_is_better_than_nothing(judged: Judged) -> None:
     assert "ActorDiedError" in failure(judged(trace(ECHOES["a dead actor"], "/x.py f"))).error
 

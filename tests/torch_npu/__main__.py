@@ -1,7 +1,8 @@
 """torch_npu's own tests on virtual NPUs: `python -m tests.torch_npu CHECKOUT FILE [FILE ...] [--npus N]`.
 
 CHECKOUT is one of github.com/Ascend/pytorch, FILE a test or a folder below its test/, such as npu/test_npu.py or
-distributed/_tensor. Runs from a copy. Prints what passed and failed in each file, and why tests failed, the commonest
+distributed/_tensor. With --wheel they run under the torch_npu of a wheel, which `pip install --no-deps --target` put
+into a folder. Runs from a copy. Prints what passed and failed in each file, and why tests failed, the commonest
 reason first: expected.json has what is known, reasons.py why.
 """
 
@@ -50,15 +51,16 @@ def prepared(checkout: Path, folder: Path) -> Path:
     return folder / "test"
 
 
-def outcomes(test: Path, file: Path, npus: int, seconds: float) -> list[dict[str, str]]:
+def outcomes(test: Path, file: Path, npus: int, seconds: float, wheel: Path | None = None) -> list[dict[str, str]]:
     """How each test of one file ended, as `recording` writes it."""
-    paths = [str(Path(__file__).with_name("site")), str(PROJECT)]
+    paths = [str(Path(__file__).with_name("site")), *([str(wheel.resolve())] if wheel else []), str(PROJECT)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("VERL_NPU_") or k == "VERL_NPU_CACHE"}
     environment |= {"VERL_NPU_VIRTUAL": str(npus), "TORCH_NPU_TESTING": str(test.parent), "OMP_NUM_THREADS": "1"}
     results = test.parent / "results.jsonl"
     results.unlink(missing_ok=True)
     environment |= {"TORCH_NPU_RESULTS": str(results), "TORCH_NPU_SECONDS": str(PATIENCE)}
     environment["VERL_NPU_VIRTUAL_TORCH_NPU_VERSION"] = schemas.versions()[-1]  # the checkout may be newer still
+    environment["VERL_NPU_VIRTUAL_TORCH_NPU"] = "real" if wheel else "ours"
     environment["VERL_NPU_VIRTUAL_MEMORY"] = "16"  # which the tests fill, and the host has to have
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     environment["PYTHONPATH"] = os.pathsep.join(paths)
@@ -107,7 +109,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600, help="for one file (default 3600)")
     parser.add_argument("--expected", action="store_true", help="fail where it differs from expected.json")
     parser.add_argument("--save", type=Path, help="a folder for how each test ended")
+    parser.add_argument("--wheel", type=Path, metavar="FOLDER", help="the torch_npu of a wheel in the place of ours")
     asked = parser.parse_args()
+    if asked.wheel is not None and asked.expected:
+        parser.error("expected.json says what to expect of our own torch_npu: use --save with --wheel")
     if not (asked.checkout / "torch_npu" / "testing").is_dir() or not (asked.checkout / _TEMPLATE).is_file():
         parser.error(f"expected a checkout of github.com/Ascend/pytorch, found {asked.checkout}")
     known = expected.read()
@@ -117,7 +122,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="torch-npu-tests-") as folder:
         test = prepared(asked.checkout, Path(folder))
         for file in files(test, asked.files):
-            found = outcomes(test, file, asked.npus, asked.seconds)
+            found = outcomes(test, file, asked.npus, asked.seconds, asked.wheel)
             counts = Counter(one["outcome"] for one in found)
             total += counts
             why.update(one["reason"] for one in found if one["outcome"] == "failed")

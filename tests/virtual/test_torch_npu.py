@@ -42,7 +42,8 @@ def test_an_annotation_may_name_what_is_not_written(torch_npu: ModuleType) -> No
 
 
 def test_no_module_invents_attributes(torch_npu: ModuleType) -> None:
-    for module in (torch_npu, torch_npu.npu, torch_npu.profiler, torch_npu.npu.mstx, torch_npu.npu.memory):
+    mstx = importlib.import_module("torch_npu.npu.mstx")
+    for module in (torch_npu, torch_npu.npu, torch_npu.profiler, mstx, torch_npu.npu.memory):
         assert "__getattr__" not in vars(module)
 
 
@@ -105,9 +106,16 @@ def test_torchair_takes_converters_and_builds_no_graph(python: Run) -> None:
 
 
 def test_marks_leave_a_function_as_it_is(torch_npu: ModuleType) -> None:
-    mstx = importlib.import_module("torch_npu.npu.mstx")
-    assert mstx.mstx.mstx_range("step")(len)("ab") == 2
+    from torch_npu.npu import mstx
+
+    assert mstx.mstx_range("step")(len)("ab") == 2
     mstx.range_end(mstx.range_start("step"))
+
+
+def test_marks_have_the_names_of_the_wheels(torch_npu: ModuleType) -> None:
+    module = importlib.import_module("torch_npu.npu.mstx")
+    assert torch_npu.npu.mstx is module.mstx
+    assert not hasattr(module, "mark")
 
 
 def test_recording_the_memory_history_raises_and_stopping_does_not(npu: ModuleType) -> None:
@@ -133,9 +141,68 @@ def test_a_name_is_there_from_its_version_on(version: str, there: bool) -> None:
     assert ("host_empty_cache" in names.of_module("torch_npu.npu", version)) is there
 
 
+@pytest.mark.parametrize(
+    ("version", "there"), [("2.5.1", False), ("2.5.1.post1", True), ("2.5.1.post2", True), ("2.7.1rc1", True)]
+)
+def test_a_patch_has_names_that_its_release_lacks_and_a_candidate_has_those_of_the_release(
+    version: str, there: bool
+) -> None:
+    assert ("npu_moe_token_permute" in names.of_module("torch_npu", version)) is there
+    assert ("npu_moe_token_permute" in names.outside("torch_npu", version)) is not there
+
+
+GRADIENT = """
+    import torch, torch_npu
+    experts = torch.tensor([[0, 1], [1, 0]], dtype=torch.int32).npu()
+    for tokens in (torch.ones(2, 4).npu(), torch.ones(2, 4).npu().requires_grad_()):
+        try:
+            torch_npu.npu_moe_token_permute(tokens, experts)
+            print("ok")
+        except RuntimeError as error:
+            print(error)
+"""
+
+
+@pytest.mark.parametrize(("version", "there"), [("2.5.1.post1", False), ("2.7.1", True)])
+def test_experts_have_gradients_only_in_versions_that_have_them(python: Run, version: str, there: bool) -> None:
+    result = python(GRADIENT, VERL_NPU_VIRTUAL_TORCH_NPU_VERSION=version)
+    assert result.returncode == 0, result.stderr
+    first, second = result.stdout.splitlines()
+    assert first == "ok"
+    assert (second == "ok") if there else ("npu_moe_token_permute: has no gradient before torch_npu 2.7.1" in second)
+
+
+MEMBERS = """
+    import torch, torch_npu
+    found = [hasattr(torch_npu.npu.Event, "ipc_handle"), hasattr(torch.npu, "get_per_process_memory_fraction"),
+             hasattr(torch_npu, "multiprocessing"), hasattr(torch_npu, "erase_stream")]
+    try:
+        torch_npu.profiler.schedule(wait=1, active=1, warmup=1, skip_first_wait=1)
+        found.append(True)
+    except TypeError:
+        found.append(False)
+    torch_npu.npu.Event().record()
+    print(*map(int, found))
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "there"), [("2.5.1", "0 0 0 0 0"), ("2.8.0", "0 0 1 1 0"), ("2.13.0", "1 1 1 1 1")]
+)
+def test_what_the_pretended_version_lacks_is_not_there(python: Run, version: str, there: str) -> None:
+    result = python(MEMBERS, VERL_NPU_VIRTUAL_TORCH_NPU_VERSION=version)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == there
+
+
 def test_a_name_that_went_is_no_longer_there() -> None:
     assert "_npu_set_threads_affinity" in names.of_module("torch_npu._C", "2.5.1")
     assert "_npu_set_threads_affinity" not in names.of_module("torch_npu._C", "2.7.1")
+
+
+@pytest.mark.parametrize(("version", "there"), [("2.8.0", True), ("2.9.0", False), ("2.13.0", True)])
+def test_a_name_may_come_back(version: str, there: bool) -> None:
+    assert ("npu_fused_linear_online_max_sum" in names.of_module("torch_npu", version)) is there
 
 
 def test_an_overflow_is_an_infinity_or_a_nan(torch_npu: ModuleType, npu: ModuleType) -> None:

@@ -13,7 +13,8 @@ import click
 from ..errors import ScriptError, VerlNpuError
 from ..rehearse import report
 from ..rehearse.capture import capture, tree_of
-from ..rehearse.rehearsal import ENGINES, Plan, Rehearsed, Request, plan
+from ..rehearse.preparation import ENGINES, Request
+from ..rehearse.rehearsal import Plan, Rehearsed, plan
 from ..rehearse.rehearsal import rehearse as run
 from ..rehearse.rules import RULES
 from ..rehearse.trainer import Trainer, of_capture, of_words

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .architecture import ARCHITECTURES, VOCABULARY, Architecture
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["generate", "tokenizer"]
 
 SEED = 1
+_CONSTANT, _END = 8.0, 1.3
+"""How much larger than the others the feature is that all tokens share, and its weight for the end of an answer."""
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _OF_IMAGES = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 _TEMPLATE = (
@@ -62,9 +68,26 @@ def generate(architecture: Architecture, layers: int, folder: Path) -> None:
         config = config_class(**text)
         maker = transformers.AutoModelForCausalLM
     torch.manual_seed(SEED)
-    model = maker.from_config(config).to(torch.bfloat16)
+    model = maker.from_config(config)
+    _end_sometimes(model, tokens["<|im_end|>"], [tokens[name] for name in _OF_IMAGES if name in tokens])
+    model = model.to(torch.bfloat16)
     model.save_pretrained(folder)
     _with_index(folder)
+
+
+def _end_sometimes(model: PreTrainedModel, end: int, never: list[int]) -> None:
+    """Have a random model end an answer with each token at some chance, and never write a picture's place.
+
+    Answers of one length hide what lengths do: torch, for one, lays out nested tensors of equal parts otherwise.
+    """
+    import torch
+
+    into, out = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    with torch.no_grad():
+        # One feature that is alike for all tokens, and so a bias of what comes out.
+        into[:, 0] = _CONSTANT * into.std()
+        out[end, 0] = _END
+        out[never, 0] = -_END * 4
 
 
 def _with_index(folder: Path) -> None:

@@ -1,4 +1,5 @@
-"""In every process of a run: `torch_npu.testing` comes from the checkout, everything else from the virtual Ascend."""
+"""In every process of a run: `torch_npu.testing` comes from the checkout, everything else from the virtual Ascend, or
+from the wheel that is to be tested, which has the modules beside it itself."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any
 from tests import forking
 
 TESTING = Path(os.environ["TORCH_NPU_TESTING"])
+OURS = os.environ["VERL_NPU_VIRTUAL_TORCH_NPU"] == "ours"
 
 
 class Testing:
@@ -19,7 +21,7 @@ class Testing:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         parts = name.split(".")
-        if parts[:2] != ["torch_npu", "testing"] and name != "torch_npu.utils._path_manager":
+        if parts[:2] != ["torch_npu", "testing"] and (not OURS or name != "torch_npu.utils._path_manager"):
             return None
         place = TESTING.joinpath(*parts)
         if (place / "__init__.py").is_file():

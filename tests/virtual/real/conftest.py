@@ -13,22 +13,37 @@ import pytest
 
 from ..processes import Run, environment
 
-VERSION = "2.13.0"
+# By the version of torch; of each the newest patch.
+WHEELS = {
+    "2.5.1": "2.5.1.post1",
+    "2.7.1": "2.7.1",
+    "2.8.0": "2.8.0",
+    "2.9.0": "2.9.0",
+    "2.10.0": "2.10.0",
+    "2.13.0": "2.13.0",
+}
 
 
 @pytest.fixture(scope="session")
-def torch_npu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the torch_npu for the installed torch; 44 MB, once in a session."""
+def version() -> str:
+    """The version of the torch_npu that belongs to the installed torch."""
     torch = pytest.importorskip("torch")
-    if torch.__version__.partition("+")[0] != VERSION:
-        pytest.skip(f"torch_npu {VERSION} needs torch {VERSION}, found {torch.__version__}")
+    found = WHEELS.get(torch.__version__.partition("+")[0])
+    if found is None:
+        pytest.skip(f"expected torch {' or '.join(WHEELS)}, found {torch.__version__}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def torch_npu(version: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the torch_npu for the installed torch; up to 44 MB, once in a session."""
     if not any(str(path).endswith("verl_npu_virtual.pth") for path in importlib.metadata.files("verl_npu") or ()):
         pytest.skip("this verl-npu is not installed, so that nothing of it comes before torch_npu")
     folder = tmp_path_factory.mktemp("torch_npu")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
-    done = subprocess.run([*command, f"torch_npu=={VERSION}"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, f"torch_npu=={version}"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        pytest.skip(f"torch_npu {VERSION} cannot be had here: {done.stderr.strip().splitlines()[-1:]}")
+        pytest.skip(f"torch_npu {version} cannot be had here: {done.stderr.strip().splitlines()[-1:]}")
     return folder
 
 

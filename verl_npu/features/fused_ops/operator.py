@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from packaging.version import InvalidVersion, Version
+
 from ... import reporting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["Operator", "is_plain", "operator", "promoted"]
+
+_DIFFERENTIABLE_FROM = {"npu_moe_token_permute": "2.7.1", "npu_moe_token_unpermute": "2.7.1"}
+"""The first torch_npu that computes an operator's gradient. 2.5.1 has these two, and leaves their gradients None."""
 
 Operator: TypeAlias = Callable[..., Any]
 """A function of torch_npu, which has no types: it returns a tensor or several."""
@@ -26,11 +31,28 @@ def operator(name: str, tensor: Tensor, otherwise: str = "upstream's own code ru
         return None
     import torch_npu
 
+    version = getattr(torch_npu, "__version__", "of unknown version")
     function: Operator | None = getattr(torch_npu, name, None)
     if function is None:
-        version = getattr(torch_npu, "__version__", "of unknown version")
         reporting.report(f"torch_npu {version} has no {name}: {otherwise}")
+        return None
+    if _lacks_gradient(name, version):
+        reporting.report(f"torch_npu {version} computes no gradient of {name}: {otherwise}")
+        return None
     return function
+
+
+def _lacks_gradient(name: str, version: str) -> bool:
+    """Whether a gradient is wanted and the operator would give none, silently."""
+    import torch
+
+    first = _DIFFERENTIABLE_FROM.get(name)
+    if first is None or not torch.is_grad_enabled():
+        return False
+    try:
+        return Version(version) < Version(first)
+    except InvalidVersion:
+        return False
 
 
 def is_plain(*tensors: object) -> bool:

@@ -73,7 +73,7 @@ def _permuted(tokens: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
     import torch
     import torch_npu
 
-    # torch_npu has the operator from 2.7.1 on.
+    # From torch_npu 2.7.1 on it has a gradient.
     if operator("npu_moe_token_permute", tokens, _OTHERWISE) is not None:
         made: tuple[Tensor, Tensor] = torch_npu.npu_moe_token_permute(tokens, selected.to(torch.int32))
         return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import metadata
-from typing import cast
 
 from ...reporting import warn
 from ..configuration import Section
@@ -15,9 +14,12 @@ _MODEL = "actor_rollout_ref.model"
 
 def warn_of_kernels(config: Section) -> None:
     """Say which of the job's settings and packages upstream lets through, and NPUs may not."""
-    role = cast("Section", config.get("actor_rollout_ref") or {})
-    model = cast("Section", role.get("model") or {})
-    if model.get("use_fused_kernels") and _is_triton(role, model):
+    role = config.get("actor_rollout_ref") or {}
+    model = role.get("model") or {}
+    megatron = (role.get("actor") or {}).get("strategy") == "megatron"
+    # Megatron's trainer has no other fused kernels than Triton's.
+    backend = "triton" if megatron else (model.get("fused_kernel_options") or {}).get("impl_backend")
+    if model.get("use_fused_kernels") and backend == "triton":
         warn(
             f"{_MODEL}.use_fused_kernels=True: verl's fused cross entropy is a Triton kernel whose blocks are too "
             "large for an Ascend 910B (`ub overflow`, https://github.com/verl-project/verl/issues/7950); if training "
@@ -33,12 +35,6 @@ def warn_of_kernels(config: Section) -> None:
             "the packages triton and triton-ascend are both installed and overwrite each other's files, so that "
             "kernels may be compiled for CUDA: pip uninstall triton triton-ascend, then install triton-ascend alone"
         )
-
-
-def _is_triton(role: Section, model: Section) -> bool:
-    """Whether the fused kernels are Triton's. Megatron's trainer has no others."""
-    megatron = (role.get("actor") or {}).get("strategy") == "megatron"
-    return megatron or (model.get("fused_kernel_options") or {}).get("impl_backend") == "triton"
 
 
 def _installed(package: str) -> bool:

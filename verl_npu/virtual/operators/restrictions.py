@@ -26,7 +26,19 @@ class Restriction:
     message: str
 
 
+def _asks_for_a_gradient(given: Given) -> bool:
+    import torch
+
+    tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+# With the wheel 2.5.1.post1 the gradients of their inputs are None, and a warning is all that says so.
+_UNDIFFERENTIABLE = "has no gradient before torch_npu 2.7.1, which leaves the gradients of its inputs None"
+
 RESTRICTIONS = (
+    Restriction("npu_moe_token_permute", "2.7.1", _asks_for_a_gradient, _UNDIFFERENTIABLE),
+    Restriction("npu_moe_token_unpermute", "2.7.1", _asks_for_a_gradient, _UNDIFFERENTIABLE),
     Restriction(
         "npu_grouped_matmul",
         "2.6",

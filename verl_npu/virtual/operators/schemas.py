@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from packaging.version import Version
 
+from ..names import release
 from .devices import check_devices
 from .restrictions import of_operator
 
@@ -53,7 +54,7 @@ def versions() -> list[str]:
 def of_version(version: str) -> dict[str, list[str]]:
     """The schemas of each operator in a version: those of the newest recorded version that is not newer, or else of
     the oldest one."""
-    wanted = max(Version(Version(version).base_version), Version(versions()[0]))
+    wanted = max(release(version), Version(versions()[0]))
     found = {}
     for name, changes in _recorded()["operators"].items():
         past = [texts for since, texts in changes.items() if Version(since) <= wanted]

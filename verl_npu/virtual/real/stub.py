@@ -35,6 +35,7 @@ _LOOKED_UP = (
     "ReleaseHugeMem",
     "UnInitHugeMemThreadLocal",
     "aclSetCompileopt",
+    "aclopCompileAndExecuteV2",
     "aclrtCtxSetSysParamOpt",
     "aclrtGetStreamOverflowSwitch",
     "aclrtSetDeviceSatMode",

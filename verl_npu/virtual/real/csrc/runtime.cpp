@@ -223,8 +223,11 @@ int aclGetDeviceCapability(uint32_t, int, int64_t* value) {
   *value = 1;
   return kSuccess;
 }
-int aclGetCannAttribute(int, int* value) {
-  *value = 0;
+// What an Ascend 910B can do. Without the first one torch_npu's GradScaler asks for flags of overflows, which only an
+// older NPU has.
+int aclGetCannAttribute(int attribute, int* value) {
+  constexpr int kInfNan = 0, kBf16 = 1;
+  *value = attribute == kInfNan || attribute == kBf16;
   return kSuccess;
 }
 int aclGetCannAttributeList(const int** list, size_t* count) {

@@ -18,16 +18,21 @@ from verl_npu import virtual  # noqa: E402
 # `import torch` has done this, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0. What follows needs the device.
 virtual.load()
 
-from torch_npu import _C, multiprocessing, npu, profiler, utils, version  # noqa: E402
+from torch_npu import _C, _saving, npu, profiler, utils, version  # noqa: E402
 from torch_npu._operators import *  # noqa: E402, F403
 from torch_npu._operators import IMPLEMENTED, MISSING  # noqa: E402
+from torch_npu._unimplemented import is_older_than, leave_out  # noqa: E402
 from torch_npu.npu._format import Format  # noqa: E402
 from torch_npu.npu.streams import erase_stream  # noqa: E402
 from torch_npu.version import __version__  # noqa: E402
 
 autoload.switch_back(ORG_AUTOLOAD, _torch_was_there)
 
-multiprocessing.reductions.install()
+_saving.install()
+if not is_older_than("2.7.1"):
+    from torch_npu import multiprocessing
+
+    multiprocessing.reductions.install()
 if torch.distributed.is_available():
     from torch_npu import distributed  # noqa: F401
 
@@ -51,4 +56,4 @@ __all__ = [
     "utils",
     "version",
 ]
-__all__ += [*IMPLEMENTED, *MISSING, "erase_stream"]
+__all__ = leave_out("torch_npu", globals(), [*__all__, *IMPLEMENTED, *MISSING])

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import NoReturn
 
+from packaging.version import Version
+
 from verl_npu import environment
 from verl_npu.virtual import names
 from verl_npu.virtual.settings import Settings
+
+# Public names that no `__all__` of the wheels has, by the first version that has them.
+_UNLISTED = {
+    "torch_npu": {"Format": "2.5.1.post1"},
+    "torch_npu.npu": {"ipc_collect": "2.7.1"},
+    "torch_npu.npu.utils": {"ipc_collect": "2.7.1"},
+    "torch_npu.profiler": {"HostSystem": "2.5.1.post1"},
+}
 
 
 class Unimplemented:
@@ -35,6 +45,29 @@ class Unimplemented:
 def not_implemented(name: str) -> Unimplemented:
     """A callable that raises NotImplementedError with `name`."""
     return Unimplemented(name)
+
+
+class Absent:
+    """Takes the place of a member that a class inherits here, and does not have in the pretended version."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}")
+
+
+def is_older_than(version: str) -> bool:
+    """Whether the pretended torch_npu comes before `version`."""
+    return names.release(Settings.read().torch_npu_version) < Version(version)
+
+
+def leave_out(module: str, content: dict[str, object], public: list[str]) -> list[str]:
+    """Take the names that only other versions have out of a module; return those of `public` that stay."""
+    newer = [name for name, since in _UNLISTED.get(module, {}).items() if is_older_than(since)]
+    for name in (*names.outside(module, Settings.read().torch_npu_version), *newer):
+        content.pop(name, None)
+    return [name for name in public if name in content]
 
 
 def missing(module: str, written: Container[str]) -> dict[str, Unimplemented]:

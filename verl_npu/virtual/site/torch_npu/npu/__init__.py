@@ -6,8 +6,8 @@ events have identities and times, and no order to enforce but that of delayed co
 
 from __future__ import annotations
 
-from torch_npu._unimplemented import missing
-from torch_npu.npu import amp, memory, mstx, utils
+from torch_npu._unimplemented import leave_out, missing
+from torch_npu.npu import amp, memory, utils
 from torch_npu.npu.autocast_utils import (
     get_autocast_dtype,
     is_autocast_enabled,
@@ -63,6 +63,7 @@ from torch_npu.npu.memory import (
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
 )
+from torch_npu.npu.mstx import mstx
 from torch_npu.npu.options import (
     config,
     conv,
@@ -223,4 +224,7 @@ __all__ = [
 
 _missing = missing("torch_npu.npu", globals())
 globals().update(_missing)
-__all__ += _missing
+__all__ = leave_out("torch_npu.npu", globals(), [*__all__, *_missing])
+# Here, since this module takes names of theirs.
+leave_out("torch_npu.npu.memory", vars(memory), [])
+utils.__all__ = leave_out("torch_npu.npu.utils", vars(utils), utils.__all__)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+__all__ = ["mstx"]
+
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -39,9 +41,3 @@ class _Range:
 
     def __call__(self, function: F) -> F:
         return function
-
-
-mark = mstx.mark
-range_start = mstx.range_start
-range_end = mstx.range_end
-mstx_range = mstx.mstx_range

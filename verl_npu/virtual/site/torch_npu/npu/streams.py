@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from torch_npu._unimplemented import Absent, is_older_than
 from torch_npu.npu.device import _get_device_index, current_device, exchange_device
 from verl_npu.virtual.device.extension import extension
 
@@ -68,8 +69,16 @@ class Event(torch.Event):  # type: ignore[misc]
         event._recorded_at = None
         return event
 
+    # torch.Event has them in every version, the wheels' own class does not.
+    if is_older_than("2.13.0"):
+        event_id = Absent()
+    if is_older_than("2.10.0"):
+        from_ipc_handle = Absent()
+        ipc_handle = Absent()
+
     def __repr__(self) -> str:
-        return f"<torch_npu.npu.Event {self.event_id:#x}>" if self.event_id else "<torch_npu.npu.Event uninitialized>"
+        name = super().event_id
+        return f"<torch_npu.npu.Event {name:#x}>" if name else "<torch_npu.npu.Event uninitialized>"
 
     def record(self, stream: torch.Stream | None = None) -> None:
         """Record now."""

@@ -3,9 +3,7 @@ NPU whose time could be measured; torch.profiler measures what the CPU does."""
 
 from __future__ import annotations
 
-from torch.profiler import ProfilerAction, schedule
-
-from torch_npu._unimplemented import not_implemented
+from torch_npu._unimplemented import leave_out
 from torch_npu.profiler.options import (
     AiCMetrics,
     ExportType,
@@ -18,6 +16,7 @@ from torch_npu.profiler.options import (
     supported_export_type,
     supported_profiler_level,
 )
+from torch_npu.profiler.scheduler import ProfilerAction, schedule
 from torch_npu.profiler.trace import _KinetoProfile, profile, tensorboard_trace_handler
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "ProfilerLevel",
     "_ExperimentalConfig",
     "_KinetoProfile",
-    "analyse",
     "profile",
     "schedule",
     "supported_activities",
@@ -38,5 +36,4 @@ __all__ = [
     "supported_profiler_level",
     "tensorboard_trace_handler",
 ]
-
-analyse = not_implemented("torch_npu.profiler.analyse")
+__all__ = leave_out("torch_npu.profiler", globals(), __all__)

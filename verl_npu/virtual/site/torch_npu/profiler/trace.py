@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from torch.profiler import ProfilerAction
-
 from torch_npu._unimplemented import not_implemented
 from torch_npu.profiler.options import ProfilerActivity
+from torch_npu.profiler.scheduler import ProfilerAction
 
 NOTE = "SIMULATED by verl-npu (virtual Ascend): nothing was recorded; torch.profiler measures the CPU"
 

@@ -19,14 +19,14 @@ class autocast(torch.autocast):  # type: ignore[misc]
 
 
 def custom_fwd(
-    function: Callable[..., object] | None = None, *, cast_inputs: torch.dtype | None = None
+    fwd: Callable[..., object] | None = None, *, cast_inputs: torch.dtype | None = None
 ) -> Callable[..., object]:
     """`torch.amp.custom_fwd(device_type="npu")`."""
-    wrapped: Callable[..., object] = _custom_fwd(function, device_type="npu", cast_inputs=cast_inputs)
+    wrapped: Callable[..., object] = _custom_fwd(fwd, device_type="npu", cast_inputs=cast_inputs)
     return wrapped
 
 
-def custom_bwd(function: Callable[..., object] | None = None) -> Callable[..., object]:
+def custom_bwd(bwd: Callable[..., object]) -> Callable[..., object]:
     """`torch.amp.custom_bwd(device_type="npu")`."""
-    wrapped: Callable[..., object] = _custom_bwd(function, device_type="npu")
+    wrapped: Callable[..., object] = _custom_bwd(bwd, device_type="npu")
     return wrapped
