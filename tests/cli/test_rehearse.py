@@ -149,6 +149,7 @@ def test_a_plan_of_a_command_needs_no_sandbox(
     )
     assert plan["npus"] == 4
     assert "data.train_batch_size" not in after(plan)
+    assert "the trainer runs as it would by hand: there can be no sandbox here (none on PATH)" in plan["notes"]
 
 
 def test_an_unknown_architecture_is_one_line(run: Run, rl: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu.errors import SandboxError, ScriptError
-from verl_npu.rehearse.sandbox import Limits, Sandbox, device_cache, importable, run, sandbox_program
+from verl_npu.rehearse.sandbox import Limits, Sandbox, device_cache, importable, run, sandbox_program, why_none
 
 from .conftest import Captured
 
@@ -265,6 +265,22 @@ def test_a_command_that_is_not_there_is_said_in_a_line(tmp_path: Path) -> None:
     done = run(Sandbox(), ["no-such-program"], Path("/tmp"), {"PATH": os.defpath}, LIMITS, tmp_path / "log")
     assert done.status != 0
     assert done.output == b"no-such-program: No such file or directory\n"
+
+
+def test_a_command_runs_within_its_limits_without_a_sandbox_too(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    done = run(None, ["sh", "-c", "echo $A; pwd"], tmp_path, {"PATH": os.defpath, "A": "x"}, LIMITS, log)
+    assert (done.status, done.output.decode()) == (0, f"x\n{tmp_path}\n")
+    name = f"2{os.getpid():09d}"
+    done = run(None, ["sh", "-c", f"setsid sleep {name} & wait"], tmp_path, {"PATH": os.defpath}, Limits(1.0), log)
+    assert done.limit == "it was still running after 1 s"
+    assert [path for path in Path("/proc").glob("[0-9]*/cmdline") if name in _text(path)] == []
+
+
+def test_why_there_is_no_sandbox_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert why_none() == ""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert why_none() == "none on PATH"
 
 
 def test_a_machine_without_bubblewrap_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

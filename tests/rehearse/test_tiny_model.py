@@ -84,7 +84,7 @@ def test_a_model_with_eyes_sees_a_picture(vision: Path) -> None:
 def test_a_picture_fits_into_a_rehearsals_prompt(vision: Path) -> None:
     from PIL import Image
 
-    from verl_npu.rehearse.rehearsal import _PICTURE_TOKENS
+    from verl_npu.rehearse.preparation import _PICTURE_TOKENS
 
     processor = transformers.AutoProcessor.from_pretrained(vision)
     (grid,) = processor.image_processor(images=[Image.new("RGB", (64, 64))], return_tensors="pt")["image_grid_thw"]

@@ -1,8 +1,10 @@
 """The first program in a sandbox: it takes away what bubblewrap leaves, and becomes the program that is wanted.
 
-It is started by its path, without this package: LARGEST-FILE COMMAND…, where 0 is no limit. Root in a sandbox is the
-machine's root without its capabilities: it still owns the device nodes, which bubblewrap binds writable, and could
-change their modes for all. A device on a read-only mount is read and written as before.
+It is started by its path, without this package: LARGEST-FILE MOST-PROCESSES COMMAND…, where a file of 0 may be any.
+
+Root in a sandbox is the machine's root without its capabilities: it still owns the device nodes, which bubblewrap
+binds writable, and the kernel's parameters, and could change both for all. A device on a read-only mount is read and
+written as before.
 """
 
 from __future__ import annotations
@@ -14,15 +16,17 @@ import sys
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _READ_ONLY, _REMOUNT, _BIND = 1, 32, 4096
+_LEAST_PIDS = 512
 _CAPABILITIES_VERSION = 0x20080522
 
 
 def main() -> int:
-    largest, *command = sys.argv[1:]
+    largest, most, *command = sys.argv[1:]
     libc = ctypes.CDLL(None, use_errno=True)
+    _limit_processes(int(most))
     if os.geteuid() == 0:
-        for name in DEVICES:
-            _make_read_only(libc, f"/dev/{name}")
+        for path in ("/proc", *(f"/dev/{name}" for name in DEVICES)):
+            _make_read_only(libc, path)
     _drop_capabilities(libc)
     # A dump would go to the machine's own handler, outside of the sandbox.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -32,6 +36,19 @@ def main() -> int:
         os.execvp(command[0], command)
     except OSError as error:
         sys.exit(f"{command[0]}: {error.strerror}")
+
+
+def _limit_processes(most: int) -> None:
+    """Have the kernel refuse more, as far as it can; who watches the sandbox ends it for fewer."""
+    major, minor = (int("".join(filter(str.isdigit, part))) for part in os.uname().release.split(".")[:2])
+    if os.geteuid() != 0:
+        # Before, all processes of the user were counted, those outside as well.
+        if (major, minor) >= (5, 14):
+            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    elif (major, minor) >= (6, 14):
+        # No limit of that kind holds for root. Since this version the parameter is the sandbox's own.
+        with open("/proc/sys/kernel/pid_max", "w") as file:
+            file.write(str(max(most, _LEAST_PIDS)))
 
 
 def _make_read_only(libc: ctypes.CDLL, path: str) -> None:

@@ -15,6 +15,7 @@ from .composition import Composition, compose
 from .layout import Layout, layout_of
 from .preparation import Request, chosen_architecture, prepare
 from .rules import scale
+from .sandbox import why_none
 from .settings import Change, Settings
 from .trainer import Trainer
 from .training import Run, command_of, prepare_device, train
@@ -71,6 +72,8 @@ def plan(trainer: Trainer, tree: Path, name: str, request: Request) -> Plan:
     command = command_of(trainer, changes, layout, options)
     if composition.entry.moved:
         notes.append(f"there is no folder {composition.entry.moved}: the configuration is this tree's own")
+    if reason := why_none():
+        notes.append(f"the trainer runs as it would by hand: there can be no sandbox here ({reason})")
     return Plan(
         trainer,
         tree,

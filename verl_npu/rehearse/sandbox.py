@@ -16,9 +16,9 @@ from pathlib import Path
 from .. import environment
 from ..errors import SandboxError
 from . import confinement
-from .usage import memory_of, processes_below
+from .usage import Limits, Watch
 
-__all__ = ["PROGRAM", "Ended", "Limits", "Sandbox", "device_cache", "importable", "run", "sandbox_program"]
+__all__ = ["PROGRAM", "Ended", "Limits", "Sandbox", "device_cache", "importable", "run", "sandbox_program", "why_none"]
 
 PROGRAM = "bwrap"
 _EMPTY = ("dev", "proc", "sys", "tmp", "run", "home", "root", "mnt", "media", "srv", "lost+found")
@@ -28,21 +28,7 @@ _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "nix"
 _NO_TREES = (Path("/"), Path("/proc"), Path("/sys"), Path("/dev"))
 """Folders that a sandbox has its own of: someone who starts in them needs nothing of what is there."""
 _CONFINEMENT = Path("/confinement.py")
-_POLL, _LONGEST_POLL = 0.05, 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a sandbox may use before it is ended."""
-
-    seconds: float
-    processes: int = 512
-    output: int = 1 << 20
-    """Bytes of output that are kept; more is dropped, and 64 times as many end it."""
-    memory: int = 0
-    """Bytes that its processes may have of their own, together with what they write to files in memory; 0: any."""
-    file: int = 0
-    """Bytes of the largest file that it may write; 0: any."""
+_POLL, _TICK = 0.02, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +65,7 @@ class Sandbox:
             # For the confinement, which gives it up before the program starts.
             words += ["--cap-add", "CAP_SYS_ADMIN"]
         words += _root()
-        # Root could set the kernel's own parameters there, even without a capability.
-        words += ["--proc", "/proc", "--remount-ro", "/proc"]
-        words += ["--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run", "--dir", "/var/tmp"]
+        words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run", "--dir", "/var/tmp"]
         for inside, mount in sorted(self._mounts(), key=lambda each: len(each[0].parts)):
             words += [*mount, str(inside)]
         for path in self.folders:
@@ -152,8 +136,17 @@ def sandbox_program() -> str:
     return found
 
 
+def why_none() -> str:
+    """Return why there can be no sandbox here; empty if there can."""
+    try:
+        sandbox_program()
+    except SandboxError as error:
+        return error.found
+    return ""
+
+
 def run(
-    sandbox: Sandbox,
+    sandbox: Sandbox | None,
     command: Sequence[str],
     folder: Path,
     environment: Mapping[str, str],
@@ -161,23 +154,30 @@ def run(
     log: Path,
     tick: Callable[[], None] = lambda: None,
 ) -> Ended:
-    """Run a command in a sandbox that starts in `folder`, its output in `log`; nothing of it survives the return.
+    """Run a command that starts in `folder`, its output in `log`; nothing of it survives the return.
+
+    Without a sandbox it runs as it would by hand, within the same limits.
 
     Raises:
         SandboxError: there can be no sandbox here.
     """
-    whole = [sandbox_program(), *sandbox.arguments(folder), "--", *_confined(command, limits)]
+    whole: list[str] = list(command)
+    keep: tuple[int, ...] = ()
+    if sandbox is not None:
+        whole, keep = [sandbox_program(), *sandbox.arguments(folder), "--", *_confined(command, limits)], sandbox.keep
     started = time.monotonic()
     limit = ""
-    with log.open("wb") as output, _process(whole, environment, output.fileno(), sandbox.keep) as child:
+    with log.open("wb") as output, _process(whole, environment, folder, output.fileno(), keep) as child:
+        watch = Watch(limits, child.pid, log)
+        ticked = started
         while child.poll() is None:
-            tick()
-            looked = time.monotonic()
-            limit = _exceeded(limits, looked - started, child.pid, log)
+            limit = watch.exceeded()
             if limit:
                 break
-            # Looking at all processes takes no more than a tenth of a CPU.
-            time.sleep(min(max(_POLL, 9 * (time.monotonic() - looked)), _LONGEST_POLL))
+            if time.monotonic() - ticked > _TICK:
+                tick()
+                ticked = time.monotonic()
+            time.sleep(_POLL)
     tick()
     with log.open("rb") as stream:
         said = stream.read(limits.output)
@@ -186,11 +186,12 @@ def run(
 
 @contextmanager
 def _process(
-    command: Sequence[str], environment: Mapping[str, str], output: int, keep: Sequence[int]
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, output: int, keep: Sequence[int]
 ) -> Iterator[subprocess.Popen[bytes]]:
     child = subprocess.Popen(
         command,
         env=dict(environment),
+        cwd=folder if folder.is_dir() else None,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -200,27 +201,16 @@ def _process(
     try:
         yield child
     finally:
-        # The first process of a process namespace takes all others of it with it, however deep they hide.
+        # The first process of a sandbox takes all others of it with it, however deep they hide.
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
 
-def _exceeded(limits: Limits, seconds: float, pid: int, log: Path) -> str:
-    if seconds > limits.seconds:
-        return f"it was still running after {limits.seconds:.0f} s"
-    if log.stat().st_size > 64 * limits.output:
-        return f"it printed more than {64 * limits.output >> 20} MiB"
-    inside = processes_below(pid)
-    if len(inside) > limits.processes:
-        return f"it had {len(inside)} processes at once, and {limits.processes} are allowed"
-    if limits.memory and memory_of(inside) > limits.memory:
-        return f"it took more than {limits.memory >> 20} MiB of memory"
-    return ""
-
-
 def _confined(command: Sequence[str], limits: Limits) -> list[str]:
-    return [sys.executable, "-I", "-S", str(_CONFINEMENT), str(limits.file), *command]
+    # Threads count for the kernel, and for us processes alone.
+    most = 4 * limits.processes
+    return [sys.executable, "-I", "-S", str(_CONFINEMENT), str(limits.file), str(most), *command]
 
 
 def _root() -> list[str]:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from .. import environment
 from ..errors import RehearsalError
 from .layout import Layout
-from .sandbox import Ended, Limits, Sandbox, device_cache, importable, run
+from .sandbox import Ended, Limits, Sandbox, device_cache, importable, run, why_none
 from .settings import Change
 from .steps import Steps
 from .trainer import Trainer
@@ -69,7 +70,8 @@ def convert(trainer: Trainer, tree: Path, model: Path, folder: Path, layout: Lay
     del variables[environment.MANIFEST_DIR.name]
     limits = Limits(_CONVERSION_SECONDS, processes=_PROCESSES)
     log = folder / "convert.log"
-    ended = run(_sandbox(tree, folder, variables, [model]), command, tree, variables, limits, log)
+    sandbox = None if why_none() else _sandbox(tree, folder, variables, [model])
+    ended = run(sandbox, command, tree, variables, limits, log)
     if ended.status == 0 and not ended.limit:
         return ""
     lines = [line for line in log.read_text(errors="replace").splitlines() if re.search(r"\w+Error: ", line)]
@@ -108,9 +110,15 @@ def train(
     progress: Callable[[int, Mapping[str, float]], None],
     reads: Sequence[Path] = (),
 ) -> Run:
-    """Run `command` in a sandbox that sees the tree and writes to `folder` alone, and return what came of it."""
+    """Run `command` and return what came of it; in a sandbox, if there can be one, that writes to `folder` alone."""
+    variables, left_out = _variables(trainer, tree, folder, layout)
     # Ray puts sockets below /tmp, whose paths must be short; its workers' logs are wanted afterwards.
-    temporary = folder / "tmp"
+    temporary, sandbox = folder / "tmp", None
+    if why_none():
+        temporary = Path(tempfile.mkdtemp(prefix="vn", dir="/tmp"))
+        variables |= {"HOME": str(Path.home()), "TMPDIR": str(temporary), "RAY_TMPDIR": str(temporary)}
+    else:
+        sandbox = _sandbox(tree, folder, variables, reads)
     log = folder / "train.log"
     steps = Steps(lambda: [path for path in (log, *_worker_logs(temporary)) if path.exists()])
 
@@ -118,8 +126,6 @@ def train(
         for step in steps.poll():
             progress(step, steps.by_step[step])
 
-    variables, left_out = _variables(trainer, tree, folder, layout)
-    sandbox = _sandbox(tree, folder, variables, reads)
     ended = run(sandbox, command, tree, variables, Limits(seconds, processes=_PROCESSES, output=1 << 22), log, tick)
     kept = _kept(temporary, folder / "ray-logs")
     shutil.rmtree(temporary, ignore_errors=True)

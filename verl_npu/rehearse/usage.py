@@ -3,10 +3,62 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["memory_of", "processes_below"]
+__all__ = ["Limits", "Watch"]
+
+_LOOK = 0.25
+"""Seconds between two looks at all processes; a look takes milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a sandbox may use before it is ended."""
+
+    seconds: float
+    processes: int = 512
+    output: int = 1 << 20
+    """Bytes of output that are kept; more is dropped, and 64 times as many end it."""
+    memory: int = 0
+    """Bytes that its processes may have of their own, together with what they write to files in memory; 0: any."""
+    file: int = 0
+    """Bytes of the largest file that it may write; 0: any."""
+
+
+class Watch:
+    """Looks whether what a process has started keeps within its limits."""
+
+    def __init__(self, limits: Limits, pid: int, log: Path) -> None:
+        self.limits, self.pid, self.log = limits, pid, log
+        self.started = self.looked = time.monotonic()
+        self.others = _all_threads()
+
+    def exceeded(self) -> str:
+        """Return the limit that it is over, in words; empty if none. Called many times a second, it costs little."""
+        limits, now = self.limits, time.monotonic()
+        if now - self.started > limits.seconds:
+            return f"it was still running after {limits.seconds:.0f} s"
+        if self.log.stat().st_size > 64 * limits.output:
+            return f"it printed more than {64 * limits.output >> 20} MiB"
+        # Processes that double are seen by the number of all, before there are too many to be looked at.
+        if now - self.looked < _LOOK and _all_threads() - self.others < limits.processes:
+            return ""
+        inside = processes_below(self.pid)
+        self.looked = time.monotonic()
+        self.others = max(_all_threads() - len(inside), 0)
+        if len(inside) > limits.processes:
+            return f"it had {len(inside)} processes at once, and {limits.processes} are allowed"
+        if limits.memory and memory_of(inside) > limits.memory:
+            return f"it took more than {limits.memory >> 20} MiB of memory"
+        return ""
+
+
+def _all_threads() -> int:
+    """Threads of the whole machine."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
 
 
 def processes_below(pid: int) -> list[int]:
