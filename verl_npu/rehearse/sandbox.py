@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 from .. import environment
 from ..errors import SandboxError
 from . import confinement
-from .usage import Limits, Watch
+from .usage import Limits, Watch, adopting
 
 __all__ = ["PROGRAM", "Ended", "Limits", "Sandbox", "device_cache", "importable", "run", "sandbox_program", "why_none"]
 
@@ -167,7 +168,9 @@ def run(
         whole, keep = [sandbox_program(), *sandbox.arguments(folder), "--", *_confined(command, limits)], sandbox.keep
     started = time.monotonic()
     limit = ""
-    with log.open("wb") as output, _process(whole, environment, folder, output.fileno(), keep) as child:
+    # A sandbox takes all of its processes with it.
+    leftovers = contextlib.nullcontext() if sandbox is not None else adopting()
+    with log.open("wb") as output, leftovers, _process(whole, environment, folder, output.fileno(), keep) as child:
         watch = Watch(limits, child.pid, log)
         ticked = started
         while child.poll() is None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Limits", "Watch"]
+__all__ = ["Limits", "Watch", "adopting"]
 
+_SET_SUBREAPER = 36
+_GRACE = 10.0
 _LOOK = 0.25
 """Seconds between two looks at all processes; a look takes milliseconds."""
 
@@ -26,6 +32,27 @@ class Limits:
     """Bytes that its processes may have of their own, together with what they write to files in memory; 0: any."""
     file: int = 0
     """Bytes of the largest file that it may write; 0: any."""
+
+
+@contextmanager
+def adopting() -> Iterator[None]:
+    """Have all that is started meanwhile, and outlives what started it, become this process's own, and end it."""
+    before = set(processes_below(os.getpid()))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_SET_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+        until = time.monotonic() + _GRACE
+        while left := [pid for pid in processes_below(os.getpid()) if pid not in before]:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, os.WNOHANG)
+            if time.monotonic() > until:
+                break
+            time.sleep(0.05)
+    finally:
+        libc.prctl(_SET_SUBREAPER, 0, 0, 0, 0)
 
 
 class Watch:
