@@ -88,7 +88,7 @@ def _packages(pin: pins.Pin, words: list[str]) -> tuple[str, ...]:
     # Its compiled part is for CUDA and does not load; what processors of images need of it is Python.
     images = (f"torchvision=={_VISION[pin.torch]}", "qwen-vl-utils==0.0.14", "av==16.0.1")
     return (megatron if "megatron" in words or "mindspeed" in words else ()) + (
-        images if re.search(r"vl|qwen3[._-]?5|geo3k", words) else ()
+        images if re.search(r"[-_]vl\b|[-_]vl[-_]|\dvl|qwen3[._]5|geo3k", words) else ()
     )
 
 

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
 from harness import environment, machine, pins
 from harness.errors import BadInput, RunFailed
+
+
+def install_sandbox() -> None:
+    """Install bubblewrap for the tests of rehearsals, if that can be; they are skipped without it."""
+    if shutil.which("bwrap") or not shutil.which("apt-get") or os.geteuid() != 0:
+        return
+    command = ["apt-get", "install", "-y", "bubblewrap"]
+    print(f"$ {' '.join(command)}", flush=True)
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        print(
+            f"test.sh: bubblewrap could not be installed, so the tests of its sandbox are skipped: {said}", flush=True
+        )
 
 
 def main() -> int:
@@ -18,6 +33,7 @@ def main() -> int:
         pin = pins.find(pins.DEFAULT)
         recipe = environment.Recipe(pin, None, pin.transformers, virtual=True, purpose="test", extras="dev")
         python = environment.make(recipe)
+        install_sandbox()
     except BadInput as error:
         print(f"test.sh: {error}", file=sys.stderr)
         return 2

@@ -9,10 +9,6 @@ from harness.errors import BadInput
 # The least that trains visibly in 40 steps. Heads of 64: vLLM wants them no narrower.
 LAYERS, HIDDEN, HEADS, VOCABULARY = 2, 128, 2, 512
 EXPERTS_A_TOKEN = 2
-TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 
 def generate(folder: Path, seed: int, key_value_heads: int = 1, experts: int = 0) -> Path:
@@ -21,25 +17,11 @@ def generate(folder: Path, seed: int, key_value_heads: int = 1, experts: int = 0
     The same for the same seed.
     """
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen3MoeConfig
+    from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3MoeConfig
 
-    tokenizer = Tokenizer(models.BPE())
-    # Each digit is a token of its own, as in Qwen's tokenizer.
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(["system user assistant What is the sum of two numbers?"] * 10, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    fast.chat_template = TEMPLATE
-    fast.save_pretrained(folder)
+    from verl_npu.rehearse import tiny_model
+
+    tokens = tiny_model.tokenizer(folder)
     config = (Qwen3MoeConfig if experts else Qwen2Config)(
         vocab_size=VOCABULARY,
         hidden_size=HIDDEN,
@@ -48,9 +30,9 @@ def generate(folder: Path, seed: int, key_value_heads: int = 1, experts: int = 0
         num_attention_heads=HEADS,
         num_key_value_heads=key_value_heads,
         max_position_embeddings=2048,
-        bos_token_id=fast.pad_token_id,
-        eos_token_id=fast.eos_token_id,
-        pad_token_id=fast.pad_token_id,
+        bos_token_id=tokens["<|endoftext|>"],
+        eos_token_id=tokens["<|im_end|>"],
+        pad_token_id=tokens["<|endoftext|>"],
         tie_word_embeddings=False,
         **(_mixture(experts) if experts else {}),
     )

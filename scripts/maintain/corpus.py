@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,10 +140,26 @@ def _first_error(result: dict[str, object]) -> str:
     return str(result.get("error", ""))
 
 
-def write_page(results: dict[str, dict[str, object]]) -> None:
-    """Write the table into the pages of both languages."""
+def checks(results: dict[str, dict[str, object]]) -> str:
+    """Return what `check --script` says of the list: counts, and each refusal."""
+    verdicts = Counter(str(result["verdict"]) for result in results.values())
+    head = "`check --script` of each script at each revision: " + ", ".join(
+        f"{count} {verdict}" for verdict, count in verdicts.most_common()
+    )
+    rows = ["| script | revision | verdict | why |", "|---|---|---|---|"]
+    for name, result in results.items():
+        if result["verdict"] != "in order":
+            revision, path = name.split(" ", 1)
+            said = " ".join(str(result.get("error", "")).split()).replace("|", "\\|")[:200]
+            rows.append(f"| verl/{path} | {revision} | {result['verdict']} | {said} |")
+    return "\n".join([f"{head}.", "", *rows])
+
+
+def write_page(results: dict[str, dict[str, object]], judged: dict[str, dict[str, object]]) -> None:
+    """Write the tables into the pages of both languages."""
+    content = "\n\n".join([table(results), *([checks(judged)] if judged else [])])
     for page in PAGES:
-        page.write_text(replaced(page.read_text(), BEGIN, END, table(results)))
+        page.write_text(replaced(page.read_text(), BEGIN, END, content))
 
 
 def main() -> int:
@@ -153,13 +170,15 @@ def main() -> int:
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--only", default="", help="cases whose name has this text")
     parser.add_argument("--page", action="store_true", help="only write what FILE has into the documents")
+    parser.add_argument("--judged", type=Path, help="with --page: what --check wrote, for the documents as well")
     parser.add_argument("--check", action="store_true", help="judge the scripts with check --script, and run none")
     parser.add_argument("--once", action="store_true", help="one revision of each line of the list is enough")
     parser.add_argument("--again", default="", help="cases with this verdict are run again")
     asked = parser.parse_args()
     results = json.loads(asked.results.read_text()) if asked.results.is_file() else {}
     if asked.page:
-        write_page(results)
+        judged = json.loads(asked.judged.read_text()) if asked.judged else {}
+        write_page(results, judged)
         return 0
     for case in cases():
         before = results.get(case.name)

@@ -64,10 +64,10 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
                 fix="give --npus 2 or more",
             )
         rollout = min(wanted.rollout_tensor, max(limit // 2, 1))
-        trainer = _fitted(wanted, limit - rollout)
+        trainer = _fitted(wanted, limit - rollout, exactly=npus is not None)
         trainer = replace(trainer, npus=max(_needed(trainer), limit - rollout if npus is not None else 1))
         return _with_rollout(trainer, rollout, separate=True)
-    fitted = _fitted(wanted, limit)
+    fitted = _fitted(wanted, limit, exactly=npus is not None)
     # Two at least: with one NPU no collective happens at all.
     fewest = max(_needed(fitted), min(wanted.rollout_tensor, limit), min(SHOWN, limit))
     return _with_rollout(replace(fitted, npus=npus if npus is not None else fewest), 0, separate=False)
@@ -118,10 +118,13 @@ def _needed(layout: Layout) -> int:
     return layout.pipeline * math.lcm(dense, experts)
 
 
-def _fitted(layout: Layout, limit: int) -> Layout:
-    """Give up dimensions until the NPUs suffice, those first whose communication others show as well."""
+def _fitted(layout: Layout, limit: int, exactly: bool) -> Layout:
+    """Give up dimensions until the NPUs suffice, those first whose communication others show as well.
+
+    `exactly` if all of the NPUs are taken: they must be divisible then.
+    """
     for name in ("expert_tensor", "context", "sequence", "tensor", "expert", "pipeline"):
-        if _needed(layout) <= limit:
+        if _needed(layout) <= limit and not (exactly and limit % _needed(layout)):
             break
         layout = replace(layout, **{name: 1})
     return layout
@@ -129,8 +132,8 @@ def _fitted(layout: Layout, limit: int) -> Layout:
 
 def _with_rollout(layout: Layout, rollout_npus: int, separate: bool) -> Layout:
     room = rollout_npus if separate else layout.npus
-    tensor = min(layout.rollout_tensor, room)
-    data = min(layout.rollout_data, room // tensor)
+    tensor = layout.rollout_tensor if room % layout.rollout_tensor == 0 else 1
+    data = layout.rollout_data if room // tensor % layout.rollout_data == 0 else 1
     # vLLM spreads the experts over all of a replica's NPUs.
     expert = tensor * data if layout.rollout_expert > 1 else 1
     return replace(layout, rollout_tensor=tensor, rollout_data=data, rollout_expert=expert, rollout_npus=rollout_npus)

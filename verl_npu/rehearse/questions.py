@@ -10,7 +10,9 @@ __all__ = ["generate"]
 
 SEED = 1
 _TRAIN, _TEST = 64, 8
-_SIDE = 64
+_SIDES = (32, 64, 96)
+_QUESTIONS = ("What is {first} + {second}?", "{first} + {second} is?", "What is the sum of {first} and {second}?")
+"""Of several lengths: batches of equal parts hide what lengths do."""
 
 
 def generate(folder: Path, source: str, images: bool) -> tuple[Path, Path]:
@@ -21,6 +23,8 @@ def generate(folder: Path, source: str, images: bool) -> tuple[Path, Path]:
     """
     import datasets
 
+    # Bars for a few rows would stand among what the command prints.
+    datasets.disable_progress_bars()
     folder.mkdir(parents=True, exist_ok=True)
     numbers = random.Random(SEED)
     paths = []
@@ -39,7 +43,8 @@ def generate(folder: Path, source: str, images: bool) -> tuple[Path, Path]:
 def _row(numbers: random.Random, source: str, split: str, index: int, images: bool) -> dict[str, object]:
     first, second = numbers.randint(0, 9), numbers.randint(0, 9)
     truth = f"{first + second:02d}"
-    question = f"{'<image>' if images else ''}What is {first} + {second}?"
+    asked = numbers.choice(_QUESTIONS).format(first=first, second=second)
+    question = f"{'<image>' if images else ''}{asked}"
     answer = f"#### {truth}"
     row: dict[str, object] = {
         "data_source": source,
@@ -59,7 +64,8 @@ def _row(numbers: random.Random, source: str, split: str, index: int, images: bo
 def _picture(numbers: random.Random) -> bytes:
     from PIL import Image
 
-    picture = Image.new("RGB", (_SIDE, _SIDE), tuple(numbers.randint(0, 255) for _ in range(3)))
+    size = (numbers.choice(_SIDES), numbers.choice(_SIDES))
+    picture = Image.new("RGB", size, tuple(numbers.randint(0, 255) for _ in range(3)))
     stream = io.BytesIO()
     picture.save(stream, format="PNG")
     return stream.getvalue()

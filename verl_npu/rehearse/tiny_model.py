@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .architecture import ARCHITECTURES, VOCABULARY, Architecture
 
-__all__ = ["generate"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["generate", "tokenizer"]
 
 SEED = 1
+_CONSTANT, _END = 8.0, 1.3
+"""How much larger than the others the feature is that all tokens share, and its weight for the end of an answer."""
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _OF_IMAGES = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 _TEMPLATE = (
@@ -33,7 +39,7 @@ def generate(architecture: Architecture, layers: int, folder: Path) -> None:
     import torch
     import transformers
 
-    tokens = _tokenizer(architecture, folder)
+    tokens = tokenizer(folder, architecture.sees)
     common = {
         "bos_token_id": tokens["<|endoftext|>"],
         "eos_token_id": tokens["<|im_end|>"],
@@ -62,9 +68,26 @@ def generate(architecture: Architecture, layers: int, folder: Path) -> None:
         config = config_class(**text)
         maker = transformers.AutoModelForCausalLM
     torch.manual_seed(SEED)
-    model = maker.from_config(config).to(torch.bfloat16)
+    model = maker.from_config(config)
+    _end_sometimes(model, tokens["<|im_end|>"], [tokens[name] for name in _OF_IMAGES if name in tokens])
+    model = model.to(torch.bfloat16)
     model.save_pretrained(folder)
     _with_index(folder)
+
+
+def _end_sometimes(model: PreTrainedModel, end: int, never: list[int]) -> None:
+    """Have a random model end an answer with each token at some chance, and never write a picture's place.
+
+    Answers of one length hide what lengths do: torch, for one, lays out nested tensors of equal parts otherwise.
+    """
+    import torch
+
+    into, out = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    with torch.no_grad():
+        # One feature that is alike for all tokens, and so a bias of what comes out.
+        into[:, 0] = _CONSTANT * into.std()
+        out[end, 0] = _END
+        out[never, 0] = -_END * 4
 
 
 def _with_index(folder: Path) -> None:
@@ -78,36 +101,39 @@ def _with_index(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
 
 
-def _tokenizer(architecture: Architecture, folder: Path) -> dict[str, int]:
-    """Write a byte-level tokenizer in which each digit is a token of its own; return the ids of its special tokens."""
+def tokenizer(folder: Path, images: bool = False) -> dict[str, int]:
+    """Write a byte-level tokenizer in which each digit is a token of its own, as in Qwen's.
+
+    Returns the ids of its special tokens, those of images among them if it has any.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [*_SPECIAL, *(_OF_IMAGES if architecture.sees else ())]
+    made.decoder = decoders.ByteLevel()
+    special = [*_SPECIAL, *(_OF_IMAGES if images else ())]
     trainer = trainers.BpeTrainer(
         vocab_size=400,
         special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(["system user assistant What is the sum of two numbers?"] * 10, trainer)
+    made.train_from_iterator(["system user assistant What is the sum of two numbers?"] * 10, trainer)
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=made,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        additional_special_tokens=list(_OF_IMAGES) if architecture.sees else [],
+        additional_special_tokens=list(_OF_IMAGES) if images else [],
         model_max_length=4096,
         # As the families' own tokenizers: these models take no token types.
         model_input_names=["input_ids", "attention_mask"],
     )
     fast.chat_template = _TEMPLATE
     fast.save_pretrained(folder)
-    if architecture.sees:
+    if images:
         # Processors of this family ask for the tokenizer by its own class.
         path = folder / "tokenizer_config.json"
         settings = json.loads(path.read_text())

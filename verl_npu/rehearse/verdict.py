@@ -179,6 +179,7 @@ def _is_virtual(name: str) -> bool:
 def _traces(log: Path) -> Iterable[_Trace]:
     """Yield the tracebacks of a log; lines of several processes may be mixed."""
     open_traces: dict[str, list[tuple[str, str, str]]] = {}
+    passed_on: dict[str, str] = {}
     with log.open(errors="replace") as lines:
         for raw in lines:
             found = _PREFIX.match(raw)
@@ -194,8 +195,15 @@ def _traces(log: Path) -> Iterable[_Trace]:
                 open_traces[process].append((frame["file"], frame["line"], frame["function"]))
                 continue
             error = _ERROR.match(line.strip() if not line.startswith(" ") else "")
+            if error and "ray::" in line:
+                # The error that Ray passes on has its own frames and text below.
+                passed_on[process] = line.strip()
+                continue
             if error:
                 yield _Trace(process, tuple(open_traces.pop(process)), line.strip())
+                passed_on.pop(process, None)
+    for process, line in passed_on.items():
+        yield _Trace(process, tuple(open_traces.get(process, ())), line)
 
 
 def _process_of(log: Path) -> str:

@@ -26,7 +26,8 @@ class Extension(Protocol):
 
 def declare_operators(extension: Extension) -> None:
     """Declare what torchvision's import asks for, if its compiled part did not load. Calling it is still an error."""
-    if extension._has_ops():
+    # An import that failed is tried again.
+    if extension._has_ops() or _libraries:
         return
     import torch
 

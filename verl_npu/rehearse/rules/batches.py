@@ -25,14 +25,23 @@ def _batches(script: Settings, now: Settings, scene: Scene) -> Mapping[str, obje
     changed: dict[str, object] = {}
     before = script.whole(_TRAIN)
     if before > 0:
-        changed[_TRAIN] = min(PROMPTS, before)
+        after = _train(script, scene)
+        changed[_TRAIN] = after
         if script.whole(_GENERATED) > before:
-            changed[_GENERATED] = min(_scaled(script.whole(_GENERATED), before, PROMPTS), _MOST_GENERATED * PROMPTS)
+            changed[_GENERATED] = min(_scaled(script.whole(_GENERATED), before, after), _MOST_GENERATED * after)
         elif script.whole(_GENERATED) > 1:
-            changed[_GENERATED] = min(script.whole(_GENERATED), PROMPTS)
+            changed[_GENERATED] = min(script.whole(_GENERATED), after)
     if script.whole(_VALIDATED):
         changed[_VALIDATED] = min(script.whole(_VALIDATED), PROMPTS)
     return changed
+
+
+def _train(script: Settings, scene: Scene) -> int:
+    """So many prompts that their answers can be divided among all NPUs, as verl asserts."""
+    size = min(PROMPTS, script.whole(_TRAIN))
+    while size * min(max(script.whole(_SAMPLES, 1), 1), _MOST_SAMPLES) % scene.layout.npus:
+        size += 1
+    return size
 
 
 def _samples(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
@@ -43,10 +52,9 @@ def _samples(script: Settings, now: Settings, scene: Scene) -> Mapping[str, obje
 def _mini_batches(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
     changed: dict[str, object] = {}
     for key in script.ending("ppo_mini_batch_size"):
-        before = script.whole(_TRAIN) or script.whole(key)
         if not script.whole(key):
             continue
-        size = _scaled(script.whole(key), before, now.whole(_TRAIN) or PROMPTS)
+        size = _scaled(script.whole(key), max(script.whole(_TRAIN), 0), now.whole(_TRAIN) or PROMPTS)
         # Each replica of the model gets as many.
         while size * max(now.whole(_SAMPLES, 1), 1) % scene.layout.data:
             size += 1
@@ -68,12 +76,25 @@ def _micro_batches(script: Settings, now: Settings, scene: Scene) -> Mapping[str
     )
     changed: dict[str, object] = {}
     for key in script.ending(*endings):
-        size = script.whole(key)
+        size, own = script.whole(key), _of_each(key, now, scene)
         # What is counted over all NPUs is at least one for each of them.
-        most = _MOST_MICRO if key.endswith("_per_gpu") else _MOST_MICRO * scene.layout.data
+        parts = 1 if key.endswith("_per_gpu") else scene.layout.data
+        most = _MOST_MICRO * parts
+        if own and own % min(max(size // parts, 1), _MOST_MICRO):
+            most = parts
         if size > most:
             changed[key] = most
     return changed
+
+
+def _of_each(key: str, now: Settings, scene: Scene) -> int:
+    """What a replica divides into these micro batches: a mini batch, or a batch of fine-tuning; 0 if neither."""
+    section, _, name = key.rpartition(".")
+    if name.startswith("ppo_micro"):
+        total = now.whole(f"{section}.ppo_mini_batch_size") * max(now.whole(_SAMPLES, 1), 1)
+    else:
+        total = now.whole(_TRAIN) if section == "data" else 0
+    return max(total, 0) // scene.layout.data
 
 
 BATCHES = Rule("batches", f"{PROMPTS} prompts make a step of seconds; generation keeps its proportion.", _batches)
