@@ -34,7 +34,7 @@ start_dapo --config-path=../../verl/trainer/config --config-name=ppo_megatron_tr
     actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1 \
     actor_rollout_ref.rollout.load_format=safetensors \
     actor_rollout_ref.rollout.enable_chunked_prefill=False \
-    actor_rollout_ref.rollout.max_num_batched_tokens=35840 \
+    actor_rollout_ref.rollout.max_num_batched_tokens=2048 \
     actor_rollout_ref.rollout.max_model_len=35840 \
     actor_rollout_ref.rollout.max_num_seqs=2048 \
     actor_rollout_ref.nccl_timeout=7200 \
