@@ -16,7 +16,7 @@ from pathlib import Path
 from .. import environment
 from ..errors import SandboxError
 from . import confinement
-from .usage import Limits, Watch
+from .usage import Limits, Watch, kill_below
 
 __all__ = ["PROGRAM", "Ended", "Limits", "Sandbox", "device_cache", "importable", "run", "sandbox_program", "why_none"]
 
@@ -173,6 +173,8 @@ def run(
         while child.poll() is None:
             limit = watch.exceeded()
             if limit:
+                if sandbox is None:
+                    kill_below(child.pid)
                 break
             if time.monotonic() - ticked > _TICK:
                 tick()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Limits", "Watch"]
+__all__ = ["Limits", "Watch", "kill_below"]
 
 _LOOK = 0.25
 """Seconds between two looks at all processes; a look takes milliseconds."""
@@ -59,6 +61,20 @@ class Watch:
 def _all_threads() -> int:
     """Threads of the whole machine."""
     return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+
+
+def kill_below(pid: int) -> None:
+    """Kill what a process has started, sessions of their own included, and no other that has got the same number."""
+    handles: dict[int, int] = {}
+    for process in processes_below(pid):
+        with suppress(OSError):
+            handles[process] = os.pidfd_open(process)
+    still = processes_below(pid)
+    for process, handle in handles.items():
+        if process in still:
+            with suppress(OSError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.close(handle)
 
 
 def processes_below(pid: int) -> list[int]:
