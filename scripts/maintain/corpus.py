@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -123,7 +124,7 @@ def table(results: dict[str, dict[str, object]]) -> str:
         name, result = next((each for each in known if each[1]["verdict"] == "trained"), known[-1])
         counts["trained" if result["verdict"] == "trained" else "other"] += 1
         revision, path = name.split(" ", 1)
-        said = " ".join(_first_error(result).split()).replace("|", "\\|")[:200]
+        said = _cell(_first_error(result))
         rows.append(f"| verl/{path} | {revision} | {result['verdict']} | {result.get('seconds', '')} | {said} |")
     total = len(lines)
     head = (
@@ -140,6 +141,12 @@ def _first_error(result: dict[str, object]) -> str:
     return str(result.get("error", ""))
 
 
+def _cell(text: str) -> str:
+    """Return a text as a cell of a table, without the folders of the machine that it was seen on."""
+    plain = re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+(?=[\w.+-])", "…/", " ".join(text.split()))
+    return plain.replace("|", "\\|")[:200]
+
+
 def checks(results: dict[str, dict[str, object]]) -> str:
     """Return what `check --script` says of the list: counts, and each refusal."""
     verdicts = Counter(str(result["verdict"]) for result in results.values())
@@ -150,7 +157,7 @@ def checks(results: dict[str, dict[str, object]]) -> str:
     for name, result in results.items():
         if result["verdict"] != "in order":
             revision, path = name.split(" ", 1)
-            said = " ".join(str(result.get("error", "")).split()).replace("|", "\\|")[:200]
+            said = _cell(str(result.get("error", "")))
             rows.append(f"| verl/{path} | {revision} | {result['verdict']} | {said} |")
     return "\n".join([f"{head}.", "", *rows])
 
