@@ -74,8 +74,9 @@ DESTROYING = {
     "the root": "timeout 2 rm -rf --no-preserve-root / 2>/dev/null",
     "the tree": 'rm -rf "$PWD" ./* verl',
     "the folder above": "rm -rf ../* ../beside ../.??*",
-    "the project": f"rm -rf {PROJECT} {PROJECT}/*",
-    "the interpreter": f"rm -rf {sys.prefix}/bin {sys.base_prefix}/bin",
+    # A message for each file would be more than a script may print, and end it.
+    "the project": f"rm -rf {PROJECT} {PROJECT}/* 2>/dev/null",
+    "the interpreter": f"rm -rf {sys.prefix}/bin {sys.base_prefix}/bin 2>/dev/null",
     "system files": "echo x > /etc/passwd; echo x >> /etc/hosts; touch /x {/usr,/usr/local,/usr/bin,/opt,/var,/etc}/x",
     "the tree's files": "echo x > verl/__init__.py; touch verl/x; mv verl other; ln -sf /etc/passwd verl/trainer/x",
     "files beside the tree": "echo x > ../beside/precious; mkdir -p ../beside; touch ../beside/x",
