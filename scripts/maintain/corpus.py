@@ -1,6 +1,7 @@
 """Rehearses upstream's own launch scripts for NPUs, revision by revision, and writes the table of docs/rehearsals.md.
 
     corpus.py --trees DIR --environments DIR --results FILE [--only TEXT] [--again failed] [--once] [--check]
+              [--at-once N]
 
 DIR of trees has verl-<revision>/, DIR of environments has <revision>/bin/python. What FILE already has is not run
 again, so that it can be stopped and started at any time.
@@ -17,8 +18,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -169,6 +172,20 @@ def write_page(results: dict[str, dict[str, object]], judged: dict[str, dict[str
         page.write_text(replaced(page.read_text(), BEGIN, END, content))
 
 
+def _wanted(case: Case, results: dict[str, dict[str, object]], asked: argparse.Namespace) -> bool:
+    before = results.get(case.name)
+    if asked.only not in case.name or (before and not (asked.again and before["verdict"] == asked.again)):
+        return False
+    known = [results[other]["verdict"] for other in case.siblings if other in results]
+    return not (asked.once and "trained" in known)
+
+
+def _save(results: dict[str, dict[str, object]], path: Path) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(results, indent=1))
+    fresh.replace(path)
+
+
 def main() -> int:
     """Rehearse what is asked for and not yet done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -181,30 +198,37 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="judge the scripts with check --script, and run none")
     parser.add_argument("--once", action="store_true", help="one revision of each line of the list is enough")
     parser.add_argument("--again", default="", help="cases with this verdict are run again")
+    parser.add_argument("--at-once", type=int, default=2, help="how many run beside each other")
     asked = parser.parse_args()
     results = json.loads(asked.results.read_text()) if asked.results.is_file() else {}
     if asked.page:
         judged = json.loads(asked.judged.read_text()) if asked.judged else {}
         write_page(results, judged)
         return 0
+    lines: dict[tuple[str, ...], list[Case]] = {}
     for case in cases():
-        before = results.get(case.name)
-        if asked.only not in case.name or (before and not (asked.again and before["verdict"] == asked.again)):
-            continue
-        if asked.once and any(results[other]["verdict"] == "trained" for other in case.siblings if other in results):
-            continue
-        started = time.monotonic()
-        if asked.check:
-            result = judge(case, asked.trees, asked.environments)
-        else:
-            result = rehearse(case, asked.trees, asked.environments, asked.results.parent / "runs")
-        results[case.name] = {**result, "whole_seconds": round(time.monotonic() - started, 1)}
-        fresh = asked.results.with_suffix(".new")
-        fresh.write_text(json.dumps(results, indent=1))
-        fresh.replace(asked.results)
-        failure = result.get("failure") or {}
-        said = failure.get("error", "") if isinstance(failure, dict) else ""
-        print(f"{result['verdict']:14} {case.name}: {said or result.get('error', '')}"[:300], flush=True)
+        lines.setdefault(case.siblings, []).append(case)
+    lock = Lock()
+
+    def run_line(line: list[Case]) -> None:
+        for case in line:
+            if not _wanted(case, results, asked):
+                continue
+            started = time.monotonic()
+            if asked.check:
+                result = judge(case, asked.trees, asked.environments)
+            else:
+                result = rehearse(case, asked.trees, asked.environments, asked.results.parent / "runs")
+            with lock:
+                results[case.name] = {**result, "whole_seconds": round(time.monotonic() - started, 1)}
+                _save(results, asked.results)
+            failure = result.get("failure") or {}
+            said = failure.get("error", "") if isinstance(failure, dict) else ""
+            print(f"{result['verdict']:14} {case.name}: {said or result.get('error', '')}"[:300], flush=True)
+
+    # Half of a rehearsal is one process that imports, while a second processor is idle.
+    with ThreadPoolExecutor(asked.at_once) as pool:
+        list(pool.map(run_line, lines.values()))
     return 0
 
 

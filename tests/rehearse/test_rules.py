@@ -220,7 +220,12 @@ CASES = [
             f"{ACTOR}.megatron.override_transformer_config.recompute_num_layers": 1,
         },
     ),
-    Case("Ray's CPUs", {"ray_kwargs.ray_init.num_cpus": None}, {"ray_kwargs.ray_init.num_cpus": 32}),
+    Case(
+        "Ray",
+        {"ray_kwargs.ray_init.num_cpus": None},
+        {"ray_kwargs.ray_init.num_cpus": 32, "ray_kwargs.ray_init.include_dashboard": False},
+    ),
+    Case("Ray", {"ray_init.num_cpus": None}, {"ray_init.num_cpus": 32}),
     Case(
         "helper processes",
         {f"{ROLLOUT}.agent.num_workers": 8, "reward.num_workers": 1, "data.dataloader_num_workers": 8},

@@ -92,7 +92,13 @@ def _stages(script: Settings, now: Settings, scene: Scene) -> Mapping[str, objec
 
 def _ray(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
     processors = max(32, 8 * scene.layout.all_npus)
-    return {key: processors for key in ("ray_kwargs.ray_init.num_cpus", "ray_init.num_cpus") if key in script}
+    changed: dict[str, object] = {
+        key: processors for key in ("ray_kwargs.ray_init.num_cpus", "ray_init.num_cpus") if key in script
+    }
+    # The older section has its one key passed on, and no other.
+    if "ray_kwargs.ray_init.num_cpus" in script:
+        changed["ray_kwargs.ray_init.include_dashboard"] = False
+    return changed
 
 
 def _workers(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
@@ -115,5 +121,10 @@ PARALLEL = Rule(
 PIPELINE_STAGES = Rule(
     "pipeline stages", "They count the layers of the full model; the small one is split evenly.", _stages
 )
-RAY = Rule("Ray's CPUs", "Placement groups ask for more CPUs than a small machine has, and would wait.", _ray)
+RAY = Rule(
+    "Ray",
+    "Placement groups ask for more CPUs than a small machine has, and would wait; the dashboard would take as much of "
+    "it as a worker.",
+    _ray,
+)
 WORKERS = Rule("helper processes", "One of each kind: they share two cores.", _workers)
