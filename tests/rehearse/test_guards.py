@@ -93,6 +93,7 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
     "a key twice": (script(overrides=("a.b=1", "++a.b=2")), "shadowed", False),
     "a size without a value": (script(overrides=("trainer.nnodes=",)), "empty", True),
     "a size of quotes": (script(overrides=("data.train_batch_size=''",)), "empty", True),
+    "no rollout engine": (script({f"{ROLLOUT}.name": "???"}), "rollout engine", True),
     "a mini batch above the batch": (script({f"{ACTOR}.ppo_mini_batch_size": 65}), "batches", True),
     "a batch that does not divide": (script({"data.train_batch_size": 66, f"{ROLLOUT}.n": 1}), "batches", True),
     "a batch that Megatron does not divide": (

@@ -72,6 +72,20 @@ def test_the_first_error_is_the_one_that_counts(judged: Judged) -> None:
     assert failure(judged(lines)).raised_in == "/src/tree/verl/a.py:7"
 
 
+@pytest.mark.parametrize(
+    "error", ["omegaconf.errors.MissingMandatoryValue: Missing mandatory value: a.b", "queue.Empty", "StopIteration"]
+)
+def test_an_error_need_not_be_called_one(judged: Judged, error: str) -> None:
+    lines = [*trace(error, "/src/tree/verl/a.py f"), "    full_key: a.b", "    object_type=dict"]
+    assert failure(judged(lines)).error == error
+
+
+@pytest.mark.parametrize("line", ["done: 5", "Epoch 1: loss", "step:2 - score:0.5", "file.py:3: a warning"])
+def test_other_lines_between_are_no_errors(judged: Judged, line: str) -> None:
+    lines = trace("ValueError: first", "/src/tree/verl/a.py f")
+    assert failure(judged([*lines[:-1], line, lines[-1]])).error == "ValueError: first"
+
+
 ECHOES = {
     "Ray's own": "ray.exceptions.RayTaskError(ValueError): ray::TaskRunner.run() (pid=3)",
     "torchrun's": "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",

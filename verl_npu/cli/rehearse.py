@@ -13,7 +13,8 @@ import click
 from ..errors import ScriptError, VerlNpuError
 from ..rehearse import report
 from ..rehearse.capture import capture, tree_of
-from ..rehearse.preparation import ENGINES, Request
+from ..rehearse.engine import ENGINES
+from ..rehearse.preparation import Request
 from ..rehearse.rehearsal import Plan, Rehearsed, plan
 from ..rehearse.rehearsal import rehearse as run
 from ..rehearse.rules import RULES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import subprocess
 import sys
@@ -15,15 +14,15 @@ from .. import environment
 from ..errors import RehearsalError
 from . import questions, reward, tiny_model
 from .architecture import ARCHITECTURES, Architecture, architecture_of
+from .engine import chosen_engine
 from .layout import Layout
 from .rules import Scene
 from .settings import Settings
 from .trainer import Trainer
 from .training import convert, prepare_device
 
-__all__ = ["ENGINES", "Request", "chosen_architecture", "prepare"]
+__all__ = ["Request", "chosen_architecture", "prepare"]
 
-ENGINES = ("auto", "vllm", "virtual")
 PROMPT, RESPONSE = 64, 16
 _PICTURE_TOKENS = 64
 _MODELS = (
@@ -60,7 +59,7 @@ def prepare(
     layers = max(architecture.layers, architecture.layers * layout.pipeline if layout.pipeline > 1 else 0)
     model = _model(architecture, layers, request.output / "models")
     train_file, test_file = questions.generate(folder / "data", _data_source(settings), architecture.sees)
-    engine, note = _engine(settings, request.engine)
+    engine, note = chosen_engine(settings, request.engine)
     notes = [note] if note else []
     checkpoint = None
     if any(settings.truth(key) for key in settings.ending("use_dist_checkpointing")):
@@ -150,15 +149,3 @@ def _reward(folder: Path) -> Path:
     path = folder / "reward.py"
     path.write_text(Path(reward.__file__).read_text())
     return path
-
-
-def _engine(settings: Settings, asked: str) -> tuple[str, str]:
-    """Return the engine that takes the place of the script's, and what is to be said of it."""
-    own = settings.text("actor_rollout_ref.rollout.name")
-    if not own or own in ("hf", "virtual", "naive"):
-        return "", ""
-    if asked == "vllm" or (asked == "auto" and own == "vllm" and importlib.util.find_spec("vllm") is not None):
-        return (
-            "" if own == "vllm" else "vllm"
-        ), f"the rollout engine is vLLM's, as installed here (the script's is {own})"
-    return "virtual", f"the rollout engine is transformers' generate; the script's is {own}"

@@ -70,8 +70,10 @@ _PREFIX = re.compile(
 _START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _ERROR = re.compile(
-    r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failure|Warning))(?:: ?(?P<text>.*))?$"
+    r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failure|Warning)|Stop(?:Async)?Iteration"
+    r"|[a-z_]\w*(?:\.\w+)*\.[A-Z]\w+)(?:: ?(?P<text>.*))?$"
 )
+"""An error's name ends as Python's own do, or is a class with its module, such as queue.Empty."""
 _ECHOES = ("ray.exceptions", "RayTaskError", "ChildFailedError", "torch.distributed.elastic")
 """Errors that only pass on another process's."""
 _PHASES = (

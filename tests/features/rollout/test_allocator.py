@@ -28,7 +28,9 @@ def test_an_engine_that_sleeps_is_refused_with_expandable_segments(monkeypatch: 
         refuse_expandable_segments(job())
 
 
-@pytest.mark.parametrize("config", [{"name": "sglang"}, {"sleeps": False}, {"told": "max_split_size_mb:250"}])
+@pytest.mark.parametrize(
+    "config", [{"name": "sglang"}, {"name": "???"}, {"sleeps": False}, {"told": "max_split_size_mb:250"}]
+)
 def test_other_jobs_keep_expandable_segments(config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_NPU_ALLOC_CONF", SEGMENTS)
     refuse_expandable_segments(job(**config))

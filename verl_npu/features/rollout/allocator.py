@@ -75,7 +75,7 @@ def refuse_expandable_segments(config: Section) -> None:
     init = config.get("ray_init") or config.get("ray_kwargs", {}).get("ray_init") or {}
     of_workers = (init.get("runtime_env") or {}).get("env_vars") or {}
     setting = of_workers.get(ALLOCATOR, os.environ.get(ALLOCATOR, ""))
-    if engine.name != "vllm" or EXPANDABLE_SEGMENTS not in setting:
+    if engine.get("name") != "vllm" or EXPANDABLE_SEGMENTS not in setting:
         return
     overrides = remedy(engine)
     if overrides:

@@ -12,7 +12,7 @@ from .base import Finding, Script
 from .batches import batches
 from .environment import exports, segments
 from .kernels import fused_kernels
-from .keys import empty, shadowed
+from .keys import empty, engine, shadowed
 from .layout import parallel_sizes
 from .mindspeed import overrides
 from .paths import files
@@ -20,7 +20,7 @@ from .platform import device
 
 __all__ = ["GUARDS", "Finding", "Script", "findings"]
 
-GUARDS = (device, shadowed, empty, parallel_sizes, batches, overrides, segments, fused_kernels, exports, files)
+GUARDS = (device, shadowed, empty, engine, parallel_sizes, batches, overrides, segments, fused_kernels, exports, files)
 
 
 def findings(script: Script) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Keys that are given twice, and values that a variable of the script should have filled."""
+"""Keys that are given twice or not at all, and values that a variable of the script should have filled."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from .base import Finding, Script
 
-__all__ = ["empty", "shadowed"]
+__all__ = ["empty", "engine", "shadowed"]
 
+_ENGINE = "actor_rollout_ref.rollout.name"
 _PARALLEL = ("parallel_size", "n_gpus_per_node", "nnodes", "batch_size", "batch_size_per_gpu")
 
 
@@ -43,3 +44,16 @@ def empty(script: Script) -> Iterator[Finding]:
                 "Hydra takes it as an empty text, and verl cannot make a number of it",
                 "look for the variable of the script that is meant, and whether it is assigned",
             )
+
+
+def engine(script: Script) -> Iterator[Finding]:
+    """Refuse a script that names no rollout engine where the revision's own configuration names none."""
+    if script.settings.text(_ENGINE) == "???":
+        yield Finding(
+            "rollout engine",
+            True,
+            _ENGINE,
+            "no value, and the revision's configuration has none either",
+            "each rollout worker reads it when it is built, and OmegaConf raises MissingMandatoryValue",
+            f"add {_ENGINE}=vllm, or the engine that is meant",
+        )
