@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness import environment, machine, pins
@@ -15,33 +16,35 @@ from harness.errors import BadInput, RunFailed
 _MEGATRON = {"v0.6.1": "0.12.1", "796871d7": "0.12.1", "ccd7d934": "0.12.1", "v0.7.0": "0.12.1", "v0.7.1": "0.12.1"}
 """The megatron-core that the pin's documents name; later ones name 0.16.0."""
 _LATER = "0.16.0"
+_OF_MINDSPEED = ("scipy==1.15.3", "triton==3.4.0")
+"""What MindSpeed core_r0.16.0 imports as it is itself imported; triton 3.9 refuses one of its kernels' decorators."""
 _VISION = {"2.13.0": "0.28.0", "2.8.0": "0.23.0"}
 """The torchvision of a torch."""
 
 
-def main() -> int:
+def main(program: str, given: Sequence[str]) -> int:
     """Make the environment that the pin and the script need, and pass all other words on."""
-    parser = argparse.ArgumentParser(prog="rehearse.sh", description=__doc__, add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=program, description=__doc__, add_help=False, allow_abbrev=False)
     parser.add_argument("--pin")
     parser.add_argument("--verl")
+    own = _before_the_dashes(given)
     try:
-        asked, words = parser.parse_known_args(_before_the_dashes(sys.argv[1:]))
+        asked, words = parser.parse_known_args(own)
         python = environment.make(_recipe(asked, words))
     except BadInput as error:
-        print(f"rehearse.sh: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return 2
     except RunFailed as error:
-        print(f"rehearse.sh: FAILED: {error}", file=sys.stderr)
+        print(f"{program}: FAILED: {error}", file=sys.stderr)
         return 1
     source = ["--verl", asked.verl] if asked.verl else []
-    rest = sys.argv[1:][len(_before_the_dashes(sys.argv[1:])) :]
-    command = [str(python), "-m", "verl_npu", "rehearse", *source, *words, *rest]
+    command = [str(python), "-m", "verl_npu", "rehearse", *source, *words, *given[len(own) :]]
     return subprocess.run(command, env=os.environ, check=False).returncode
 
 
-def _before_the_dashes(words: list[str]) -> list[str]:
+def _before_the_dashes(words: Sequence[str]) -> list[str]:
     """What follows -- are the script's own arguments."""
-    return words[: words.index("--")] if "--" in words else words
+    return list(words[: words.index("--")] if "--" in words else words)
 
 
 def _recipe(asked: argparse.Namespace, words: list[str]) -> environment.Recipe:
@@ -84,7 +87,9 @@ def _packages(pin: pins.Pin, words: list[str]) -> tuple[str, ...]:
     """Megatron, if a script of the command line speaks of it. MindSpeed comes from where VERL_NPU_MINDSPEED says."""
     texts = [Path(word).read_text(errors="replace") for word in words if Path(word).is_file()]
     words = "\n".join(texts).lower()
-    megatron = (f"megatron-core=={_MEGATRON.get(pin.name, _LATER)}", "einops==0.8.1", "mbridge==0.15.1")
+    core = _MEGATRON.get(pin.name, _LATER)
+    megatron = (f"megatron-core=={core}", "einops==0.8.1", "mbridge==0.15.1")
+    megatron += _OF_MINDSPEED if core == _LATER else ()
     # Its compiled part is for CUDA and does not load; what processors of images need of it is Python.
     images = (f"torchvision=={_VISION[pin.torch]}", "qwen-vl-utils==0.0.14", "av==16.0.1")
     return (megatron if "megatron" in words or "mindspeed" in words else ()) + (
@@ -93,4 +98,4 @@ def _packages(pin: pins.Pin, words: list[str]) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("rehearse.sh", sys.argv[1:]))

@@ -1,11 +1,15 @@
-"""smoke.sh: the same for CI: status 0 only if the job trained, the weights moved, and all features are applied."""
+"""smoke.sh: the same for CI: status 0 only if the job trained, the weights moved, and all features are applied.
+
+A recipe's name as --job rehearses that launch script: status 0 only if it trained.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from harness import start
+import rehearse
+from harness import recipe, start
 from harness.errors import RunFailed
 from harness.machine import Machine
 from harness.request import Request
@@ -40,4 +44,5 @@ def run(request: Request, machine: Machine) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(start.main("smoke.sh", True, run))
+    words = recipe.rehearsal_of(sys.argv[1:])
+    sys.exit(rehearse.main("smoke.sh", words) if words else start.main("smoke.sh", True, run))

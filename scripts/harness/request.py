@@ -64,7 +64,7 @@ def _parser(program: str, smoke: bool) -> argparse.ArgumentParser:
         "overrides", nargs="*", help="after --: settings passed on to verl, such as -- trainer.nnodes=1"
     )
     if smoke:
-        parser.add_argument("--job", required=True, help=f"one of {', '.join(jobs.JOBS)}")
+        parser.add_argument("--job", required=True, help=f"one of {', '.join(jobs.JOBS)}, or a recipe's name")
         parser.add_argument("--steps", default="12", help="training steps (default 12)")
         parser.add_argument("--timeout", default="600", help="seconds that the training may take (default 600)")
     else:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import rehearse
 from click.testing import CliRunner
+from harness.recipe import rehearsal_of
 from maintain import recipes_page
 from maintain.recipes_page import Recipe
 
@@ -170,3 +171,19 @@ def test_a_rehearsal_takes_the_pin_of_the_header_unless_one_is_given(
     script = tmp_path / "a.sh"
     script.write_text(f"#!/bin/bash\n{text}\n")
     assert rehearse.pin_for(named, None, [str(script)]).name == pin
+
+
+def test_a_recipes_name_is_a_job_of_the_smoke_script() -> None:
+    words = ["--verl", "/src/verl", "--job", "ppo-qwen3-8b", "--steps", "3"]
+    assert rehearsal_of(words) == [
+        str(recipes_page.RECIPES / "ppo-qwen3-8b.sh"),
+        "--verl",
+        "/src/verl",
+        "--steps",
+        "3",
+    ]
+
+
+@pytest.mark.parametrize("job", ["grpo", "", "../smoke", "settings"])
+def test_no_other_job_is_a_recipe(job: str) -> None:
+    assert rehearsal_of(["--job", job]) == []

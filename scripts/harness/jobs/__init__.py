@@ -31,7 +31,7 @@ __all__ = ["JOBS", "Job", "Plan", "find"]
 def find(name: str, pin: Pin) -> Job:
     """Return the job of that name; raises BadInput when it is unknown or does not run at that pin."""
     if name not in JOBS:
-        raise BadInput(f"--job: expected one of {', '.join(JOBS)}, found {name!r}")
+        raise BadInput(f"--job: expected one of {', '.join(JOBS)}, or a recipe of scripts/recipes, found {name!r}")
     job = JOBS[name]
     if pin.name not in job.pins:
         raise BadInput(f"--job {name}: runs at {', '.join(job.pins)}, found pin {pin.name}")

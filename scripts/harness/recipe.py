@@ -1,0 +1,22 @@
+"""The launch scripts of Ascend's support table, as jobs of smoke.sh."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.pins import SCRIPTS
+
+__all__ = ["RECIPES", "rehearsal_of"]
+
+RECIPES = SCRIPTS / "recipes"
+
+
+def rehearsal_of(words: Sequence[str]) -> list[str]:
+    """Return the words of rehearse.sh for those of smoke.sh whose --job is a recipe's name; none if it is not."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--job", default="")
+    asked, others = parser.parse_known_args(list(words))
+    script: Path = RECIPES / f"{asked.job}.sh"
+    return [str(script), *others] if asked.job == script.stem and script.is_file() else []
