@@ -102,7 +102,8 @@ def rehearse(case: Case, trees: Path, environments: Path, output: Path) -> dict[
     command += [str(script), "--", *case.arguments]
     mindspeed = environments / case.revision / "mindspeed"
     variables = os.environ | case.variables | {"PYTHONPATH": str(PROJECT)}
-    if mindspeed.exists():
+    # Later revisions import MindSpeed in each process where it is installed, which takes a minute.
+    if mindspeed.exists() and re.search("megatron|mindspeed", script.read_text(errors="replace"), re.IGNORECASE):
         variables["VERL_NPU_MINDSPEED"] = str(mindspeed.resolve())
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     try:
