@@ -9,6 +9,6 @@ from __future__ import annotations
 
 # Each module adds its patches to the feature.
 from .feature import megatron
-from .patches import bridges, checkpoints, engines, heads, kernels, mindspeed, workers
+from .patches import bridges, checkpoints, engines, heads, kernels, mindspeed, routing, workers
 
-__all__ = ["bridges", "checkpoints", "engines", "heads", "kernels", "megatron", "mindspeed", "workers"]
+__all__ = ["bridges", "checkpoints", "engines", "heads", "kernels", "megatron", "mindspeed", "routing", "workers"]
