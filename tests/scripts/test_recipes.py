@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import rehearse
 from click.testing import CliRunner
+from harness import pins
 from harness.recipe import rehearsal_of
 from maintain import recipes_page
 from maintain.recipes_page import Recipe
@@ -187,3 +188,9 @@ def test_a_recipes_name_is_a_job_of_the_smoke_script() -> None:
 @pytest.mark.parametrize("job", ["grpo", "", "../smoke", "settings"])
 def test_no_other_job_is_a_recipe(job: str) -> None:
     assert rehearsal_of(["--job", job]) == []
+
+
+def test_the_smoke_workflow_rehearses_every_recipe_at_its_pin() -> None:
+    workflow = (recipes_page.PROJECT / ".github" / "workflows" / "smoke.yml").read_text()
+    found = dict(re.findall(r"- \{ recipe: ([\w.-]+), commit: (\w+)", workflow))
+    assert found == {recipe.path.stem: pins.PINS[recipe.pin].commit for recipe in RECIPES}
