@@ -107,6 +107,16 @@ def test_a_machine_without_a_sandbox_is_told_the_other_way(
     assert "verl-npu rehearse -- python3 -m" in output
 
 
+def test_a_tree_at_another_revision_than_the_pin_is_one_line(
+    run: Run, rl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_npu.cli.upstreams.nearest_pin", lambda tree: "v0.6.1")
+    status, output = run("rehearse", "--pin", "v0.7.1", "--verl", str(rl), "--plan-only", "--", *GOOD.split())
+    assert (status, len(output.splitlines())) == (2, 1)
+    assert "expected verl at v0.7.1" in output
+    assert "nearest to v0.6.1" in output
+
+
 @pytest.fixture
 def rl(tree: Path) -> Path:
     """The tree with a trainer for reinforcement learning."""
@@ -143,10 +153,9 @@ def test_a_plan_of_a_command_needs_no_sandbox(
 ) -> None:
     pytest.importorskip("datasets")
     monkeypatch.setattr("verl_npu.rehearse.sandbox.shutil.which", lambda name: None)
-    words = GOOD.split()
-    plan = planned(
-        run, "--output", str(tmp_path / "out"), "--verl", str(rl), "--npus", "4", "--without", "batches", "--", *words
-    )
+    monkeypatch.setattr("verl_npu.cli.upstreams.nearest_pin", lambda tree: "v0.6.1")
+    asked = ["--verl", str(rl), "--pin", "v0.6.1", "--npus", "4", "--without", "batches"]
+    plan = planned(run, "--output", str(tmp_path / "out"), *asked, "--", *GOOD.split())
     assert plan["npus"] == 4
     assert "data.train_batch_size" not in after(plan)
     assert "the trainer runs as it would by hand: there can be no sandbox here (none on PATH)" in plan["notes"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ..errors import ScriptError, VerlNpuError
+from ..errors import RehearsalError, ScriptError, VerlNpuError
 from ..rehearse import report
 from ..rehearse.capture import capture, tree_of
 from ..rehearse.engine import ENGINES
@@ -20,7 +20,7 @@ from ..rehearse.rehearsal import rehearse as run
 from ..rehearse.rules import RULES
 from ..rehearse.trainer import Trainer, of_capture, of_words
 from ..rehearse.verdict import Kind
-from . import terminal
+from . import terminal, upstreams
 from .help import example
 
 __all__ = ["rehearse"]
@@ -39,6 +39,7 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1)
 @click.option("--verl", metavar="PATH", type=click.Path(path_type=Path), help="The source tree to start it in.")
+@click.option("--pin", metavar="PIN", default="", help="The revision that verl must be at.")
 @click.option(
     "--npus", type=click.IntRange(1, 64), help="Virtual NPUs [default: the fewest that show each dimension]."
 )
@@ -54,6 +55,7 @@ def rehearse(
     script: Path | None,
     arguments: tuple[str, ...],
     verl: Path | None,
+    pin: str,
     npus: int | None,
     steps: int,
     rollout: str,
@@ -78,8 +80,10 @@ def rehearse(
     """
     request = Request(output.resolve(), steps, npus, rollout, architecture, timeout, without)
     if script is not None and script.is_dir():
+        _check_pin(pin, (verl or tree_of(script / "script")).resolve())
         sys.exit(_folder(script, verl, request, as_json))
     trainer, tree, name = _trainer(script, arguments, verl)
+    _check_pin(pin, tree)
     made = plan(trainer, tree, name, request)
     if plan_only:
         click.echo(json.dumps(report.planned(made), indent=2, default=str)) if as_json else _print_plan(made)
@@ -110,6 +114,17 @@ def _trainer(script: Path | None, arguments: Sequence[str], verl: Path | None) -
         return of_words(words, tree, {}), tree, "command"
     tree = (verl or tree_of(script)).resolve() if script.is_file() else Path.cwd()
     return of_capture(capture(script, tree, words, os.environ)), tree, script.stem
+
+
+def _check_pin(asked: str, tree: Path) -> None:
+    found = upstreams.nearest_pin(tree) if asked else ""
+    if found != asked:
+        raise RehearsalError(
+            subject=f"--pin {asked}",
+            expected=f"verl at {asked} in {tree}, or installed",
+            found=f"one that is nearest to {found}",
+            fix="give a checkout of that revision with --verl, or let scripts/rehearse.sh --pin install it",
+        )
 
 
 def _is_program(word: str) -> bool:

@@ -11,8 +11,6 @@ from pathlib import Path
 import click
 
 from ..errors import VerlNpuError
-from ..features import UPSTREAMS, load
-from ..registry.judge.judgement import judge
 from ..rehearse.capture import Capture, capture, tree_of
 from ..rehearse.composition import compose
 from ..rehearse.guards import Finding, Script, findings
@@ -56,19 +54,11 @@ def _script(captured: Capture, trainer: Trainer, settings: Settings, tree: Path,
     return Script(
         trainer=trainer,
         settings=settings,
-        pin=_pin(tree, source),
+        pin=upstreams.nearest_pin(tree, source),
         text=captured.script.read_text(errors="replace"),
         submitted=runtime is not None,
         runtime=runtime or {},
     )
-
-
-def _pin(tree: Path, source: str) -> str:
-    """The revision with a lock that is nearest to the verl of the tree, or, if it has none, to the installed one."""
-    has_verl = (tree / "verl" / "__init__.py").is_file()
-    judged = upstreams.tree(str(tree) if has_verl else source)
-    revisions, _ = judge(load(), UPSTREAMS, judged, upstreams.locks())
-    return revisions[UPSTREAMS[0].name].nearest_pin
 
 
 def _content(captured: Capture, trainer: Trainer, found: Sequence[Finding]) -> dict[str, object]:

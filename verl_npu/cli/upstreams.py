@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import SourceError
-from ..features import UPSTREAMS, locks_folder
+from ..features import UPSTREAMS, load, locks_folder
+from ..registry.judge.judgement import judge
 from ..registry.judge.lock import Lock, read_locks
 from ..registry.source.tree import SourceTree
 
-__all__ = ["INSTALLED", "judged_tree", "locks", "tree", "with_installed"]
+__all__ = ["INSTALLED", "judged_tree", "locks", "nearest_pin", "tree", "with_installed"]
 
 INSTALLED = "installed"
 
@@ -46,3 +47,11 @@ def with_installed(tree: SourceTree, packages: Iterable[str]) -> SourceTree:
 def locks() -> Mapping[str, Sequence[Lock]]:
     """Return all locks, by upstream."""
     return {upstream.name: read_locks(locks_folder(), upstream.name) for upstream in UPSTREAMS}
+
+
+def nearest_pin(source_tree: Path, source: str = INSTALLED) -> str:
+    """Return the revision of verl with a lock that is nearest to a folder's, or, if it has none, to `source`'s."""
+    has_verl = (source_tree / "verl" / "__init__.py").is_file()
+    judged = tree(str(source_tree) if has_verl else source)
+    revisions, _ = judge(load(), UPSTREAMS, judged, locks())
+    return revisions[UPSTREAMS[0].name].nearest_pin
