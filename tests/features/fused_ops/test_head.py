@@ -1,0 +1,105 @@
+"""The output layer of a model under real FSDP2, on two processes with different data."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from verl_npu.features.fused_ops.head import gathered
+
+Forward = Callable[..., object]
+
+
+def test_a_model_without_fsdp2_is_left_alone() -> None:
+    pytest.importorskip("torch")
+    model = SimpleNamespace(lm_head=object())
+    assert gathered(lambda *args, **kwargs: (args, kwargs), model, 1, labels=2) == ((model, 1), {"labels": 2})
+
+
+def upstreams(model, x):  # type: ignore[no-untyped-def]
+    """Reads the weights without calling the layer, as upstream's forward passes do."""
+    return (model.body(x) @ model.lm_head.weight.T).tanh().sum()
+
+
+def upstreams_later(model, x):  # type: ignore[no-untyped-def]
+    """Gathers them as upstream does from 2026-07 on."""
+    weight = model.lm_head.weight
+    weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+    return (model.body(x) @ weight.T).tanh().sum()
+
+
+def ours(model, x):  # type: ignore[no-untyped-def]
+    return gathered(upstreams, model, x)
+
+
+def ours_later(model, x):  # type: ignore[no-untyped-def]
+    return gathered(upstreams_later, model, x)
+
+
+def worker(rank: int, port: int, forward: Forward, folder: str) -> None:
+    """Train a step on each rank; rank 0 writes how far the gradients are from those of one process with all data."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    def model() -> torch.nn.ModuleDict:
+        torch.manual_seed(0)
+        return torch.nn.ModuleDict({"body": torch.nn.Linear(4, 4), "lm_head": torch.nn.Linear(4, 6, bias=False)})
+
+    class Whole(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.lm_head = model().values()
+
+        def forward(self, x: torch.Tensor) -> object:
+            return forward(self, x)
+
+    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    data = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
+    alone, sharded = Whole(), Whole()
+    (sum(upstreams(alone, each) for each in data) / 2).backward()
+    mesh = init_device_mesh("cpu", (2,))
+    for module in (sharded.body, sharded.lm_head, sharded):
+        fully_shard(module, mesh=mesh)
+    found: dict[str, object] = {}
+    try:
+        with torch.no_grad():
+            sharded(data[rank])
+        found["sharded after inference"] = hasattr(sharded.lm_head.weight, "full_tensor")
+        sharded(data[rank]).backward()
+        gradient = sharded.lm_head.weight.grad.full_tensor()
+        found["sharded after training"] = hasattr(sharded.lm_head.weight, "full_tensor")
+        found["gradient"] = torch.allclose(gradient, alone.lm_head.weight.grad)
+    except RuntimeError as error:
+        found["error"] = str(error)
+    if rank == 0:
+        (Path(folder) / "found.json").write_text(json.dumps(found))
+    torch.distributed.destroy_process_group()
+
+
+def on_two_processes(forward: Forward, folder: Path) -> dict[str, object]:
+    multiprocessing = pytest.importorskip("torch.multiprocessing")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    multiprocessing.spawn(worker, (port, forward, str(folder)), nprocs=2)
+    return json.loads((folder / "found.json").read_text())
+
+
+@pytest.mark.parametrize("forward", [ours, ours_later])
+def test_the_gradients_are_those_of_one_process_with_all_data(forward: Forward, tmp_path: Path) -> None:
+    whole = {"sharded after inference": True, "sharded after training": True, "gradient": True}
+    assert on_two_processes(forward, tmp_path) == whole
+
+
+def test_without_it_a_layer_that_is_not_called_is_sharded(tmp_path: Path) -> None:
+    assert "mixed torch.Tensor and DTensor" in str(on_two_processes(upstreams, tmp_path)["error"])
+
+
+def test_without_it_what_upstream_gathers_later_loses_gradients(tmp_path: Path) -> None:
+    assert on_two_processes(upstreams_later, tmp_path)["gradient"] is False
