@@ -67,6 +67,8 @@ def expose() -> None:
         exposure.expose(first=settings.torch_npu == "ours")
     hooks.add_hook("verl.workers.rollout.base", _offer_rollout)
     hooks.add_hook("verl.workers.rollout.replica", _offer_replica)
+    hooks.add_hook("verl.utils.distributed", _offer_group)
+    hooks.add_hook("verl.checkpoint_engine", _offer_checkpoint_engine)
     hooks.add_hook("torchvision.extension", _declare_vision)
     for workers in ("verl.workers.fsdp_workers", "verl.workers.megatron_workers"):
         hooks.add_hook(workers, _offer_in_vllms_place)
@@ -100,6 +102,20 @@ def _offer_replica(module: ModuleType) -> None:
     from .rollout import register_replica
 
     register_replica(module)
+
+
+def _offer_group(module: ModuleType) -> None:
+    """Make groups for weights without vLLM."""
+    from .rollout.transfer import offer_group
+
+    offer_group(module)
+
+
+def _offer_checkpoint_engine(module: ModuleType) -> None:
+    """Let the engine that hands weights over be imported without vLLM."""
+    from .rollout.transfer import offer_checkpoint_engine
+
+    offer_checkpoint_engine(module)
 
 
 def _declare_vision(module: ModuleType) -> None:
