@@ -1,24 +1,33 @@
-"""The output layer of a model under real FSDP2, on two processes with different data."""
+"""Layers that are read without being called, under real FSDP2 on two processes with different data."""
 
 from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from verl_npu.features.fused_ops.head import gathered
+from verl_npu.features.fused_ops.gathering import with_output_layer, with_positions
 
 Forward = Callable[..., object]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process alone."""
+    distributed = pytest.importorskip("torch.distributed")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
 
 
 def test_a_model_without_fsdp2_is_left_alone() -> None:
     pytest.importorskip("torch")
     model = SimpleNamespace(lm_head=object())
-    assert gathered(lambda *args, **kwargs: (args, kwargs), model, 1, labels=2) == ((model, 1), {"labels": 2})
+    assert with_output_layer(lambda *args, **kwargs: (args, kwargs), model, 1, labels=2) == ((model, 1), {"labels": 2})
 
 
 def upstreams(model, x):  # type: ignore[no-untyped-def]
@@ -34,11 +43,11 @@ def upstreams_later(model, x):  # type: ignore[no-untyped-def]
 
 
 def ours(model, x):  # type: ignore[no-untyped-def]
-    return gathered(upstreams, model, x)
+    return with_output_layer(upstreams, model, x)
 
 
 def ours_later(model, x):  # type: ignore[no-untyped-def]
-    return gathered(upstreams_later, model, x)
+    return with_output_layer(upstreams_later, model, x)
 
 
 def worker(rank: int, port: int, forward: Forward, folder: str) -> None:
@@ -103,3 +112,39 @@ def test_without_it_a_layer_that_is_not_called_is_sharded(tmp_path: Path) -> Non
 
 def test_without_it_what_upstream_gathers_later_loses_gradients(tmp_path: Path) -> None:
     assert on_two_processes(upstreams_later, tmp_path)["gradient"] is False
+
+
+def images(model, x):  # type: ignore[no-untyped-def]
+    """Makes indices where the table is, as transformers does for the positions of images."""
+    import torch
+
+    index = torch.zeros(2, dtype=torch.long, device=model.pos_embed.weight.device)
+    found.append(type(model.pos_embed.weight).__name__)
+    return model.pos_embed(index).sum() * x.sum()
+
+
+found: list[str] = []
+
+
+@pytest.mark.parametrize(("patched", "table"), [(False, "DTensor"), (True, "Tensor")])
+def test_a_table_is_gathered_before_it_is_asked_for_its_device(patched: bool, table: str, alone: object) -> None:
+    import torch
+    from torch.distributed.fsdp import fully_shard
+
+    class Vision(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pos_embed = torch.nn.Embedding(4, 4)
+
+        def forward(self, x: torch.Tensor) -> object:
+            return with_positions(images, self, x) if patched else images(self, x)
+
+    model = Vision()
+    fully_shard(model.pos_embed)
+    fully_shard(model)
+    found.clear()
+    model(torch.ones(2)).backward()
+    with torch.no_grad():
+        model(torch.ones(2))
+    assert [name.removeprefix("Parameter") or "Tensor" for name in found] == [table] * 2
+    assert hasattr(model.pos_embed.weight, "full_tensor")
