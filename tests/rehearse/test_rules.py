@@ -294,6 +294,14 @@ CASES = [
         {f"{ROLLOUT}.quantization": "ascend", f"{ROLLOUT}.mtp.enable": True},
         {f"{ROLLOUT}.quantization": None, f"{ROLLOUT}.mtp.enable": False},
     ),
+    Case(
+        "weight buckets",
+        {
+            f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 2048,
+            "x.update_weights_bucket_megabytes": 32,
+        },
+        {f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 64},
+    ),
 ]
 NAMES = [f"{case.rule} {index}" for index, case in enumerate(CASES)]
 

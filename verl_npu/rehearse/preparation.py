@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import inspect
 import os
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 
 from .. import environment
 from ..errors import RehearsalError
+from . import architecture as architectures
 from . import questions, reward, tiny_model
 from .architecture import ARCHITECTURES, Architecture, architecture_of
 from .engine import chosen_engine
@@ -120,7 +123,10 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
             found="no transformers",
             fix="run verl-npu with the Python that your verl is installed for",
         ) from error
-    target = (folder / f"{architecture.name}-{layers}-{transformers}").resolve()
+    # What makes it may have changed since one was made.
+    makers = "".join(map(inspect.getsource, (tiny_model, architectures))).encode()
+    name = f"{architecture.name}-{layers}-{transformers}-{hashlib.sha256(makers).hexdigest()[:8]}"
+    target = (folder / name).resolve()
     if (target / "model.safetensors.index.json").is_file():
         return target
     made = target.with_name(f"{target.name}.{os.getpid()}")

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from ..settings import Settings
 from .base import Rule, Scene
 
-__all__ = ["ENGINE", "TENSORS"]
+__all__ = ["BUCKETS", "ENGINE", "TENSORS"]
 
+_MEGABYTES = 64
 _NAMES = ("actor_rollout_ref.rollout.name", "reward.reward_model.rollout.name", "reward_model.rollout.name")
 
 
@@ -25,6 +26,11 @@ def _tensors(script: Settings, now: Settings, scene: Scene) -> Mapping[str, obje
     return {key: (False if "mtp" in key else None) for key in keys if script.get(key)}
 
 
+def _buckets(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
+    keys = script.ending("update_weights_bucket_megabytes")
+    return {key: _MEGABYTES for key in keys if script.whole(key) > _MEGABYTES}
+
+
 ENGINE = Rule(
     "rollout engine",
     "The script's engine needs an NPU or is not installed here; transformers' generate takes its place. What the "
@@ -32,3 +38,8 @@ ENGINE = Rule(
     _engine,
 )
 TENSORS = Rule("quantization and drafts", "The engine that takes the place of the script's has neither.", _tensors)
+BUCKETS = Rule(
+    "weight buckets",
+    "Each rank that takes part in a hand-over has two of them in memory, and the small model is smaller than one.",
+    _buckets,
+)
