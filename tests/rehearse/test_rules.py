@@ -290,6 +290,12 @@ CASES = [
         {f"{ROLLOUT}.name": "virtual"},
     ),
     Case(
+        "sleep mode",
+        {f"{ROLLOUT}.name": "vllm"},
+        {f"{ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": False},
+        {"engine": "", "awake": True},
+    ),
+    Case(
         "quantization and drafts",
         {f"{ROLLOUT}.quantization": "ascend", f"{ROLLOUT}.mtp.enable": True},
         {f"{ROLLOUT}.quantization": None, f"{ROLLOUT}.mtp.enable": False},

@@ -62,8 +62,8 @@ def prepare(
     layers = max(architecture.layers, architecture.layers * layout.pipeline if layout.pipeline > 1 else 0)
     model = _model(architecture, layers, request.output / "models")
     train_file, test_file = questions.generate(folder / "data", _data_source(settings), architecture.sees)
-    engine, note = chosen_engine(settings, request.engine)
-    notes = [note] if note else []
+    engine = chosen_engine(settings, request.engine, alone=layout.rollout_npus > 0)
+    notes = [engine.note] if engine.note else []
     checkpoint = None
     if any(settings.truth(key) for key in settings.ending("use_dist_checkpointing")):
         prepare_device(layout.all_npus)
@@ -82,7 +82,8 @@ def prepare(
         steps=request.steps,
         prompt=PROMPT + (_PICTURE_TOKENS if architecture.sees else 0),
         response=RESPONSE,
-        engine=engine,
+        engine=engine.name,
+        awake=engine.awake,
         torchrun=bool(trainer.ranks),
     )
     return scene, notes
