@@ -6,16 +6,20 @@ from collections.abc import Mapping
 
 import pytest
 
-from verl_npu.rehearse.engine import chosen_engine
+from verl_npu.rehearse.engine import Choice, chosen_engine
 from verl_npu.rehearse.settings import Settings
 
 ROLLOUT = "actor_rollout_ref.rollout"
 AWAKE = {f"{ROLLOUT}.free_cache_engine": False}
 
 
-def chosen(name: str, asked: str = "auto", vllm: str = "", **more: object) -> str:
+def choice(name: str, asked: str = "auto", vllm: str = "", alone: bool = False, **more: object) -> Choice:
     settings = Settings({f"{ROLLOUT}.name": name, f"{ROLLOUT}.free_cache_engine": True, **more})
-    return chosen_engine(settings, asked, lambda package: {"vllm": vllm}[package])[0]
+    return chosen_engine(settings, asked, alone, lambda package: {"vllm": vllm}[package])
+
+
+def chosen(name: str, asked: str = "auto", vllm: str = "", **more: object) -> str:
+    return choice(name, asked, vllm, **more).name
 
 
 @pytest.mark.parametrize("own", ["hf", "naive", "virtual", "???", ""])
@@ -53,6 +57,11 @@ def test_the_user_has_the_last_word() -> None:
 
 
 def test_what_stands_in_the_way_is_said() -> None:
-    settings = Settings({f"{ROLLOUT}.name": "vllm", f"{ROLLOUT}.free_cache_engine": True})
-    _, said = chosen_engine(settings, "auto", lambda _: "0.11.0+cpu")
+    said = choice("vllm", vllm="0.11.0+cpu").note
     assert said.endswith("vLLM 0.11.0+cpu, which is installed, cannot sleep as the script asks")
+
+
+@pytest.mark.parametrize(("vllm", "awake"), [("0.11.0+cpu", True), ("0.11.0", False)])
+def test_a_rollout_with_npus_of_its_own_keeps_a_vllm_that_cannot_sleep(vllm: str, awake: bool) -> None:
+    found = choice("vllm", vllm=vllm, alone=True)
+    assert (found.name, found.awake) == ("", awake)

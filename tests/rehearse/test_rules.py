@@ -290,9 +290,23 @@ CASES = [
         {f"{ROLLOUT}.name": "virtual"},
     ),
     Case(
+        "sleep mode",
+        {f"{ROLLOUT}.name": "vllm"},
+        {f"{ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": False},
+        {"engine": "", "awake": True},
+    ),
+    Case(
         "quantization and drafts",
         {f"{ROLLOUT}.quantization": "ascend", f"{ROLLOUT}.mtp.enable": True},
         {f"{ROLLOUT}.quantization": None, f"{ROLLOUT}.mtp.enable": False},
+    ),
+    Case(
+        "weight buckets",
+        {
+            f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 2048,
+            "x.update_weights_bucket_megabytes": 32,
+        },
+        {f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 64},
     ),
 ]
 NAMES = [f"{case.rule} {index}" for index, case in enumerate(CASES)]

@@ -95,3 +95,13 @@ def test_the_command_makes_what_it_is_told(tmp_path: Path, capsys: pytest.Captur
     assert tiny_model.main(["qwen2", "1", str(tmp_path)]) == 0
     assert (tmp_path / "model.safetensors").is_file()
     assert capsys.readouterr().out == "512\n"
+
+
+def test_settings_of_the_language_model_are_where_published_checkpoints_have_them(vision: Path) -> None:
+    written = json.loads((vision / "config.json").read_text())
+    assert "text_config" not in written
+    assert (written["model_type"], written["hidden_size"]) == (
+        "qwen2_5_vl",
+        architecture("qwen2_5_vl").text["hidden_size"],
+    )
+    assert transformers.AutoConfig.from_pretrained(vision).get_text_config().hidden_size == written["hidden_size"]

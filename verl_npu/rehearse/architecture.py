@@ -78,6 +78,8 @@ class Architecture:
     vision: Mapping[str, object] = field(default_factory=dict)
     layers: int = 2
     """The fewest that have every kind of layer."""
+    flat: bool = False
+    """Whether published checkpoints have the language model's settings beside those of the whole."""
 
     @property
     def sees(self) -> bool:
@@ -112,6 +114,7 @@ ARCHITECTURES = (
             "out_hidden_size": _HIDDEN,
             "fullatt_block_indexes": [1],
         },
+        flat=True,
     ),
     Architecture(
         "qwen3_vl_moe",

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from .settings import Settings
 
-__all__ = ["ENGINES", "chosen_engine"]
+__all__ = ["ENGINES", "Choice", "chosen_engine"]
 
 ENGINES = ("auto", "vllm", "virtual")
 _ROLLOUT = "actor_rollout_ref.rollout"
 _NO_ENGINES = ("", "???", "hf", "naive", "virtual")
 """Names that need nothing in their place; ??? is the script's own fault and stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An engine, and what is to be said of it."""
+
+    name: str
+    """What takes the place of the script's; empty if nothing does."""
+    note: str
+    awake: bool
+    """It cannot be built so that it could sleep."""
 
 
 def _installed(package: str) -> str:
@@ -22,23 +34,27 @@ def _installed(package: str) -> str:
         return ""
 
 
-def chosen_engine(settings: Settings, asked: str, installed: Callable[[str], str] = _installed) -> tuple[str, str]:
-    """Return the engine that takes the place of the script's, empty if none does, and what is to be said of it."""
+def chosen_engine(
+    settings: Settings, asked: str, alone: bool = False, installed: Callable[[str], str] = _installed
+) -> Choice:
+    """Return the engine that generates; `alone` says that the rollout has NPUs of its own."""
     own = settings.text(f"{_ROLLOUT}.name")
     if own in _NO_ENGINES:
-        return "", ""
-    if asked == "vllm":
-        return (
-            "" if own == "vllm" else "vllm",
-            f"the rollout engine is vLLM's, as installed here (not {own})",
-        )
+        return Choice("", "", False)
     found = installed("vllm")
+    # vLLM's build for CPUs cannot sleep. If it shares NPUs with the trainer, that is part of every step.
+    awake = "cpu" in found
+    vllm = f"the rollout engine is vLLM's, as installed here{', and never sleeps' if awake else ''}"
+    if asked == "vllm":
+        return Choice("" if own == "vllm" else "vllm", f"{vllm} (not {own})" if own != "vllm" else vllm, awake)
     instead = f"the rollout engine is transformers' generate; the script's is {own}"
     if asked == "virtual" or own != "vllm" or not found:
-        return "virtual", instead
-    if "cpu" in found and _sleeps(settings):
-        return "virtual", f"{instead}, and vLLM {found}, which is installed, cannot sleep as the script asks"
-    return "", "the rollout engine is vLLM's, as installed here"
+        return Choice("virtual", instead, False)
+    if awake and _sleeps(settings) and not alone:
+        return Choice(
+            "virtual", f"{instead}, and vLLM {found}, which is installed, cannot sleep as the script asks", False
+        )
+    return Choice("", vllm, awake)
 
 
 def _sleeps(settings: Settings) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import inspect
 import os
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 
 from .. import environment
 from ..errors import RehearsalError
+from . import architecture as architectures
 from . import questions, reward, tiny_model
 from .architecture import ARCHITECTURES, Architecture, architecture_of
 from .engine import chosen_engine
@@ -59,8 +62,8 @@ def prepare(
     layers = max(architecture.layers, architecture.layers * layout.pipeline if layout.pipeline > 1 else 0)
     model = _model(architecture, layers, request.output / "models")
     train_file, test_file = questions.generate(folder / "data", _data_source(settings), architecture.sees)
-    engine, note = chosen_engine(settings, request.engine)
-    notes = [note] if note else []
+    engine = chosen_engine(settings, request.engine, alone=layout.rollout_npus > 0)
+    notes = [engine.note] if engine.note else []
     checkpoint = None
     if any(settings.truth(key) for key in settings.ending("use_dist_checkpointing")):
         prepare_device(layout.all_npus)
@@ -79,7 +82,8 @@ def prepare(
         steps=request.steps,
         prompt=PROMPT + (_PICTURE_TOKENS if architecture.sees else 0),
         response=RESPONSE,
-        engine=engine,
+        engine=engine.name,
+        awake=engine.awake,
         torchrun=bool(trainer.ranks),
     )
     return scene, notes
@@ -120,7 +124,10 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
             found="no transformers",
             fix="run verl-npu with the Python that your verl is installed for",
         ) from error
-    target = (folder / f"{architecture.name}-{layers}-{transformers}").resolve()
+    # What makes it may have changed since one was made.
+    makers = "".join(map(inspect.getsource, (tiny_model, architectures))).encode()
+    name = f"{architecture.name}-{layers}-{transformers}-{hashlib.sha256(makers).hexdigest()[:8]}"
+    target = (folder / name).resolve()
     if (target / "model.safetensors.index.json").is_file():
         return target
     made = target.with_name(f"{target.name}.{os.getpid()}")

@@ -72,7 +72,16 @@ def generate(architecture: Architecture, layers: int, folder: Path) -> None:
     _end_sometimes(model, tokens["<|im_end|>"], [tokens[name] for name in _OF_IMAGES if name in tokens])
     model = model.to(torch.bfloat16)
     model.save_pretrained(folder)
+    if architecture.flat:
+        _flatten(folder / "config.json")
     _with_index(folder)
+
+
+def _flatten(path: Path) -> None:
+    """Write a configuration as it is published: upstream reads settings of the language model at the top of it."""
+    settings = json.loads(path.read_text())
+    text = settings.pop("text_config", {})
+    path.write_text(json.dumps({**text, **settings}, indent=2))
 
 
 def _end_sometimes(model: PreTrainedModel, end: int, never: list[int]) -> None:

@@ -35,7 +35,8 @@ def rank_of(rank, port, folder):
     communicator.broadcast(bucket, src=0)
     communicator.destroyComm(communicator.comm)
     with open(f"{folder}/{rank}.json", "w") as file:
-        json.dump([int(total), bucket.tolist(), communicator.disabled, "vllm" in sys.modules], file)
+        where = (communicator.rank, communicator.world_size, str(communicator.device))
+        json.dump([int(total), bucket.tolist(), communicator.disabled, "vllm" in sys.modules, where], file)
 
 if __name__ == "__main__":
     multiprocessing.spawn(rank_of, (int(sys.argv[1]), sys.argv[2]), nprocs=2)
@@ -62,7 +63,7 @@ def test_ranks_meet_and_move_bytes_without_vllm(python, package: Path, tmp_path:
     done = python(words, PYTHONPATH=str(package))
     assert done.returncode == 0, done.stderr
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
-    assert found == [[3, [7] * 4, False, False]] * 2
+    assert found == [[3, [7] * 4, False, False, [rank, 2, f"npu:{rank}"]] for rank in (0, 1)]
 
 
 def test_an_installed_vllm_is_left_its_place(python, package: Path) -> None:

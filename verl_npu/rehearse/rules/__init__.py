@@ -12,7 +12,7 @@ from .duration import CHECKPOINTS, DURATION, LOGGER, PROFILER, VALIDATION, WARM_
 from .lengths import BUDGETS, LENGTHS, OVERLONG
 from .machine import NPUS, PARALLEL, PIPELINE_STAGES, RAY, WORKERS
 from .model import DATA, DIST_CHECKPOINT, MODEL, REWARD, SHAPES
-from .rollout import ENGINE, TENSORS
+from .rollout import BUCKETS, ENGINE, SLEEP, TENSORS
 
 __all__ = ["RULES", "Rule", "Scene", "scale"]
 
@@ -41,7 +41,9 @@ RULES = (
     LOGGER,
     PROFILER,
     ENGINE,
+    SLEEP,
     TENSORS,
+    BUCKETS,
 )
 
 

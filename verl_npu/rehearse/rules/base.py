@@ -34,6 +34,8 @@ class Scene:
     engine: str
     """The rollout engine that runs; empty: the script's own."""
     torchrun: bool
+    awake: bool = False
+    """The rollout engine cannot sleep."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from ..settings import Settings
 from .base import Rule, Scene
 
-__all__ = ["ENGINE", "TENSORS"]
+__all__ = ["BUCKETS", "ENGINE", "SLEEP", "TENSORS"]
 
+_MEGABYTES = 64
+_ROLLOUT = "actor_rollout_ref.rollout"
 _NAMES = ("actor_rollout_ref.rollout.name", "reward.reward_model.rollout.name", "reward_model.rollout.name")
 
 
@@ -18,11 +20,20 @@ def _engine(script: Settings, now: Settings, scene: Scene) -> Mapping[str, objec
     return {key: scene.engine for key in _NAMES if script.text(key) not in ("", "???")}
 
 
+def _sleep(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
+    return {f"{_ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": False} if scene.awake else {}
+
+
 def _tensors(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
     if not scene.engine:
         return {}
     keys = list(script.matching(r"actor_rollout_ref\.rollout\.(quantization|mtp\.enable|mtp\.enable_rollout)"))
     return {key: (False if "mtp" in key else None) for key in keys if script.get(key)}
+
+
+def _buckets(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
+    keys = script.ending("update_weights_bucket_megabytes")
+    return {key: _MEGABYTES for key in keys if script.whole(key) > _MEGABYTES}
 
 
 ENGINE = Rule(
@@ -32,3 +43,9 @@ ENGINE = Rule(
     _engine,
 )
 TENSORS = Rule("quantization and drafts", "The engine that takes the place of the script's has neither.", _tensors)
+SLEEP = Rule("sleep mode", "The installed vLLM is a build for CPUs, which has no sleep mode.", _sleep)
+BUCKETS = Rule(
+    "weight buckets",
+    "Each rank that takes part in a hand-over has two of them in memory, and the small model is smaller than one.",
+    _buckets,
+)

@@ -33,8 +33,10 @@ class Communicator:
 
     disabled = False
 
-    def __init__(self, group: ProcessGroup) -> None:
+    def __init__(self, group: ProcessGroup, device: torch.device) -> None:
         self.comm = group
+        self.rank, self.world_size = group.rank(), group.size()
+        self.device = device
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum over all ranks."""
@@ -54,12 +56,12 @@ class Communicator:
 
 
 def make_group(
-    master_address: str, master_port: int, rank: int, world_size: int, device: object = None
+    master_address: str, master_port: int, rank: int, world_size: int, device: int | str | torch.device
 ) -> Communicator:
-    """Return a communicator over the ranks that meet at this address; `device` is the caller's current one."""
+    """Return a communicator over the ranks that meet at this address, for tensors on `device`."""
     store = TCPStore(master_address, master_port, world_size, is_master=rank == 0, timeout=timedelta(seconds=_TIMEOUT))
     group = communicator.connect("checkpoint_engine", store, rank, range(world_size), _TIMEOUT)
-    return Communicator(group)
+    return Communicator(group, torch.device("npu", device) if isinstance(device, int) else torch.device(device))
 
 
 def offer_group(distributed: ModuleType) -> None:

@@ -268,3 +268,19 @@ def test_mc2_and_the_swapped_optimizer_find_what_they_look_for() -> None:
     assert settings["sequence_parallel"] is True
     assert settings["tensor_model_parallel_size"] == 2
     assert settings["use_distributed_optimizer"] is True
+
+
+@pytest.mark.parametrize(
+    ("worker", "size", "certain"),
+    [
+        ("actor", "None", [True]),
+        ("critic", "two", [True]),
+        ("ref", "None", []),
+        ("actor_rollout_ref.ref", "two", [False]),
+    ],
+)
+def test_a_size_of_text_is_refused_only_if_megatron_gets_it(
+    contract: Contract, worker: str, size: str, certain: list[bool]
+) -> None:
+    request = Request(worker, {}, {"expert_tensor_parallel_size": size, "tensor_model_parallel_size": 2})
+    assert [problem.certain for problem in problems(request, contract)] == certain
