@@ -14,8 +14,8 @@ _ADDITIONAL = "actor_rollout_ref.rollout.engine_kwargs.vllm.additional_config"
 def warn_of_weight_format(config: Section) -> None:
     """Say that the job's vLLM engine is told to hold weights in the format FRACTAL_NZ.
 
-    Only the worker knows its vllm-ascend: from 0.23 on the engine ends with an error on waking, and earlier releases do
-    not read the key.
+    Only the worker knows its vllm-ascend: from 0.23 on the engine ends with an error on waking, and earlier releases
+    do not read the key.
     """
     engine = config.actor_rollout_ref.rollout
     asked = ((engine.get("engine_kwargs") or {}).get("vllm") or {}).get("additional_config")
