@@ -69,6 +69,16 @@ def test_a_module_that_was_loaded_by_hand_is_missed(package, patched) -> None:
     assert registry.states() == {"f": State.MISSED}
 
 
+def test_what_stands_in_a_modules_place_without_a_source_is_left_alone(package, plugin, patched, why) -> None:
+    package.write("up.more", "def go():\n    return 1\n")
+    plugin.features[0].wrap("up.more:go", retired_by=Never("a test"), **why)(lambda original: 5)
+    registry = patched.start()
+    package.load("up")
+    sys.modules["up.ops"] = ModuleType("up.ops")
+    assert package.load("up.more").go() == 5
+    assert registry.status()["f.ours"].state is State.PENDING
+
+
 def test_a_patch_that_its_hook_lost_is_applied_with_the_next_one(package, plugin, patched, why) -> None:
     package.write("up.more", "def go():\n    return 1\n")
 

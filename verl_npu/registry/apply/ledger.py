@@ -183,5 +183,8 @@ def is_loaded(name: str) -> bool:
     if module is None:
         return False
     spec = getattr(module, "__spec__", None)
+    # What was put there by hand, in the place of a module, has no source that could be checked.
+    if spec is None and getattr(module, "__file__", None) is None:
+        return False
     # The second is importlib.util's mark of a module that waits for its first use.
     return not getattr(spec, "_initializing", False) and getattr(spec, "loader_state", None) is None
