@@ -8,6 +8,8 @@ from verl_npu import reporting
 from verl_npu.features.micro_batches.effect import warn_if_none
 from verl_npu.registry.state import State
 
+from ...interpreter import Interpreter
+
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -42,3 +44,10 @@ def test_who_did_not_set_it_reads_nothing(lines: list[str], monkeypatch: pytest.
     monkeypatch.delenv("VERL_NPU_TOKEN_BUDGET")
     warn_if_none(State.ABSENT)
     assert lines == []
+
+
+def test_the_process_that_imports_verl_says_it(interpreter: Interpreter) -> None:
+    interpreter.package("verl")  # without a module that splits batches
+    result = interpreter.run("import verl_npu, verl", VERL_NPU="on", VERL_NPU_TOKEN_BUDGET="1")
+    assert result.code == 0
+    assert [line for line in result.err.splitlines() if "VERL_NPU_TOKEN_BUDGET=1 has no effect" in line]

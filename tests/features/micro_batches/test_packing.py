@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from verl_npu.errors import MicroBatchError
@@ -23,6 +23,8 @@ def fullest(bins: Bins, lengths: list[int]) -> int:
 
 
 @given(LENGTHS, st.integers(1, 12), st.integers(1, 4), st.booleans())
+@example([0, 0, 0], 3, 1, False)
+@example([BUDGET], 1, 1, True)
 def test_no_bin_is_over_the_budget_or_empty_and_each_sequence_is_in_one(
     lengths: list[int], least: int, divisor: int, by_work: bool
 ) -> None:
