@@ -26,7 +26,7 @@ _PARTITION = f"{_MODULE}:get_seqlen_balanced_partitions"
 _WHY = "Upstream makes as many micro-batches of a dynamic batch as its tokens divided by max_token_len, and balances "
 _WHY += "work and not tokens. Some hold up to 1.7 times max_token_len, and training ends with `NPU out of memory`."
 _LINK = "https://github.com/verl-project/verl/pull/7553"
-# Upstream's own bound, merged there on 2026-08-25, raises it for a sequence that is too long; before, asserts do.
+# Upstream's own bound, from v0.9.1 on, raises it for a sequence that is too long; before, asserts do.
 _BOUNDED = Mentions(_MODULE, "ValueError")
 _THERE = AllOf(Defines(_REARRANGE), Defines(_ROUND_UP), Defines(_PARTITION))
 
