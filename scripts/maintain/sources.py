@@ -35,7 +35,7 @@ def find(upstream: str, pin: str) -> Path:
     if _is_released(upstream, pin) and not _has_recipes(upstream, pin):
         return _wheel(_DISTRIBUTIONS[upstream], pin.removeprefix("v"))
     name = f"{upstream}-{pin}"
-    reason = "has recipes that no wheel holds" if _has_recipes(upstream, pin) else "is in git only"
+    reason = _why_no_wheel(upstream, pin)
     folder = environment.UPSTREAMS.read()
     if not folder:
         raise NotHere(f"{upstream} {pin} {reason}: set VERL_NPU_UPSTREAMS to a folder with {name}/")
@@ -67,6 +67,12 @@ def _is_released(upstream: str, pin: str) -> bool:
 
 def _has_recipes(upstream: str, pin: str) -> bool:
     return upstream == "verl" and pin in _WITH_RECIPES
+
+
+def _why_no_wheel(upstream: str, pin: str) -> str:
+    if _has_recipes(upstream, pin):
+        return "has recipes that no wheel holds"
+    return "has wheels of hundreds of megabytes" if upstream == "vllm" else "is in git only"
 
 
 def _wheel(distribution: str, version: str) -> Path:

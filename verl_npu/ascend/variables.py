@@ -12,6 +12,7 @@ __all__ = [
     "HCCL_LIBRARY",
     "HOME",
     "NZ",
+    "NZ_KEY",
     "OPERATORS",
     "REQUIRED",
     "SHARED",
@@ -60,6 +61,9 @@ NZ = Requirement(
     "vllm-ascend otherwise lays weights out in the format FRACTAL_NZ, and new weights that are copied into it are "
     "garbled without an error",
 )
+
+NZ_KEY = "weight_nz_mode"
+"""The key of vLLM's additional_config that vllm-ascend reads instead of that variable, from 0.23 on."""
 
 REQUIRED = (NZ,)
 """What every job with a rollout engine needs."""

@@ -15,6 +15,7 @@ from .. import environment
 from ..ascend import software
 from ..errors import AscendSoftwareError
 from ..features import PATCH_MODULES, UPSTREAMS, load
+from ..features.engine_names import Lack
 from ..registry.judge.difference import drift_diff
 from ..registry.judge.judgement import judge
 from ..registry.judge.lock import Lock, Record
@@ -26,6 +27,7 @@ from ..registry.source.tree import SourceTree
 from ..registry.state import State, feature_state
 from . import terminal, upstreams
 from .completion import complete_source
+from .engine_names import print_lacks, rollout_lacks
 from .help import example
 from .script import check_script
 from .states import BAD, QUIET, colour
@@ -53,6 +55,8 @@ class _Result:
     natives: Sequence[Native]
     problem: AscendSoftwareError | None
     """Why the torch_npu that is installed here cannot be imported."""
+    lacks: Sequence[Lack]
+    """The names that the installed vLLM and vllm-ascend lack."""
 
     def state(self, feature: Feature) -> State:
         return feature_state(self.verdicts[patch.id].state for patch in feature)
@@ -113,7 +117,7 @@ def _judged(features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, S
     whole = upstreams.with_installed(tree, [module.name.partition(".")[0] for module in PATCH_MODULES])
     whole = upstreams.with_installed(whole, patched_packages(PATCH_MODULES, whole))
     natives = judge_natives(PATCH_MODULES, whole, ours)
-    return _Result(features, revisions, confirmed(verdicts, natives), natives, software.problem())
+    return _Result(features, revisions, confirmed(verdicts, natives), natives, software.problem(), rollout_lacks())
 
 
 def _content(result: _Result) -> dict[str, object]:
@@ -138,6 +142,7 @@ def _content(result: _Result) -> dict[str, object]:
         ],
         "natives": [native.as_json() for native in result.natives],
         "torch_npu": None if result.problem is None else str(result.problem),
+        "engine_names": [lack.as_json() for lack in result.lacks],
     }
 
 
@@ -158,6 +163,7 @@ def _print(result: _Result, verbose: bool) -> None:
         for patch in shown:
             _print_patch(patch, result.verdicts[patch.id])
     _print_natives(result.natives, verbose)
+    print_lacks(result.lacks)
     terminal.echo()
     present = {*states, *(verdict.state for verdict in result.verdicts.values())}
     meanings = [(str(state), meaning) for state, meaning in _MEANING.items() if state in present]

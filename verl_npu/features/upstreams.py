@@ -28,11 +28,13 @@ PATCH_MODULES = (
     NPU_PATCH,
     PatchModule("verl.utils.vllm.npu_vllm_patch", calls=("apply_npu_vllm_patches",), given=_GIVEN),
     # Of vllm-ascend's own patches, those of what verl calls in vLLM: groups, loading of weights, routed experts.
+    PatchModule("vllm_ascend.patch.worker.patch_common.patch_distributed"),
     PatchModule("vllm_ascend.patch.worker.patch_distributed"),
     PatchModule("vllm_ascend.patch.worker.patch_weight_loader"),
     PatchModule("vllm_ascend.patch.worker.patch_process_weights_after_loading"),
     PatchModule("vllm_ascend.patch.worker.patch_routed_experts_capturer"),
     PatchModule("vllm_ascend.patch.worker.patch_routed_experts_capture"),
+    PatchModule("vllm_ascend.patch.platform.patch_fused_moe"),
 )
 
 

@@ -13,6 +13,7 @@ from ..configuration import Section
 from .feature import rollout
 from .kernels import warn_of_kernels
 from .sleep import remedy
+from .weight_format import warn_of_weight_format
 
 __all__ = [
     "check_allocator_for_sleep_mode",
@@ -48,6 +49,7 @@ def check_allocator_for_sleep_mode(
 ) -> Result:
     """Validate the configuration, and the allocator's setting with it."""
     refuse_expandable_segments(config)
+    warn_of_weight_format(config)
     warn_of_kernels(config)
     return original(config, *args, **kwargs)
 
@@ -65,6 +67,7 @@ def check_allocator_for_sleep_mode_in_trainer(
 ) -> Result:
     """Validate the configuration, and the allocator's setting with it."""
     refuse_expandable_segments(trainer.config)
+    warn_of_weight_format(trainer.config)
     warn_of_kernels(trainer.config)
     return original(trainer, *args, **kwargs)
 

@@ -46,6 +46,11 @@ def _budgets(script: Settings, now: Settings, scene: Scene) -> Mapping[str, obje
     for key in script.ending("max_model_len", "max_num_batched_tokens"):
         if script.whole(key):
             changed[key] = max(math.ceil(script.whole(key) * after / before), after)
+    # vLLM wants at least a token of each sequence in a batch.
+    for key in script.ending("max_num_seqs"):
+        tokens = changed.get(key.replace("max_num_seqs", "max_num_batched_tokens"))
+        if isinstance(tokens, int) and script.whole(key) > tokens:
+            changed[key] = tokens
     for key in script.matching(
         r".*override_transformer_config\.(seq_length|max_position_embeddings)|.*mcore_kwargs\.seq_length"
     ):

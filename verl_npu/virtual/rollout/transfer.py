@@ -22,6 +22,7 @@ from ...features.weight_sync.transport import communicator
 __all__ = ["Communicator", "make_group", "offer_checkpoint_engine", "offer_group"]
 
 _VLLM = "vllm"
+_GROUPS = "vllm.distributed.utils"
 _ENGINE = "verl.checkpoint_engine.hccl_checkpoint_engine"
 _TIMEOUT = 300.0
 """Seconds that the ranks wait for each other, as upstream's own group does."""
@@ -75,7 +76,7 @@ def offer_checkpoint_engine(package: ModuleType) -> None:
         return
     if importlib.util.find_spec(_ENGINE) is None:
         return
-    with _named(f"{_VLLM}.distributed.utils", "StatelessProcessGroup"):
+    with _named(_GROUPS, "StatelessProcessGroup"):
         vars(package)["HCCLCheckpointEngine"] = importlib.import_module(_ENGINE).HCCLCheckpointEngine
 
 

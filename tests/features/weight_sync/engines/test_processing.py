@@ -91,6 +91,40 @@ def test_a_model_without_copies_is_left_alone(model: torch.nn.Module) -> None:
     assert "load_weights" not in vars(model)
 
 
+class EarlyAttention:
+    """MLA in vllm-ascend's engine V0: the copies are made only when they are None, in 0.7.3 by the forward."""
+
+    def __init__(self, processes: bool) -> None:
+        self.kv_b_proj = torch.nn.Linear(4, 6, bias=False, dtype=torch.bfloat16)
+        self.w_kc: torch.Tensor | None = None
+        self.w_vc: torch.Tensor | None = None
+        if processes:
+            self.process_weights_after_loading = self._make
+        self._make(torch.bfloat16)
+
+    def _make(self, act_dtype: torch.dtype) -> None:
+        if self.w_kc is None or self.w_vc is None:
+            self.w_kc, self.w_vc = (half.clone() for half in self.kv_b_proj.weight.detach().split(3))
+
+    def current(self) -> bool:
+        if not hasattr(self, "process_weights_after_loading"):
+            self._make(torch.bfloat16)
+        assert self.w_kc is not None
+        assert self.w_vc is not None
+        return torch.equal(torch.cat([self.w_kc, self.w_vc]), self.kv_b_proj.weight)
+
+
+@pytest.mark.parametrize("processes", [False, True], ids=["0.7.3", "0.9.1"])
+def test_the_copies_of_the_early_engine_follow_each_sync(processes: bool) -> None:
+    model = Model()
+    for layer in model.layers:
+        layer.impl = EarlyAttention(processes)
+    for _ in range(2):
+        refresh_copies_on_load(model)
+        model.load_weights(sent())
+        assert [attention.current() for attention in model.attention()] == [True, True]
+
+
 class UnquantizedFusedMoEMethod:
     """vLLM's own, which transposes nothing."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -136,3 +136,36 @@ def test_the_layout_that_garbles_new_weights_is_refused(
             refuse_nz()
     else:
         refuse_nz()
+
+
+class Configuration:
+    """vllm-ascend's, of 0.23 on."""
+
+    weight_nz_mode = 2
+
+
+def no_engine() -> Configuration:
+    raise RuntimeError("Ascend config is not initialized. Please call init_ascend_config first.")
+
+
+@pytest.fixture
+def ascend_config(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """vllm-ascend's module, with no configuration yet."""
+    module: Any = types.ModuleType("vllm_ascend.ascend_config")
+    module.get_ascend_config = no_engine
+    monkeypatch.setitem(sys.modules, "vllm_ascend", types.ModuleType("vllm_ascend"))
+    monkeypatch.setitem(sys.modules, "vllm_ascend.ascend_config", module)
+    monkeypatch.setenv("VLLM_ASCEND_ENABLE_NZ", "0")
+    return module  # type: ignore[no-any-return]
+
+
+def test_the_key_that_vllm_ascend_takes_instead_of_the_variable_is_refused(ascend_config: Any) -> None:
+    ascend_config.get_ascend_config = Configuration
+    with pytest.raises(EngineError, match=r"additional_config\.weight_nz_mode.*found 2"):
+        refuse_nz()
+
+
+@pytest.mark.parametrize("configuration", [no_engine, object], ids=["no engine yet", "before 0.23"])
+def test_without_that_key_the_variable_decides(configuration: object, ascend_config: Any) -> None:
+    ascend_config.get_ascend_config = configuration
+    refuse_nz()

@@ -297,3 +297,36 @@ def test_sparse_attention_that_has_freed_its_projection_is_refused(source: Sourc
     model = Model(Sparse(source("vllm-ascend", version)))
     with pytest.raises(EngineError, match=r"kv_b_proj of attention.*has freed it"):
         refuse_disposed_projections(model)
+
+
+class EarlyAttention:
+    """MLA of the engine V0, whose weights are processed as vllm-ascend 0.9.1 does it."""
+
+    kv_lora_rank, num_heads, qk_nope_head_dim, v_head_dim = 8, 2, 4, 3
+
+    def __init__(self, checkout: Path) -> None:
+        self.kv_b_proj = torch.nn.Linear(8, 2 * (4 + 3), bias=False, dtype=torch.bfloat16)
+        self.w_kc: Any = None
+        self.w_vc: Any = None
+        owner = "AscendMLAAttentionBackendImpl"
+        self._process = method(checkout, "attention/attention.py", owner, "process_weights_after_loading")
+        self.process_weights_after_loading(torch.bfloat16)
+
+    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
+        self._process(self, act_dtype)
+
+    def current(self) -> bool:
+        by_head = self.kv_b_proj.weight.detach().view(2, 4 + 3, 8)
+        return torch.equal(self.w_kc, by_head[:, :4]) and torch.equal(self.w_vc, by_head[:, 4:].transpose(1, 2))
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_the_early_copies_are_those_of_the_last_sync_only_if_they_follow(source: Source, followed: bool) -> None:
+    attention = EarlyAttention(source("vllm-ascend", "v0.9.1"))
+    assert attention.current()
+    model = Model(attention)  # type: ignore[arg-type]
+    if followed:
+        refresh_copies_on_load(model)
+    for _ in range(2):
+        model.load_weights([("layers.0.self_attn.kv_b_proj.weight", torch.randn(14, 8, dtype=torch.bfloat16))])
+        assert attention.current() is followed

@@ -17,6 +17,9 @@ __all__ = ["Model", "refresh_copies_on_load", "refuse_disposed_projections", "re
 # sfa_v1.py, where they have other names in v0.11.0.
 _SOURCE = "kv_b_proj"
 _COPIES = (("W_UV", "W_UK_T"), ("kv_b_proj_w_v", "kv_b_proj_w_k"))
+# The engine V0, up to 0.9.1 (attention/attention.py), makes its copies once, when they are None: 0.7.3 in the forward,
+# 0.9.1 after loading.
+_MADE_ONCE = ("w_vc", "w_kc")
 _EXPERTS = ("w13_weight", "w2_weight")
 _UNQUANTIZED = "AscendUnquantizedFusedMoEMethod"
 _REFRESHES = "_verl_npu_refreshes_copies"
@@ -104,12 +107,16 @@ def refuse_disposed_projections(model: Model) -> None:
 
 
 def refresh_copies_on_load(model: Model) -> None:
-    """Have `model.load_weights` refresh MLA's copies of kv_b_proj in place: captured graphs read them there."""
+    """Have `model.load_weights` refresh MLA's copies of kv_b_proj in place: captured graphs read them there.
+
+    The copies of the engine V0, which captures no graphs of MLA, are made anew.
+    """
     if getattr(model, _REFRESHES, False):
         return
     impls = [getattr(module, "impl", None) for module in model.modules()]
     copying: list[Attention] = [impl for impl in impls if impl is not None and _copies(impl)]
-    if not copying:
+    once = [impl for impl in impls if impl is not None and all(hasattr(impl, name) for name in (_SOURCE, *_MADE_ONCE))]
+    if not copying and not once:
         return
     original = model.load_weights
 
@@ -126,6 +133,8 @@ def refresh_copies_on_load(model: Model) -> None:
         if sources:
             for impl in copying:
                 _refresh(impl)
+            for impl in once:
+                _make_anew(impl)
         return loaded
 
     model.load_weights = load_weights
@@ -160,3 +169,11 @@ def _refresh(impl: Attention) -> None:
             if made is not tensor:
                 tensor.copy_(made)
                 setattr(impl, name, tensor)
+
+
+def _make_anew(impl: object) -> None:
+    for name in _MADE_ONCE:
+        setattr(impl, name, None)
+    process = getattr(impl, "process_weights_after_loading", None)
+    if process is not None:
+        process(getattr(impl, _SOURCE).weight.dtype)

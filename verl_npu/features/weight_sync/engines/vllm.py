@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ....ascend.variables import NZ
+from ....ascend.variables import NZ, NZ_KEY
 from ....errors import EngineError
 from ..transport.drawing import Weight
 from . import comparison
@@ -105,14 +105,36 @@ class VLLMEngine:
 
 def refuse_nz() -> None:
     """Raise EngineError if vllm-ascend may hold weights in the format FRACTAL_NZ: a copy into them garbles them."""
+    if "vllm_ascend" not in sys.modules:
+        return
     value = os.environ.get(NZ.name)
-    if "vllm_ascend" in sys.modules and value != NZ.value:
+    if value != NZ.value:
         raise EngineError(
             subject=NZ.name,
             expected=f"{NZ.name}={NZ.value}",
             found="no value, which means 1" if value is None else repr(value),
             fix=f"set it in the environment of the job: {NZ.reason}",
         )
+    mode = _nz_mode()
+    if mode:
+        raise EngineError(
+            subject=f"additional_config.{NZ_KEY}",
+            expected=f"{NZ_KEY}=0, or no such key",
+            found=f"{mode!r}, which vllm-ascend takes instead of {NZ.name}={NZ.value}",
+            fix=f"leave it out of the engine's additional_config: {NZ.reason}",
+        )
+
+
+def _nz_mode() -> object:
+    """Return the mode by vllm-ascend's own configuration; None if it has none in this process, or no such setting."""
+    module = sys.modules.get("vllm_ascend.ascend_config")
+    configuration = getattr(module, "get_ascend_config", None)
+    if configuration is None:
+        return None
+    try:
+        return getattr(configuration(), NZ_KEY, None)
+    except RuntimeError:  # There is no engine in this process yet.
+        return None
 
 
 def model_in(engine: LLM | AsyncWorker) -> Model:

@@ -1,0 +1,141 @@
+"""Record which releases of vLLM and vllm-ascend have the names that verl-npu relies on, and write the table of them.
+
+python scripts/maintain/record_engine_names.py           look them up below VERL_NPU_UPSTREAMS, and write both
+python scripts/maintain/record_engine_names.py --check   status 1 if the table is not what the record says
+
+The folders are `vllm-v<release>/` with `vllm/` in it, from the source distributions on PyPI, and
+`vllm-ascend-v<release>/` with `vllm_ascend/`, from the tags of github.com/vllm-project/vllm-ascend. None of them is
+imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+# The scripts are no package that is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from maintain import sources
+from maintain.section import replaced
+
+from verl_npu.features.engine_names import DOCUMENTED, NAMES, Name, find
+from verl_npu.registry.source.tree import SourceTree
+
+__all__ = ["BEGIN", "END", "PAGES", "RECORD", "RELEASES", "described", "read", "render", "source_of"]
+
+PROJECT = Path(__file__).resolve().parents[2]
+RECORD = PROJECT / "tests" / "features" / "engine_names" / "releases.json"
+PAGES = {"en": PROJECT / "docs" / "engines.md", "zh": PROJECT / "docs" / "engines.zh-CN.md"}
+BEGIN = "<!-- names: made by scripts/maintain/record_engine_names.py -->"
+END = "<!-- end of names -->"
+RELEASES: Mapping[str, Sequence[str]] = {
+    "vllm": ("0.7.3", "0.9.1", "0.11.0", "0.13.0", "0.18.0", "0.23.0", "0.25.1"),
+    "vllm_ascend": ("0.7.3.post1", "0.9.1", "0.11.0rc1", "0.11.0", "0.13.0", "0.18.0", "0.23.0", "0.25.1rc1"),
+}
+"""Those that verl's documents name for the pins, and the newest pair that has a tag."""
+_HEADINGS = {
+    "en": (("pin", "vLLM", "vllm-ascend"), ("name", "package", "releases that have it", "relied on by")),
+    "zh": (("版本", "vLLM", "vllm-ascend"), ("名称", "软件包", "具有它的发行版", "使用它的模块")),
+}
+_ALL = {"en": "all", "zh": "全部"}
+_NONE = {"en": "none", "zh": "无"}
+_SINCE = {"en": "from {} on", "zh": "自 {} 起"}
+_BETWEEN = {"en": "{} to {}", "zh": "{} 至 {}"}
+
+Record = Mapping[str, Mapping[str, Mapping[str, str | None]]]
+"""By package and title: what a name is from a release on, and None if it is not there from that release on."""
+
+
+def source_of(package: str, release: str) -> SourceTree:
+    """Return the source of one release. Raises maintain.sources.NotHere if it is not here."""
+    return SourceTree.at(sources.find(package.replace("_", "-"), f"v{release}"), (package,))
+
+
+def described(name: Name, tree: SourceTree) -> str | None:
+    """Return where the source has a name, with its signature; None if it does not."""
+    found = find(name, tree)
+    return None if found is None else f"{found.place}{found.signature}"
+
+
+def read(record: Record, name: Name, release: str) -> str | None:
+    """Return what the record says of a name in one of `RELEASES`."""
+    said: str | None = None
+    for one in RELEASES[name.package]:
+        said = record[name.package][name.title].get(one, said)
+        if one == release:
+            return said
+    raise ValueError(f"{release} is not recorded for {name.package}")
+
+
+def recorded() -> Record:
+    """Look every name up in every release."""
+    record: dict[str, dict[str, dict[str, str | None]]] = {}
+    for package, releases in RELEASES.items():
+        names = [name for name in NAMES if name.package == package]
+        changes: dict[str, dict[str, str | None]] = {name.title: {} for name in names}
+        last: dict[str, str | None] = {}
+        for release in releases:
+            tree = source_of(package, release)
+            for name in names:
+                now = described(name, tree)
+                if name.title not in last or last[name.title] != now:
+                    changes[name.title][release] = now
+                last[name.title] = now
+        record[package] = changes
+    return record
+
+
+def render(record: Record, language: str) -> str:
+    """Return the two tables: which releases belong to which pin, and which have which name."""
+    of_pins, of_names = _HEADINGS[language]
+    lines = [_row(of_pins), _row(["---"] * len(of_pins))]
+    lines += [_row([f"`{pin}`", *pair]) for pin, pair in DOCUMENTED.items()]
+    lines += ["", _row(of_names), _row(["---"] * len(of_names))]
+    lines += [_row([f"`{n.title}`", n.package, _span(record, n, language), _users(n)]) for n in NAMES]
+    return "\n".join(lines)
+
+
+def _span(record: Record, name: Name, language: str) -> str:
+    releases = RELEASES[name.package]
+    having = [release for release in releases if read(record, name, release) is not None]
+    if not having:
+        return _NONE[language]
+    if len(having) == len(releases):
+        return _ALL[language]
+    if having[-1] == releases[-1]:
+        return _SINCE[language].format(having[0])
+    return having[0] if len(having) == 1 else _BETWEEN[language].format(having[0], having[-1])
+
+
+def _users(name: Name) -> str:
+    return ", ".join(dict.fromkeys(f"`{use.partition(':')[0]}`" for use in name.uses))
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    """Write the record and the tables, or check the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if a table differs")
+    check = parser.parse_args().check
+    record: Record = json.loads(RECORD.read_text()) if check else recorded()
+    if not check:
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+        print(f"{RECORD}: {len(NAMES)} names")
+    differs = False
+    for language, page in PAGES.items():
+        text = page.read_text()
+        made = replaced(text, BEGIN, END, render(record, language))
+        differs |= made != text
+        if not check:
+            page.write_text(made)
+    return int(check and differs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

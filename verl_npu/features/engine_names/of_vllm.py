@@ -1,0 +1,155 @@
+"""The names of vLLM that verl-npu relies on."""
+
+from __future__ import annotations
+
+from .name import Form, Name
+
+__all__ = ["VLLM"]
+
+_LAYERS = "vllm.model_executor.layers"
+_EXPERTS = f"{_LAYERS}.fused_moe"
+_QWEN = "vllm.model_executor.models.qwen2:Qwen2ForCausalLM"
+_ENGINE = "features.weight_sync.engines.vllm"
+_PROCESSING = "features.weight_sync.engines.processing"
+_COMPARISON = "features.weight_sync.engines.comparison"
+_NO_SYNC = "the first weight sync into this engine ends with an AttributeError that names it"
+_NOT_FOUND = "the layers that need care after a sync are not recognised, and may compute with stale weights"
+_IGNORED = "the variable is handed to every worker, and nothing reads it"
+
+VLLM = (
+    Name(
+        "vllm.__version__",
+        ("vllm:__version__",),
+        ("features.rollout.release:vllm.__version__",),
+        "upstream's server takes a build for NPUs for a newer release, and may import a module that is not there",
+    ),
+    Name(
+        "StatelessProcessGroup",
+        ("vllm.distributed.utils:StatelessProcessGroup",),
+        ("virtual.rollout.transfer:StatelessProcessGroup", "virtual.rollout.transfer:vllm.distributed.utils"),
+        "nothing on real NPUs; without vLLM, a virtual one stands in its place for upstream's checkpoint engine",
+    ),
+    Name(
+        "load_general_plugins",
+        ("vllm.plugins:load_general_plugins",),
+        ("activation:load_general_plugins",),
+        "verl-npu is not activated by vLLM, only by the other ways in",
+    ),
+    Name(
+        "load_plugins_by_group",
+        ("vllm.plugins:load_plugins_by_group",),
+        ("activation:load_plugins_by_group",),
+        "the way in is reported as another one",
+    ),
+    Name(
+        "the entry point vllm.general_plugins",
+        ("vllm.plugins:vllm.general_plugins",),
+        ("activation:the entry point vllm.general_plugins",),
+        "verl-npu is not activated by vLLM, only by the other ways in",
+        Form.READ,
+    ),
+    Name(
+        "LLM.llm_engine",
+        ("vllm.entrypoints.llm:LLM.llm_engine",),
+        (f"{_ENGINE}:llm_engine",),
+        _NO_SYNC,
+        Form.SET,
+    ),
+    Name(
+        "LLMEngine.model_executor",
+        ("vllm.v1.engine.llm_engine:LLMEngine.model_executor", "vllm.engine.llm_engine:LLMEngine.model_executor"),
+        (f"{_ENGINE}:model_executor",),
+        _NO_SYNC,
+        Form.SET,
+    ),
+    Name(
+        "UniProcExecutor.driver_worker",
+        (
+            "vllm.v1.executor.uniproc_executor:UniProcExecutor.driver_worker",
+            "vllm.executor.uniproc_executor:UniProcExecutor.driver_worker",
+        ),
+        (f"{_ENGINE}:driver_worker",),
+        _NO_SYNC,
+        Form.SET,
+    ),
+    Name(
+        "WorkerWrapperBase.worker",
+        (
+            "vllm.v1.worker.worker_base:WorkerWrapperBase.worker",
+            "vllm.worker.worker_base:WorkerWrapperBase.worker",
+        ),
+        (f"{_ENGINE}:worker",),
+        _NO_SYNC,
+        Form.SET,
+    ),
+    Name(
+        "load_weights of a model",
+        (f"{_QWEN}.load_weights",),
+        (f"{_ENGINE}:load_weights", f"{_PROCESSING}:load_weights"),
+        _NO_SYNC,
+        arguments=1,
+    ),
+    Name(
+        "packed_modules_mapping of a model",
+        (f"{_QWEN}.packed_modules_mapping",),
+        (f"{_COMPARISON}:packed_modules_mapping",),
+        "VERL_NPU_WEIGHT_SYNC_CHECK=engine refuses fused parameters as not comparable",
+        Form.SET,
+    ),
+    Name(
+        "Attention.impl",
+        (f"{_LAYERS}.attention.attention:Attention.impl", "vllm.attention.layer:Attention.impl"),
+        (f"{_PROCESSING}:impl",),
+        _NOT_FOUND,
+        Form.SET,
+    ),
+    Name(
+        "MLAAttention.impl",
+        (f"{_LAYERS}.attention.mla_attention:MLAAttention.impl", "vllm.attention.layer:MLAAttention.impl"),
+        (f"{_PROCESSING}:impl",),
+        _NOT_FOUND,
+        Form.SET,
+        since="0.13.0",
+    ),
+    Name(
+        "quant_method of a layer of experts",
+        (f"{_EXPERTS}.routed_experts:RoutedExperts.quant_method", f"{_EXPERTS}.layer:FusedMoE.quant_method"),
+        (f"{_PROCESSING}:quant_method",),
+        _NOT_FOUND,
+        Form.SET,
+    ),
+    *(
+        Name(
+            f"{weight} of a layer of experts",
+            (f"{_EXPERTS}.unquantized_fused_moe_method:{weight}", f"{_EXPERTS}.layer:{weight}"),
+            (f"{_PROCESSING}:{weight}", f"{_COMPARISON}:{weight}"),
+            _NOT_FOUND,
+            Form.READ,
+        )
+        for weight in ("w13_weight", "w2_weight")
+    ),
+    Name(
+        "EngineArgs.enable_sleep_mode",
+        ("vllm.engine.arg_utils:EngineArgs.enable_sleep_mode",),
+        ("features.rollout.sleep:enable_sleep_mode",),
+        "a job with expandable segments is refused, although its engine cannot sleep",
+        Form.SET,
+    ),
+    Name(
+        "VLLM_USE_V1",
+        ("vllm.envs:VLLM_USE_V1",),
+        ("ascend.variables:VLLM_USE_V1",),
+        _IGNORED,
+        Form.READ,
+        before="0.13.0",
+    ),
+    Name(
+        "VLLM_DP_SIZE",
+        ("vllm.envs:VLLM_DP_SIZE",),
+        ("ascend.variables:VLLM_DP_SIZE",),
+        _IGNORED,
+        Form.READ,
+        since="0.9.1",
+    ),
+)
+"""Releases are vLLM's."""
