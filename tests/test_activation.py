@@ -13,6 +13,7 @@ import pytest
 from .interpreter import SHOW, Interpreter
 
 FEATURES = {"device", "host_copies", "attention", "fused_ops", "rollout", "weight_sync", "megatron", "fleet"}
+FEATURES |= {"micro_batches"}
 
 
 @pytest.fixture

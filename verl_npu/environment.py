@@ -24,6 +24,7 @@ __all__ = [
     "RAY_HOOK",
     "STRICT",
     "SWITCH",
+    "TOKEN_BUDGET",
     "UPSTREAMS",
     "VARIABLES",
     "VENVS",
@@ -71,6 +72,11 @@ PLACEMENT_TIMEOUT = Number(
     default="120",
     least=1e-3,
     most=1e9,
+)
+TOKEN_BUDGET = Flag(
+    "VERL_NPU_TOKEN_BUDGET",
+    "1: no micro-batch of a dynamic batch holds more tokens than its max_token_len_per_gpu allows; see "
+    "docs/micro-batches.md",
 )
 WEIGHT_SYNC_TIMEOUT = Number(
     "VERL_NPU_WEIGHT_SYNC_TIMEOUT",

@@ -24,6 +24,7 @@ __all__ = [
     "HiddenDeviceError",
     "LockError",
     "MetadataError",
+    "MicroBatchError",
     "MindSpeedImportError",
     "NoFlashAttentionError",
     "OverrideError",
@@ -151,6 +152,10 @@ class HiddenDeviceError(VerlNpuError):
 
 class FleetError(VerlNpuError):
     """The processes of a job differ in what is patched, or have settings with which the job cannot run."""
+
+
+class MicroBatchError(VerlNpuError):
+    """The sequences of a rank cannot be split into micro-batches that keep their token budget."""
 
 
 class RewriteError(VerlNpuError):

@@ -10,6 +10,7 @@ from . import environment, manifest, process, reporting
 from .features import make_registry
 from .features.fleet import fleet, forwarding
 from .features.fleet.publication import publish
+from .features.micro_batches import effect, micro_batches
 from .manifest import Activity
 from .registry.apply.engine import Registry
 from .registry.apply.ledger import LIVE
@@ -40,6 +41,7 @@ class Session:
             if self._registry.states().get(fleet.name) in LIVE:
                 forwarding.install_hook()
             self._summarise()
+            effect.warn_if_none(self._registry.states().get(micro_batches.name))
 
     def end(self) -> None:
         """Take back every patch. Repeating it does nothing."""

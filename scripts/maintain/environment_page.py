@@ -38,6 +38,7 @@ CHINESE = {
     "VERL_NPU_FORCE": "上游已漂移也照样应用的特性；此后每份摘要都标明 TAINTED",
     "VERL_NPU_MANIFEST_DIR": "一个目录，每个进程把自己做了什么以 JSON 写入其中",
     "VERL_NPU_PLACEMENT_TIMEOUT": "Ray 安置作业最多可用的时间，超过即报错",
+    "VERL_NPU_TOKEN_BUDGET": "为 1 时，动态批次的微批次不超过 max_token_len_per_gpu；见 docs/micro-batches.zh-CN.md",
     "VERL_NPU_WEIGHT_SYNC_TIMEOUT": "权重同步中一个 rank 等待其他 rank 的时间，超过后报出缺少的 rank",
     "VERL_NPU_WEIGHT_SYNC_CHECK": "权重同步除名称、形状和 dtype 外还比较什么；engine 会读回引擎的参数（慢）",
     "VERL_NPU_WEIGHT_SYNC_BUCKET_MB": "权重同步一条消息的大小；每个传输权重的 rank 保留两条",

@@ -34,6 +34,7 @@ def test_the_real_job_trains_and_all_processes_agree(pin: str, smoke: Smoke, tmp
         "attention": {"applied"},
         "fused_ops": {"applied"},
         "host_copies": {"native"},
+        "micro_batches": {"applied"},
         "rollout": {"applied"},
         # The wheel has no recipes, and the virtual rollout no vLLM model to prepare.
         "weight_sync": {"pending"},

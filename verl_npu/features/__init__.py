@@ -21,10 +21,11 @@ def load() -> Sequence[Feature]:
     from .fused_ops import fused_ops
     from .host_copies import host_copies
     from .megatron import megatron
+    from .micro_batches import micro_batches
     from .rollout import rollout
     from .weight_sync import weight_sync
 
-    return (device, host_copies, attention, fused_ops, rollout, weight_sync, megatron, fleet)
+    return (device, host_copies, attention, fused_ops, micro_batches, rollout, weight_sync, megatron, fleet)
 
 
 def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], None]) -> Registry:

@@ -1,0 +1,40 @@
+"""Lengths of the sequences of one rank, in tokens, as RL has them; each with the budget of a micro-batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+__all__ = ["MIXES", "first_fit_decreasing", "work"]
+
+Mix = tuple[Callable[[random.Random], list[int]], int]
+
+MIXES: dict[str, Mix] = {
+    "uniform": (lambda chance: [chance.randint(512, 8192) for _ in range(64)], 20480),
+    "log-normal": (lambda chance: [min(24576, int(chance.lognormvariate(7.75, 0.8)) + 1) for _ in range(128)], 24576),
+    "bimodal": (
+        lambda chance: [
+            chance.randint(19000, 21000) if chance.random() < 0.2 else chance.randint(500, 1500) for _ in range(128)
+        ],
+        24576,
+    ),
+    "long": (lambda chance: [chance.randint(7000, 8192) for _ in range(128)], 8192 * 3),
+}
+
+
+def first_fit_decreasing(lengths: list[int], budget: int) -> int:
+    """Return how many bins first-fit-decreasing needs; written as its definition says, for comparison."""
+    held: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        for number, tokens in enumerate(held):
+            if tokens + length <= budget:
+                held[number] += length
+                break
+        else:
+            held.append(length)
+    return len(held)
+
+
+def work(lengths: list[int]) -> list[int]:
+    """Return what upstream balances from v0.6.1 on: the operations of a model of 7B parameters, in its unit."""
+    return [24576 * length + length**2 for length in lengths]

@@ -1,0 +1,76 @@
+"""Upstream's module with our patches in it: that of the installed verl, and those of the other revisions by path."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from verl_npu.features.micro_batches import budget
+
+__all__ = ["REVISIONS", "load", "nested", "padded", "patched", "tokens"]
+
+FOLDER = Path(os.environ.get("VERL_NPU_UPSTREAMS", "nowhere"))
+PATH = "verl/utils/seqlen_balancing.py"
+REVISIONS = ["installed", *sorted(path.name for path in FOLDER.glob("verl-*") if (path / PATH).is_file())]
+
+
+def load(revision: str) -> ModuleType:
+    """Upstream's module at a revision, as it is; what it imports is the installed verl's."""
+    if revision == "installed":
+        from verl.utils import seqlen_balancing
+
+        path = str(seqlen_balancing.__file__)
+    else:
+        path = str(FOLDER / revision / PATH)
+    specification = importlib.util.spec_from_file_location(f"seqlen_balancing_of_{revision}", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def patched(revision: str) -> ModuleType:
+    """Upstream's module at a revision with our patches."""
+    module: Any = load(revision)
+    for name, patch in {
+        "rearrange_micro_batches": budget.keep_token_budget,
+        "roundup_divisible": budget.agree_on_a_number,
+        "get_seqlen_balanced_partitions": budget.split_within_budget,
+    }.items():
+        setattr(module, name, functools.partial(patch, getattr(module, name)))
+    return module
+
+
+def padded(lengths: list[int], width: int = 0) -> Any:
+    """A batch of padded sequences; each position of `input_ids` holds the number of its sequence."""
+    import torch
+    from tensordict import TensorDict
+
+    width = width or max(lengths)
+    mask = (torch.arange(width)[None] < torch.tensor(lengths)[:, None]).long()
+    return TensorDict(
+        {"input_ids": torch.arange(len(lengths))[:, None].expand(-1, width).clone(), "attention_mask": mask},
+        batch_size=[len(lengths)],
+    )
+
+
+def nested(lengths: list[int]) -> Any:
+    """The same batch without padding, as upstream's model engines have it."""
+    import torch
+    from tensordict import TensorDict
+
+    sequences = [torch.full((length,), index) for index, length in enumerate(lengths)]
+    return TensorDict(
+        {"input_ids": torch.nested.as_nested_tensor(sequences, layout=torch.jagged)}, batch_size=[len(lengths)]
+    )
+
+
+def tokens(micro_batch: Any) -> int:
+    """How many tokens a micro-batch holds."""
+    ids = micro_batch["input_ids"]
+    return int(ids.values().numel() if ids.is_nested else micro_batch["attention_mask"].sum())
