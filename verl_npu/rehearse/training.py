@@ -27,6 +27,8 @@ _NOT_OURS = re.compile(
     r"|.*_proxy$|.*_PROXY$|HF_ENDPOINT$|PYTHONPATH$|BASH_ENV$|PATH$|HOME$|GLOO_|WANDB_|SWANLAB_"
 )
 """Variables of a script that name interfaces, addresses, libraries and devices of the cluster."""
+_PROCESSORS = Path("/sys/devices/system")
+"""Where programs look for the machine's processors: vLLM's build for CPUs ends if it finds none."""
 _PROCESSES = 4096
 _CONVERSION_SECONDS = 300.0
 
@@ -138,7 +140,7 @@ def _sandbox(tree: Path, folder: Path, variables: Mapping[str, str], reads: Sequ
     temporary.mkdir(parents=True, exist_ok=True)
     seen = (*(path.resolve() for path in reads), *importable(tree), *_sources(variables, tree))
     return Sandbox(
-        read_only=(*seen, device_cache()),
+        read_only=(*seen, device_cache(), *([_PROCESSORS] if _PROCESSORS.is_dir() else [])),
         tree=tree,
         writable={Path("/tmp"): temporary, folder: folder},
         folders=(Path(variables["HOME"]),),

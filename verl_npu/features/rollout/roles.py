@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from ...registry.source.probe import Defines, Mentions
+from ...registry.source.probe import AllOf, Defines, Mentions
 from .feature import rollout
 
 __all__: list[str] = []
 
 _ADD = "recipe.r1_ascend.main_ppo:TaskRunner.add_actor_rollout_worker"
+_POOLS = "verl.trainer.main_ppo:TaskRunner.init_resource_pool_mgr"
 _POOL = "global_pool"
 
 Result = TypeVar("Result")
@@ -24,17 +25,16 @@ class Runner(Protocol):
 
 
 @rollout.wrap(
-    _ADD,
+    _POOLS,
     why="The recipe r1_ascend, for DeepSeek-V3 on NPUs, ends with KeyError: <Role.ActorRollout: 2> before any model "
     "is built: since upstream's trainer has its pools set role by role, the recipe's own method sets none.",
     how="A role with a worker and no pool is put into upstream's one pool, as its other roles are.",
     link="none: nobody seems to have reported it",
     retired_by=Mentions(_ADD, "mapping"),
-    requires=Defines(_ADD),
+    requires=AllOf(Defines(_ADD), Defines(_POOLS)),
 )
 def give_the_recipes_actor_a_pool(original: Callable[..., Result], runner: Runner, config: object) -> Result:
-    """Add the worker, and its pool."""
-    added = original(runner, config)
+    """Make the pools, after each role has one."""
     for role in runner.role_worker_mapping:
         runner.mapping.setdefault(role, _POOL)
-    return added
+    return original(runner, config)
