@@ -2,6 +2,7 @@
 # row: GRPO | DeepSeek-V3-671B | Megatron | vLLM
 # pin: ccd7d934
 # from: recipe/r1_ascend/run_deepseekv3_671b_grpo_megatron_npu.sh, ray_start_grpo_npu.sh
+# MindSpeed f6688, as the recipe's image has it: later ones end at use_fused_rotary_pos_emb without its type.
 set -euo pipefail
 MODEL=${MODEL:-$HOME/models/DeepSeek-V3-hf}
 NODES=${NODES:-16}
