@@ -108,10 +108,18 @@ def rehearse(made: Plan, request: Request, progress: Callable[[int, Mapping[str,
 
 
 def _follows(change: Change, changes: Sequence[Change], composition: Composition) -> bool:
-    """Whether a key is an interpolation of one that is set to the same value."""
-    text = composition.raw.get(change.key, "")
-    referred = set(re.findall(r"[A-Za-z_][\w.]+", text)) if text else set()
-    return any(other.key in referred and other.after == change.after for other in changes)
+    """Whether a key is an interpolation of one that is set to the same value, or lies in a section that is one.
+
+    Setting a key of such a section would give the section up: it would have this key and no other.
+    """
+    parts = change.key.split(".")
+    for length in range(len(parts), 0, -1):
+        text = composition.raw.get(".".join(parts[:length]), "")
+        below = "".join(f".{part}" for part in parts[length:])
+        referred = {name + below for name in re.findall(r"[A-Za-z_][\w.]+", text)}
+        if any(other.key in referred and other.after == change.after for other in changes):
+            return True
+    return False
 
 
 def _options(trainer: Trainer, composition: Composition) -> list[str]:
