@@ -9,6 +9,17 @@ from __future__ import annotations
 
 # Each module adds its patches to the feature.
 from .feature import megatron
-from .patches import bridges, checkpoints, engines, heads, kernels, mindspeed, routing, workers
+from .patches import bridges, checkpoints, engines, heads, kernels, mindspeed, routing, states, workers
 
-__all__ = ["bridges", "checkpoints", "engines", "heads", "kernels", "megatron", "mindspeed", "routing", "workers"]
+__all__ = [
+    "bridges",
+    "checkpoints",
+    "engines",
+    "heads",
+    "kernels",
+    "megatron",
+    "mindspeed",
+    "routing",
+    "states",
+    "workers",
+]
