@@ -70,6 +70,7 @@ def expose() -> None:
     hooks.add_hook("verl.utils.distributed", _offer_group)
     hooks.add_hook("verl.checkpoint_engine", _offer_checkpoint_engine)
     hooks.add_hook("torchvision.extension", _declare_vision)
+    hooks.add_hook("mindspeed.op_builder.builder", _offer_mindspeeds_operators)
     for workers in ("verl.workers.fsdp_workers", "verl.workers.megatron_workers"):
         hooks.add_hook(workers, _offer_in_vllms_place)
 
@@ -116,6 +117,13 @@ def _offer_checkpoint_engine(module: ModuleType) -> None:
     from .rollout.transfer import offer_checkpoint_engine
 
     offer_checkpoint_engine(module)
+
+
+def _offer_mindspeeds_operators(module: ModuleType) -> None:
+    """Compute what MindSpeed would compile."""
+    from .mindspeed import offer_operators
+
+    offer_operators(module)
 
 
 def _declare_vision(module: ModuleType) -> None:
