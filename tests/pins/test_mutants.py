@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import random
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -49,7 +51,8 @@ def pin(sources: Callable[[str, str], list[Path]]) -> Callable[[str], Pin]:
 
 
 def share(mutants: list[Mutant]) -> list[Mutant]:
-    return mutants[::SHARE]
+    # Not each sixth: mutants of a target come in the order of their kinds.
+    return random.Random(0).sample(mutants, math.ceil(len(mutants) / SHARE))
 
 
 @pins

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from ...registry.source.probe import AllOf, Defines, Mentions
+from ...registry.source.probe import Defines, Never
 from .feature import rollout
 
 __all__: list[str] = []
 
-_ADD = "recipe.r1_ascend.main_ppo:TaskRunner.add_actor_rollout_worker"
 _POOLS = "verl.trainer.main_ppo:TaskRunner.init_resource_pool_mgr"
 _POOL = "global_pool"
 
@@ -30,8 +29,8 @@ class Runner(Protocol):
     "is built: since upstream's trainer has its pools set role by role, the recipe's own method sets none.",
     how="A role with a worker and no pool is put into upstream's one pool, as its other roles are.",
     link="none: nobody seems to have reported it",
-    retired_by=Mentions(_ADD, "mapping"),
-    requires=AllOf(Defines(_ADD), Defines(_POOLS)),
+    retired_by=Never("the recipe was removed without it"),
+    requires=Defines(_POOLS),
 )
 def give_the_recipes_actor_a_pool(original: Callable[..., Result], runner: Runner, config: object) -> Result:
     """Make the pools, after each role has one."""
