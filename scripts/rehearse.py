@@ -83,6 +83,11 @@ def pin_for(named: str, checkout: pins.Checkout | None, words: list[str]) -> pin
     return pins.find(pins.DEFAULT)
 
 
+def speaks_of_megatron(text: str) -> bool:
+    """Return whether a script says that it trains on Megatron."""
+    return re.search("megatron|mindspeed", text, re.IGNORECASE) is not None
+
+
 def _packages(pin: pins.Pin, words: list[str]) -> tuple[str, ...]:
     """Megatron, if a script of the command line speaks of it. MindSpeed comes from where VERL_NPU_MINDSPEED says."""
     texts = [Path(word).read_text(errors="replace") for word in words if Path(word).is_file()]
@@ -92,7 +97,7 @@ def _packages(pin: pins.Pin, words: list[str]) -> tuple[str, ...]:
     megatron += _OF_MINDSPEED if core == _LATER else ()
     # Its compiled part is for CUDA and does not load; what processors of images need of it is Python.
     images = (f"torchvision=={_VISION[pin.torch]}", "qwen-vl-utils==0.0.14", "av==16.0.1")
-    return (megatron if "megatron" in words or "mindspeed" in words else ()) + (
+    return (megatron if speaks_of_megatron(words) else ()) + (
         images if re.search(r"[-_]vl\b|[-_]vl[-_]|\dvl|qwen3[._]5|geo3k", words) else ()
     )
 

@@ -38,10 +38,11 @@ class Session:
                 atexit.register(self._write)
         self._registry.activate()
         if not process.is_ray_worker():
-            if self._registry.states().get(fleet.name) in LIVE:
+            states = self._registry.states()
+            if states.get(fleet.name) in LIVE:
                 forwarding.install_hook()
             self._summarise()
-            effect.warn_if_none(self._registry.states().get(micro_batches.name))
+            effect.warn_if_none(states.get(micro_batches.name))
 
     def end(self) -> None:
         """Take back every patch. Repeating it does nothing."""

@@ -26,6 +26,7 @@ from threading import Lock
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import replaced
+from rehearse import speaks_of_megatron
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
@@ -103,7 +104,7 @@ def rehearse(case: Case, trees: Path, environments: Path, output: Path) -> dict[
     mindspeed = environments / case.revision / "mindspeed"
     variables = os.environ | case.variables | {"PYTHONPATH": str(PROJECT)}
     # Later revisions import MindSpeed in each process where it is installed, which takes a minute.
-    if mindspeed.exists() and re.search("megatron|mindspeed", script.read_text(errors="replace"), re.IGNORECASE):
+    if mindspeed.exists() and speaks_of_megatron(script.read_text(errors="replace")):
         variables["VERL_NPU_MINDSPEED"] = str(mindspeed.resolve())
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     try:

@@ -18,12 +18,12 @@ from pathlib import Path
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from harness.recipe import RECIPES
 from maintain.section import replaced
 
 __all__ = ["BEGIN", "END", "PAGES", "RECIPES", "RESULTS", "Recipe", "read", "recipes", "render"]
 
 PROJECT = Path(__file__).resolve().parents[2]
-RECIPES = PROJECT / "scripts" / "recipes"
 RESULTS = RECIPES / "rehearsed.json"
 PAGES = {"en": PROJECT / "docs" / "recipes.md", "zh": PROJECT / "docs" / "recipes.zh-CN.md"}
 BEGIN, END = "<!-- recipes: made by scripts/maintain/recipes_page.py -->", "<!-- end of recipes -->"

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from .settings import Settings
 
-__all__ = ["ENGINES", "Choice", "chosen_engine"]
+__all__ = ["ENGINES", "Choice", "chosen_engine", "may_sleep"]
 
 ENGINES = ("auto", "vllm", "virtual")
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -24,7 +24,7 @@ class Choice:
     """What takes the place of the script's; empty if nothing does."""
     note: str
     awake: bool
-    """It cannot be built so that it could sleep."""
+    """It has no sleep mode, and must be built without one."""
 
 
 def _installed(package: str) -> str:
@@ -44,21 +44,21 @@ def chosen_engine(
     found = installed("vllm")
     # vLLM's build for CPUs cannot sleep. If it shares NPUs with the trainer, that is part of every step.
     awake = "cpu" in found
-    vllm = f"the rollout engine is vLLM's, as installed here{', and never sleeps' if awake else ''}"
-    if asked == "vllm":
-        return Choice("" if own == "vllm" else "vllm", f"{vllm} (not {own})" if own != "vllm" else vllm, awake)
+    vllm = f"the rollout engine is vLLM's, as installed here{', without its sleep mode' if awake else ''}"
     instead = f"the rollout engine is transformers' generate; the script's is {own}"
+    if asked == "vllm" and own != "vllm":
+        return Choice("vllm", f"{vllm}; the script's is {own}", awake)
+    if asked == "vllm":
+        return Choice("", vllm, awake)
     if asked == "virtual" or own != "vllm" or not found:
         return Choice("virtual", instead, False)
-    if awake and _sleeps(settings) and not alone:
-        return Choice(
-            "virtual", f"{instead}, and vLLM {found}, which is installed, cannot sleep as the script asks", False
-        )
+    if awake and may_sleep(settings) and not alone:
+        said = f"{instead}, and vLLM {found}, which is installed, cannot sleep as the script asks"
+        return Choice("virtual", said, False)
     return Choice("", vllm, awake)
 
 
-def _sleeps(settings: Settings) -> bool:
-    """Whether vLLM is built so that it can give its memory back; upstream does so unless it is told not to."""
-    keys = (f"{_ROLLOUT}.enable_sleep_mode", f"{_ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode")
-    told_not_to = any(key in settings and not settings.truth(key) for key in keys)
-    return settings.truth(f"{_ROLLOUT}.free_cache_engine") and not told_not_to
+def may_sleep(settings: Settings) -> bool:
+    """Return whether the settings let vLLM be built so that it can give its memory back between steps."""
+    asked = [settings.get(key) for key in settings.matching(r"actor_rollout_ref\.rollout\..*enable_sleep_mode")]
+    return settings.truth(f"{_ROLLOUT}.free_cache_engine") and False not in asked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 pytest.importorskip("verl")
 
+from ...virtual.processes import free_port
 from .upstream import REVISIONS, padded, patched, tokens
 
 pytestmark = pytest.mark.upstream
@@ -70,10 +70,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, 
     """What each rank found at each revision in each case."""
     folder = tmp_path_factory.mktemp("ranks")
     multiprocessing = pytest.importorskip("torch.multiprocessing")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    multiprocessing.spawn(worker, (port, str(folder)), nprocs=2)
+    multiprocessing.spawn(worker, (free_port(), str(folder)), nprocs=2)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 

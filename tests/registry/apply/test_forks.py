@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -55,22 +56,28 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def in_child(answer: Callable[[], object]) -> object:
-    """What `answer` returns in a fork of this process; fails if it hangs."""
+    """What `answer` returns in a fork of this process; fails if it hangs, or ends without an answer."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, json.dumps(answer()).encode())
+        # An exception would end this thread, which is the child's last one, without a word.
+        try:
+            said = json.dumps(answer())
+        except BaseException:
+            said = json.dumps(traceback.format_exc())
+        os.write(writing, said.encode())
         os._exit(0)
     os.close(writing)
     try:
         ready, _, _ = select.select([reading], [], [], 20)
         assert ready, "the child hangs"
-        return json.loads(os.read(reading, 1 << 16))
+        said = os.read(reading, 1 << 16).decode()
     finally:
         os.close(reading)
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+    return json.loads(said) if said else f"the child ended with {os.waitstatus_to_exitcode(status)}"
 
 
 def seen(registry: Registry, package, reported: list[str]) -> dict[str, object]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
+
+from ..processes import free_port
 
 pytestmark = pytest.mark.virtual
 
@@ -55,11 +56,8 @@ def package(tmp_path: Path) -> Path:
 def test_ranks_meet_and_move_bytes_without_vllm(python, package: Path, tmp_path: Path) -> None:
     program = tmp_path / "move.py"
     program.write_text(MOVE)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     run = f"runpy.run_path('{program}', run_name='__main__')"
-    words = f"import runpy, sys; sys.argv[1:] = ['{port}', '{tmp_path}']; {run}"
+    words = f"import runpy, sys; sys.argv[1:] = ['{free_port()}', '{tmp_path}']; {run}"
     done = python(words, PYTHONPATH=str(package))
     assert done.returncode == 0, done.stderr
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]

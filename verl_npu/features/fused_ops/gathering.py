@@ -28,7 +28,7 @@ def with_output_layer(original: Callable[..., Result], model: object, *args: obj
 
 
 def with_positions(original: Callable[..., Result], model: object, *args: object, **kwargs: object) -> Result:
-    """Compute position embeddings of images while FSDP2 has their table gathered, which says on which device."""
+    """Compute position embeddings of images while FSDP2 has their table gathered: indices are made on its device."""
     return _gathered("pos_embed", original, model, *args, **kwargs)
 
 
@@ -56,8 +56,8 @@ for _model in ("dense_common", "glm4v", "qwen2_vl", "qwen3_vl", "qwen3_5"):
         with_output_layer,
         why="With strategy=fsdp2 and use_fused_kernels=True the first log-probabilities end with RuntimeError: "
         "aten.mm.default got mixed torch.Tensor and DTensor, because the weights of the output layer are read without "
-        "the layer being called. Where upstream gathers them by full_tensor() instead, each rank keeps a part of its "
-        "own gradient: what the other ranks add to it is lost, without an error.",
+        "the layer being called. In models for which upstream gathers them by full_tensor(), each rank keeps part of "
+        "its own gradient: what the other ranks add to it is lost, without an error.",
         how="FSDP2 gathers the output layer before the forward pass, and sums its gradients as those of all others.",
         requires=AllOf(_WRAPPED, Defines(_target)),
         retired_by=Mentions(_target, "unshard"),

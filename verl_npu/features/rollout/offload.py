@@ -10,7 +10,9 @@ from .feature import rollout
 
 __all__: list[str] = []
 
-_WORKER = "verl.workers.engine_workers:ActorRolloutRefWorker.{}"
+_UPDATE = "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights"
+_WAKE = "verl.workers.engine_workers:ActorRolloutRefWorker.wake_up"
+_LINK = "https://github.com/verl-project/verl/pull/5604"
 _WHY = (
     "With use_legacy_worker_impl=disable and param_offload=False the first log-probabilities end with AssertionError: "
     "Expects tensor to be on the compute device npu:0, was on cpu. After each hand-over upstream moves the trainer's "
@@ -38,14 +40,12 @@ class Worker(Protocol):
 
 
 @rollout.wrap(
-    _WORKER.format("update_weights"),
+    _UPDATE,
     why=_WHY,
     how=_HOW,
-    link="https://github.com/verl-project/verl/pull/5604",
-    retired_by=Mentions(_WORKER.format("update_weights"), "is_param_offload_enabled"),
-    requires=AllOf(
-        Defines(_WORKER.format("update_weights")), Mentions(_WORKER.format("update_weights"), "aggressive_empty_cache")
-    ),
+    link=_LINK,
+    retired_by=Mentions(_UPDATE, "is_param_offload_enabled"),
+    requires=AllOf(Defines(_UPDATE), Mentions(_UPDATE, "aggressive_empty_cache")),
 )
 async def keep_weights_that_are_not_offloaded(
     original: Callable[..., Awaitable[Result]], worker: Worker, *args: object, **kwargs: object
@@ -55,12 +55,12 @@ async def keep_weights_that_are_not_offloaded(
 
 
 @rollout.wrap(
-    _WORKER.format("wake_up"),
+    _WAKE,
     why=_WHY,
     how=_HOW,
-    link="https://github.com/verl-project/verl/pull/5604",
-    retired_by=Mentions(_WORKER.format("wake_up"), "is_param_offload_enabled"),
-    requires=Mentions(_WORKER.format("wake_up"), "aggressive_empty_cache"),
+    link=_LINK,
+    retired_by=Mentions(_WAKE, "is_param_offload_enabled"),
+    requires=Mentions(_WAKE, "aggressive_empty_cache"),
 )
 async def keep_weights_that_are_not_offloaded_on_waking(
     original: Callable[..., Awaitable[Result]], worker: Worker, *args: object, **kwargs: object

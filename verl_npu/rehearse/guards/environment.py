@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ..engine import may_sleep
 from .base import Finding, Script
 
 __all__ = ["exports", "segments"]
@@ -45,12 +46,10 @@ def segments(script: Script) -> Iterator[Finding]:
     """Warn of expandable segments beside vLLM's sleep mode; whether the engine sleeps, the running job decides."""
     setting = script.trainer.exports.get(_ALLOCATOR, "")
     settings = script.settings
-    asked = [settings.get(key) for key in settings.matching(r"actor_rollout_ref\.rollout\..*enable_sleep_mode")]
     if (
         "expandable_segments:True" in setting
         and settings.text("actor_rollout_ref.rollout.name") == "vllm"
-        and settings.truth("actor_rollout_ref.rollout.free_cache_engine")
-        and False not in asked
+        and may_sleep(settings)
     ):
         yield Finding(
             "allocator",

@@ -47,7 +47,7 @@ def empty(script: Script) -> Iterator[Finding]:
 
 
 def engine(script: Script) -> Iterator[Finding]:
-    """Refuse a script that names no rollout engine where the revision's own configuration names none."""
+    """Refuse a script that names no rollout engine if the configuration of its revision names none either."""
     if script.settings.text(_ENGINE) == "???":
         yield Finding(
             "rollout engine",

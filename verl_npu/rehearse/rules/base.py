@@ -35,7 +35,7 @@ class Scene:
     """The rollout engine that runs; empty: the script's own."""
     torchrun: bool
     awake: bool = False
-    """The rollout engine cannot sleep."""
+    """The rollout engine has no sleep mode."""
 
 
 @dataclass(frozen=True, slots=True)

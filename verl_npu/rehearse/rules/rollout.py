@@ -11,7 +11,7 @@ __all__ = ["BUCKETS", "ENGINE", "SLEEP", "TENSORS"]
 
 _MEGABYTES = 64
 _ROLLOUT = "actor_rollout_ref.rollout"
-_NAMES = ("actor_rollout_ref.rollout.name", "reward.reward_model.rollout.name", "reward_model.rollout.name")
+_NAMES = (f"{_ROLLOUT}.name", "reward.reward_model.rollout.name", "reward_model.rollout.name")
 
 
 def _engine(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -34,14 +32,13 @@ class Layer(torch.nn.Module):
 
 
 @pytest.fixture
-def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def patched(monkeypatch: pytest.MonkeyPatch) -> None:
     original = MindSpeeds.state_dict
 
     def state_dict(module, *args, **kwargs):  # type: ignore[no-untyped-def]
         return collect_a_modules_own_state_only(original, module, *args, **kwargs)
 
     monkeypatch.setattr(MindSpeeds, "state_dict", state_dict)
-    return
 
 
 NORM = {"input_layernorm.weight", "input_layernorm.bias"}

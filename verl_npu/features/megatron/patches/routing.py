@@ -19,7 +19,7 @@ _COUNT = "verl.utils.megatron.router_replay_utils:get_moe_num_layers_to_build"
     why="The first log-probabilities of a Megatron actor end with TypeError: get_transformer_layer_offset() got an "
     "unexpected keyword argument 'vp_stage', dense models included: Megatron 0.12.1, which the guide for Ascend "
     "names, has no such argument.",
-    how="Where Megatron's function lacks an argument, it is called without it, as later revisions of verl do.",
+    how="If Megatron's function lacks an argument, it is called without it, as later revisions of verl do.",
     link="https://github.com/verl-project/verl/pull/5580",
     retired_by=Mentions(_COUNT, "signature"),
     requires=Defines(_COUNT),
