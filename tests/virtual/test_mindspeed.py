@@ -8,7 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from verl_npu.virtual.mindspeed import offer_operators, rotary_position_embedding  # noqa: E402  # after torch
+from verl_npu.virtual.mindspeed import (  # noqa: E402  # after torch
+    adamw_step,
+    add_grouped_product,
+    grouped_product,
+    grouped_product_backward,
+    offer_operators,
+    rotary_position_embedding,
+)
 
 SHAPE = (3, 2, 4, 8)
 """Positions, batch, heads, width."""
@@ -52,10 +59,62 @@ def test_what_the_compiled_one_refuses_is_refused(given: tuple[object, ...], sai
         rotary_position_embedding(*given)  # type: ignore[arg-type]
 
 
+ENDS, COUNTS = [2, 2, 5], [2, 0, 3]
+"""Groups of five rows; the second expert gets none."""
+
+
+@pytest.fixture
+def experts() -> tuple[torch.Tensor, torch.Tensor]:
+    """Five rows, and the weights of three experts."""
+    made = torch.Generator().manual_seed(0)
+    return torch.randn(5, 4, generator=made), torch.randn(3, 4, 6, generator=made)
+
+
+def of_each(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part @ matrix for part, matrix in zip(x.split(COUNTS), weight, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("groups", "kind"), [(ENDS, 0), (torch.tensor(ENDS), 0), (torch.tensor(COUNTS), 1)], ids=["list", "ends", "counts"]
+)
+def test_rows_meet_the_weights_of_their_expert_and_so_do_gradients(groups: object, kind: int, experts) -> None:
+    x, weight = (given.requires_grad_() for given in experts)
+    expected = of_each(x, weight)
+    grad = torch.arange(30.0).reshape(5, 6)
+    expected.backward(grad)
+    with torch.no_grad():
+        (found,) = grouped_product([x], [weight], [], groups, 0, kind)  # type: ignore[arg-type]
+        (to_x,), (to_weight,), none = grouped_product_backward([grad], [x], [weight], groups, kind)  # type: ignore[arg-type]
+    torch.testing.assert_close([found, to_x, to_weight], [expected, x.grad, weight.grad])
+    assert none == []
+
+
+def test_gradients_of_experts_add_up_in_place(experts) -> None:
+    x, weight = experts
+    grad, total = torch.ones(5, 6), torch.ones(3, 4, 6)
+    add_grouped_product(x, grad, torch.tensor(ENDS), total)
+    _, (to_weight,), _ = grouped_product_backward([grad], [x], [weight], ENDS, 0)
+    torch.testing.assert_close(total, 1 + to_weight)
+
+
+@pytest.mark.parametrize(("amsgrad", "maximize"), [(False, False), (True, False), (False, True)])
+def test_a_step_of_the_swapped_optimizer_is_pytorchs(amsgrad: bool, maximize: bool) -> None:
+    settings = {"lr": 0.1, "betas": (0.8, 0.9), "weight_decay": 0.2, "eps": 1e-3}
+    theirs = torch.nn.Parameter(torch.linspace(-1, 1, 7))
+    optimizer = torch.optim.AdamW([theirs], amsgrad=amsgrad, maximize=maximize, **settings)
+    ours, states = theirs.detach().clone(), [torch.zeros(7) for _ in range(3)]
+    for step in (1, 2, 3):
+        grad = torch.linspace(2, -1, 7) / step
+        theirs.grad = grad.clone()
+        optimizer.step()
+        adamw_step(ours, grad, *states, torch.tensor(step), 0.1, 0.8, 0.9, 0.2, 1e-3, amsgrad, maximize)
+    torch.testing.assert_close(ours, theirs.detach())
+
+
 def test_mindspeed_takes_it_for_compiled_and_keeps_what_is() -> None:
     builder = ModuleType("mindspeed.op_builder.builder")
-    builder.MindSpeedOpBuilder = SimpleNamespace(_loaded_ops={"other": 1})  # type: ignore[attr-defined]
+    builder.MindSpeedOpBuilder = SimpleNamespace(_loaded_ops={"grouped_matmul": 1})  # type: ignore[attr-defined]
     offer_operators(builder)
     loaded = builder.MindSpeedOpBuilder._loaded_ops
     assert loaded["npu_rotary_position_embedding"].npu_rotary_position_embedding is rotary_position_embedding
-    assert loaded["other"] == 1
+    assert loaded["grouped_matmul"] == 1

@@ -1,19 +1,33 @@
-"""The operators that MindSpeed compiles by itself against a CANN, computed on virtual NPUs without one.
+"""The operators that MindSpeed compiles by itself against a CANN or ATB, computed on virtual NPUs without one.
 
-Until MindSpeed 2.2.0 its fused rotary embedding is such an operator (ops/csrc/cann/npu_rotary_position_embedding.cpp);
-later ones call torch_npu's.
+They are the grouped products of experts (ops/csrc/cann/gmm.cpp and ops/csrc/atb/groupmatmul_add.cpp), the step of the
+swapped optimizer (ops/csrc/cann/npu_apply_fused_adamw_v2.cpp) and, until MindSpeed 2.2.0, the fused rotary embedding
+(ops/csrc/cann/npu_rotary_position_embedding.cpp); later ones call torch_npu's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from types import ModuleType, SimpleNamespace
+from typing import TypeAlias
 
 import torch
 
-__all__ = ["offer_operators", "rotary_position_embedding"]
+from .operators.grouped import npu_grouped_matmul, npu_grouped_matmul_add_
 
-_NAME = "npu_rotary_position_embedding"
+__all__ = [
+    "adamw_step",
+    "add_grouped_product",
+    "grouped_product",
+    "grouped_product_backward",
+    "offer_operators",
+    "rotary_position_embedding",
+]
+
+Groups: TypeAlias = "torch.Tensor | Sequence[int] | None"
+Tensors: TypeAlias = Sequence[torch.Tensor]
+
 _DIMENSIONS = 4
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -25,8 +39,89 @@ class _Rotation(IntEnum):
 
 def offer_operators(builder: ModuleType) -> None:
     """Enter them into `mindspeed.op_builder.builder` as if they had been compiled."""
-    operators = SimpleNamespace(**{_NAME: rotary_position_embedding})
-    builder.MindSpeedOpBuilder._loaded_ops.setdefault(_NAME, operators)
+    grouped: dict[str, Callable[..., object]] = {
+        "npu_gmm": grouped_product,
+        "npu_gmm_backward": grouped_product_backward,
+        "npu_gmm_backward_fusion": _grouped_product_backward_of_x,
+    }
+    libraries: dict[str, dict[str, Callable[..., object]]] = {
+        "grouped_matmul": grouped,
+        "grouped_matmul_v2": grouped,
+        "npu_groupmatmul_add_fp32": {"npu_groupmatmul_add_fp32": add_grouped_product},
+        "npu_apply_fused_adamw_v2": {"npu_apply_fused_adamw_v2": adamw_step},
+        "npu_rotary_position_embedding": {"npu_rotary_position_embedding": rotary_position_embedding},
+    }
+    for name, functions in libraries.items():
+        builder.MindSpeedOpBuilder._loaded_ops.setdefault(name, SimpleNamespace(**functions))
+
+
+def grouped_product(
+    x: Tensors, weight: Tensors, bias: Tensors, group_list: Groups, group_type: int | None, group_list_type: int | None
+) -> list[torch.Tensor]:
+    """x[0] [M,K], weight[0] [E,K,N], groups of rows of x -> [[M,N]]; with group_type 2, of its columns -> [[E,M,N]].
+
+    `group_list` holds the ends of the groups (group_list_type 0) or their counts (1). Source: npu_gmm of MindSpeed's
+    gmm.cpp, which calls the operator of torch_npu's npu_grouped_matmul. Raises RuntimeError as that one does.
+    """
+    return npu_grouped_matmul(
+        x,
+        weight,
+        bias=list(bias) or None,
+        group_list=group_list,
+        split_item=3,
+        group_type=group_type,
+        group_list_type=group_list_type or 0,
+    )
+
+
+def grouped_product_backward(
+    grad: Tensors, x: Tensors, weight: Tensors, group_list: Groups, group_list_type: int | None
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Return the gradients of x and weight, and an empty list for the bias. Source: npu_gmm_backward of gmm.cpp."""
+    to_x, _, none = _grouped_product_backward_of_x(grad, weight, group_list, group_list_type)
+    turned = [each.transpose(-1, -2) for each in x]
+    to_weight = grouped_product(turned, grad, [], group_list, 2, group_list_type)
+    return to_x, [made.reshape(like.shape) for made, like in zip(to_weight, weight, strict=True)], none
+
+
+def _grouped_product_backward_of_x(
+    grad: Tensors, weight: Tensors, group_list: Groups, group_list_type: int | None
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    turned = [each.transpose(-1, -2) for each in weight]
+    return grouped_product(grad, turned, [], group_list, 0, group_list_type), [], []
+
+
+def add_grouped_product(x: torch.Tensor, grad: torch.Tensor, ends: torch.Tensor, total: torch.Tensor) -> None:
+    """Add x^T [K,M] @ grad [M,N] of each group of rows to float32 `total` [E,K,N]. Source: groupmatmul_add.cpp."""
+    npu_grouped_matmul_add_(total, x, grad, ends)
+
+
+def adamw_step(
+    param: torch.Tensor,
+    grad: torch.Tensor,
+    average: torch.Tensor,
+    squares: torch.Tensor,
+    largest: torch.Tensor,
+    step: torch.Tensor,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+    eps: float,
+    amsgrad: bool,
+    maximize: bool,
+) -> None:
+    """Take one step of AdamW in place; `step` counts from 1. Source: npu_apply_fused_adamw_v2.cpp, PyTorch's AdamW."""
+    with torch.no_grad():
+        grad = (-grad if maximize else grad).to(average.dtype)
+        count = float(step)
+        param.mul_(1 - lr * weight_decay)
+        average.lerp_(grad, 1 - beta1)
+        squares.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        if amsgrad:
+            torch.maximum(largest, squares, out=largest)
+        root = (largest if amsgrad else squares).sqrt() / (1 - beta2**count) ** 0.5
+        param.addcdiv_(average, root.add_(eps), value=-lr / (1 - beta1**count))
 
 
 def rotary_position_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mode: int = 0) -> torch.Tensor:

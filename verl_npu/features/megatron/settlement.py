@@ -75,7 +75,7 @@ def put_in_force(original: Repatch, overrides: Mapping[str, object]) -> None:
     from .overrides.installation import installation
     from .overrides.judgement import check
 
-    request = _speakers[-1] if _speakers else Request("a caller of repatch", plain(overrides), {})
+    request = _speakers[-1] if _speakers else Request("a caller of repatch", plain(overrides), {}, forward=False)
     contract = installation().contract
     settings = _with_megatrons_types(check(request, contract))
     if _in_force is not None and dict(_in_force.settings) == settings:

@@ -154,6 +154,21 @@ def test_both_sizes_of_context_parallelism_are_alike(refusals) -> None:
 
 
 @pytest.mark.parametrize(
+    "overrides",
+    [
+        # Upstream's converter_hf_to_mcore.py passes this one for DeepSeek-V3.
+        {"multi_head_latent_attention": True, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128},
+        {"use_flash_attn": False},
+    ],
+)
+def test_what_fails_in_a_forward_pass_is_only_said_to_a_caller_that_may_do_none(overrides, contract: Contract) -> None:
+    def certain(forward: bool) -> list[bool]:
+        return [found.certain for found in problems(Request("a worker", overrides, {}, forward=forward), contract)]
+
+    assert (certain(True), certain(False)) == ([True], [False])
+
+
+@pytest.mark.parametrize(
     ("section", "overrides", "reason"),
     [
         ({"use_distributed_optimizer": False}, {"swap_optimizer": True}, "the distributed optimizer"),

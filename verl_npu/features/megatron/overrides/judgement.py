@@ -59,7 +59,8 @@ def problems(request: Request, contract: Contract) -> Iterator[Problem]:
         yield from _stray(request.section)
         # MindSpeed-LLM cannot be run on virtual NPUs, so nothing of this was shown with it.
         found = (replace(problem, certain=False) for problem in found)
-    yield from found
+    for problem in found:
+        yield replace(problem, certain=problem.certain and (request.forward or not problem.forward))
 
 
 def _problems(request: Request, contract: Contract) -> Iterator[Problem]:

@@ -52,6 +52,8 @@ class Request:
     overrides: Mapping[str, object]
     section: Mapping[str, object]
     engine: Engine = Engine.MEGATRON
+    forward: bool = True
+    """Whether it is known to compute with the model; upstream's converter of checkpoints does not."""
 
 
 def effective(request: Request) -> dict[str, object]:

@@ -33,6 +33,8 @@ class Problem:
     fix: str
     certain: bool = True
     """Whether it is shown to fail, and so refused."""
+    forward: bool = False
+    """Whether the first to fail is a forward pass."""
 
     def __str__(self) -> str:
         return f"{self.subject}: expected {self.expected}, found {self.found}; {self.fix}"
@@ -57,6 +59,7 @@ def _flash_attention(settings: Settings, section: Settings, contract: Contract) 
             "leave use_flash_attn out",
             # With a size of the micro batch MindSpeed makes a mask, whether or not it is the right one.
             certain=not {"micro_batch_size", "seq_length"} <= settings.keys(),
+            forward=True,
         )
     elif settings.get("sparse_mode", 0) not in (0, 2):
         yield Problem(
@@ -76,6 +79,7 @@ def _context_parallel(settings: Settings, section: Settings, contract: Contract)
             f"the size of the groups that verl makes, megatron.context_parallel_size={size}",
             str(settings["context_parallel_size"]),
             "set both alike, or leave the override out: it is filled in",
+            forward=True,
         )
 
 
@@ -193,6 +197,7 @@ def _latent_attention(settings: Settings, section: Settings, contract: Contract)
             f"{' and '.join(missing)} beside it: MindSpeed finds the model's own nowhere",
             "not set",
             "add them as they are in the model's config.json, or take multi_latent_attention=True, which needs none",
+            forward=missing == ["seq_length"],
         )
 
 
