@@ -54,9 +54,10 @@ def test_all_steps_and_status_0_are_a_training(judged: Judged) -> None:
 
 @pytest.mark.parametrize(("status", "steps"), [(0, 1), (1, 2)])
 def test_a_step_less_or_another_status_is_a_failure(judged: Judged, status: int, steps: int) -> None:
-    found = judged(["the last line", ""], status=status, steps=steps)
+    found = judged(["\x1b[36m(WorkerDict pid=7)\x1b[0m the last line", ""], status=status, steps=steps)
     assert (found.kind, found.steps) == (Kind.FAILED, steps)
-    assert failure(found).error == "the last line"
+    ended = f"no error was found: it ended with status {status} after {steps} steps"
+    assert failure(found).error == f"{ended}; its last line: (WorkerDict pid=7) the last line"
 
 
 def test_errors_that_a_script_survives_do_not_count(judged: Judged) -> None:
@@ -215,7 +216,7 @@ def test_a_run_that_does_not_end_tells_how_far_it_came(judged: Judged) -> None:
 
 
 def test_a_run_that_says_nothing_has_its_status(judged: Judged) -> None:
-    assert failure(judged([], status=139)).error == "status 139"
+    assert "it ended with status 139 after 0 steps; its last line: none" in failure(judged([], status=139)).error
 
 
 def test_a_log_that_is_no_text_is_read_all_the_same(judged: Judged, tmp_path: Path) -> None:

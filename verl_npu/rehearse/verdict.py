@@ -121,9 +121,9 @@ def _first_failure(run: Run, tree: Path) -> Failure:
         )
     if not real:
         said = run.logs[0].read_text(errors="replace").strip().splitlines()
-        line = next((line for line in reversed(said) if line.strip()), f"status {run.ended.status}")
-        owner = Owner.SCRIPT if _of_hydra(said) else Owner.UNKNOWN
-        return Failure(_hydra_line(said) or line[:400], "the driver", "start", owner, "")
+        of_hydra = _hydra_line(said)
+        owner = Owner.SCRIPT if of_hydra else Owner.UNKNOWN
+        return Failure(of_hydra or _last_words(run, said), "the driver", "start", owner, "")
     first = real[0]
     file, line, _ = first.frames[-1] if first.frames else ("", "", "")
     return Failure(
@@ -131,8 +131,11 @@ def _first_failure(run: Run, tree: Path) -> Failure:
     )
 
 
-def _of_hydra(lines: Sequence[str]) -> bool:
-    return bool(_hydra_line(lines))
+def _last_words(run: Run, lines: Sequence[str]) -> str:
+    line = next((line for line in reversed(lines) if line.strip()), "none")
+    last = re.sub(r"\x1b\[[\d;]*m", "", line)[:400]
+    done = sum(1 for step in run.steps if step >= 1)
+    return f"no error was found: it ended with status {run.ended.status} after {done} steps; its last line: {last}"
 
 
 def _hydra_line(lines: Sequence[str]) -> str:

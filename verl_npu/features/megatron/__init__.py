@@ -9,15 +9,15 @@ from __future__ import annotations
 
 # Each module adds its patches to the feature.
 from .feature import megatron
-from .patches import bridges, checkpoints, configurations, engines, heads, kernels, mindspeed, routing, states, workers
+from .patches import bridges, checkpoints, engines, heads, kernels, latent, mindspeed, routing, states, workers
 
 __all__ = [
     "bridges",
     "checkpoints",
-    "configurations",
     "engines",
     "heads",
     "kernels",
+    "latent",
     "megatron",
     "mindspeed",
     "routing",
