@@ -134,6 +134,8 @@ CASES = [
             "reward_model.rollout.max_num_seqs": 256,
             f"{ROLLOUT}.max_model_len": None,
             f"{ACTOR}.megatron.override_transformer_config.seq_length": 4096,
+            "critic.megatron.override_transformer_config.seq_length": 2048,
+            "critic.megatron.override_transformer_config.multi_head_latent_attention": True,
         },
         {
             f"{ACTOR}.ppo_max_token_len_per_gpu": 160,

@@ -215,6 +215,22 @@ def test_a_run_that_does_not_end_tells_how_far_it_came(judged: Judged) -> None:
     assert found.error == "it did not end: it was still running after 900 s, at step 1"
 
 
+def test_what_a_message_of_a_log_quotes_is_not_the_first_error(judged: Judged) -> None:
+    quoted = trace("AttributeError: no such name", "/src/tree/import_utils.py safe_import")
+    quoted[0] = f"Import of apex failed with: {quoted[0]}"
+    found = judged([*quoted, *trace("RuntimeError: the first that ends it", "/src/tree/a.py f")])
+    assert failure(found).error == "RuntimeError: the first that ends it"
+
+
+def test_a_quoted_error_is_named_if_there_is_no_other(judged: Judged) -> None:
+    quoted = trace("AttributeError: no such name", "/src/tree/import_utils.py safe_import")
+    assert failure(judged([f"failed with: {quoted[0]}", *quoted[1:]])).error == "AttributeError: no such name"
+
+
+def test_lines_of_a_rank_are_read(judged: Judged) -> None:
+    assert failure(judged(trace("ValueError: x", "/src/tree/a.py f", prefix="[rank0]: "))).error == "ValueError: x"
+
+
 def test_a_run_that_says_nothing_has_its_status(judged: Judged) -> None:
     assert "it ended with status 139 after 0 steps; its last line: none" in failure(judged([], status=139)).error
 

@@ -132,13 +132,14 @@ ARCHITECTURES = (
         "qwen3_5_moe",
         r"qwen3[._-]5.*a\d+b",
         {**_TEXT, **_EXPERTS, **_SHARED, **_HYBRID, "layer_types": ["linear_attention", "full_attention"]},
-        _QWEN3_VISION,
+        # Published ones name it, though transformers' class does not; Megatron-Bridge reads it.
+        {**_QWEN3_VISION, "deepstack_visual_indexes": []},
     ),
     Architecture(
         "qwen3_5",
         r"qwen3[._-]5",
         {**_TEXT, **_HYBRID, "layer_types": ["linear_attention", "full_attention"]},
-        _QWEN3_VISION,
+        {**_QWEN3_VISION, "deepstack_visual_indexes": []},
     ),
     Architecture(
         "qwen3_next",

@@ -62,12 +62,16 @@ class _Trace:
     frames: tuple[tuple[str, str, str], ...]
     """File, line and function."""
     error: str
+    logged: bool = False
+    """It stands in a message of a log: whoever wrote that has caught it."""
 
 
 _PREFIX = re.compile(
     r"^(?:\x1b\[\d+m)?\((?P<process>[\w.]+(?:\[[^]]*\])?(?: pid=\d+)?(?:, ip=[\d.]+)?)\)(?:\x1b\[0m)? ?"
 )
-_START = "Traceback (most recent call last):"
+_START = re.compile(r"(?P<logged>.*?)Traceback \(most recent call last\):$")
+_RANK = re.compile(r"\[rank\d+\]: ?")
+"""What torch puts before the lines of a rank."""
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _ERROR = re.compile(
     r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failure|Warning)|Stop(?:Async)?Iteration"
@@ -113,6 +117,7 @@ def judge(run: Run, asked: int, tree: Path) -> Verdict:
 
 def _first_failure(run: Run, tree: Path) -> Failure:
     traces = [trace for log in run.logs for trace in _traces(log)]
+    traces = [trace for trace in traces if not trace.logged] or traces
     real = [trace for trace in traces if not any(echo in trace.error for echo in _ECHOES)] or traces
     if run.ended.limit:
         last = max(run.steps, default=0)
@@ -184,14 +189,18 @@ def _is_virtual(name: str) -> bool:
 def _traces(log: Path) -> Iterable[_Trace]:
     """Yield the tracebacks of a log; lines of several processes may be mixed."""
     open_traces: dict[str, list[tuple[str, str, str]]] = {}
+    logged: dict[str, bool] = {}
     passed_on: dict[str, str] = {}
     with log.open(errors="replace") as lines:
         for raw in lines:
             found = _PREFIX.match(raw)
             process = found.group("process") if found else _process_of(log)
             line = re.sub(r"\x1b\[[\d;]*m", "", raw[found.end() :] if found else raw).rstrip("\n")
-            if line.strip().endswith(_START):
+            line = _RANK.sub("", line, count=1)
+            start = _START.match(line.strip())
+            if start:
                 open_traces[process] = []
+                logged[process] = start["logged"].rstrip().endswith(":")
                 continue
             if process not in open_traces:
                 continue
@@ -205,7 +214,7 @@ def _traces(log: Path) -> Iterable[_Trace]:
                 passed_on[process] = line.strip()
                 continue
             if error:
-                yield _Trace(process, tuple(open_traces.pop(process)), line.strip())
+                yield _Trace(process, tuple(open_traces.pop(process)), line.strip(), logged[process])
                 passed_on.pop(process, None)
     for process, line in passed_on.items():
         yield _Trace(process, tuple(open_traces.get(process, ())), line)

@@ -54,7 +54,8 @@ def _budgets(script: Settings, now: Settings, scene: Scene) -> Mapping[str, obje
     for key in script.matching(
         r".*override_transformer_config\.(seq_length|max_position_embeddings)|.*mcore_kwargs\.seq_length"
     ):
-        if script.whole(key):
+        # With MindSpeed's latent attention it is the size of the mask, and flash attention takes one size only.
+        if script.whole(key) and not script.truth(f"{key.rpartition('.')[0]}.multi_head_latent_attention"):
             changed[key] = after
     return changed
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....registry.source.probe import Defines, Mentions, Never
 from ..feature import megatron
+from ..overrides.request import effective
 from ..settlement import settle, speaking_for
 from .workers import REQUEST, request_of, settle_again
 
@@ -82,8 +83,11 @@ def check_the_value_model_engines_overrides(original: Callable[..., None], engin
 @megatron.wrap(
     _BUILD,
     why="MindSpeed merges the overrides of the last engine in the process into each later configuration of a model, "
-    "so a model may be built with another model's settings, without an error.",
-    how="The engine's own overrides are put in force again while its model's configuration is made.",
+    "so a model may be built with another model's settings, without an error. Into Megatron-Bridge's, whose classes "
+    "are older than the overrides, it merges none: without use_flash_attn=True in the script the first log-"
+    "probabilities end with RuntimeError: Please set micro_batch_size or set use_flash_attn=True in config.",
+    how="The engine's own overrides are put in force again while its model's configuration is made, and what is "
+    "filled in beside them is written to Megatron-Bridge's as well.",
     link="none: see transformer_config_init_wrapper in MindSpeed's core/megatron_basic/arguments_basic.py",
     retired_by=Never("MindSpeed's arguments belong to the process"),
     requires=Defines(_BUILD),
@@ -93,7 +97,13 @@ def configure_each_engine_with_its_own_overrides(
 ) -> object:
     """Make the model's configuration with the engine's own overrides in force."""
     settle_again(engine)
-    return original(engine, *args, **kwargs)
+    result = original(engine, *args, **kwargs)
+    provider, request = getattr(engine, "provider", None), getattr(engine, REQUEST, None)
+    if provider is not None and request is not None:
+        for key, value in effective(request).items():
+            if key not in request.overrides:
+                setattr(provider, key, value)
+    return result
 
 
 def _make_groups(original: Callable[..., None], engine: Engine, name: str) -> None:
