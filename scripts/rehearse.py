@@ -18,6 +18,8 @@ _MEGATRON = {"v0.6.1": "0.12.1", "796871d7": "0.12.1", "ccd7d934": "0.12.1", "v0
 _LATER = "0.16.0"
 _OF_MINDSPEED = ("scipy==1.15.3", "triton==3.4.0")
 """What MindSpeed core_r0.16.0 imports as it is itself imported; triton 3.9 refuses one of its kernels' decorators."""
+_OF_BRIDGE = ("nvidia-modelopt==0.47.0",)
+"""What Megatron-Bridge imports as a model is made. Itself it comes from where PYTHONPATH says."""
 _VISION = {"2.13.0": "0.28.0", "2.8.0": "0.23.0"}
 """The torchvision of a torch."""
 
@@ -94,7 +96,7 @@ def _packages(pin: pins.Pin, words: list[str]) -> tuple[str, ...]:
     words = "\n".join(texts).lower()
     core = _MEGATRON.get(pin.name, _LATER)
     megatron = (f"megatron-core=={core}", "einops==0.8.1", "mbridge==0.15.1")
-    megatron += _OF_MINDSPEED if core == _LATER else ()
+    megatron += (*_OF_MINDSPEED, *_OF_BRIDGE) if core == _LATER else ()
     # Its compiled part is for CUDA and does not load; what processors of images need of it is Python.
     images = (f"torchvision=={_VISION[pin.torch]}", "qwen-vl-utils==0.0.14", "av==16.0.1")
     return (megatron if speaks_of_megatron(words) else ()) + (
