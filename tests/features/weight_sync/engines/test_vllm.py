@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
 import types
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -135,6 +139,26 @@ def test_the_layout_that_garbles_new_weights_is_refused(
         with pytest.raises(EngineError, match="VLLM_ASCEND_ENABLE_NZ=0"):
             refuse_nz()
     else:
+        refuse_nz()
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize(("tag", "read"), [("v0.7.3.post1", False), ("v0.9.1", False), ("v0.11.0", True)])
+def test_a_vllm_ascend_that_does_not_know_the_variable_needs_none(
+    tag: str, read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"), f"vllm-ascend-{tag}", "vllm_ascend", "envs.py")
+    if not path.is_file():
+        pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with vllm-ascend-{tag}/")
+    spec = importlib.util.spec_from_file_location("vllm_ascend.envs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    variables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(variables)
+    monkeypatch.setitem(sys.modules, "vllm_ascend", types.ModuleType("vllm_ascend"))
+    monkeypatch.setitem(sys.modules, "vllm_ascend.envs", variables)
+    monkeypatch.delenv("VLLM_ASCEND_ENABLE_NZ", raising=False)
+    with pytest.raises(EngineError, match="VLLM_ASCEND_ENABLE_NZ=0") if read else nullcontext():
         refuse_nz()
 
 

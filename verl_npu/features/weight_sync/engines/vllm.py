@@ -108,7 +108,7 @@ def refuse_nz() -> None:
     if "vllm_ascend" not in sys.modules:
         return
     value = os.environ.get(NZ.name)
-    if value != NZ.value:
+    if value != NZ.value and _reads_variable():
         raise EngineError(
             subject=NZ.name,
             expected=f"{NZ.name}={NZ.value}",
@@ -123,6 +123,12 @@ def refuse_nz() -> None:
             found=f"{mode!r}, which vllm-ascend takes instead of {NZ.name}={NZ.value}",
             fix=f"leave it out of the engine's additional_config: {NZ.reason}",
         )
+
+
+def _reads_variable() -> bool:
+    """Whether vllm-ascend knows the variable. Those before 0.11.0rc1 do not, and lay no weights out like that."""
+    variables = sys.modules.get("vllm_ascend.envs")
+    return variables is None or hasattr(variables, NZ.name)
 
 
 def _nz_mode() -> object:
