@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from verl_npu.errors import EngineError
-from verl_npu.features.weight_sync.engines.vllm import VLLMEngine, refuse_nz
+from verl_npu.features.weight_sync.engines.vllm import VLLMEngine, refuse_nz, tell_layouts
 
 
 class Fused(torch.nn.Module):
@@ -160,6 +160,51 @@ def test_a_vllm_ascend_that_does_not_know_the_variable_needs_none(
     monkeypatch.delenv("VLLM_ASCEND_ENABLE_NZ", raising=False)
     with pytest.raises(EngineError, match="VLLM_ASCEND_ENABLE_NZ=0") if read else nullcontext():
         refuse_nz()
+
+
+class Laid:
+    """A model with a parameter in each of these layouts, on this device."""
+
+    def __init__(self, device: str, **layouts: int) -> None:
+        on = types.SimpleNamespace(type=device)
+        self.parameters = {name: types.SimpleNamespace(device=on, layout=number) for name, number in layouts.items()}
+
+    def named_parameters(self) -> Any:
+        return self.parameters.items()
+
+
+@pytest.fixture
+def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was said beside a torch_npu that knows layouts."""
+    said: list[str] = []
+    monkeypatch.setattr("verl_npu.features.weight_sync.engines.vllm.warn", said.append)
+    known: Any = types.ModuleType("torch_npu")
+    known.get_npu_format = lambda parameter: parameter.layout
+    monkeypatch.setitem(sys.modules, "torch_npu", known)
+    return said
+
+
+def test_parameters_that_something_laid_out_in_nz_are_named(warned: list[str]) -> None:
+    tell_layouts(Laid("npu", w13_weight=29, w2_weight=29, norm=2))  # type: ignore[arg-type]
+    (line,) = warned
+    assert line.startswith("2 parameters of the rollout engine are laid out in FRACTAL_NZ: w13_weight, w2_weight.")
+
+
+@pytest.mark.parametrize(
+    "model", [Laid("npu", norm=2), Laid("cpu", w13_weight=29)], ids=["no such layout", "a host's"]
+)
+def test_other_layouts_are_not_spoken_of(model: Any, warned: list[str]) -> None:
+    tell_layouts(model)
+    assert warned == []
+
+
+def test_a_device_that_keeps_no_layouts_is_taken_as_it_is(warned: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(parameter: object) -> int:
+        raise NotImplementedError
+
+    monkeypatch.setattr(sys.modules["torch_npu"], "get_npu_format", unknown)
+    tell_layouts(Laid("npu", w13_weight=29))  # type: ignore[arg-type]
+    assert warned == []
 
 
 class Configuration:

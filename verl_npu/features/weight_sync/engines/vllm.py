@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from ....ascend.variables import NZ, NZ_KEY
 from ....errors import EngineError
+from ....reporting import warn
 from ..transport.drawing import Weight
 from . import comparison
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LLM", "AsyncWorker", "Model", "VLLMEngine", "Worker", "model_in", "refuse_nz"]
+__all__ = ["LLM", "AsyncWorker", "Model", "VLLMEngine", "Worker", "model_in", "refuse_nz", "tell_layouts"]
 
 _CLOSED = "_verl_npu_closed"
+_FRACTAL_NZ = 29
+"""torch_npu's number of the layout."""
 
 
 class Model(comparison.Model, Protocol):
@@ -84,6 +87,7 @@ class VLLMEngine:
 
     def __init__(self, model: Model) -> None:
         refuse_nz()
+        tell_layouts(model)
         self._model = model
 
     def load(self, weights: Sequence[Weight]) -> None:
@@ -123,6 +127,28 @@ def refuse_nz() -> None:
             found=f"{mode!r}, which vllm-ascend takes instead of {NZ.name}={NZ.value}",
             fix=f"leave it out of the engine's additional_config: {NZ.reason}",
         )
+
+
+def tell_layouts(model: Model) -> None:
+    """Warn of parameters that lie in FRACTAL_NZ all the same: fused MC2, for one, casts experts to it by itself."""
+    layout_of = getattr(sys.modules.get("torch_npu"), "get_npu_format", None)
+    if layout_of is None:
+        return
+    try:
+        found = [name for name, held in model.named_parameters() if _is_nz(held, layout_of)]
+    except NotImplementedError:  # The virtual Ascend keeps no layouts.
+        return
+    if found:
+        shown = ", ".join(found[: comparison.SHOWN]) + (", …" if len(found) > comparison.SHOWN else "")
+        warn(
+            f"{len(found)} parameters of the rollout engine are laid out in FRACTAL_NZ: {shown}. New weights that are "
+            "copied into that layout may be garbled without an error. Leave enable_fused_mc2 and "
+            "VLLM_ASCEND_ENABLE_FUSED_MC2 off, or see with VERL_NPU_WEIGHT_SYNC_CHECK=engine what the engine holds"
+        )
+
+
+def _is_nz(held: torch.Tensor, layout_of: Callable[[torch.Tensor], int]) -> bool:
+    return held.device.type == "npu" and layout_of(held) == _FRACTAL_NZ
 
 
 def _reads_variable() -> bool:
