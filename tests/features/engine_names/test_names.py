@@ -27,6 +27,7 @@ OF_OTHERS = {
     ("features.weight_sync.engines.comparison", "gate_proj"): "a checkpoint",
     ("features.weight_sync.engines.comparison", "up_proj"): "a checkpoint",
     ("features.weight_sync.engines.sglang", "infer_tp"): "verl's mesh",
+    ("features.weight_sync.engines.vllm", "get_npu_format"): "torch_npu",
     ("features.weight_sync.patches.collective", "value"): "multiprocessing",
     ("features.weight_sync.patches.collective", "worker_dict"): "verl's workers",
     ("features.weight_sync.patches.protocols", "_engine"): "verl's SGLang rollout",

@@ -134,6 +134,13 @@ _WORKER = (
         since="0.11.0rc1",
     ),
     Name(
+        "vllm_ascend.envs",
+        ("vllm_ascend.envs",),
+        (f"{_ENGINE}:vllm_ascend.envs",),
+        "VLLM_ASCEND_ENABLE_NZ=0 is asked for in releases too that do not know it",
+        Form.MODULE,
+    ),
+    Name(
         "weight_nz_mode of additional_config",
         ("vllm_ascend.ascend_config:weight_nz_mode",),
         (f"{_VARIABLES}:weight_nz_mode",),
