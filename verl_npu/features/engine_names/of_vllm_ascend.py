@@ -119,6 +119,15 @@ _WORKER = (
         Form.SET,
     ),
     Name(
+        "NPUModelRunner.execute_model",
+        (
+            "vllm_ascend.worker.model_runner_v1:NPUModelRunner.execute_model",
+            "vllm_ascend.worker.model_runner:NPUModelRunner.execute_model",
+        ),
+        (f"{_ENGINE}:execute_model",),
+        "an engine that holds half of a sync generates all the same",
+    ),
+    Name(
         "the assertion of CaMemAllocator",
         (f"{_CAMEM}:expandable_segments:True",),
         (f"{_VARIABLES}:expandable_segments:True",),

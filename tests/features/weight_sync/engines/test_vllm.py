@@ -48,29 +48,51 @@ SENT = {
 }
 
 
-def test_an_engine_is_closed_from_its_first_load_until_the_sync_is_whole() -> None:
-    model = Fused()
-    engine = VLLMEngine(model)
-    model(torch.randn(1, 3))
+class Runner:
+    """As vLLM's: what runs a model; later batches may replay a graph of the first."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self._recorded = model, None
+
+    def execute_model(self, batch: torch.Tensor, replay: bool = False) -> torch.Tensor:
+        if self._recorded is None or not replay:
+            self._recorded = self.model(batch)
+        return self._recorded
+
+
+@pytest.mark.parametrize("replay", [False, True], ids=["the model is called", "a graph is replayed"])
+def test_an_engine_is_closed_from_its_first_load_until_the_sync_is_whole(replay: bool) -> None:
+    runner = Runner(Fused())
+    engine, batch = VLLMEngine(runner), torch.randn(1, 3)
+    runner.execute_model(batch, replay)
     engine.load(list(SENT.items())[:1])
     with pytest.raises(EngineError, match="did not come to its end"):
-        model(torch.randn(1, 3))
-    # A later sync finds the same model, through an engine of its own.
-    later = VLLMEngine(model)
+        runner.execute_model(batch, replay)
+    # A later sync finds the same runner, through an engine of its own.
+    later = VLLMEngine(runner)
     later.load(list(SENT.items()))
     later.open()
-    model(torch.randn(1, 3))
+    runner.execute_model(batch, replay)
+
+
+def test_what_another_library_put_in_its_place_is_there_again_afterwards() -> None:
+    runner = Runner(Fused())
+    runner.execute_model = theirs = lambda batch: batch  # type: ignore[method-assign,assignment]
+    engine = VLLMEngine(runner)
+    engine.load(list(SENT.items()))
+    engine.open()
+    assert runner.execute_model is theirs
 
 
 def test_an_engine_that_holds_what_was_sent_compares_equal() -> None:
-    engine = VLLMEngine(Fused())
+    engine = VLLMEngine(Runner(Fused()))
     engine.load(list(SENT.items()))
     engine.compare(SENT)
 
 
 def test_a_part_of_a_fused_parameter_that_differs_is_named() -> None:
     model = Fused()
-    engine = VLLMEngine(model)
+    engine = VLLMEngine(Runner(model))
     engine.load(list(SENT.items()))
     model.mlp.gate_up_proj.weight.data[3, 0] += 1
     with pytest.raises(EngineError, match=r"mlp\.up_proj\.weight: the engine holds other values"):
@@ -99,7 +121,7 @@ def of_experts() -> dict[str, torch.Tensor]:
 
 
 def test_experts_in_two_fused_parameters_compare_equal(of_experts: dict[str, torch.Tensor]) -> None:
-    VLLMEngine(Experts(of_experts)).compare(of_experts)
+    VLLMEngine(Runner(Experts(of_experts))).compare(of_experts)
 
 
 def test_an_expert_that_differs_is_named(of_experts: dict[str, torch.Tensor]) -> None:
@@ -108,7 +130,7 @@ def test_an_expert_that_differs_is_named(of_experts: dict[str, torch.Tensor]) ->
     with pytest.raises(
         EngineError, match=r"found differences \(1\): experts\.1\.down_proj\.weight: the engine holds other values"
     ):
-        VLLMEngine(model).compare(of_experts)
+        VLLMEngine(Runner(model)).compare(of_experts)
 
 
 def test_experts_that_an_engine_has_laid_out_otherwise_are_not_called_equal(
@@ -117,11 +139,11 @@ def test_experts_that_an_engine_has_laid_out_otherwise_are_not_called_equal(
     model = Experts(of_experts)
     model.experts.w13_weight = torch.nn.Parameter(model.experts.w13_weight.data.transpose(1, 2).contiguous())
     with pytest.raises(EngineError, match=r"experts\.w13_weight: not comparable"):
-        VLLMEngine(model).compare(of_experts)
+        VLLMEngine(Runner(model)).compare(of_experts)
 
 
 def test_what_was_sent_and_has_no_place_is_named() -> None:
-    engine = VLLMEngine(Fused())
+    engine = VLLMEngine(Runner(Fused()))
     engine.load(list(SENT.items()))
     with pytest.raises(EngineError, match="extra: sent, and no parameter of the engine"):
         engine.compare({**SENT, "extra": torch.ones(1)})

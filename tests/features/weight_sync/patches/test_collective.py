@@ -41,7 +41,7 @@ class Both(Worker):
         self._is_actor, self._is_rollout = role == "actor", role == "rollout"
         self.model = Model()
         # What needs vLLM itself: finding the model in it, and its loaders of experts.
-        workers._engine = lambda worker: vllm.VLLMEngine(worker.model)
+        workers._engine = lambda worker: vllm.VLLMEngine(SimpleNamespace(model=worker.model))
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def get_actor_weights_info(self):
         self._weights_info = [(n, t.size(), t.dtype) for n, t in self._get_actor_params().items()]

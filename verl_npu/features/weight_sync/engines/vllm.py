@@ -16,9 +16,10 @@ from . import comparison
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LLM", "AsyncWorker", "Model", "VLLMEngine", "Worker", "model_in", "refuse_nz", "tell_layouts"]
+__all__ = ["LLM", "AsyncWorker", "Model", "Runner", "VLLMEngine", "Worker", "refuse_nz", "runner_in", "tell_layouts"]
 
 _CLOSED = "_verl_npu_closed"
+_RUN = "execute_model"
 _FRACTAL_NZ = 29
 """torch_npu's number of the layout."""
 
@@ -28,18 +29,6 @@ class Model(comparison.Model, Protocol):
 
     def load_weights(self, weights: Iterable[Weight]) -> object:
         """Load weights under the names of a checkpoint, fused and sharded as the model needs them."""
-        ...
-
-    def register_forward_pre_hook(self, hook: Callable[[object, object], None]) -> Handle:
-        """Call `hook` before each forward."""
-        ...
-
-
-class Handle(Protocol):
-    """A hook that was registered."""
-
-    def remove(self) -> None:
-        """Take the hook away again."""
         ...
 
 
@@ -56,7 +45,7 @@ class Worker(Protocol):
 
 
 class Runner(Protocol):
-    """What runs the model in a vLLM worker."""
+    """What runs the model in a vLLM worker; its `execute_model` does."""
 
     model: Model
 
@@ -80,31 +69,37 @@ class Executor(Protocol):
 
 
 class VLLMEngine:
-    """The model in a vLLM worker of this process.
+    """The model in a vLLM worker of this process, by what runs it there.
 
     Raises EngineError if weights that are written into it would be garbled.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, runner: Runner) -> None:
         refuse_nz()
-        tell_layouts(model)
-        self._model = model
+        tell_layouts(runner.model)
+        self._runner = runner
 
     def load(self, weights: Sequence[Weight]) -> None:
-        """Give the weights to the model's own loader. From now on the model's forward raises EngineError."""
-        if _CLOSED not in self._model.__dict__:
-            self._model.__dict__[_CLOSED] = self._model.register_forward_pre_hook(_refuse)
-        self._model.load_weights(list(weights))
+        """Give the weights to the model's own loader. From now on its worker raises EngineError for each batch."""
+        held = vars(self._runner)
+        if _CLOSED not in held:
+            # The model's forward would be too late: a graph that is replayed does not call it.
+            held[_CLOSED] = held.get(_RUN)
+            held[_RUN] = _refuse
+        self._runner.model.load_weights(list(weights))
 
     def open(self) -> None:
-        """Allow the model's forward again."""
-        hook = self._model.__dict__.pop(_CLOSED, None)
-        if hook is not None:
-            hook.remove()
+        """Let the worker run batches again."""
+        held = vars(self._runner)
+        if _CLOSED in held:
+            before = held.pop(_CLOSED)
+            held[_RUN] = before
+            if before is None:
+                del held[_RUN]
 
     def compare(self, sent: Mapping[str, torch.Tensor]) -> None:
         """Raise EngineError if the model does not hold what was sent, bit for bit."""
-        comparison.compare(self._model, sent)
+        comparison.compare(self._runner.model, sent)
 
 
 def refuse_nz() -> None:
@@ -169,15 +164,15 @@ def _nz_mode() -> object:
         return None
 
 
-def model_in(engine: LLM | AsyncWorker) -> Model:
-    """Return the model of this process's vLLM worker: inside an LLM (up to 0.10), or of an async server."""
+def runner_in(engine: LLM | AsyncWorker) -> Runner:
+    """Return what runs the model of this process's vLLM worker: inside an LLM (up to 0.10), or of an async server."""
     holder = engine.llm_engine.model_executor.driver_worker if hasattr(engine, "llm_engine") else engine
-    return holder.worker.model_runner.model
+    return holder.worker.model_runner
 
 
-def _refuse(module: object, arguments: object) -> None:
+def _refuse(*batch: object, **options: object) -> None:
     raise EngineError(
-        subject=type(module).__name__,
+        subject="rollout engine",
         expected="the weights of one whole sync",
         found="old and new weights mixed: the last weight sync did not come to its end",
         fix="see the error of that sync",

@@ -151,7 +151,7 @@ def compare_engine_with_given_weights(
     setattr(worker, _COPIES, copies)
     try:
         done = original(worker, *args, **kwargs)
-        VLLMEngine(worker.model_runner.model).compare(copies)
+        VLLMEngine(worker.model_runner).compare(copies)
     finally:
         setattr(worker, _COPIES, None)
     tally = Tally()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from .... import reporting
 from ....errors import EngineError
 from ..engines.sglang import SGLangEngine
-from ..engines.vllm import VLLMEngine, model_in
+from ..engines.vllm import VLLMEngine, runner_in
 from ..settings import Settings
 from ..transport.bucket import find_tied
 from ..transport.drawing import Weight
@@ -137,9 +137,9 @@ def _engine(worker: Worker) -> Engine:
     if name == "vllm":
         from verl.utils.vllm.patch import patch_vllm_moe_model_weight_loader
 
-        model = model_in(worker.rollout.inference_engine)
-        patch_vllm_moe_model_weight_loader(model)
-        return VLLMEngine(model)
+        runner = runner_in(worker.rollout.inference_engine)
+        patch_vllm_moe_model_weight_loader(runner.model)
+        return VLLMEngine(runner)
     if name == "sglang":
         return SGLangEngine(worker.rollout._engine, lambda: worker.rollout_device_mesh)
     raise EngineError(
