@@ -228,9 +228,9 @@ CASES = [
     Case(
         "Ray",
         {"ray_kwargs.ray_init.num_cpus": None},
-        {"ray_kwargs.ray_init.num_cpus": 32, "ray_kwargs.ray_init.include_dashboard": False},
+        {"ray_kwargs.ray_init.num_cpus": 64, "ray_kwargs.ray_init.include_dashboard": False},
     ),
-    Case("Ray", {"ray_init.num_cpus": None}, {"ray_init.num_cpus": 32}),
+    Case("Ray", {"ray_init.num_cpus": None}, {"ray_init.num_cpus": 64}),
     Case(
         "helper processes",
         {f"{ROLLOUT}.agent.num_workers": 8, "reward.num_workers": 1, "data.dataloader_num_workers": 8},

@@ -11,10 +11,13 @@ torch = pytest.importorskip("torch")
 from verl_npu.virtual.mindspeed import (  # noqa: E402  # after torch
     adamw_step,
     add_grouped_product,
+    chunk_sort_map,
     grouped_product,
     grouped_product_backward,
     offer_operators,
+    offer_sorting,
     rotary_position_embedding,
+    sorted_rows,
 )
 
 SHAPE = (3, 2, 4, 8)
@@ -118,3 +121,20 @@ def test_mindspeed_takes_it_for_compiled_and_keeps_what_is() -> None:
     loaded = builder.MindSpeedOpBuilder._loaded_ops
     assert loaded["npu_rotary_position_embedding"].npu_rotary_position_embedding is rotary_position_embedding
     assert loaded["grouped_matmul"] == 1
+
+
+def test_chunks_of_rows_are_put_into_their_order_and_back() -> None:
+    sizes, order = torch.tensor([2, 0, 3, 1]), torch.tensor([2, 0, 3, 1])
+    x, probs = torch.arange(12.0).reshape(6, 2), torch.arange(6.0)
+    chunks = [x.split(sizes.tolist())[index] for index in order]
+    places = chunk_sort_map(sizes, order, 6, 4)
+    moved, moved_probs = sorted_rows(x, places, probs, 6, 2, True)
+    assert torch.equal(moved, torch.cat(chunks))
+    assert torch.equal(moved_probs, moved[:, 0] / 2)
+    assert torch.equal(sorted_rows(moved, places, None, 6, 2, False)[0], x)
+
+
+def test_mindspeeds_own_function_sorts_through_them() -> None:
+    kernels = ModuleType("mindspeed.ops.triton.sort_chunks_by_idx")
+    offer_sorting(kernels)
+    assert (kernels.make_chunk_sort_map, kernels.sort_chunks_by_map) == (chunk_sort_map, sorted_rows)

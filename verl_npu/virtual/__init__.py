@@ -71,6 +71,7 @@ def expose() -> None:
     hooks.add_hook("verl.checkpoint_engine", _offer_checkpoint_engine)
     hooks.add_hook("torchvision.extension", _declare_vision)
     hooks.add_hook("mindspeed.op_builder.builder", _offer_mindspeeds_operators)
+    hooks.add_hook("mindspeed.ops.triton.sort_chunks_by_idx", _offer_mindspeeds_sorting)
     for workers in ("verl.workers.fsdp_workers", "verl.workers.megatron_workers"):
         hooks.add_hook(workers, _offer_in_vllms_place)
 
@@ -124,6 +125,13 @@ def _offer_mindspeeds_operators(module: ModuleType) -> None:
     from .mindspeed import offer_operators
 
     offer_operators(module)
+
+
+def _offer_mindspeeds_sorting(module: ModuleType) -> None:
+    """Compute what MindSpeed's Triton kernels would."""
+    from .mindspeed import offer_sorting
+
+    offer_sorting(module)
 
 
 def _declare_vision(module: ModuleType) -> None:

@@ -2,7 +2,8 @@
 
 They are the grouped products of experts (ops/csrc/cann/gmm.cpp and ops/csrc/atb/groupmatmul_add.cpp), the step of the
 swapped optimizer (ops/csrc/cann/npu_apply_fused_adamw_v2.cpp) and, until MindSpeed 2.2.0, the fused rotary embedding
-(ops/csrc/cann/npu_rotary_position_embedding.cpp); later ones call torch_npu's.
+(ops/csrc/cann/npu_rotary_position_embedding.cpp); later ones call torch_npu's. From core_r0.16.0 on, tokens are sorted
+by expert in kernels of Triton (ops/triton/sort_chunks_by_idx.py), which there is for NPUs alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ __all__ = [
     "grouped_product",
     "grouped_product_backward",
     "offer_operators",
+    "offer_sorting",
     "rotary_position_embedding",
+    "sorted_rows",
 ]
 
 Groups: TypeAlias = "torch.Tensor | Sequence[int] | None"
@@ -53,6 +56,33 @@ def offer_operators(builder: ModuleType) -> None:
     }
     for name, functions in libraries.items():
         builder.MindSpeedOpBuilder._loaded_ops.setdefault(name, SimpleNamespace(**functions))
+
+
+def offer_sorting(kernels: ModuleType) -> None:
+    """Replace the launchers of kernels in `mindspeed.ops.triton.sort_chunks_by_idx`."""
+    kernels.make_chunk_sort_map = chunk_sort_map  # type: ignore[attr-defined]
+    kernels.sort_chunks_by_map = sorted_rows  # type: ignore[attr-defined]
+
+
+def chunk_sort_map(sizes: torch.Tensor, order: torch.Tensor, tokens: int, chunks: int) -> torch.Tensor:
+    """Sizes of chunks of rows [chunks], and their new order [chunks] -> int32 [tokens], where each row goes."""
+    starts = sizes.cumsum(0) - sizes
+    moved = sizes[order]
+    places = torch.empty_like(starts).scatter_(0, order, moved.cumsum(0) - moved)
+    rows = torch.arange(tokens, device=sizes.device)
+    return (rows + (places - starts).repeat_interleave(sizes, output_size=tokens)).int()
+
+
+def sorted_rows(
+    x: torch.Tensor, row_map: torch.Tensor, probs: torch.Tensor | None, tokens: int, width: int, is_forward: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return x [tokens, width] and probs [tokens] with each row where the map says; backward, from where it says."""
+    rows = row_map.long()
+
+    def move(given: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(given).index_copy_(0, rows, given) if is_forward else given[rows]
+
+    return move(x), None if probs is None else move(probs)
 
 
 def grouped_product(

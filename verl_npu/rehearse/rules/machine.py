@@ -91,7 +91,7 @@ def _stages(script: Settings, now: Settings, scene: Scene) -> Mapping[str, objec
 
 
 def _ray(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
-    processors = max(32, 8 * scene.layout.all_npus)
+    processors = max(64, 16 * scene.layout.all_npus)
     changed: dict[str, object] = {
         key: processors for key in ("ray_kwargs.ray_init.num_cpus", "ray_init.num_cpus") if key in script
     }
