@@ -55,7 +55,6 @@ def test_it_has_virtual_npus_for_trainer_and_rollout_and_reports_its_steps(start
     assert (run.ended.status, run.steps) == (0, {1: {"score": 0.5}})
 
 
-def test_vllm_for_cpus_needs_no_node_for_each_rank_and_little_memory(started: Started) -> None:
-    _, found = started({"VLLM_CPU_OMP_THREADS_BIND": "auto"})
-    assert found["VLLM_CPU_OMP_THREADS_BIND"] == "all|all|all"
+def test_vllm_for_cpus_takes_little_memory_whatever_the_script_says(started: Started) -> None:
+    _, found = started({"VLLM_CPU_KVCACHE_SPACE": "40"})
     assert found["VLLM_CPU_KVCACHE_SPACE"] == "1"
