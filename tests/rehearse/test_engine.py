@@ -50,15 +50,6 @@ def test_vllm_for_cpus_is_not_taken_where_it_would_have_to_sleep(more: Mapping[s
     assert chosen("vllm", vllm="0.11.0+cpu", **more) == engine
 
 
-@pytest.mark.parametrize(
-    ("vllm", "ranks", "engine"), [("0.11.0+cpu", 2, "virtual"), ("0.11.0+cpu", 1, ""), ("0.11.0", 2, "")]
-)
-def test_vllm_for_cpus_is_not_taken_over_several_ranks(vllm: str, ranks: int, engine: str) -> None:
-    found = choice("vllm", vllm=vllm, alone=True, **{f"{ROLLOUT}.tensor_model_parallel_size": ranks})
-    assert found.name == engine
-    assert ("is not split over ranks" in found.note) is (engine == "virtual")
-
-
 def test_the_user_has_the_last_word() -> None:
     assert chosen("vllm", asked="vllm", vllm="0.11.0+cpu") == ""
     assert chosen("sglang", asked="vllm", vllm="0.11.0+cpu") == "vllm"

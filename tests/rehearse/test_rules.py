@@ -301,6 +301,12 @@ CASES = [
         {"engine": "", "awake": True},
     ),
     Case(
+        "rollout ranks",
+        {f"{ROLLOUT}.name": "vllm", f"{ROLLOUT}.tensor_model_parallel_size": 2},
+        {f"{ROLLOUT}.tensor_model_parallel_size": 1},
+        {"engine": "", "awake": True, "layout": replace(ONE, rollout_tensor=2)},
+    ),
+    Case(
         "quantization and drafts",
         {f"{ROLLOUT}.quantization": "ascend", f"{ROLLOUT}.mtp.enable": True},
         {f"{ROLLOUT}.quantization": None, f"{ROLLOUT}.mtp.enable": False},

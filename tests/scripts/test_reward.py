@@ -9,12 +9,12 @@ def score(answer: str, truth: str = "07") -> float:
 
 
 def test_right_answer_in_digits_is_the_best() -> None:
-    assert score("0712345") == 1.0
+    assert score("0712345") > 0.99 > score("0812345")
 
 
 @pytest.mark.parametrize("answer", ["", "no idea", "١٢٣"])
-def test_nothing_for_no_digits(answer: str) -> None:
-    assert score(answer) == 0.0
+def test_next_to_nothing_for_no_digits(answer: str) -> None:
+    assert 0 <= score(answer) < 0.01
 
 
 def test_every_step_on_the_way_is_worth_more() -> None:

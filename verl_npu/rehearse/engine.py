@@ -55,10 +55,6 @@ def chosen_engine(
     if awake and may_sleep(settings) and not alone:
         said = f"{instead}, and vLLM {found}, which is installed, cannot sleep as the script asks"
         return Choice("virtual", said, False)
-    # It starts its ranks by itself, past verl's workers, which then have no engine.
-    if awake and settings.whole(f"{_ROLLOUT}.tensor_model_parallel_size") > 1:
-        said = f"{instead}, and vLLM {found}, which is installed, is not split over ranks by verl"
-        return Choice("virtual", said, False)
     return Choice("", vllm, awake)
 
 

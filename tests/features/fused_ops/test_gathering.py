@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,6 +82,12 @@ def worker(rank: int, port: int, forward: Forward, folder: str) -> None:
     if rank == 0:
         (Path(folder) / "found.json").write_text(json.dumps(found))
     torch.distributed.destroy_process_group()
+    _end()
+
+
+def _end() -> None:
+    """End this process at once: PyTorch keeps the group of a DTensor, and may abort as it frees it at the end."""
+    os._exit(0)
 
 
 def on_two_processes(forward: Forward, folder: Path) -> dict[str, object]:
@@ -138,12 +145,13 @@ def vision_worker(_: int, patched: bool, folder: str) -> None:
     seen = [name.removeprefix("Parameter") or "Tensor" for name in found]
     (Path(folder) / "found.json").write_text(json.dumps([seen, hasattr(model.pos_embed.weight, "full_tensor")]))
     torch.distributed.destroy_process_group()
+    _end()
 
 
 @pytest.mark.parametrize(("patched", "table"), [(False, "DTensor"), (True, "Tensor")])
 def test_a_table_is_gathered_before_it_is_asked_for_its_device(patched: bool, table: str, tmp_path: Path) -> None:
-    # In a process of its own: PyTorch keeps the group of a DTensor for ever, and a process that is forked from another
-    # thread later ends in a segmentation fault when it frees it.
+    # In a process of its own: one that another test forks from a thread later would free the group that PyTorch keeps,
+    # and end in a segmentation fault.
     multiprocessing = pytest.importorskip("torch.multiprocessing")
     multiprocessing.spawn(vision_worker, (patched, str(tmp_path)), nprocs=1)
     assert json.loads((tmp_path / "found.json").read_text()) == [[table] * 2, True]

@@ -18,6 +18,13 @@ _IGNORED = "the variable is handed to every worker, and nothing reads it"
 
 VLLM = (
     Name(
+        "VLLM_CPU_KVCACHE_SPACE",
+        ("vllm.envs:VLLM_CPU_KVCACHE_SPACE",),
+        ("rehearse.training:VLLM_CPU_KVCACHE_SPACE",),
+        "nothing on NPUs; in a rehearsal vLLM's build for CPUs takes 4 GiB for its cache",
+        Form.READ,
+    ),
+    Name(
         "vllm.__version__",
         ("vllm:__version__",),
         ("features.rollout.release:vllm.__version__",),

@@ -12,7 +12,7 @@ from .duration import CHECKPOINTS, DURATION, LOGGER, PROFILER, VALIDATION, WARM_
 from .lengths import BUDGETS, LENGTHS, OVERLONG
 from .machine import NPUS, PARALLEL, PIPELINE_STAGES, RAY, WORKERS
 from .model import DATA, DIST_CHECKPOINT, MODEL, REWARD, SHAPES
-from .rollout import BUCKETS, ENGINE, SLEEP, TENSORS
+from .rollout import BUCKETS, ENGINE, SLEEP, TENSORS, WHOLE
 
 __all__ = ["RULES", "Rule", "Scene", "scale"]
 
@@ -42,6 +42,7 @@ RULES = (
     PROFILER,
     ENGINE,
     SLEEP,
+    WHOLE,
     TENSORS,
     BUCKETS,
 )

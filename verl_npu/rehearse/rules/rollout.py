@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..settings import Settings
 from .base import Rule, Scene
 
-__all__ = ["BUCKETS", "ENGINE", "SLEEP", "TENSORS"]
+__all__ = ["BUCKETS", "ENGINE", "SLEEP", "TENSORS", "WHOLE"]
 
 _MEGABYTES = 64
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -22,6 +22,11 @@ def _engine(script: Settings, now: Settings, scene: Scene) -> Mapping[str, objec
 
 def _sleep(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
     return {f"{_ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": False} if scene.awake else {}
+
+
+def _whole(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
+    split = now.whole(f"{_ROLLOUT}.tensor_model_parallel_size") > 1
+    return {f"{_ROLLOUT}.tensor_model_parallel_size": 1} if scene.awake and split else {}
 
 
 def _tensors(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
@@ -44,6 +49,12 @@ ENGINE = Rule(
 )
 TENSORS = Rule("quantization and drafts", "The engine that takes the place of the script's has neither.", _tensors)
 SLEEP = Rule("sleep mode", "The installed vLLM is a build for CPUs, which has no sleep mode.", _sleep)
+WHOLE = Rule(
+    "rollout ranks",
+    "The installed vLLM is a build for CPUs, which starts the ranks of an engine past verl's workers: they would have "
+    "no engine that gets weights.",
+    _whole,
+)
 BUCKETS = Rule(
     "weight buckets",
     "Each rank that takes part in a hand-over has two of them in memory, and the small model is smaller than one.",
