@@ -112,6 +112,14 @@ def test_marks_leave_a_function_as_it_is(torch_npu: ModuleType) -> None:
     mstx.range_end(mstx.range_start("step"))
 
 
+def test_marks_never_end_a_job(torch_npu, capsys: pytest.CaptureFixture[str]) -> None:
+    """MindSpeed has torch.cuda.nvtx.range_pop, which takes no number, end a range."""
+    from torch_npu.npu import mstx
+
+    assert mstx.range_end() is None
+    assert "Call range_end failed. Exception: " in capsys.readouterr().err
+
+
 def test_marks_have_the_names_of_the_wheels(torch_npu: ModuleType) -> None:
     module = importlib.import_module("torch_npu.npu.mstx")
     assert torch_npu.npu.mstx is module.mstx

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 __all__ = ["mstx"]
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
+def _without_errors(function: F) -> F:
+    """As torch_npu does it: a call that fails says so and returns None. MindSpeed ends ranges without their number."""
+
+    @functools.wraps(function)
+    def call(*args: object, **kwargs: object) -> object:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            print(f"Call {function.__name__} failed. Exception: {error}", file=sys.stderr)
+            return None
+
+    return cast(F, call)
+
+
 class mstx:
     """`torch_npu.npu.mstx.mstx`: the same functions, as static methods."""
 
     @staticmethod
+    @_without_errors
     def mark(message: str, stream: object = None, domain: str = "default") -> None:
         """Mark a point; nothing is recorded."""
 
     @staticmethod
+    @_without_errors
     def range_start(message: str, stream: object = None, domain: str = "default") -> int:
         """Open a range; 0, which torch_npu returns if no profiler runs."""
         return 0
 
     @staticmethod
+    @_without_errors
     def range_end(range_id: int, domain: str = "default") -> None:
         """Close a range; nothing is recorded."""
 
