@@ -24,7 +24,7 @@ class Choice:
     """What takes the place of the script's; empty if nothing does."""
     note: str
     awake: bool
-    """It has no sleep mode, and must be built without one."""
+    """The rollout engine is vLLM's build for CPUs: it has no sleep mode, and verl cannot split it over ranks."""
 
 
 def _installed(package: str) -> str:

@@ -10,7 +10,7 @@ LARGEST_SUM = 18
 def grade(
     data_source: str, solution_str: str, ground_truth: str, extra_info: object = None, **more: object
 ) -> dict[str, float]:
-    """Grade from 0 to 1: 0.74 for the share of digits, 0.25 for two leading digits close to the sum, 0.01 by chance.
+    """Grade from 0 to 1: 0.74 for the share of digits, 0.25 for two leading digits close to the sum, 0.01 by its text.
 
     Graded, because a random model never gives a right answer: right or wrong would teach it nothing. `acc` is what
     filters of groups look at: they throw a group away in which all got the same, so that a trainer that counts

@@ -70,6 +70,7 @@ _PREFIX = re.compile(
     r"^(?:\x1b\[\d+m)?\((?P<process>[\w.]+(?:\[[^]]*\])?(?: pid=\d+)?(?:, ip=[\d.]+)?)\)(?:\x1b\[0m)? ?"
 )
 _START = re.compile(r"(?P<logged>.*?)Traceback \(most recent call last\):$")
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _RANK = re.compile(r"\[rank\d+\]: ?")
 """What torch puts before the lines of a rank."""
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
@@ -107,7 +108,7 @@ _NAMES = frozenset(errors.__all__)
 
 def judge(run: Run, asked: int, tree: Path) -> Verdict:
     """Return how a run of `asked` steps ended."""
-    done = sum(1 for step in run.steps if step >= 1)
+    done = _done(run)
     if run.ended.status == 0 and not run.ended.limit and done >= asked:
         return Verdict(Kind.TRAINED, done, None)
     failure = _first_failure(run, tree)
@@ -138,9 +139,13 @@ def _first_failure(run: Run, tree: Path) -> Failure:
 
 def _last_words(run: Run, lines: Sequence[str]) -> str:
     line = next((line for line in reversed(lines) if line.strip()), "none")
-    last = re.sub(r"\x1b\[[\d;]*m", "", line)[:400]
-    done = sum(1 for step in run.steps if step >= 1)
-    return f"no error was found: it ended with status {run.ended.status} after {done} steps; its last line: {last}"
+    last = _COLOUR.sub("", line)[:400]
+    ended = f"it ended with status {run.ended.status} after {_done(run)} steps"
+    return f"no error was found: {ended}; its last line: {last}"
+
+
+def _done(run: Run) -> int:
+    return sum(1 for step in run.steps if step >= 1)
 
 
 def _hydra_line(lines: Sequence[str]) -> str:
@@ -195,7 +200,7 @@ def _traces(log: Path) -> Iterable[_Trace]:
         for raw in lines:
             found = _PREFIX.match(raw)
             process = found.group("process") if found else _process_of(log)
-            line = re.sub(r"\x1b\[[\d;]*m", "", raw[found.end() :] if found else raw).rstrip("\n")
+            line = _COLOUR.sub("", raw[found.end() :] if found else raw).rstrip("\n")
             line = _RANK.sub("", line, count=1)
             start = _START.match(line.strip())
             if start:

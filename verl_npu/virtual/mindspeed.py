@@ -20,6 +20,7 @@ from .operators.grouped import npu_grouped_matmul, npu_grouped_matmul_add_
 __all__ = [
     "adamw_step",
     "add_grouped_product",
+    "chunk_sort_map",
     "grouped_product",
     "grouped_product_backward",
     "offer_operators",

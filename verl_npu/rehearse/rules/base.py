@@ -35,7 +35,7 @@ class Scene:
     """The rollout engine that runs; empty: the script's own."""
     torchrun: bool
     awake: bool = False
-    """The rollout engine has no sleep mode."""
+    """The rollout engine is vLLM's build for CPUs: it has no sleep mode, and verl cannot split it over ranks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,13 @@ from ..feature import megatron
 if TYPE_CHECKING:
     from ..interfaces import AsyncRequest
 
-__all__ = ["pass_torch_the_checkpoint_format", "written_in_torchs_format"]
+__all__ = ["let_the_converter_write_in_torchs_format", "pass_torch_the_checkpoint_format", "written_in_torchs_format"]
 
 _SAVE = "verl.utils.megatron.dist_checkpointing:save_dist_checkpointing"
 _MODEL = "verl.utils.megatron_utils:get_model"
 _CONVERTER = "converter_hf_to_mcore.py"
 _FORMAT = "serialization_format"
+_ERROR = "TypeError: _write_item() missing 1 required positional argument: 'serialization_format'."
 _LINK = "none: core_v0.15.3 looks at the signature, see filesystem_async.py in Megatron-LM's dist_checkpointing"
 _NEVER = Never("which Megatron and which torch stand beside it is the user's choice")
 
@@ -30,8 +31,7 @@ Result = TypeVar("Result")
 
 @megatron.wrap(
     _SAVE,
-    why="With megatron-core 0.12 and torch 2.8 or newer, saving a checkpoint ends with TypeError: _write_item() "
-    "missing 1 required positional argument: 'serialization_format'.",
+    why=f"With megatron-core 0.12 and torch 2.8 or newer, saving a checkpoint ends with {_ERROR}",
     how="While a checkpoint is saved, Megatron's copy of torch's _write_item is called with torch's own format.",
     link=_LINK,
     retired_by=_NEVER,
@@ -52,7 +52,7 @@ def pass_torch_the_checkpoint_format(
 @megatron.wrap(
     _MODEL,
     why="With megatron-core 0.12 and torch 2.8 or newer, converter_hf_to_mcore.py, which saves by itself, ends with "
-    "TypeError: _write_item() missing 1 required positional argument: 'serialization_format'.",
+    f"{_ERROR}",
     how="A process that runs that program writes in torch's own format, from its first model on.",
     link=_LINK,
     retired_by=_NEVER,

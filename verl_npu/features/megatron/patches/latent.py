@@ -62,11 +62,15 @@ def pack_latent_attention_through_mbridge_too(
     original: Callable[..., Result], wrap_config: object, tf_config: object, *args: object, **kwargs: object
 ) -> Result:
     """Return Megatron's modules of a model."""
-    from megatron.core.transformer import multi_latent_attention, transformer_config
+    from megatron.core.transformer.transformer_config import MLATransformerConfig
 
-    attention = multi_latent_attention.MLASelfAttention
-    # Later Megatrons drop the dimension of the batch by themselves; what is patched already does too.
-    packs = "squeeze(1)" in inspect.getsource(attention.get_query_key_value_tensors)
-    if isinstance(tf_config, transformer_config.MLATransformerConfig) and not packs:
+    if isinstance(tf_config, MLATransformerConfig) and not _packs():
         importlib.import_module("verl.models.mcore.patch_v012").apply_patch()
     return original(wrap_config, tf_config, *args, **kwargs)
+
+
+def _packs() -> bool:
+    """Whether queries of packed sequences lose the batch's dimension: in later Megatrons, and once it is mended."""
+    from megatron.core.transformer.multi_latent_attention import MLASelfAttention
+
+    return "squeeze(1)" in inspect.getsource(MLASelfAttention.get_query_key_value_tensors)
