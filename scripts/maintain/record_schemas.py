@@ -19,7 +19,7 @@ from verl_npu.virtual import operators
 from verl_npu.virtual.operators import schemas as shipped
 
 LIBRARY = "torch_npu/lib/libtorch_npu.so"
-SCHEMA = re.compile(rb"(?<=\0)([a-z]\w+)(?:\.(\w+))?(\([\x20-\x7e]*\) -> [\x20-\x7e]+)(?=\0)")
+SCHEMA = re.compile(rb"(?<=\0)([a-z_]\w+)(?:\.(\w+))?(\([\x20-\x7e]*\) -> [\x20-\x7e]+)(?=\0)")
 
 # The overloads that ours serve, where that is not the one without a name.
 OVERLOADS = {

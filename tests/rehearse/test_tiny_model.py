@@ -105,3 +105,14 @@ def test_settings_of_the_language_model_are_where_published_checkpoints_have_the
         architecture("qwen2_5_vl").text["hidden_size"],
     )
     assert transformers.AutoConfig.from_pretrained(vision).get_text_config().hidden_size == written["hidden_size"]
+
+
+@pytest.mark.skipif(not hasattr(transformers, "Qwen3_5MoeConfig"), reason="transformers older than Qwen3.5")
+def test_a_hybrid_model_is_as_published_for_what_reads_the_files_itself(tmp_path: Path) -> None:
+    tiny_model.generate(architecture("qwen3_5_moe"), 4, tmp_path)
+    text = json.loads((tmp_path / "config.json").read_text())["text_config"]
+    attends = [kind == "full_attention" for kind in text["layer_types"]]
+    assert attends == [(index + 1) % text["full_attention_interval"] == 0 for index in range(4)]
+    names = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
+    assert "model.language_model.layers.0.mlp.experts.gate_up_proj" in names
+    assert not any("experts.0." in name for name in names)

@@ -37,6 +37,11 @@ _HYBRID: Mapping[str, object] = {
     "linear_key_head_dim": _HEAD,
     "linear_value_head_dim": _HEAD,
 }
+# transformers reads the kinds of the layers, Megatron-Bridge the interval.
+_EVERY_SECOND: Mapping[str, object] = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "full_attention_interval": 2,
+}
 _SHARED: Mapping[str, object] = {"shared_expert_intermediate_size": _HIDDEN}
 # 8 + 4 + 4 make the 16 pairs of a head.
 _SECTIONS: Mapping[str, object] = {"rope_type": "default", "type": "default", "mrope_section": [8, 4, 4]}
@@ -80,6 +85,8 @@ class Architecture:
     """The fewest that have every kind of layer."""
     flat: bool = False
     """Whether published checkpoints have the language model's settings beside those of the whole."""
+    fused: bool = False
+    """Whether published checkpoints have all experts of a layer in one tensor, as transformers has in memory."""
 
     @property
     def sees(self) -> bool:
@@ -131,20 +138,21 @@ ARCHITECTURES = (
     Architecture(
         "qwen3_5_moe",
         r"qwen3[._-]5.*a\d+b",
-        {**_TEXT, **_EXPERTS, **_SHARED, **_HYBRID, "layer_types": ["linear_attention", "full_attention"]},
+        {**_TEXT, **_EXPERTS, **_SHARED, **_HYBRID, **_EVERY_SECOND},
         # Published ones name it, though transformers' class does not; Megatron-Bridge reads it.
         {**_QWEN3_VISION, "deepstack_visual_indexes": []},
+        fused=True,
     ),
     Architecture(
         "qwen3_5",
         r"qwen3[._-]5",
-        {**_TEXT, **_HYBRID, "layer_types": ["linear_attention", "full_attention"]},
+        {**_TEXT, **_HYBRID, **_EVERY_SECOND},
         {**_QWEN3_VISION, "deepstack_visual_indexes": []},
     ),
     Architecture(
         "qwen3_next",
         r"qwen3[-_]?next",
-        {**_TEXT, **_EXPERTS, **_SHARED, **_HYBRID, "layer_types": ["linear_attention", "full_attention"]},
+        {**_TEXT, **_EXPERTS, **_SHARED, **_HYBRID, **_EVERY_SECOND},
     ),
     Architecture("deepseek_v3", r"deepseek[-_]?(v3|r1)|moonlight", {**_TEXT, **_LATENT}),
     Architecture("qwen3_moe", r"qwen3.*(a\d+b|moe)", {**_TEXT, **_EXPERTS, "head_dim": _HEAD}),

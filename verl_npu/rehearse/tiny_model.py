@@ -71,7 +71,8 @@ def generate(architecture: Architecture, layers: int, folder: Path) -> None:
     model = maker.from_config(config)
     _end_sometimes(model, tokens["<|im_end|>"], [tokens[name] for name in _OF_IMAGES if name in tokens])
     model = model.to(torch.bfloat16)
-    model.save_pretrained(folder)
+    # By itself transformers writes an expert's tensors one by one for every family.
+    model.save_pretrained(folder, **({"save_original_format": False} if architecture.fused else {}))
     if architecture.flat:
         _flatten(folder / "config.json")
     _with_index(folder)

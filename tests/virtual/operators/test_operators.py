@@ -472,6 +472,55 @@ def test_a_routing_map_with_a_capacity_fills_each_expert() -> None:
     assert back[2].tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("capacity", [None, 2])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_the_gradients_by_a_routing_map_are_those_of_its_operators(capacity: int | None, weighted: bool) -> None:
+    tokens, probs = draw(3, 4, requires_grad=True), draw(3, 4, seed=1, requires_grad=True)
+    routing = torch.tensor([[1, 0, 1, 0], [0, 1, 1, 0], [1, 0, 0, 1]], dtype=torch.bool)
+    pads: dict[str, Any] = {"drop_and_pad": capacity is not None}
+    rows, taken, places = ops.npu_moe_token_permute_with_routing_map(
+        tokens, routing, probs=probs, num_out_tokens=capacity and 4 * capacity, **pads
+    )
+    of_rows, of_taken = draw(*rows.shape, seed=2), draw(*taken.shape, seed=3)
+    found = ops.npu_moe_token_permute_with_routing_map_grad(
+        of_rows, of_taken if weighted else None, places, routing, 4, 3, **pads
+    )
+    ahead = (rows * of_rows).sum() + (taken * of_taken).sum() * weighted
+    expected = torch.autograd.grad(ahead, (tokens, probs), retain_graph=True)
+    torch.testing.assert_close(found[0], expected[0])
+    assert (found[1] is None) is not weighted
+    if weighted:
+        torch.testing.assert_close(found[1], expected[1])
+
+    rows = rows.detach().requires_grad_()
+    back: dict[str, Any] = {"probs": probs if weighted else None, "routing_map": routing, **pads}
+    out, index, token, _ = ops._npu_moe_token_unpermute_with_routing_map(rows, places, [3, 4], **back)
+    torch.testing.assert_close(out, ops.npu_moe_token_unpermute_with_routing_map(rows, places, [3, 4], **back))
+    of_out = draw(3, 4, seed=4)
+    of_rows, of_probs = ops.npu_moe_token_unpermute_with_routing_map_grad(
+        of_out,
+        index,
+        token,
+        routing,
+        rows if weighted else None,
+        probs if weighted else None,
+        restore_shape=[3, 4],
+        **pads,
+    )
+    wanted = (rows, probs) if weighted else (rows,)
+    found = (of_rows, of_probs) if weighted else (of_rows,)
+    for mine, other in zip(found, torch.autograd.grad((out * of_out).sum(), wanted), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_gradients_of_probs_by_a_routing_map_need_the_rows_and_the_map() -> None:
+    places = torch.tensor([0, 1, 2], dtype=torch.int32)
+    with pytest.raises(RuntimeError, match="probs need permuted_tokens and routing_map"):
+        ops.npu_moe_token_unpermute_with_routing_map_grad(
+            draw(3, 4), places, places, None, draw(3, 4), draw(3, 2), False, [3, 4]
+        )
+
+
 def test_init_routing_sorts_and_finalize_routing_takes_back() -> None:
     x, experts = draw(3, 4), torch.tensor([[2, 0], [1, 2], [0, 1]], dtype=torch.int32)
     rows, places, counts, scales = ops.npu_moe_init_routing_v2(

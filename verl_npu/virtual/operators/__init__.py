@@ -24,10 +24,13 @@ from .matrix import npu_bmmV2, npu_linear
 from .norm import npu_add_rms_norm, npu_rms_norm
 from .optimizer import npu_apply_adam_w
 from .permutation import (
+    _npu_moe_token_unpermute_with_routing_map,
     npu_moe_token_permute,
     npu_moe_token_permute_with_routing_map,
+    npu_moe_token_permute_with_routing_map_grad,
     npu_moe_token_unpermute,
     npu_moe_token_unpermute_with_routing_map,
+    npu_moe_token_unpermute_with_routing_map_grad,
 )
 from .ring import npu_fusion_attention_grad, npu_ring_attention_update
 from .rotary import npu_apply_rotary_pos_emb, npu_rotary_mul
@@ -38,6 +41,7 @@ from .routing import (
 )
 
 __all__ = [
+    "_npu_moe_token_unpermute_with_routing_map",
     "fast_gelu",
     "npu_add_rms_norm",
     "npu_apply_adam_w",
@@ -63,8 +67,10 @@ __all__ = [
     "npu_moe_init_routing_v2",
     "npu_moe_token_permute",
     "npu_moe_token_permute_with_routing_map",
+    "npu_moe_token_permute_with_routing_map_grad",
     "npu_moe_token_unpermute",
     "npu_moe_token_unpermute_with_routing_map",
+    "npu_moe_token_unpermute_with_routing_map_grad",
     "npu_ring_attention_update",
     "npu_rms_norm",
     "npu_rotary_mul",

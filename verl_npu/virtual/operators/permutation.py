@@ -164,6 +164,128 @@ def npu_moe_token_unpermute_with_routing_map(
     return rows.sum(dim=1).to(permuted_tokens.dtype)
 
 
+def _npu_moe_token_unpermute_with_routing_map(
+    permuted_tokens: Tensor,
+    sorted_indices: Tensor,
+    restore_shape: list[int],
+    *,
+    probs: Tensor | None = None,
+    routing_map: Tensor | None = None,
+    drop_and_pad: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """`npu_moe_token_unpermute_with_routing_map`, with what its gradient needs if it drops and pads.
+
+    Returns:
+        ([T,H], out_index int32 [M] and permuted_token_id int32 [M]: the rows in the tokens' order and their tokens,
+        the probs of the rows [M] or None).
+
+    Raises:
+        RuntimeError: as npu_moe_token_unpermute_with_routing_map.
+    """
+    back = npu_moe_token_unpermute_with_routing_map(
+        permuted_tokens,
+        sorted_indices,
+        restore_shape,
+        probs=probs,
+        routing_map=routing_map,
+        drop_and_pad=drop_and_pad,
+    )
+    expert, token = _expert_and_token(sorted_indices, routing_map, probs, drop_and_pad, int(restore_shape[0]))
+    taken = None if probs is None or expert is None else probs[token, expert]
+    token_id, out_index = (
+        sorted_indices.sort(stable=True) if drop_and_pad else (token.sort(stable=True)[0], sorted_indices)
+    )
+    return back, out_index.to(torch.int32), token_id.to(torch.int32), taken
+
+
+def npu_moe_token_permute_with_routing_map_grad(
+    permuted_token_out_grad: Tensor,
+    probs_grad: Tensor | None,
+    sorted_indices: Tensor,
+    routing_map: Tensor,
+    experts_num: int,
+    tokens_num: int,
+    drop_and_pad: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of `npu_moe_token_permute_with_routing_map`: op-plugin,
+    MoeTokenPermuteWithRoutingMapGradOpApi.cpp.
+
+    Shapes: permuted_token_out_grad [M,H], probs_grad [M] or None, sorted_indices [M], routing_map [T,E].
+
+    Returns:
+        (that of the tokens [T,H], that of the probs [T,E] or None).
+
+    Raises:
+        RuntimeError: experts_num and tokens_num are not the routing map's.
+    """
+    if tuple(routing_map.shape) != (tokens_num, experts_num):
+        raise RuntimeError(
+            f"npu_moe_token_permute_with_routing_map_grad: expected routing_map [{tokens_num},{experts_num}], but got "
+            f"{tuple(routing_map.shape)}"
+        )
+    expert, token = _expert_and_token(sorted_indices, routing_map, None, drop_and_pad, tokens_num)
+    zeros = permuted_token_out_grad.new_zeros(tokens_num, permuted_token_out_grad.shape[1])
+    of_tokens = zeros.index_add(0, token, permuted_token_out_grad)
+    if probs_grad is None or expert is None:
+        return of_tokens, None
+    return of_tokens, probs_grad.new_zeros(tokens_num, experts_num).index_put((token, expert), probs_grad)
+
+
+def npu_moe_token_unpermute_with_routing_map_grad(
+    unpermuted_tokens_grad: Tensor,
+    out_index: Tensor,
+    permuted_token_id: Tensor,
+    routing_map: Tensor | None,
+    permuted_tokens: Tensor | None,
+    probs: Tensor | None,
+    drop_and_pad: bool,
+    restore_shape: list[int],
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of `npu_moe_token_unpermute_with_routing_map`: op-plugin,
+    MoeTokenUnpermuteWithRoutingMapGradKernelNpuOpApi.cpp.
+
+    Shapes: unpermuted_tokens_grad [T,H], out_index [M] (the rows in the tokens' order), permuted_token_id [M] (their
+    tokens; read with drop_and_pad only), routing_map and probs [T,E], permuted_tokens [M,H].
+
+    Returns:
+        (that of the permuted tokens [M,H], that of the probs [T,E] or None).
+
+    Raises:
+        RuntimeError: probs without the permuted tokens or the routing map.
+    """
+    name = "npu_moe_token_unpermute_with_routing_map_grad"
+    rows = out_index.long()
+    if drop_and_pad:
+        rows = torch.empty_like(rows).index_copy(0, rows, permuted_token_id.long())
+    expert, token = _expert_and_token(rows, routing_map, probs, drop_and_pad, int(restore_shape[0]))
+    of_rows = unpermuted_tokens_grad.index_select(0, token)
+    if probs is None:
+        return of_rows, None
+    if permuted_tokens is None or expert is None:
+        raise RuntimeError(f"{name}: probs need permuted_tokens and routing_map")
+    along = (of_rows * permuted_tokens).sum(-1).to(unpermuted_tokens_grad.dtype)
+    of_probs = along.new_zeros(probs.shape).index_put((token, expert), along)
+    return (of_rows * probs[token, expert].unsqueeze(-1)).to(unpermuted_tokens_grad.dtype), of_probs
+
+
+def _expert_and_token(
+    sorted_indices: Tensor, routing_map: Tensor | None, probs: Tensor | None, drop_and_pad: bool, count: int
+) -> tuple[Tensor | None, Tensor]:
+    """Return each permuted row's expert, None if nothing tells it, and its token, one of `count`."""
+    places = sorted_indices.long()
+    if drop_and_pad:
+        shape = routing_map if routing_map is not None else probs
+        if shape is None:
+            return None, places
+        experts = torch.arange(shape.shape[1], device=places.device)
+        return experts.repeat_interleave(len(places) // shape.shape[1]), places
+    if routing_map is not None:
+        expert, token = routing_map.bool().t().nonzero(as_tuple=True)
+        return expert, token
+    # The rows in the tokens' order: as many for each token.
+    return None, torch.argsort(places) // (len(places) // count)
+
+
 def _refuse_padded(name: str, padded_mode: bool) -> None:
     if padded_mode:
         raise NotImplementedError(f"{name}: padded_mode is not implemented by the virtual Ascend")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -45,3 +46,32 @@ def test_an_engine_that_asked_mindspeed_for_nothing_is_left_alone() -> None:
     made = SimpleNamespace(provider=SimpleNamespace())
     configure_each_engine_with_its_own_overrides(lambda engine: None, made)
     assert vars(made.provider) == {}
+
+
+class Placeholder:
+    """As MindSpeed puts it where TransformerEngine's functions belong."""
+
+
+def replaced_by_mindspeed() -> None:
+    """A fused permutation of MindSpeed's own."""
+
+
+@pytest.mark.parametrize(
+    ("fused", "permute", "asked"),
+    [
+        (Placeholder, "megatron.core.transformer.moe.moe_utils", False),
+        (Placeholder, "mindspeed.core.fusions.fused_moe_permute", True),
+        (replaced_by_mindspeed, "megatron.core.transformer.moe.moe_utils", True),
+    ],
+    ids=["a placeholder", "MindSpeed's own permute", "a function"],
+)
+def test_megatron_bridge_is_not_given_a_permutation_that_is_only_a_placeholder(
+    fused: object, permute: str, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moe = ModuleType("megatron.core.transformer.moe.moe_utils")
+    own = SimpleNamespace(__module__=permute)
+    vars(moe).update(fused_permute=fused, permute=own)
+    monkeypatch.setitem(sys.modules, moe.__name__, moe)
+    made = engine(moe_permute_fusion=True)
+    configure_each_engine_with_its_own_overrides(through_the_bridge, made)
+    assert made.provider.moe_permute_fusion is asked

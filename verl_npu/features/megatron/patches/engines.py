@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ __all__: list[str] = []
 
 _MODULE = "verl.workers.engine.mindspeed.transformer_impl"
 _LM, _VALUE = f"{_MODULE}:MindspeedEngineWithLMHead", f"{_MODULE}:MindspeedEngineWithValueHead"
+_PERMUTATION = "megatron.core.transformer.moe.moe_utils"
 _EARLY = Mentions(_MODULE, "_mindspeed_repatch")
 _BUILD = "verl.workers.engine.megatron.transformer_impl:MegatronEngine._build_tf_config"
 _UNCHECKED = (
@@ -85,9 +87,12 @@ def check_the_value_model_engines_overrides(original: Callable[..., None], engin
     why="MindSpeed merges the overrides of the last engine in the process into each later configuration of a model, "
     "so a model may be built with another model's settings, without an error. Into Megatron-Bridge's, whose classes "
     "are older than the overrides, it merges none: without use_flash_attn=True in the script the first log-"
-    "probabilities end with RuntimeError: Please set micro_batch_size or set use_flash_attn=True in config.",
+    "probabilities end with RuntimeError: Please set micro_batch_size or set use_flash_attn=True in config. And "
+    "Megatron-Bridge asks for TransformerEngine's fused permutation of experts' tokens, for which MindSpeed has a "
+    "placeholder unless the script has moe_permute_fusion=True: Module.__init__() got an unexpected keyword argument.",
     how="The engine's own overrides are put in force again while its model's configuration is made, and what is "
-    "filled in beside them is written to Megatron-Bridge's as well.",
+    "filled in beside them is written to Megatron-Bridge's as well. A permutation that is only a placeholder is not "
+    "asked for: Megatron's own moves the tokens.",
     link="none: see transformer_config_init_wrapper in MindSpeed's core/megatron_basic/arguments_basic.py",
     retired_by=Never("MindSpeed's arguments belong to the process"),
     requires=Defines(_BUILD),
@@ -103,7 +108,19 @@ def configure_each_engine_with_its_own_overrides(
         for key, value in effective(request).items():
             if key not in request.overrides:
                 setattr(provider, key, value)
+        if getattr(provider, "moe_permute_fusion", False) and _fused_permutation_is_a_placeholder():
+            provider.moe_permute_fusion = False
     return result
+
+
+def _fused_permutation_is_a_placeholder() -> bool:
+    """Return whether Megatron's own `permute` would call what MindSpeed has put where TransformerEngine's belongs."""
+    moe = sys.modules.get(_PERMUTATION)
+    if moe is None:
+        return False
+    # MindSpeed makes torch.nn.Module of what only has to be there; its fused kernels replace `permute` itself.
+    placeholder = getattr(moe, "fused_permute", None)
+    return isinstance(placeholder, type) and moe.permute.__module__ == _PERMUTATION
 
 
 def _make_groups(original: Callable[..., None], engine: Engine, name: str) -> None:
