@@ -1,6 +1,7 @@
 """Record the schemas of the operators that the virtual Ascend offers, in verl_npu/virtual/operators/schemas.json.
 
-They are read from libtorch_npu.so in the wheels of the real torch_npu, where they are plain text.
+They are read from libtorch_npu.so and libop_plugin_atb.so in the wheels of the real torch_npu, where they are plain
+text. Some wheels have those of ATB in pieces, or none: there the nearest version's stand.
 
     pip download --no-deps torch_npu==2.7.1 ...; python scripts/maintain/record_schemas.py torch_npu-*.whl
 """
@@ -8,17 +9,21 @@ They are read from libtorch_npu.so in the wheels of the real torch_npu, where th
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import re
 import zipfile
 from pathlib import Path
 
+import torch
 from packaging.version import Version
 
 from verl_npu.virtual import operators
 from verl_npu.virtual.operators import schemas as shipped
 
 LIBRARY = "torch_npu/lib/libtorch_npu.so"
+ATB_LIBRARY = "torch_npu/lib/libop_plugin_atb.so"
+ATB_NAMES = "torch_npu/op_plugin/atb/_atb_ops.py"
 SCHEMA = re.compile(rb"(?<=\0)([a-z_]\w+)(?:\.(\w+))?(\([\x20-\x7e]*\) -> [\x20-\x7e]+)(?=\0)")
 
 # The overloads that ours serve, where that is not the one without a name.
@@ -42,11 +47,52 @@ def schemas(wheel: Path) -> dict[str, list[str]]:
     return {name: texts for name, texts in kept.items() if texts}
 
 
+def is_whole(text: str) -> bool:
+    """Return whether a schema stands in one piece in the library."""
+    try:
+        torch._C.parse_schema(f"atb::{text}")
+    except RuntimeError:
+        return False
+    return True
+
+
+def atb(wheel: Path) -> dict[str, dict[str, str | None]]:
+    """Of one wheel, ATB's operators by where they are offered, `torch_npu` or `torch_npu.atb`: their schemas, or None
+    if they cannot be read."""
+    with zipfile.ZipFile(wheel) as archive:
+        library, source = archive.read(ATB_LIBRARY), archive.read(ATB_NAMES).decode()
+    texts = {name.decode(): (name + rest).decode() for name, overload, rest in SCHEMA.findall(library) if not overload}
+    found = {name: text for name, text in texts.items() if is_whole(text)}
+    lists = {"API_LIST": "torch_npu", "ATB_API_LIST": "torch_npu.atb"}
+    offered: dict[str, dict[str, str | None]] = {where: {} for where in lists.values()}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in lists:
+            names = ast.literal_eval(node.value)
+            offered[lists[node.targets[0].id]] = {name: found.get(name) for name in names}
+    return offered
+
+
+def recorded_atb(by_version: dict[Version, dict[str, dict[str, str | None]]]) -> dict[str, dict[str, dict[str, str]]]:
+    """By place and name, the schema from each version on in which it changed; an empty one if no wheel shows it."""
+    made: dict[str, dict[str, dict[str, str]]] = {}
+    for version in sorted(by_version):
+        for place, operators_there in by_version[version].items():
+            for name, text in operators_there.items():
+                changes = made.setdefault(place, {}).setdefault(name, {})
+                last = list(changes.values())[-1] if changes else None
+                if last is None or (last and text and text != last):
+                    changes[str(version)] = text or ""
+                elif text and not last:
+                    changes[list(changes)[-1]] = text
+    return made
+
+
 def main() -> None:
     """Write the file: for each operator, its schemas by the version from which on they are so."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help="one wheel of each version")
-    by_version = {Version(wheel.name.split("-")[1]): schemas(wheel) for wheel in parser.parse_args().wheels}
+    wheels = {Version(wheel.name.split("-")[1]): wheel for wheel in parser.parse_args().wheels}
+    by_version = {version: schemas(wheel) for version, wheel in wheels.items()}
     recorded: dict[str, dict[str, list[str]]] = {name: {} for name in sorted(operators.__all__)}
     for name, changes in recorded.items():
         last: list[str] = []
@@ -55,7 +101,9 @@ def main() -> None:
             if now != last:
                 changes[str(version)] = last = now
     versions = [str(version) for version in sorted(by_version)]
-    shipped.RECORDED.write_text(json.dumps({"versions": versions, "operators": recorded}, indent=1) + "\n")
+    of_atb = recorded_atb({version: atb(wheel) for version, wheel in wheels.items()})
+    content = {"versions": versions, "operators": recorded, "atb": of_atb}
+    shipped.RECORDED.write_text(json.dumps(content, indent=1) + "\n")
     print(f"{shipped.RECORDED}: {len(recorded)} operators in torch_npu {', '.join(versions)}")
 
 

@@ -211,6 +211,20 @@ CASES = [
         },
         {"layout": replace(ONE, tensor=2, expert=2, rollout_tensor=2)},
     ),
+    # MindSpeed patches for an override that is 1, and not for one that is missing.
+    Case(
+        "parallel sizes",
+        {
+            f"{ACTOR}.megatron.context_parallel_size": 8,
+            f"{ACTOR}.megatron.override_transformer_config.context_parallel_size": 8,
+            f"{REF}.megatron.context_parallel_size": 8,
+        },
+        {
+            f"{role}.megatron{section}.context_parallel_size": 1
+            for role in (ACTOR, REF)
+            for section in ("", ".override_transformer_config")
+        },
+    ),
     Case(
         "pipeline stages",
         {

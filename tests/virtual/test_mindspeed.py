@@ -14,7 +14,10 @@ from verl_npu.virtual.mindspeed import (  # noqa: E402  # after torch
     chunk_sort_map,
     grouped_product,
     grouped_product_backward,
+    l2norm,
+    offer_norm,
     offer_operators,
+    offer_recurrence,
     offer_sorting,
     rotary_position_embedding,
     sorted_rows,
@@ -138,3 +141,29 @@ def test_mindspeeds_own_function_sorts_through_them() -> None:
     kernels = ModuleType("mindspeed.ops.triton.sort_chunks_by_idx")
     offer_sorting(kernels)
     assert (kernels.make_chunk_sort_map, kernels.sort_chunks_by_map) == (chunk_sort_map, sorted_rows)
+
+
+def test_mindspeeds_norm_makes_rows_of_length_one() -> None:
+    kernels = ModuleType("mindspeed.ops.triton.l2norm")
+    offer_norm(kernels)
+    assert kernels.l2norm is kernels.l2_norm is l2norm
+    x = torch.linspace(-2, 3, 12, dtype=torch.bfloat16).reshape(3, 4)
+    torch.testing.assert_close(l2norm(x, output_dtype=torch.float32).norm(dim=-1), torch.ones(3))
+    assert l2norm(x).dtype == torch.bfloat16
+    assert l2norm(torch.zeros(1, 2)).tolist() == [[0, 0]]
+
+
+def test_mindspeeds_recurrence_is_computed_by_its_own_function_in_plain_torch() -> None:
+    rule, given = ModuleType("mindspeed.core.ssm.chunk_gated_delta_rule"), []
+    rule.torch_chunk_gated_delta_rule = lambda *args, **options: given.append((args, options)) or "computed"  # type: ignore[attr-defined]
+    offer_recurrence(rule)
+    q, k, v = (torch.full((1, 3, 2, 4), value, dtype=torch.bfloat16) for value in (1.0, 2.0, 3.0))
+    decay = torch.zeros(1, 3, 2)
+    assert rule.chunk_gated_delta_rule(q, k, v, g=decay, beta=decay, use_qk_l2norm_in_kernel=True) == "computed"
+    (normed, _, values), options = given[0]
+    assert torch.equal(normed, l2norm(q))
+    assert (values is v, options["g"] is decay, options["chunk_size"]) == (True, True, 64)
+    with pytest.raises(NotImplementedError, match="no scale of the caller's"):
+        rule.chunk_gated_delta_rule(q, k, v, decay, decay, scale=1.0)
+    with pytest.raises(ValueError, match="does not support float32"):
+        rule.chunk_gated_delta_rule(q.float(), k, v, decay, decay)

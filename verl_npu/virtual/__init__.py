@@ -70,8 +70,8 @@ def expose() -> None:
     hooks.add_hook("verl.utils.distributed", _offer_group)
     hooks.add_hook("verl.checkpoint_engine", _offer_checkpoint_engine)
     hooks.add_hook("torchvision.extension", _declare_vision)
-    hooks.add_hook("mindspeed.op_builder.builder", _offer_mindspeeds_operators)
-    hooks.add_hook("mindspeed.ops.triton.sort_chunks_by_idx", _offer_mindspeeds_sorting)
+    for name in _OF_MINDSPEED:
+        hooks.add_hook(name, _compute_mindspeeds)
     for workers in ("verl.workers.fsdp_workers", "verl.workers.megatron_workers"):
         hooks.add_hook(workers, _offer_in_vllms_place)
 
@@ -120,18 +120,19 @@ def _offer_checkpoint_engine(module: ModuleType) -> None:
     offer_checkpoint_engine(module)
 
 
-def _offer_mindspeeds_operators(module: ModuleType) -> None:
-    """Compute what MindSpeed would compile."""
-    from .mindspeed import offer_operators
+_OF_MINDSPEED = {
+    "mindspeed.op_builder.builder": "offer_operators",
+    "mindspeed.ops.triton.sort_chunks_by_idx": "offer_sorting",
+    "mindspeed.ops.triton.l2norm": "offer_norm",
+    "mindspeed.core.ssm.chunk_gated_delta_rule": "offer_recurrence",
+}
+"""By module of MindSpeed, the function of `mindspeed` that computes what it compiles or has Triton do."""
 
-    offer_operators(module)
 
+def _compute_mindspeeds(module: ModuleType) -> None:
+    from . import mindspeed
 
-def _offer_mindspeeds_sorting(module: ModuleType) -> None:
-    """Compute what MindSpeed's Triton kernels would."""
-    from .mindspeed import offer_sorting
-
-    offer_sorting(module)
+    getattr(mindspeed, _OF_MINDSPEED[module.__name__])(module)
 
 
 def _declare_vision(module: ModuleType) -> None:

@@ -3,7 +3,8 @@
 They are the grouped products of experts (ops/csrc/cann/gmm.cpp and ops/csrc/atb/groupmatmul_add.cpp), the step of the
 swapped optimizer (ops/csrc/cann/npu_apply_fused_adamw_v2.cpp) and, until MindSpeed 2.2.0, the fused rotary embedding
 (ops/csrc/cann/npu_rotary_position_embedding.cpp); later ones call torch_npu's. From core_r0.16.0 on, tokens are sorted
-by expert in kernels of Triton (ops/triton/sort_chunks_by_idx.py), which there is for NPUs alone.
+by expert in kernels of Triton (ops/triton/sort_chunks_by_idx.py), which there is for NPUs alone, and so are the
+recurrence of linear attention and its norm (core/ssm/chunk_gated_delta_rule.py, ops/triton/l2norm.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ __all__ = [
     "chunk_sort_map",
     "grouped_product",
     "grouped_product_backward",
+    "l2norm",
+    "offer_norm",
     "offer_operators",
+    "offer_recurrence",
     "offer_sorting",
     "rotary_position_embedding",
     "sorted_rows",
@@ -63,6 +67,57 @@ def offer_sorting(kernels: ModuleType) -> None:
     """Replace the launchers of kernels in `mindspeed.ops.triton.sort_chunks_by_idx`."""
     kernels.make_chunk_sort_map = chunk_sort_map  # type: ignore[attr-defined]
     kernels.sort_chunks_by_map = sorted_rows  # type: ignore[attr-defined]
+
+
+def offer_norm(kernels: ModuleType) -> None:
+    """Replace the norm of `mindspeed.ops.triton.l2norm`."""
+    kernels.l2norm = kernels.l2_norm = l2norm  # type: ignore[attr-defined]
+
+
+def offer_recurrence(rule: ModuleType) -> None:
+    """Have `mindspeed.core.ssm.chunk_gated_delta_rule` compute by its own function in plain torch."""
+
+    def chunk_gated_delta_rule(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        scale: float | None = None,
+        initial_state: torch.Tensor | None = None,
+        output_final_state: bool = False,
+        use_qk_l2norm_in_kernel: bool = False,
+        cu_seqlens: torch.Tensor | None = None,
+        chunk_size: int = 64,
+        head_first: bool = False,
+    ) -> object:
+        if (scale is not None and scale != k.shape[-1] ** -0.5) or head_first:
+            raise NotImplementedError(
+                "chunk_gated_delta_rule on virtual NPUs: no scale of the caller's, no head_first"
+            )
+        if q.dtype == torch.float32:
+            raise ValueError("ChunkGatedDeltaRuleFunction does not support float32. Please use bfloat16.")
+        if use_qk_l2norm_in_kernel:
+            q, k = l2norm(q), l2norm(k)
+        return rule.torch_chunk_gated_delta_rule(
+            q,
+            k,
+            v,
+            g=g,
+            beta=beta,
+            chunk_size=chunk_size,
+            initial_state=initial_state,
+            output_final_state=output_final_state,
+            cu_seqlens=cu_seqlens,
+        )
+
+    rule.chunk_gated_delta_rule = chunk_gated_delta_rule  # type: ignore[attr-defined]
+
+
+def l2norm(x: torch.Tensor, eps: float = 1e-6, output_dtype: torch.dtype | None = None) -> torch.Tensor:
+    """x [.., K] over the root of its squares' sum and `eps` along K. Source: ops/triton/l2norm.py."""
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(output_dtype or x.dtype)
 
 
 def chunk_sort_map(sizes: torch.Tensor, order: torch.Tensor, tokens: int, chunks: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ __all__ = ["NPUS", "PARALLEL", "PIPELINE_STAGES", "RAY", "WORKERS"]
 
 _TRAINERS_OWN = ("trainer.n_gpus_per_node", "trainer.nnodes")
 _ROLLOUTS_OWN = ("rollout.n_gpus_per_node", "rollout.nnodes")
+_SECTION, _OVERRIDES = ".megatron", ".megatron.override_transformer_config"
 
 
 def _npus(script: Settings, now: Settings, scene: Scene) -> Mapping[str, object]:
@@ -48,6 +49,9 @@ def _parallel(script: Settings, now: Settings, scene: Scene) -> Mapping[str, obj
         "expert_parallel_size": layout.rollout_expert,
         "pipeline_model_parallel_size": 1,
     }
+    roles = [
+        key for key in script.ending("context_parallel_size") if key.endswith(f"{_SECTION}.context_parallel_size")
+    ]
     changed: dict[str, object] = {}
     for key in script.ending(*sizes, *rollout, "fsdp_size"):
         name = key.rpartition(".")[2]
@@ -63,6 +67,9 @@ def _parallel(script: Settings, now: Settings, scene: Scene) -> Mapping[str, obj
                 changed[key] = -1
         elif name in sizes and size > sizes[name]:
             changed[key] = sizes[name]
+            if sizes[name] == 1 and key.endswith(f"{_OVERRIDES}.context_parallel_size"):
+                # MindSpeed patches for an override that is 1, and not for one that is missing: alike for all roles.
+                changed |= {role.replace(_SECTION, _OVERRIDES): 1 for role in roles}
     # Megatron takes the tensor dimension for one that is null; the layout gave that up.
     if layout.expert > 1 and layout.expert_tensor < layout.tensor:
         for key in script.ending("expert_tensor_parallel_size"):

@@ -39,6 +39,7 @@ from .routing import (
     npu_moe_finalize_routing,
     npu_moe_init_routing_v2,
 )
+from .sampling import npu_top_k_top_p
 
 __all__ = [
     "_npu_moe_token_unpermute_with_routing_map",
@@ -77,4 +78,5 @@ __all__ = [
     "npu_scaled_masked_softmax",
     "npu_silu",
     "npu_swiglu",
+    "npu_top_k_top_p",
 ]

@@ -1,4 +1,5 @@
-"""The operators under `torch.ops.npu`, with the schemas of the torch_npu that the virtual Ascend pretends to be.
+"""The operators under `torch.ops.npu` and `torch.ops.atb`, with the schemas of the torch_npu that the virtual Ascend
+pretends to be.
 
 schemas.json holds the real ones, which scripts/maintain/record_schemas.py takes from the wheels. An operator or a
 parameter that this version does not have does not exist here either.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -21,7 +22,7 @@ from .restrictions import of_operator
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["RECORDED", "by_name", "of_version", "register", "versions"]
+__all__ = ["RECORDED", "atb_of_version", "by_name", "of_version", "register", "register_atb", "versions"]
 
 Operator = Callable[..., object]
 
@@ -32,6 +33,8 @@ class _Recorded(TypedDict):
     versions: list[str]
     operators: dict[str, dict[str, list[str]]]
     """By operator and by the version from which on they hold, its schemas; none once it is gone."""
+    atb: dict[str, dict[str, dict[str, str]]]
+    """By place (torch_npu, torch_npu.atb), operator and version, its schema; empty if no wheel shows it."""
 
 
 RECORDED = Path(__file__).with_name("schemas.json")
@@ -61,6 +64,48 @@ def of_version(version: str) -> dict[str, list[str]]:
         if past and past[-1]:
             found[name] = past[-1]
     return found
+
+
+def atb_of_version(version: str) -> dict[str, dict[str, str]]:
+    """The schemas of ATB's operators in a version, by the place where torch_npu offers them and by name; empty for
+    one that no wheel shows."""
+    wanted = max(release(version), Version(versions()[0]))
+    found: dict[str, dict[str, str]] = {}
+    for place, operators in _recorded()["atb"].items():
+        for name, changes in operators.items():
+            past = [text for since, text in changes.items() if Version(since) <= wanted]
+            if past:
+                found.setdefault(place, {})[name] = past[-1]
+    return found
+
+
+def register_atb(functions: Mapping[str, Operator], host: Mapping[str, Sequence[str]], version: str) -> None:
+    """Define the operators of ATB that are written under `torch.ops.atb`, once per process.
+
+    Args:
+        functions: what computes them, by name.
+        host: the arguments of each that are read on the host, and may be tensors of the CPU.
+        version: of torch_npu.
+    """
+    import torch
+
+    library = torch.library.Library("atb", "FRAGMENT")
+    _libraries.append(library)
+    for operators in atb_of_version(version).values():
+        for name, text in operators.items():
+            if name not in functions or not text:
+                continue
+            library.define(text)
+            schema = torch._C.parse_schema(f"atb::{text}")
+            library.impl(
+                name, by_name(_guarded(name, functions[name], version, host.get(name, ())), schema), "PrivateUse1"
+            )
+            # It writes into what it is given: there is nothing to make of shapes alone.
+            library.impl(name, _nothing, "Meta")
+
+
+def _nothing(*_args: object, **_options: object) -> None:
+    return None
 
 
 def register(functions: Mapping[str, Operator], version: str) -> dict[str, Operator]:
@@ -100,12 +145,12 @@ def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
     return call
 
 
-def _guarded(name: str, function: Operator, version: str) -> Operator:
+def _guarded(name: str, function: Operator, version: str, host: Sequence[str] = ()) -> Operator:
     restrictions = of_operator(name, version)
 
     @functools.wraps(function)
     def call(**given: object) -> object:
-        check_devices(name, given)
+        check_devices(name, {argument: value for argument, value in given.items() if argument not in host})
         for restriction in restrictions:
             if restriction.applies(given):
                 raise RuntimeError(f"{name}: {restriction.message}")

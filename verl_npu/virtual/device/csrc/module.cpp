@@ -85,5 +85,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("move_storage", &move_storage, "Moves an NPU tensor's storage into the memory of a CPU tensor's.");
 
   py::class_<HcclBackend, c10d::Backend, c10::intrusive_ptr<HcclBackend>>(m, "HcclBackend")
-      .def(py::init<int, int, c10::intrusive_ptr<c10d::Backend>, std::chrono::milliseconds>());
+      .def(py::init<int, int, c10::intrusive_ptr<c10d::Backend>, std::chrono::milliseconds>())
+      // The operators that communicate take the group by this name, the same on all of its ranks.
+      .def("get_hccl_comm_name",
+           [](HcclBackend& group, int rank, const py::kwargs&) {
+             TORCH_CHECK(rank >= 0, "Invalid rank ", rank);
+             return "virtual_hccl_" + group.getGroupUid();
+           },
+           py::arg("rankid"));
 }

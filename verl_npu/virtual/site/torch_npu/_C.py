@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 from torch_npu import _distributed_c10d
-from torch_npu._unimplemented import missing
+from torch_npu._unimplemented import missing, not_implemented
 from torch_npu.npu.device import get_soc_version
 from verl_npu.virtual.device.extension import extension
 
 __all__ = [
+    "_NPUTaskGroupHandle",
     "_distributed_c10d",
     "_npu_getCurrentRawStream",
     "_npu_getDevice",
@@ -22,4 +25,10 @@ _npu_setDevice = extension().set_device
 _npu_getCurrentRawStream = extension().current_stream_id
 _npu_get_soc_version = get_soc_version
 
+# A type for annotations, of what a graph's capture gives.
+_NPUTaskGroupHandle = not_implemented("torch_npu._C._NPUTaskGroupHandle")
+
 globals().update(missing("torch_npu._C", globals()))
+
+# A module of its own name to those that import it.
+sys.modules[f"{__name__}._distributed_c10d"] = _distributed_c10d

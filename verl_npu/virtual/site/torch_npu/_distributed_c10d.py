@@ -1,14 +1,41 @@
-"""`torch_npu._C._distributed_c10d`: what a group of NPUs can be told, of which the virtual hccl takes nothing."""
+"""`torch_npu._C._distributed_c10d`: what a group of NPUs can be told. The virtual hccl keeps none of it but the
+timeout, which c10d passes by itself."""
 
 from __future__ import annotations
 
-from torch_npu._unimplemented import not_implemented
+from collections.abc import Mapping
+from datetime import timedelta
 
 __all__ = ["ProcessGroupHCCL"]
+
+
+class _Options:
+    """`ProcessGroupHCCL.Options`: programs make one, fill it and pass it as `pg_options`."""
+
+    # MindSpeed asks the class whether groups can be configured.
+    __slots__ = ("_hccl_config", "_timeout", "global_ranks_in_group", "group_id", "is_high_priority_stream")
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self.global_ranks_in_group: list[int] = []
+        self.group_id = ""
+        self._timeout = timedelta(minutes=30)
+        self._hccl_config: dict[str, int | str] = {}
+
+    @property
+    def hccl_config(self) -> dict[str, int | str]:
+        """Settings of the communicator by name: the size of its buffer, its own name. A copy, as in torch_npu."""
+        return dict(self._hccl_config)
+
+    @hccl_config.setter
+    def hccl_config(self, settings: Mapping[str, int | str]) -> None:
+        for name, value in settings.items():
+            if not isinstance(name, str) or not isinstance(value, int | str):
+                raise TypeError(f"hccl_config: expected numbers or texts by name, but got {name!r}: {value!r}")
+        self._hccl_config = dict(settings)
 
 
 class ProcessGroupHCCL:
     """The name that programs look the options up under; groups are of c10d's own class here."""
 
-    # No attribute hccl_config, as in a torch_npu that cannot be configured: MindSpeed then leaves groups alone.
-    Options = not_implemented("torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options")
+    Options = _Options

@@ -3,21 +3,15 @@ written."""
 
 from __future__ import annotations
 
+import torch
+
 from torch_npu._unimplemented import missing, not_implemented
 from verl_npu.virtual import operators
 from verl_npu.virtual.device.extension import extension
 from verl_npu.virtual.faults import injection
+from verl_npu.virtual.operators import atb as _atb_written
 from verl_npu.virtual.operators import schemas
 from verl_npu.virtual.settings import Settings
-
-# Those of ATB, which are in a library of their own.
-_ATB = (
-    "_npu_flash_attention",
-    "_npu_paged_attention",
-    "_npu_reshape_and_cache",
-    "_npu_rotary_embedding",
-    "_npu_silu_and_mul",
-)
 
 _settings = Settings.read()
 _written = injection.wrap(
@@ -25,16 +19,26 @@ _written = injection.wrap(
 )
 # As in torch_npu, `torch_npu.npu_x` is `torch.ops.npu.npu_x`: torch itself checks the arguments against the schema.
 _registered = schemas.register(_written, _settings.torch_npu_version)
-IMPLEMENTED = tuple(_registered)
-
-_missing = missing("torch_npu", {*_registered, "erase_stream"}) | {
-    name: not_implemented(f"torch_npu.{name}") for name in _ATB
+_of_atb = injection.wrap(
+    {name: getattr(_atb_written, name) for name in _atb_written.__all__ if name != "HOST"},
+    _settings.faults,
+    extension().rank,
+)
+schemas.register_atb(_of_atb, _atb_written.HOST, _settings.torch_npu_version)
+ATB: dict[str, dict[str, object]] = {
+    place: {
+        name: getattr(torch.ops.atb, name) if name in _of_atb else not_implemented(f"{place}.{name}") for name in names
+    }
+    for place, names in schemas.atb_of_version(_settings.torch_npu_version).items()
 }
+_offered = {**_registered, **ATB.get("torch_npu", {})}
+_missing = missing("torch_npu", {*_offered, "erase_stream"})
+IMPLEMENTED = tuple(_offered)
 MISSING = tuple(_missing)
 
-globals().update(_registered)
+globals().update(_offered)
 globals().update(_missing)
 
-__all__ = ["IMPLEMENTED", "MISSING"]
+__all__ = ["ATB", "IMPLEMENTED", "MISSING"]
 __all__ += IMPLEMENTED
 __all__ += MISSING

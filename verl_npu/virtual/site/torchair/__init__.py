@@ -1,11 +1,17 @@
-"""torchair of the virtual Ascend, as far as MindSpeed's operators register converters with it on import.
+"""torchair of the virtual Ascend, as far as MindSpeed's operators and vllm-ascend look it up on import.
 
 There is no graph mode here: a converter is taken down and never run, and whatever would build a graph raises.
 """
 
 from __future__ import annotations
 
-from torchair import ge
+from torch_npu._unimplemented import not_implemented
+
+from torchair import ge, scope
 from torchair._ge_concrete_graph.fx2ge_converter import register_fx_node_ge_converter
 
-__all__ = ["ge", "register_fx_node_ge_converter"]
+__all__ = ["CompilerConfig", "ge", "get_npu_backend", "patch_for_hcom", "register_fx_node_ge_converter", "scope"]
+
+CompilerConfig = not_implemented("torchair.CompilerConfig")
+get_npu_backend = not_implemented("torchair.get_npu_backend")
+patch_for_hcom = not_implemented("torchair.patch_for_hcom")

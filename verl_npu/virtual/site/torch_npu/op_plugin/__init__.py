@@ -1,0 +1,1 @@
+"""Where torch_npu has its operators' libraries."""

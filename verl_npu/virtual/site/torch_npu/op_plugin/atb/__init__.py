@@ -1,0 +1,1 @@
+"""The operators of ATB, which a library of their own registers."""

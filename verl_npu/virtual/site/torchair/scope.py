@@ -1,0 +1,12 @@
+"""torchair.scope: what a region of a graph is told. Without a graph there is nothing to tell: it raises."""
+
+from __future__ import annotations
+
+from torch_npu._unimplemented import not_implemented
+
+__all__ = ["limit_core_num", "npu_stream_switch", "npu_wait_tensor", "super_kernel"]
+
+limit_core_num = not_implemented("torchair.scope.limit_core_num")
+npu_stream_switch = not_implemented("torchair.scope.npu_stream_switch")
+npu_wait_tensor = not_implemented("torchair.scope.npu_wait_tensor")
+super_kernel = not_implemented("torchair.scope.super_kernel")

@@ -1,0 +1,41 @@
+"""`acl.rt`, the runtime part."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from verl_npu.ascend.variables import VISIBLE_DEVICES
+from verl_npu.virtual import device_count_configured
+
+__all__ = ["ACL_ERROR_INVALID_PARAM", "ACL_SUCCESS", "get_device_count", "memcpy"]
+
+ACL_SUCCESS = 0
+ACL_ERROR_INVALID_PARAM = 100000
+
+
+def get_device_count() -> tuple[int, int]:
+    """(number of NPUs that this process sees, return code)."""
+    visible = os.environ.get(VISIBLE_DEVICES)
+    installed = device_count_configured()
+    if visible is None:
+        return installed, ACL_SUCCESS
+    seen: list[int] = []
+    for word in visible.split(","):  # the rule of device/csrc/runtime.cpp
+        text = word.strip()
+        if not (text.isascii() and text.isdigit()) or int(text) >= installed or int(text) in seen:
+            break
+        seen.append(int(text))
+    return len(seen), ACL_SUCCESS
+
+
+def memcpy(dst: int, dest_max: int, src: int, count: int, direction: int) -> int:
+    """Copy `count` bytes between addresses, of the host or an NPU: a virtual NPU's memory is the host's.
+
+    Returns:
+        The return code: invalid parameters for more bytes than there is room for, as in CANN.
+    """
+    if count > dest_max or not dst or not src:
+        return ACL_ERROR_INVALID_PARAM
+    ctypes.memmove(dst, src, count)
+    return ACL_SUCCESS
