@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ... import environment
 from ...errors import TorchError
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed import Backend
 
-__all__ = ["Extension", "extension", "hold", "is_loaded"]
+__all__ = ["Extension", "Handle", "extension", "hold", "is_loaded"]
+
+Handle: TypeAlias = "tuple[int, int, int, int]"
+"""An allocation of vllm-ascend's: device, size in bytes, address, and a number that is not used here."""
 
 
 class Extension(Protocol):
@@ -57,6 +60,22 @@ class Extension(Protocol):
     def set_total_memory(self, size: int) -> None: ...
     def total_memory(self) -> int: ...
     def memory_stats(self, device: int) -> dict[str, int]: ...
+
+    __file__: str
+
+    def begin_pool(self, malloc: int, free: int) -> None:
+        """Have this thread's memory come from an allocator, by the addresses of its functions."""
+
+    def end_pool(self) -> None: ...
+    def set_pool_callbacks(self, malloc: Callable[[Handle], None], free: Callable[[int], Handle]) -> None:
+        """Say who is told of each allocation of `my_malloc` and `my_free`, which the library exports."""
+
+    def map_memory(self, device: int, data: int) -> None:
+        """Put poisoned memory behind an address that has none. Raises RuntimeError if it has, or is nobody's."""
+
+    def unmap_memory(self, data: int) -> None:
+        """Give an address's memory back. Raises RuntimeError if it has none."""
+
     def reset_peak(self, device: int) -> None: ...
     def reset_accumulated(self, device: int) -> None: ...
     def set_memory_fraction(self, device: int, fraction: float) -> None: ...

@@ -2,6 +2,7 @@
 
 #include "allocator.h"
 #include "copies.h"
+#include "pool.h"
 #include "runtime.h"
 #include "tensors.h"
 
@@ -60,12 +61,14 @@ at::Tensor cpu_over(const at::Tensor& tensor, void* context, c10::DeleterFnPtr d
 at::Tensor cpu_alias(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().type() != kNpu) return tensor;
   copies::before_operation(tensor.device().index());
+  pool::check_mapped(tensor.storage().data());
   return cpu_over(tensor, c10::Storage(tensor.storage()).unsafeReleaseStorageImpl(), &drop_storage);
 }
 
 at::Tensor lent_alias(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().type() != kNpu) return tensor;
   copies::before_operation(tensor.device().index());
+  pool::check_mapped(tensor.storage().data());
   return cpu_over(tensor, new Lent{tensor.storage(), std::this_thread::get_id()}, &drop_lent);
 }
 
@@ -89,6 +92,7 @@ void move_storage(const at::Tensor& npu, const at::Tensor& cpu) {
   const auto& from = npu.storage();
   TORCH_CHECK(cpu.storage().nbytes() >= from.nbytes(), "expected at least ", from.nbytes(), " bytes, found ", cpu.storage().nbytes());
   copies::synchronize_device(npu.device().index());
+  pool::check_mapped(from.data());
   if (from.nbytes() > 0) std::memcpy(const_cast<void*>(cpu.storage().data()), from.data(), from.nbytes());
   from.unsafeGetStorageImpl()->set_data_ptr_noswap(adopt(cpu.storage(), npu.device().index()));
 }

@@ -2,6 +2,7 @@
 
 #include "copies.h"
 #include "faults.h"
+#include "pool.h"
 #include "runtime.h"
 
 #include <c10/util/Exception.h>
@@ -185,6 +186,9 @@ std::array<Stats*, 5> all(MemoryStats& stats) {
 
 }  // namespace
 
+void charge_block(int device, size_t nbytes) { charge(device, nbytes); }
+void discharge_block(int device, size_t nbytes) { discharge(device, nbytes); }
+
 c10::Allocator* npu_allocator() { return &g_allocator; }
 
 c10::DataPtr allocate_on(int device, size_t nbytes) {
@@ -192,6 +196,7 @@ c10::DataPtr allocate_on(int device, size_t nbytes) {
   const c10::Device where(kNpu, static_cast<c10::DeviceIndex>(device));
   if (nbytes == 0) return {nullptr, nullptr, &free_block, where};
   TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= (size_t{1} << 60), "NPU out of memory. Tried to allocate more than 1EB memory.");
+  if (auto pooled = pool::allocate(device, nbytes)) return std::move(*pooled);
   charge(device, nbytes);
   void* raw = nullptr;
   if (posix_memalign(&raw, kHeader, nbytes + kHeader) != 0) {

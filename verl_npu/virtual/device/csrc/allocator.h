@@ -39,6 +39,10 @@ struct MemoryStats {
 c10::Allocator* npu_allocator();
 c10::DataPtr allocate_on(int device, size_t nbytes);
 
+// The account alone, for memory that is not the allocator's.
+void charge_block(int device, size_t nbytes);
+void discharge_block(int device, size_t nbytes);
+
 // Takes over memory that a CPU kernel allocated for a result: same bytes, charged to the NPU while they live.
 c10::DataPtr adopt(const c10::Storage& cpu_storage, int device);
 

@@ -2,6 +2,7 @@
 #include "alias.h"
 #include "allocator.h"
 #include "copies.h"
+#include "pool.h"
 #include "generator.h"
 #include "runtime.h"
 
@@ -95,6 +96,8 @@ void foreach_copy(at::TensorList self, at::TensorList sources, bool non_blocking
   for (size_t i = 0; i < self.size(); ++i) {
     if (same_bytes(self[i], sources[i])) {
       copies::before_operation(self[i].device().index());
+      pool::check_mapped(self[i].storage().data());
+      pool::check_mapped(sources[i].storage().data());
       std::memmove(self[i].data_ptr(), sources[i].const_data_ptr(), self[i].nbytes());
     } else {
       self[i].copy_(sources[i], non_blocking);

@@ -15,6 +15,10 @@
 namespace py = pybind11;
 using namespace verl_npu;
 
+namespace verl_npu::pool {
+void offer(py::module_& m);
+}
+
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   py::module_::import("torch.distributed");  // registers c10d::Backend, the base class below
   register_fallbacks();
@@ -77,6 +81,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("reset_accumulated", &reset_accumulated);
   m.def("set_memory_fraction", &set_memory_fraction);
   m.def("empty_cache", &empty_cache);
+  pool::offer(m);
 
   m.def("default_generator", [](int device) { return default_generator(device); });
   m.def("cpu_alias", &cpu_alias, "A CPU tensor over the memory of an NPU tensor.");

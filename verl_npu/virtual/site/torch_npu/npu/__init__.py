@@ -41,6 +41,8 @@ from torch_npu.npu.device import (
     utilization,
 )
 from torch_npu.npu.memory import (
+    MemPool,
+    NPUPluggableAllocator,
     caching_allocator_alloc,
     caching_allocator_delete,
     empty_cache,
@@ -62,6 +64,7 @@ from torch_npu.npu.memory import (
     reset_max_memory_cached,
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
+    use_mem_pool,
 )
 from torch_npu.npu.mstx import mstx
 from torch_npu.npu.options import (
@@ -139,6 +142,8 @@ __all__ = [
     "IntTensor",
     "LongStorage",
     "LongTensor",
+    "MemPool",
+    "NPUPluggableAllocator",
     "ShortStorage",
     "ShortTensor",
     "Stream",
@@ -218,6 +223,7 @@ __all__ = [
     "set_stream",
     "stream",
     "synchronize",
+    "use_mem_pool",
     "utilization",
     "utils",
 ]

@@ -6,7 +6,10 @@ the last `empty_cache`, which is what a caching allocator without fragmentation 
 
 from __future__ import annotations
 
+import ctypes
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -203,5 +206,58 @@ _dump_snapshot = not_implemented("torch_npu.npu.memory._dump_snapshot")
 _snapshot = not_implemented("torch_npu.npu.memory._snapshot")
 
 OutOfMemoryError = torch.OutOfMemoryError
+
+
+class _Functions:
+    """What a MemPool takes: the two functions of a pluggable allocator, as addresses."""
+
+    __slots__ = ("free", "malloc")
+
+    def __init__(self, malloc: int, free: int) -> None:
+        self.malloc, self.free = malloc, free
+
+
+class NPUPluggableAllocator:
+    """An allocator in a compiled library: `void* malloc(ssize_t, int device, stream)` and
+    `void free(void*, ssize_t, int device, stream)`.
+
+    Without a path the names are looked up in the virtual device itself, which has those of vllm-ascend's allocator.
+    """
+
+    def __init__(self, path_to_so_file: str | None, alloc_fn_name: str, free_fn_name: str) -> None:
+        library = ctypes.CDLL(path_to_so_file or _C.__file__)
+        functions = (getattr(library, name) for name in (alloc_fn_name, free_fn_name))
+        addresses = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
+        self._allocator = _Functions(*addresses)
+
+    def allocator(self) -> _Functions:
+        """The allocator, as a MemPool takes it."""
+        return self._allocator
+
+
+class MemPool:
+    """Memory of an allocator of its own; with none, it is the device's."""
+
+    def __init__(self, allocator: _Functions | None = None) -> None:
+        self._allocator = allocator
+
+    @property
+    def allocator(self) -> _Functions | None:
+        """The allocator that the pool was made with."""
+        return self._allocator
+
+
+@contextmanager
+def use_mem_pool(pool: MemPool, device: Place = None) -> Iterator[None]:
+    """Within this context, what the thread allocates on an NPU comes from the pool."""
+    if pool.allocator is None:
+        yield
+        return
+    _C.begin_pool(pool.allocator.malloc, pool.allocator.free)
+    try:
+        yield
+    finally:
+        _C.end_pool()
+
 
 globals().update(missing("torch_npu.npu.memory", globals()))

@@ -1,0 +1,58 @@
+"""What vllm-ascend has compiled against a CANN, as far as the virtual Ascend can take its place.
+
+Its library brings the allocator of the sleep mode, which the virtual device has as well (device/csrc/pool.cpp), and
+operators of its own, which are not written: vllm-ascend then goes without them, as it does where they were not built.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .device.extension import Handle
+
+__all__ = ["stand_in"]
+
+_LIBRARY, _OPERATORS = "vllm_ascend.vllm_ascend_C", "vllm_ascend.meta_registration"
+
+
+def stand_in() -> None:
+    """Have this process import the virtual Ascend's allocator in place of vllm-ascend's library."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return spec_from_loader(fullname, self) if fullname in (_LIBRARY, _OPERATORS) else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ == _OPERATORS:
+            # vllm-ascend registers the shapes of its operators with it, and has no operators if it cannot.
+            raise ImportError("vllm-ascend's own operators are not written for virtual NPUs")
+        from .device.extension import extension
+
+        device = extension()
+
+        def init_module(malloc: Callable[[Handle], None], free: Callable[[int], Handle]) -> None:
+            device.set_pool_callbacks(malloc, free)
+
+        def python_create_and_map(number: int, _size: int, data: int, _handle: int) -> None:
+            device.map_memory(number, data)
+
+        def python_unmap_and_release(_number: int, _size: int, data: int, _handle: int) -> None:
+            device.unmap_memory(data)
+
+        functions = (init_module, python_create_and_map, python_unmap_and_release)
+        vars(module).update({function.__name__: function for function in functions})
