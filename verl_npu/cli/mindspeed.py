@@ -191,7 +191,8 @@ def _apart(one: _Verdict, other: _Verdict, contract: Contract) -> list[str]:
     """Return what keeps two workers from sharing a process; a value that is yet to be computed does not."""
     mine, theirs = one.effective, other.effective
     unknown = {key for key, value in [*mine.items(), *theirs.items()] if isinstance(value, Unexpanded)}
-    keys = sorted(k for k in ({*mine, *theirs} & contract.switches) - unknown if mine.get(k) != theirs.get(k))
+    known = ({*mine, *theirs} & contract.switches) - unknown
+    keys = sorted(k for k in known if not contract.alike(k, mine.get(k), theirs.get(k)))
     if not keys:
         return []
     return [f"{one.worker} and {other.worker} differ in {', '.join(keys)}: they cannot share a process"]

@@ -56,6 +56,14 @@ SECOND: dict[str, dict[str, Any]] = {
     "the same": {"first": [{"hidden_dropout": 0.1}], "overrides": {"hidden_dropout": 0.1}},
     "another model": {"first": [{"hidden_dropout": 0.1, "layernorm_epsilon": 1e-3}], "overrides": {}},
     "another process": {"first": [{}], "overrides": {"moe_grouped_gemm": True}},
+    "its own recomputation": {
+        "first": [{}],
+        "overrides": {"recompute_method": "uniform", "recompute_granularity": "full", "recompute_num_layers": 1},
+    },
+    "recomputation by MindSpeed": {
+        "first": [{}],
+        "overrides": {"recompute_method": "block", "recompute_granularity": "full", "recompute_num_layers": 1},
+    },
 }
 GOOD: dict[str, dict[str, Any]] = {
     "mbridge and a virtual pipeline": {
@@ -151,6 +159,18 @@ def test_a_second_worker_cannot_change_what_is_patched(answers) -> None:
     assert (answer["error"], answer["changes"]) == ("SettledError", [])
     assert "moe_grouped_gemm=True" in answer["text"]
     assert "resource pools of their own" in answer["text"]
+
+
+def test_a_second_worker_may_recompute_where_the_first_does_not(answers) -> None:
+    answer = answers("its own recomputation")
+    assert (answer["error"], answer["changes"]) == ("", ["arguments"])
+    assert answer["settings"]["recompute_method"] == "uniform"
+
+
+def test_a_second_worker_cannot_bring_what_mindspeed_asks_of_the_whole_process(answers) -> None:
+    answer = answers("recomputation by MindSpeed")
+    assert (answer["error"], answer["changes"]) == ("SettledError", [])
+    assert "recompute_method=block" in answer["text"]
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -201,7 +201,7 @@ def _refuse_contradictions(
     """Raise SettledError if `request` needs other patches, or another value of a key that MindSpeed reads at run time,
     than what is in force."""
     mine, theirs = {**settled.defaults, **settings}, {**settled.defaults, **settled.settings}
-    differ = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
+    differ = sorted(key for key in {*mine, *theirs} if not contract.alike(key, mine.get(key), theirs.get(key)))
     held = [key for key in differ if key in contract.process]
     if patches != settled.patches:
         held += [key for key in differ if key in contract.switches and key not in held]

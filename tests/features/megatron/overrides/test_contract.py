@@ -144,6 +144,12 @@ def test_what_an_unrecorded_mindspeed_reads_at_run_time_is_known(sources: tuple[
     assert examine(*sources).contract.knows("read_at_run_time")
 
 
+def test_one_process_holds_what_mindspeed_does_not_tell_apart(extracted: Contract) -> None:
+    assert extracted.alike("recompute_method", "uniform", None)
+    assert not extracted.alike("recompute_method", "block", None)
+    assert not extracted.alike("moe_grouped_gemm", True, None)
+
+
 def test_whether_a_models_configuration_is_validated_is_read(sources: tuple[Path, Path], extracted: Contract) -> None:
     assert extracted.validates
     wrapper = sources[0] / "core" / "megatron_basic" / "arguments_basic.py"

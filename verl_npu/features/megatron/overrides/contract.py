@@ -74,6 +74,12 @@ class Contract:
         """The keys that must have one value for all workers in a process."""
         return frozenset({*self.process, *(key for facts in self.features.values() for key in facts.switches)})
 
+    @staticmethod
+    def alike(key: str, mine: object, theirs: object) -> bool:
+        """Return whether one process can hold both values of a key: MindSpeed does the same with either."""
+        # MindSpeed asks only whether it is `block`; Megatron's own recomputation reads each model's configuration.
+        return mine == theirs or (key == "recompute_method" and "block" not in (mine, theirs))
+
     def differences(self, other: Contract) -> Iterator[str]:
         """Return a line for each argument or feature that differs between `self` and `other`."""
         for label, mine, theirs in (
