@@ -201,6 +201,13 @@ MINDSPEED = Text(
     forwarded=False,
     audience=CONTRIBUTOR,
 )
+VLLM_ASCEND = Text(
+    "VERL_NPU_VLLM_ASCEND",
+    "the Python of an environment with vllm-ascend, for the tests that serve with it on virtual NPUs",
+    expected="the path of a Python",
+    forwarded=False,
+    audience=CONTRIBUTOR,
+)
 
 
 def forwarded(environment: Mapping[str, str] | None = None) -> dict[str, str]:

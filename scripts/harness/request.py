@@ -26,6 +26,8 @@ class Request:
     transformers: str
     torch_npu: str | None
     """The version of torch_npu that virtual NPUs are to have, from its wheel; None for our own."""
+    rollout: str
+    """What generates on virtual NPUs, one of pins.ENGINES."""
     output: Path
     plain: bool
     timeout: float | None
@@ -55,6 +57,11 @@ def _parser(program: str, smoke: bool) -> argparse.ArgumentParser:
         "--torch-npu",
         metavar="VERSION",
         help="virtual NPUs under this torch_npu's own wheel, with the torch that it belongs to (default: our own)",
+    )
+    parser.add_argument(
+        "--rollout",
+        default=pins.ENGINES[0],
+        help=f"what generates on virtual NPUs: {' or '.join(pins.ENGINES)} (default {pins.ENGINES[0]})",
     )
     parser.add_argument("--output", metavar="DIR", default="outputs", help="where results go (default outputs)")
     parser.add_argument("--npus", default="2", help="NPUs to train on (default 2)")
@@ -96,10 +103,17 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
         raise BadInput(f"--transformers: expected a version such as {pin.transformers}, found {found.transformers!r}")
     if found.torch_npu and not re.fullmatch(r"2\.\d+\.\d+(\.post\d+)?", found.torch_npu):
         raise BadInput(f"--torch-npu: expected a version such as 2.13.0 or 2.5.1.post1, found {found.torch_npu!r}")
+    rollout = pins.engine_of(found.rollout, pin)
+    job = jobs.find(found.job if smoke else "grpo", pin).name
+    if rollout != pins.ENGINES[0] and (job != "grpo" or found.torch_npu):
+        raise BadInput(
+            f"--rollout {rollout}: it goes with --job grpo, and with the virtual Ascend's own torch_npu. "
+            "Leave the other option out"
+        )
     return Request(
         pin=pin,
         checkout=checkout,
-        job=jobs.find(found.job if smoke else "grpo", pin).name,
+        job=job,
         model=None if smoke else found.model,
         data=None if smoke else found.data,
         steps=_whole("steps", found.steps, 1),
@@ -107,6 +121,7 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
         seed=_whole("seed", found.seed, 0),
         transformers=found.transformers or pin.transformers,
         torch_npu=found.torch_npu,
+        rollout=rollout,
         output=Path(found.output).resolve(),
         plain=smoke or found.plain,
         timeout=float(_whole("timeout", found.timeout, 1)) if smoke else None,

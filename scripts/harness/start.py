@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import environment, jobs, machine
+from harness import environment, jobs, machine, pins
 from harness.errors import BadInput, RunFailed
 from harness.pins import SCRIPTS
 from harness.request import Request, parse
@@ -25,6 +25,10 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
         found = machine.look(request.npus, os.environ.get(INSIDE) or sys.executable)
         if request.make_environment and INSIDE not in os.environ:
             packages = jobs.JOBS[request.job].packages
+            if request.rollout != pins.ENGINES[0]:
+                if not found.virtual:
+                    raise BadInput("--rollout: it is for virtual NPUs, and this machine has real ones. Leave it out")
+                packages += (f"vllm-ascend=={request.pin.vllm_ascend}",)
             if request.torch_npu and not found.virtual:
                 raise BadInput("--torch-npu: it is for virtual NPUs, and this machine has real ones. Leave it out")
             recipe = environment.Recipe(

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from harness import manifests
+from harness import manifests, pins
 from harness.training import Outcome
 from verl_npu.cli.states import shares
 from verl_npu.cli.terminal import clean
@@ -80,6 +80,9 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
             f"SIMULATED: {request.npus} virtual NPUs. Nothing here is a measurement of an NPU.", style="bold"
         )
     console.print(f"verl {request.pin.name}" + (f" from {request.checkout.path}" if request.checkout else ""))
+    if outcome.machine.virtual:
+        engine = f"vllm-ascend {request.pin.vllm_ascend}" if request.rollout != pins.ENGINES[0] else "the small engine"
+        console.print(f"rollouts by {engine}")
     console.print(f"{len(outcome.values)} of {request.steps} steps in {outcome.ended.seconds:.0f} s, start included")
     if outcome.values:
         console.print(f"{outcome.steps_per_second:.2f} steps per second; reward {shape(outcome.values)}")

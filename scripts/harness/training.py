@@ -14,12 +14,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import dataset, jobs, manifests, model, process, reward
+from harness import dataset, jobs, manifests, model, pins, process, reward
 from harness.errors import BadInput, RunFailed
 from harness.machine import Machine
 from harness.request import Request
 from verl_npu.manifest import Manifest
 from verl_npu.rehearse.steps import Steps
+
+_FOR_THE_ENGINE = {
+    # Weights are handed over again and again, which a layout of the NPU's own does not survive.
+    "VLLM_ASCEND_ENABLE_NZ": "0",
+    # The cache of keys and values takes its share of this, of the host's memory, in each rank.
+    "VERL_NPU_VIRTUAL_MEMORY": "2",
+    "OMP_NUM_THREADS": "1",
+}
 
 _ERROR = re.compile(r"^(\(\w+ pid=\d+\) )?([\w.]+\.)?\w*(Error|Exception): ")
 
@@ -96,6 +104,7 @@ def _plan(request: Request, machine: Machine, run_dir: Path) -> jobs.Plan:
         npus=request.npus,
         seed=request.seed,
         virtual=machine.virtual,
+        rollout=request.rollout,
         checkout=None if request.checkout is None else request.checkout.path,
     )
 
@@ -127,6 +136,8 @@ def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Pat
     if machine.virtual:
         environment["VERL_NPU_VIRTUAL"] = str(machine.npus)
         environment["VERL_NPU_VIRTUAL_TORCH_NPU"] = "real" if request.torch_npu else "ours"
+    if request.rollout != pins.ENGINES[0]:
+        environment = _FOR_THE_ENGINE | {"VLLM_VERSION": request.pin.vllm_ascend} | environment
     return environment
 
 

@@ -43,6 +43,8 @@ def test_settings_for_verl_are_passed_on() -> None:
         (["--", "novalue"], False, "'novalue'"),
         (["--job", "chess"], True, "expected one of grpo"),
         ([], True, "--job"),
+        (["--rollout", "vllm"], False, "--rollout: expected one of small, vllm-ascend"),
+        (["--rollout", "vllm-ascend"], False, r"can be installed here \(ccd7d934\), found v0.6.1"),
         (["--job", "grpo", "--timeout", "soon"], True, "--timeout"),
     ],
 )
@@ -53,6 +55,13 @@ def test_bad_input_is_one_line(
     with pytest.raises(BadInput, match=words) as caught:
         request.parse(arguments, "quickstart.sh", smoke)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("more", [["--job", "one_step_off"], ["--job", "grpo", "--torch-npu", "2.8.0"]])
+def test_vllm_ascend_is_for_grpo_on_the_virtual_ascends_own_torch_npu(tmp_path: Path, more: list[str]) -> None:
+    words = ["--verl", str(checkout(tmp_path, "0.7.0.dev")), "--pin", "ccd7d934", "--rollout", "vllm-ascend", *more]
+    with pytest.raises(BadInput, match="--rollout vllm-ascend: it goes with --job grpo"):
+        request.parse(words, "smoke.sh", smoke=True)
 
 
 def test_scripts_end_with_status_2_and_one_line(tmp_path: Path) -> None:

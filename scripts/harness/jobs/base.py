@@ -31,6 +31,8 @@ class Plan:
     npus: int
     seed: int
     virtual: bool
+    rollout: str = "small"
+    """What generates on virtual NPUs, one of pins.ENGINES."""
     checkout: Path | None = None
     """Where verl's source is used as it lies."""
 

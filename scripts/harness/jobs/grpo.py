@@ -15,6 +15,7 @@ def arguments(plan: Plan) -> list[str]:
     """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
     pin = plan.pin
     micro = PROMPTS * ANSWERS // 2 if plan.generated else 4
+    small_engine = plan.virtual and plan.rollout == pins.ENGINES[0]
     settings: dict[str, object] = {
         "algorithm.adv_estimator": "grpo",
         "data.train_files": plan.train,
@@ -34,7 +35,7 @@ def arguments(plan: Plan) -> list[str]:
         "actor_rollout_ref.actor.use_torch_compile": False,
         "actor_rollout_ref.actor.checkpoint.save_contents": "[model,hf_model]",
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": micro,
-        "actor_rollout_ref.rollout.name": pin.virtual_rollout if plan.virtual else "vllm",
+        "actor_rollout_ref.rollout.name": pin.virtual_rollout if small_engine else "vllm",
         "actor_rollout_ref.rollout.n": ANSWERS,
         "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": micro,
@@ -42,11 +43,18 @@ def arguments(plan: Plan) -> list[str]:
         # Placement groups ask for CPUs as well, and wait for ever where there are too few: a laptop has two.
         f"{pin.ray_init}.num_cpus": max(16, 3 * plan.npus + 2),
     }
-    if not plan.virtual:
-        # Written after verl's Ascend examples; no NPU was at hand to try it on.
+    if not small_engine:
+        # Written after verl's Ascend examples. On real NPUs nobody could try it: none was at hand.
         settings |= {
             "actor_rollout_ref.rollout.gpu_memory_utilization": 0.4,
             "actor_rollout_ref.rollout.enforce_eager": True,
+        }
+    if plan.virtual and not small_engine:
+        settings |= {
+            "actor_rollout_ref.rollout.mode": "async",
+            "actor_rollout_ref.rollout.max_model_len": 512,
+            "actor_rollout_ref.rollout.max_num_batched_tokens": 1024,
+            "actor_rollout_ref.rollout.calculate_log_probs": True,
         }
     if plan.reward is not None:
         settings |= {f"{pin.reward}.path": plan.reward, f"{pin.reward}.name": "grade"}

@@ -1,0 +1,88 @@
+"""MODEL TENSOR_PARALLEL: greedy tokens of the real vllm-ascend on virtual NPUs against transformers', before and after
+its engine has slept; prints one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+KINDS = {
+    "qwen2": {},
+    "qwen3": {"head_dim": 32},
+    "qwen3_moe": {"head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128},
+}
+LENGTHS, NEW = (7, 20, 150), 12
+
+
+def make(kind: str, folder: Path) -> None:
+    """Write a small random model of float32, whose tokens differ from each other."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(
+        kind,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=512,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        **KINDS[kind],
+    )
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).float()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.08)
+    model.save_pretrained(folder)
+
+
+def expected(folder: Path) -> list[list[int]]:
+    """Return transformers' own tokens."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokens = []
+    for length in LENGTHS:
+        prompt = torch.arange(5, 5 + length)[None]
+        made = model.generate(prompt, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, pad_token_id=0)
+        tokens.append(made[0, length:].tolist())
+    return tokens
+
+
+def main() -> None:
+    """Serve the model and print what came of it."""
+    from vllm import LLM, SamplingParams
+
+    kind, parallel, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    make(kind, folder)
+    engine = LLM(
+        model=str(folder),
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        enable_sleep_mode=True,
+        tensor_parallel_size=parallel,
+        max_model_len=256,
+        max_num_seqs=8,
+        gpu_memory_utilization=0.5,
+        dtype="float32",
+    )
+    settings = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True)
+
+    def tokens() -> list[list[int]]:
+        prompts = [{"prompt_token_ids": list(range(5, 5 + length))} for length in LENGTHS]
+        return [list(answer.outputs[0].token_ids) for answer in engine.generate(prompts, settings, use_tqdm=False)]
+
+    said: dict[str, object] = {"expected": expected(folder), "awake": tokens()}
+    engine.sleep(level=1)
+    engine.wake_up()
+    said["after sleep"] = tokens()
+    print("ANSWER " + json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    main()
