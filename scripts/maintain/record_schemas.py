@@ -61,13 +61,17 @@ def atb(wheel: Path) -> dict[str, dict[str, str | None]]:
     if they cannot be read."""
     with zipfile.ZipFile(wheel) as archive:
         library, source = archive.read(ATB_LIBRARY), archive.read(ATB_NAMES).decode()
-    texts = {name.decode(): (name + rest).decode() for name, overload, rest in SCHEMA.findall(library) if not overload}
+    texts = {}
+    for name, overload, rest in SCHEMA.findall(library):
+        whole = name + b"." + overload if overload else name
+        texts[whole.decode()] = (whole + rest).decode()
     found = {name: text for name, text in texts.items() if is_whole(text)}
     lists = {"API_LIST": "torch_npu", "ATB_API_LIST": "torch_npu.atb"}
     offered: dict[str, dict[str, str | None]] = {where: {} for where in lists.values()}
     for node in ast.parse(source).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in lists:
             names = ast.literal_eval(node.value)
+            names += [f"{name}.out" for name in names if f"{name}.out" in texts]
             offered[lists[node.targets[0].id]] = {name: found.get(name) for name in names}
     return offered
 

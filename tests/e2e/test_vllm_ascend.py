@@ -26,7 +26,7 @@ def python() -> str:
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
-@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "qwen3_moe", "deepseek_v3"])
 def test_its_tokens_are_those_of_transformers_before_and_after_it_slept(
     python: str, kind: str, parallel: int, tmp_path: Path
 ) -> None:

@@ -11,6 +11,31 @@ KINDS = {
     "qwen2": {},
     "qwen3": {"head_dim": 32},
     "qwen3_moe": {"head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128},
+    # The widths are those that the kernels take, and vllm-ascend reads tables that only this kind of scaling makes.
+    "deepseek_v3": {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 64,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 128,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+        },
+    },
 }
 LENGTHS, NEW = (7, 20, 150), 12
 
@@ -26,11 +51,10 @@ def make(kind: str, folder: Path) -> None:
         intermediate_size=256,
         num_hidden_layers=2,
         num_attention_heads=4,
-        num_key_value_heads=2,
         vocab_size=512,
         max_position_embeddings=512,
         tie_word_embeddings=False,
-        **KINDS[kind],
+        **{"num_key_value_heads": 2, **KINDS[kind]},
     )
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).float()

@@ -13,7 +13,7 @@ from ..processes import Run
 
 torch = pytest.importorskip("torch")
 
-from verl_npu.virtual.operators import atb, schemas  # noqa: E402
+from verl_npu.virtual.operators import atb, halves, schemas  # noqa: E402
 from verl_npu.virtual.operators.sampling import npu_top_k_top_p  # noqa: E402
 
 pytestmark = [pytest.mark.virtual, pytest.mark.filterwarnings("ignore:.*computes float32 on virtual NPUs only")]
@@ -124,9 +124,9 @@ def test_a_product_is_added_in_float32() -> None:
 
 
 def test_float32_is_computed_with_a_warning_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atb, "_warned", set())
+    monkeypatch.setattr(halves, "_warned", set())
     arguments = (torch.zeros(1, dtype=torch.long), torch.ones(1, 2), torch.ones(1, 2), 2, torch.ones(1, 2), True)
-    with pytest.warns(UserWarning, match="ATB on a real NPU takes float16 and bfloat16"):
+    with pytest.warns(UserWarning, match="a real NPU takes float16 and bfloat16"):
         atb._npu_rotary_embedding(*arguments)
     atb._npu_rotary_embedding(*arguments)
 
@@ -190,11 +190,12 @@ def test_only_the_causal_template_is_taken_for_cached_sequences() -> None:
         atb._npu_flash_attention_qlens(query, key_cache, value_cache, table, torch.zeros(64, 64), *lengths)
 
 
-@pytest.mark.parametrize("name", [name for name in atb.__all__ if name != "HOST"])
+@pytest.mark.parametrize("name", atb.OPERATORS)
 def test_an_operator_has_the_parameters_that_the_wheel_registers(name: str) -> None:
-    text = schemas.atb_of_version(schemas.versions()[-1])["torch_npu"][name]
+    offered = schemas.atb_of_version(schemas.versions()[-1])
+    text = {**offered["torch_npu"], **offered["torch_npu.atb"]}[name]
     recorded = [(argument.name, argument.kwarg_only) for argument in torch._C.parse_schema(f"atb::{text}").arguments]
-    ours = inspect.signature(getattr(atb, name)).parameters.values()
+    ours = inspect.signature(atb.OPERATORS[name]).parameters.values()
     assert [(p.name, p.kind is inspect.Parameter.KEYWORD_ONLY) for p in ours] == recorded
     assert set(atb.HOST.get(name, ())) <= {argument for argument, _ in recorded}
 

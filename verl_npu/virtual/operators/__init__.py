@@ -18,6 +18,7 @@ from .attention import npu_fusion_attention
 from .gating import npu_moe_gating_top_k, npu_moe_gating_top_k_softmax
 from .grouped import npu_grouped_matmul, npu_grouped_matmul_add_
 from .inference import npu_fused_infer_attention_score, npu_fused_infer_attention_score_v2
+from .latent import npu_interleave_rope, npu_kv_rmsnorm_rope_cache
 from .layout import npu_dtype_cast, npu_format_cast, npu_format_cast_
 from .loss import npu_cross_entropy_loss
 from .matrix import npu_bmmV2, npu_linear
@@ -60,6 +61,8 @@ __all__ = [
     "npu_gelu",
     "npu_grouped_matmul",
     "npu_grouped_matmul_add_",
+    "npu_interleave_rope",
+    "npu_kv_rmsnorm_rope_cache",
     "npu_linear",
     "npu_moe_compute_expert_tokens",
     "npu_moe_finalize_routing",

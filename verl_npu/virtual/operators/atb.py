@@ -1,21 +1,22 @@
 """The operators of ATB, the library of inference kernels, under `torch.ops.atb`: op-plugin, op_plugin/ops/atb/.
 
-They write into tensors of the caller's and have no gradient. ATB takes float16 and bfloat16 only. Here float32 is
-computed as well, so that a rollout can be compared with transformers bit by bit, and a warning says so once.
+They write into tensors of the caller's and have no gradient.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
+from . import latent
+from .halves import check_half
 from .scores import How, attend
 
 __all__ = [
     "HOST",
+    "OPERATORS",
     "_npu_flash_attention",
     "_npu_flash_attention_qlens",
     "_npu_matmul_add_fp32",
@@ -25,16 +26,8 @@ __all__ = [
     "_npu_rotary_embedding",
 ]
 
-HOST = {
-    "_npu_flash_attention": ("seq_len",),
-    "_npu_flash_attention_qlens": ("seq_len", "context_lens"),
-    "_npu_paged_attention": ("context_lens",),
-}
-"""By operator, the tensors that are read on the host: those of lengths."""
-
 _TEMPLATE = 128
 """Side of the mask that `_npu_flash_attention_qlens` repeats along the diagonal."""
-_warned: set[str] = set()
 
 
 def _npu_reshape_and_cache(
@@ -176,7 +169,7 @@ def _npu_rotary_embedding(
     rotated = cos_sin_cache.shape[-1]
     cos, sin = (part.unsqueeze(1).float() for part in cos_sin_cache.index_select(0, positions.flatten()).chunk(2, -1))
     for what, tensor in (("query", query), ("key", key)):
-        _check_dtype(name, what, tensor)
+        check_half(name, what, tensor)
         if tensor.dim() != 2 or tensor.shape[-1] % rotated:
             raise RuntimeError(f"{name}: {what} must be [tokens, heads * {rotated}], but is {tuple(tensor.shape)}")
         heads = tensor.view(tensor.shape[0], -1, rotated)
@@ -268,7 +261,7 @@ def _check_attention(
     name: str, query: Tensor, keys: tuple[Tensor, Tensor], out: Tensor, heads: int, key_heads: int
 ) -> None:
     for what, tensor in (("query", query), ("key", keys[0]), ("value", keys[1]), ("out", out)):
-        _check_dtype(name, what, tensor)
+        check_half(name, what, tensor)
         if tensor.dtype != query.dtype:
             raise RuntimeError(f"{name}: query is {query.dtype}, but {what} is {tensor.dtype}")
     if query.dim() != 3 or query.shape[1] != heads or keys[0].shape[-2] != key_heads or out.shape != query.shape:
@@ -278,13 +271,31 @@ def _check_attention(
         )
 
 
-def _check_dtype(name: str, what: str, tensor: Tensor) -> None:
-    if tensor.dtype in (torch.float16, torch.bfloat16):
-        return
-    if tensor.dtype != torch.float32:
-        raise RuntimeError(f"{name}: {what} must be float16 or bfloat16, but is {tensor.dtype}")
-    if name not in _warned:
-        _warned.add(name)
-        warnings.warn(
-            f"{name} computes float32 on virtual NPUs only: ATB on a real NPU takes float16 and bfloat16", stacklevel=2
+OPERATORS: Mapping[str, Callable[..., object]] = {
+    **{
+        function.__name__: function
+        for function in (
+            _npu_flash_attention,
+            _npu_flash_attention_qlens,
+            _npu_matmul_add_fp32,
+            _npu_paged_attention,
+            _npu_reshape_and_cache,
+            _npu_reshape_and_cache_siso,
+            _npu_rotary_embedding,
+            latent.npu_paged_cache_load,
+            latent.npu_ring_mla,
         )
+    },
+    "npu_paged_cache_load.out": latent.npu_paged_cache_load_out,
+    "npu_ring_mla.out": latent.npu_ring_mla_out,
+}
+"""All that are written, by their names and overloads."""
+
+HOST: Mapping[str, tuple[str, ...]] = {
+    "_npu_flash_attention": ("seq_len",),
+    "_npu_flash_attention_qlens": ("seq_len", "context_lens"),
+    "_npu_paged_attention": ("context_lens",),
+    "npu_ring_mla": ("seqlen",),
+    "npu_ring_mla.out": ("seqlen",),
+}
+"""By operator, the tensors that are read on the host: those of lengths."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from .gradient import without_formula
@@ -65,17 +66,20 @@ def npu_fused_infer_attention_score(
     Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD; the result as BSND in BNSD_BSND) or [T,N,D]
     (TND); key and value alike, or, with `block_table` int32 [B, most blocks], the cache [blocks, block_size, Nkv*D] or
     [blocks, Nkv, block_size, D]. Lengths are of each sequence, cumulative in TND except for a cache's. What lies
-    beyond a sequence's length gives zeros. `num_key_value_heads=0` means as many as `num_heads`.
+    beyond a sequence's length gives zeros. `num_key_value_heads=0` means as many as `num_heads`. `query_rope` and
+    `key_rope` are further columns of query and key.
 
     Returns:
         (attention, log of the sum of exponentials float32 [B,N,S,1], in TND [T,N,1]; empty without the flag).
 
     Raises:
         RuntimeError: an argument out of range, and in backward.
-        NotImplementedError: quantisation, pse_shift, rope, shared prefixes, padding sizes, sparse modes above 4.
+        NotImplementedError: quantisation, pse_shift, shared prefixes, padding sizes, sparse modes above 4.
     """
     _refuse("npu_fused_infer_attention_score", locals(), _UNWRITTEN)
     key_heads = num_key_value_heads or num_heads
+    if (query_rope is None) != (key_rope is None):
+        raise RuntimeError("npu_fused_infer_attention_score: query_rope and key_rope go together")
     _check(input_layout, sparse_mode, num_heads, key_heads)
     if query.dim() != (3 if input_layout in ("BSH", "TND") else 4):
         raise RuntimeError(f"npu_fused_infer_attention_score: query has {query.dim()} dimensions in {input_layout}")
@@ -86,12 +90,18 @@ def npu_fused_infer_attention_score(
 
     def compute() -> tuple[Tensor, ...]:
         queries = sequences(query, input_layout, num_heads, actual_seq_lengths)
+        if query_rope is not None:
+            queries = _wider(queries, sequences(query_rope, input_layout, num_heads, actual_seq_lengths))
         if block_table is None:
             keys = sequences(key, input_layout, key_heads, actual_seq_lengths_kv)
             values = sequences(value, input_layout, key_heads, actual_seq_lengths_kv)
+            if key_rope is not None:
+                keys = _wider(keys, sequences(key_rope, input_layout, key_heads, actual_seq_lengths_kv))
         else:
             lengths = cache_lengths(actual_seq_lengths_kv, len(queries))
             keys = cached(key, block_table, block_size, key_heads, lengths)
+            if key_rope is not None:
+                keys = _wider(keys, cached(key_rope, block_table, block_size, key_heads, lengths))
             values = cached(value, block_table, block_size, key_heads, lengths)
         rule = Rule(SparseMode(sparse_mode), atten_mask, pre_tokens, next_tokens)
         outs, lses = _each(queries, keys, values, rule, scale)
@@ -155,7 +165,7 @@ def npu_fused_infer_attention_score_v2(
 
     Raises:
         RuntimeError: an argument out of range, and in backward.
-        NotImplementedError: quantisation, pse_shift, rope, a sink, dtypes.
+        NotImplementedError: quantisation, pse_shift, a sink, dtypes.
     """
     _refuse("npu_fused_infer_attention_score_v2", locals(), _UNWRITTEN_V2)
     return npu_fused_infer_attention_score(
@@ -163,6 +173,8 @@ def npu_fused_infer_attention_score_v2(
         key,
         value,
         atten_mask=atten_mask,
+        query_rope=query_rope,
+        key_rope=key_rope,
         actual_seq_lengths=actual_seq_qlen,
         actual_seq_lengths_kv=actual_seq_kvlen,
         block_table=block_table,
@@ -177,6 +189,10 @@ def npu_fused_infer_attention_score_v2(
         inner_precise=inner_precise,
         softmax_lse_flag=return_softmax_lse,
     )
+
+
+def _wider(tensors: Sequence[Tensor], more: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.cat(pair, -1) for pair in zip(tensors, more, strict=True)]
 
 
 _UNWRITTEN = (
@@ -197,8 +213,6 @@ _UNWRITTEN = (
     "key_shared_prefix",
     "value_shared_prefix",
     "actual_shared_prefix_len",
-    "query_rope",
-    "key_rope",
     "key_rope_antiquant_scale",
     "antiquant_mode",
     "key_antiquant_mode",
@@ -207,8 +221,6 @@ _UNWRITTEN = (
 
 
 _UNWRITTEN_V2 = (
-    "query_rope",
-    "key_rope",
     "pse_shift",
     "dequant_scale_query",
     "dequant_scale_key",

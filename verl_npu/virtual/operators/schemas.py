@@ -97,11 +97,11 @@ def register_atb(functions: Mapping[str, Operator], host: Mapping[str, Sequence[
                 continue
             library.define(text)
             schema = torch._C.parse_schema(f"atb::{text}")
-            library.impl(
-                name, by_name(_guarded(name, functions[name], version, host.get(name, ())), schema), "PrivateUse1"
-            )
-            # It writes into what it is given: there is nothing to make of shapes alone.
-            library.impl(name, _nothing, "Meta")
+            guarded = _guarded(name, functions[name], version, host.get(name, ()))
+            library.impl(name, by_name(guarded, schema), "PrivateUse1")
+            if not schema.returns:
+                # It writes into what it is given: there is nothing to make of shapes alone.
+                library.impl(name, _nothing, "Meta")
 
 
 def _nothing(*_args: object, **_options: object) -> None:

@@ -19,15 +19,13 @@ _written = injection.wrap(
 )
 # As in torch_npu, `torch_npu.npu_x` is `torch.ops.npu.npu_x`: torch itself checks the arguments against the schema.
 _registered = schemas.register(_written, _settings.torch_npu_version)
-_of_atb = injection.wrap(
-    {name: getattr(_atb_written, name) for name in _atb_written.__all__ if name != "HOST"},
-    _settings.faults,
-    extension().rank,
-)
+_of_atb = injection.wrap(dict(_atb_written.OPERATORS), _settings.faults, extension().rank)
 schemas.register_atb(_of_atb, _atb_written.HOST, _settings.torch_npu_version)
 ATB: dict[str, dict[str, object]] = {
     place: {
-        name: getattr(torch.ops.atb, name) if name in _of_atb else not_implemented(f"{place}.{name}") for name in names
+        name: getattr(torch.ops.atb, name) if name in _of_atb else not_implemented(f"{place}.{name}")
+        for name in names
+        if "." not in name
     }
     for place, names in schemas.atb_of_version(_settings.torch_npu_version).items()
 }
