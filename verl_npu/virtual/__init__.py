@@ -55,7 +55,7 @@ def expose() -> None:
         SettingError: a variable of the virtual Ascend has a value that is not understood.
     """
     from ..registry.apply import hooks
-    from . import choice, exposure, vllm_ascend
+    from . import camem, choice, exposure
     from .settings import Settings
 
     settings = Settings.read()
@@ -65,7 +65,7 @@ def expose() -> None:
         loading.expose()
     else:
         exposure.expose(first=settings.torch_npu == "ours")
-        vllm_ascend.stand_in()
+        camem.stand_in()
     hooks.add_hook("verl.workers.rollout.base", _offer_rollout)
     hooks.add_hook("verl.workers.rollout.replica", _offer_replica)
     hooks.add_hook("verl.utils.distributed", _offer_group)

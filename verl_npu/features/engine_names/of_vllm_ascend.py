@@ -135,6 +135,21 @@ _WORKER = (
         Form.READ,
     ),
     Name(
+        "vllm_ascend.vllm_ascend_C",
+        (f"{_CAMEM}:vllm_ascend_C",),
+        ("virtual.camem:vllm_ascend.vllm_ascend_C",),
+        "an engine on virtual NPUs cannot sleep",
+        Form.READ,
+    ),
+    Name(
+        "vllm_ascend.meta_registration",
+        ("vllm_ascend.meta_registration",),
+        ("virtual.camem:vllm_ascend.meta_registration",),
+        "an engine on virtual NPUs takes vllm-ascend's own operators for there, and ends with the first that it calls",
+        Form.MODULE,
+        since="0.11.0rc1",
+    ),
+    Name(
         "VLLM_ASCEND_ENABLE_NZ",
         ("vllm_ascend.envs:VLLM_ASCEND_ENABLE_NZ",),
         (f"{_VARIABLES}:VLLM_ASCEND_ENABLE_NZ",),
