@@ -13,13 +13,23 @@ class _Options:
     """`ProcessGroupHCCL.Options`: programs make one, fill it and pass it as `pg_options`."""
 
     # MindSpeed asks the class whether groups can be configured.
-    __slots__ = ("_hccl_config", "_timeout", "global_ranks_in_group", "group_id", "is_high_priority_stream")
+    __slots__ = (
+        "_hccl_config",
+        "_timeout",
+        "global_ranks_in_group",
+        "group_id",
+        "is_high_priority_stream",
+        "op_timeout",
+    )
 
-    def __init__(self, is_high_priority_stream: bool = False) -> None:
-        self.is_high_priority_stream = is_high_priority_stream
+    backend = "hccl"
+
+    def __init__(self) -> None:
+        self.is_high_priority_stream = False
         self.global_ranks_in_group: list[int] = []
         self.group_id = ""
         self._timeout = timedelta(minutes=30)
+        self.op_timeout = timedelta(seconds=10)
         self._hccl_config: dict[str, int | str] = {}
 
     @property

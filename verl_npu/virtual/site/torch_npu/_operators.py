@@ -14,12 +14,11 @@ from verl_npu.virtual.operators import schemas
 from verl_npu.virtual.settings import Settings
 
 _settings = Settings.read()
-_written = injection.wrap(
-    {name: getattr(operators, name) for name in operators.__all__}, _settings.faults, extension().rank
-)
+_npu = {name: getattr(operators, name) for name in operators.__all__}
+_written = injection.wrap({**_npu, **_atb_written.OPERATORS}, _settings.faults, extension().rank)
 # As in torch_npu, `torch_npu.npu_x` is `torch.ops.npu.npu_x`: torch itself checks the arguments against the schema.
-_registered = schemas.register(_written, _settings.torch_npu_version)
-_of_atb = injection.wrap(dict(_atb_written.OPERATORS), _settings.faults, extension().rank)
+_registered = schemas.register({name: _written[name] for name in _npu}, _settings.torch_npu_version)
+_of_atb = {name: _written[name] for name in _atb_written.OPERATORS}
 schemas.register_atb(_of_atb, _atb_written.HOST, _settings.torch_npu_version)
 ATB: dict[str, dict[str, object]] = {
     place: {
