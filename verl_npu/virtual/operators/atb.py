@@ -14,17 +14,7 @@ from . import latent
 from .halves import check_half
 from .scores import How, attend
 
-__all__ = [
-    "HOST",
-    "OPERATORS",
-    "_npu_flash_attention",
-    "_npu_flash_attention_qlens",
-    "_npu_matmul_add_fp32",
-    "_npu_paged_attention",
-    "_npu_reshape_and_cache",
-    "_npu_reshape_and_cache_siso",
-    "_npu_rotary_embedding",
-]
+__all__ = ["HOST", "OPERATORS"]
 
 _TEMPLATE = 128
 """Side of the mask that `_npu_flash_attention_qlens` repeats along the diagonal."""

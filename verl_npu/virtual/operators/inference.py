@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from .gradient import without_formula
 from .masks import UNBOUNDED, Rule, SparseMode
 from .scores import How, attend
-from .sequences import cache_lengths, cached, joined, sequences
+from .sequences import cache_lengths, cached, joined, sequences, wider
 
 __all__ = ["npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"]
 
@@ -91,17 +90,17 @@ def npu_fused_infer_attention_score(
     def compute() -> tuple[Tensor, ...]:
         queries = sequences(query, input_layout, num_heads, actual_seq_lengths)
         if query_rope is not None:
-            queries = _wider(queries, sequences(query_rope, input_layout, num_heads, actual_seq_lengths))
+            queries = wider(queries, sequences(query_rope, input_layout, num_heads, actual_seq_lengths))
         if block_table is None:
             keys = sequences(key, input_layout, key_heads, actual_seq_lengths_kv)
             values = sequences(value, input_layout, key_heads, actual_seq_lengths_kv)
             if key_rope is not None:
-                keys = _wider(keys, sequences(key_rope, input_layout, key_heads, actual_seq_lengths_kv))
+                keys = wider(keys, sequences(key_rope, input_layout, key_heads, actual_seq_lengths_kv))
         else:
             lengths = cache_lengths(actual_seq_lengths_kv, len(queries))
             keys = cached(key, block_table, block_size, key_heads, lengths)
             if key_rope is not None:
-                keys = _wider(keys, cached(key_rope, block_table, block_size, key_heads, lengths))
+                keys = wider(keys, cached(key_rope, block_table, block_size, key_heads, lengths))
             values = cached(value, block_table, block_size, key_heads, lengths)
         rule = Rule(SparseMode(sparse_mode), atten_mask, pre_tokens, next_tokens)
         outs, lses = _each(queries, keys, values, rule, scale)
@@ -189,10 +188,6 @@ def npu_fused_infer_attention_score_v2(
         inner_precise=inner_precise,
         softmax_lse_flag=return_softmax_lse,
     )
-
-
-def _wider(tensors: Sequence[Tensor], more: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.cat(pair, -1) for pair in zip(tensors, more, strict=True)]
 
 
 _UNWRITTEN = (

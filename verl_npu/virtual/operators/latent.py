@@ -59,6 +59,7 @@ def npu_kv_rmsnorm_rope_cache(
     c_kv_scale: Tensor | None = None,
     k_rope_offset: Tensor | None = None,
     c_kv_offset: Tensor | None = None,
+    v: Tensor | None = None,
     epsilon: float = 1e-5,
     cache_mode: str = "Norm",
     is_output_kv: bool = False,
@@ -75,11 +76,11 @@ def npu_kv_rmsnorm_rope_cache(
 
     Raises:
         RuntimeError: wrong shapes or dtypes.
-        NotImplementedError: quantisation, cache modes other than PA and PA_BNSD.
+        NotImplementedError: quantisation, v, cache modes other than PA and PA_BNSD.
     """
     name = "npu_kv_rmsnorm_rope_cache"
-    if any(each is not None for each in (k_rope_scale, c_kv_scale, k_rope_offset, c_kv_offset)):
-        raise NotImplementedError(f"{name}: quantisation is not implemented by the virtual Ascend")
+    if any(each is not None for each in (k_rope_scale, c_kv_scale, k_rope_offset, c_kv_offset, v)):
+        raise NotImplementedError(f"{name}: quantisation and a separate v are not implemented by the virtual Ascend")
     if cache_mode not in ("PA", "PA_BNSD"):
         raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
     check_half(name, "kv", kv)

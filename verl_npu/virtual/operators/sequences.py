@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["cache_lengths", "cached", "joined", "sequences"]
+__all__ = ["cache_lengths", "cached", "joined", "sequences", "wider"]
 
 
 def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | None) -> list[Tensor]:
@@ -69,3 +69,8 @@ def joined(parts: list[Tensor], rows: int, layout: str) -> Tensor:
     if layout == "BSH":
         return out.transpose(1, 2).flatten(2)
     return out.transpose(1, 2) if layout in ("BSND", "BNSD_BSND") else out
+
+
+def wider(tensors: Sequence[Tensor], more: Sequence[Tensor]) -> list[Tensor]:
+    """Each sequence with further columns."""
+    return [torch.cat(pair, -1) for pair in zip(tensors, more, strict=True)]
