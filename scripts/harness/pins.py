@@ -139,7 +139,8 @@ PINS = {
     )
 }
 DEFAULT = "v0.6.1"
-ENGINES = ("small", "vllm-ascend")
+SMALL = "small"
+ENGINES = (SMALL, "vllm-ascend")
 """What generates on virtual NPUs: the project's own engine, or the real vllm-ascend."""
 
 
@@ -160,19 +161,16 @@ def find(name: str) -> Pin:
     return PINS[name]
 
 
-def engine_of(name: str, pin: Pin) -> str:
-    """Return the rollout engine of that name if the pin has it; raises BadInput if not."""
-    if name == ENGINES[0]:
-        return name
-    have = [each.name for each in PINS.values() if each.vllm_ascend]
+def check_engine(name: str, pin: Pin) -> None:
+    """Raise BadInput unless there is a rollout engine of that name, and the pin has it."""
     if name not in ENGINES:
         raise BadInput(f"--rollout: expected one of {', '.join(ENGINES)}, found {name!r}")
-    if not pin.vllm_ascend:
+    if name != SMALL and not pin.vllm_ascend:
+        have = [each.name for each in PINS.values() if each.vllm_ascend]
         raise BadInput(
             f"--rollout {name}: expected a pin whose vLLM and vllm-ascend can be installed here ({', '.join(have)}), "
             f"found {pin.name}. Leave it out: the small engine then generates"
         )
-    return name
 
 
 def read_checkout(path: Path) -> Checkout:

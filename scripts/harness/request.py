@@ -60,8 +60,8 @@ def _parser(program: str, smoke: bool) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--rollout",
-        default=pins.ENGINES[0],
-        help=f"what generates on virtual NPUs: {' or '.join(pins.ENGINES)} (default {pins.ENGINES[0]})",
+        default=pins.SMALL,
+        help=f"what generates on virtual NPUs: {' or '.join(pins.ENGINES)} (default {pins.SMALL})",
     )
     parser.add_argument("--output", metavar="DIR", default="outputs", help="where results go (default outputs)")
     parser.add_argument("--npus", default="2", help="NPUs to train on (default 2)")
@@ -103,11 +103,11 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
         raise BadInput(f"--transformers: expected a version such as {pin.transformers}, found {found.transformers!r}")
     if found.torch_npu and not re.fullmatch(r"2\.\d+\.\d+(\.post\d+)?", found.torch_npu):
         raise BadInput(f"--torch-npu: expected a version such as 2.13.0 or 2.5.1.post1, found {found.torch_npu!r}")
-    rollout = pins.engine_of(found.rollout, pin)
+    pins.check_engine(found.rollout, pin)
     job = jobs.find(found.job if smoke else "grpo", pin).name
-    if rollout != pins.ENGINES[0] and (job != "grpo" or found.torch_npu):
+    if found.rollout != pins.SMALL and (job != "grpo" or found.torch_npu):
         raise BadInput(
-            f"--rollout {rollout}: it goes with --job grpo, and with the virtual Ascend's own torch_npu. "
+            f"--rollout {found.rollout}: it goes with --job grpo, and with the virtual Ascend's own torch_npu. "
             "Leave the other option out"
         )
     return Request(
@@ -121,7 +121,7 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
         seed=_whole("seed", found.seed, 0),
         transformers=found.transformers or pin.transformers,
         torch_npu=found.torch_npu,
-        rollout=rollout,
+        rollout=found.rollout,
         output=Path(found.output).resolve(),
         plain=smoke or found.plain,
         timeout=float(_whole("timeout", found.timeout, 1)) if smoke else None,

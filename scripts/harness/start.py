@@ -25,7 +25,7 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
         found = machine.look(request.npus, os.environ.get(INSIDE) or sys.executable)
         if request.make_environment and INSIDE not in os.environ:
             packages = jobs.JOBS[request.job].packages
-            if request.rollout != pins.ENGINES[0]:
+            if request.rollout != pins.SMALL:
                 if not found.virtual:
                     raise BadInput("--rollout: it is for virtual NPUs, and this machine has real ones. Leave it out")
                 packages += (f"vllm-ascend=={request.pin.vllm_ascend}",)

@@ -81,11 +81,18 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         )
     console.print(f"verl {request.pin.name}" + (f" from {request.checkout.path}" if request.checkout else ""))
     if outcome.machine.virtual:
-        engine = f"vllm-ascend {request.pin.vllm_ascend}" if request.rollout != pins.ENGINES[0] else "the small engine"
-        console.print(f"rollouts by {engine}")
+        console.print(f"rollouts by {_engine(outcome)}")
     console.print(f"{len(outcome.values)} of {request.steps} steps in {outcome.ended.seconds:.0f} s, start included")
     if outcome.values:
         console.print(f"{outcome.steps_per_second:.2f} steps per second; reward {shape(outcome.values)}")
+
+
+def _engine(outcome: Outcome) -> str:
+    """What generated on virtual NPUs, as a person knows it."""
+    request = outcome.request
+    if request.rollout != pins.SMALL:
+        return f"{request.rollout} {request.pin.vllm_ascend}"
+    return "the small engine" if request.pin.virtual_rollout == "virtual" else "verl's own engine on transformers"
 
 
 def shape(values: list[float]) -> str:

@@ -136,7 +136,7 @@ def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Pat
     if machine.virtual:
         environment["VERL_NPU_VIRTUAL"] = str(machine.npus)
         environment["VERL_NPU_VIRTUAL_TORCH_NPU"] = "real" if request.torch_npu else "ours"
-    if request.rollout != pins.ENGINES[0]:
+    if request.rollout != pins.SMALL:
         environment = _FOR_THE_ENGINE | {"VLLM_VERSION": request.pin.vllm_ascend} | environment
     return environment
 

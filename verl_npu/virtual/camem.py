@@ -48,8 +48,8 @@ class _Finder(MetaPathFinder, Loader):
         def init_module(malloc: Callable[[Handle], None], free: Callable[[int], Handle]) -> None:
             device.set_pool_callbacks(malloc, free)
 
-        def python_create_and_map(number: int, _size: int, data: int, _handle: int) -> None:
-            device.map_memory(number, data)
+        def python_create_and_map(_number: int, _size: int, data: int, _handle: int) -> None:
+            device.map_memory(data)
 
         def python_unmap_and_release(_number: int, _size: int, data: int, _handle: int) -> None:
             device.unmap_memory(data)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.pins import Pin
+from harness.pins import SMALL, Pin
 
 __all__ = ["AGREED", "Job", "Plan"]
 
@@ -31,7 +31,7 @@ class Plan:
     npus: int
     seed: int
     virtual: bool
-    rollout: str = "small"
+    rollout: str = SMALL
     """What generates on virtual NPUs, one of pins.ENGINES."""
     checkout: Path | None = None
     """Where verl's source is used as it lies."""

@@ -15,7 +15,7 @@ def arguments(plan: Plan) -> list[str]:
     """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
     pin = plan.pin
     micro = PROMPTS * ANSWERS // 2 if plan.generated else 4
-    small_engine = plan.virtual and plan.rollout == pins.ENGINES[0]
+    small_engine = plan.virtual and plan.rollout == pins.SMALL
     settings: dict[str, object] = {
         "algorithm.adv_estimator": "grpo",
         "data.train_files": plan.train,

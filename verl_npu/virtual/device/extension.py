@@ -23,6 +23,8 @@ Handle: TypeAlias = "tuple[int, int, int, int]"
 class Extension(Protocol):
     """The functions of the compiled module. A device is its number among those that this process sees."""
 
+    __file__: str
+
     HcclBackend: Callable[[int, int, Backend, timedelta], Backend]
     """Makes a process group's backend of a rank, a size, the gloo backend that moves the data, and the timeout after
     which the watchdog ends the process."""
@@ -61,8 +63,6 @@ class Extension(Protocol):
     def total_memory(self) -> int: ...
     def memory_stats(self, device: int) -> dict[str, int]: ...
 
-    __file__: str
-
     def begin_pool(self, malloc: int, free: int) -> None:
         """Have this thread's memory come from an allocator, by the addresses of its functions."""
 
@@ -70,7 +70,7 @@ class Extension(Protocol):
     def set_pool_callbacks(self, malloc: Callable[[Handle], None], free: Callable[[int], Handle]) -> None:
         """Say who is told of each allocation of `my_malloc` and `my_free`, which the library exports."""
 
-    def map_memory(self, device: int, data: int) -> None:
+    def map_memory(self, data: int) -> None:
         """Put poisoned memory behind an address that has none. Raises RuntimeError if it has, or is nobody's."""
 
     def unmap_memory(self, data: int) -> None:

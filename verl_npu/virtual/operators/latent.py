@@ -128,28 +128,10 @@ def npu_ring_mla(
     calc_type: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`npu_ring_mla_out` into new tensors, which it returns."""
+    given = dict(locals())
     output = q_nope.new_zeros(q_nope.shape[0], head_num, value.shape[-1])
     lse = q_nope.new_full((head_num, q_nope.shape[0]), float("-inf"), dtype=torch.float32)
-    return npu_ring_mla_out(
-        q_nope,
-        q_rope,
-        k_nope,
-        k_rope,
-        value,
-        mask,
-        seqlen,
-        head_num,
-        kv_head_num,
-        pre_out=pre_out,
-        prev_lse=prev_lse,
-        qk_scale=qk_scale,
-        kernel_type=kernel_type,
-        mask_type=mask_type,
-        input_layout=input_layout,
-        calc_type=calc_type,
-        output=output,
-        softmax_lse=lse,
-    )
+    return npu_ring_mla_out(**given, output=output, softmax_lse=lse)
 
 
 def npu_ring_mla_out(
@@ -238,11 +220,10 @@ def npu_paged_cache_load(
     cumsum: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """`npu_paged_cache_load_out` into new tensors, which it returns."""
+    given = dict(locals())
     total = int(context_lens[-1] if cumsum else context_lens.sum())
     key, value = (cache.new_empty(total, *cache.shape[2:]) for cache in (key_cache, value_cache))
-    return npu_paged_cache_load_out(
-        key_cache, value_cache, block_table, context_lens, seq_starts=seq_starts, cumsum=cumsum, key=key, value=value
-    )
+    return npu_paged_cache_load_out(**given, key=key, value=value)
 
 
 def npu_paged_cache_load_out(

@@ -11,7 +11,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from packaging.version import Version
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["RECORDED", "atb_of_version", "by_name", "of_version", "register", "register_atb", "versions"]
 
 Operator = Callable[..., object]
+Schema = TypeVar("Schema")
 
 
 class _Recorded(TypedDict):
@@ -60,9 +61,9 @@ def of_version(version: str) -> dict[str, list[str]]:
     wanted = max(release(version), Version(versions()[0]))
     found = {}
     for name, changes in _recorded()["operators"].items():
-        past = [texts for since, texts in changes.items() if Version(since) <= wanted]
-        if past and past[-1]:
-            found[name] = past[-1]
+        texts = _newest(changes, wanted)
+        if texts:
+            found[name] = texts
     return found
 
 
@@ -73,10 +74,16 @@ def atb_of_version(version: str) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for place, operators in _recorded()["atb"].items():
         for name, changes in operators.items():
-            past = [text for since, text in changes.items() if Version(since) <= wanted]
-            if past:
-                found.setdefault(place, {})[name] = past[-1]
+            text = _newest(changes, wanted)
+            if text is not None:
+                found.setdefault(place, {})[name] = text
     return found
+
+
+def _newest(changes: Mapping[str, Schema], wanted: Version) -> Schema | None:
+    """What holds in a version, of what changed in each; None if that was later."""
+    past = [schema for since, schema in changes.items() if Version(since) <= wanted]
+    return past[-1] if past else None
 
 
 def register_atb(functions: Mapping[str, Operator], host: Mapping[str, Sequence[str]], version: str) -> None:

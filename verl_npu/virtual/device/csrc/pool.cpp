@@ -42,6 +42,19 @@ Ranges& ranges() {
 
 std::atomic<int> g_unmapped{0};
 
+Range range_at(void* data) {
+  std::lock_guard<std::mutex> lock(ranges().mutex);
+  const auto found = ranges().by_start.find(static_cast<char*>(data));
+  TORCH_CHECK(found != ranges().by_start.end(), "no memory was reserved at ", data);
+  return found->second;
+}
+
+void set_mapped(void* data, bool mapped) {
+  std::lock_guard<std::mutex> lock(ranges().mutex);
+  ranges().by_start.at(static_cast<char*>(data)).mapped = mapped;
+  g_unmapped += mapped ? -1 : 1;
+}
+
 struct Functions {
   Malloc malloc;
   Free free;
@@ -99,59 +112,34 @@ void* reserve(int device, size_t nbytes) {
   return data;
 }
 
-namespace {
-
-Range& range_at(void* data) {
-  const auto found = ranges().by_start.find(static_cast<char*>(data));
-  TORCH_CHECK(found != ranges().by_start.end(), "no memory was reserved at ", data);
-  return found->second;
-}
-
-}  // namespace
-
-void map(int device, void* data) {
-  size_t nbytes = 0;
-  {
-    std::lock_guard<std::mutex> lock(ranges().mutex);
-    const auto& range = range_at(data);
-    TORCH_CHECK(!range.mapped, "the memory at ", data, " is mapped already");
-    nbytes = range.nbytes;
+void map(void* data) {
+  const auto range = range_at(data);
+  TORCH_CHECK(!range.mapped, "the memory at ", data, " is mapped already");
+  charge_block(range.device, range.nbytes);
+  if (mprotect(data, range.nbytes, PROT_READ | PROT_WRITE) != 0) {
+    discharge_block(range.device, range.nbytes);
+    TORCH_CHECK(false, "the host refuses ", range.nbytes, " bytes of memory");
   }
-  charge_block(device, nbytes);
-  TORCH_CHECK(mprotect(data, nbytes, PROT_READ | PROT_WRITE) == 0, "the host refuses ", nbytes, " bytes of memory");
-  std::memset(data, kPoison, nbytes);
-  std::lock_guard<std::mutex> lock(ranges().mutex);
-  range_at(data).mapped = true;
-  --g_unmapped;
+  std::memset(data, kPoison, range.nbytes);
+  set_mapped(data, true);
 }
 
 void unmap(void* data) {
-  int device = 0;
-  size_t nbytes = 0;
-  {
-    std::lock_guard<std::mutex> lock(ranges().mutex);
-    const auto& range = range_at(data);
-    TORCH_CHECK(range.mapped, "the memory at ", data, " is not mapped");
-    device = range.device;
-    nbytes = range.nbytes;
-  }
-  copies::synchronize_device(device);
-  madvise(data, nbytes, MADV_DONTNEED);
-  mprotect(data, nbytes, PROT_NONE);
-  {
-    std::lock_guard<std::mutex> lock(ranges().mutex);
-    range_at(data).mapped = false;
-    ++g_unmapped;
-  }
-  discharge_block(device, nbytes);
+  const auto range = range_at(data);
+  TORCH_CHECK(range.mapped, "the memory at ", data, " is not mapped");
+  copies::synchronize_device(range.device);
+  madvise(data, range.nbytes, MADV_DONTNEED);
+  mprotect(data, range.nbytes, PROT_NONE);
+  set_mapped(data, false);
+  discharge_block(range.device, range.nbytes);
 }
 
 void release(void* data) {
+  if (range_at(data).mapped) unmap(data);
   std::lock_guard<std::mutex> lock(ranges().mutex);
-  const auto range = range_at(data);
-  TORCH_CHECK(!range.mapped, "the memory at ", data, " is still mapped");
-  munmap(data, range.nbytes);
-  ranges().by_start.erase(static_cast<char*>(data));
+  const auto found = ranges().by_start.find(static_cast<char*>(data));
+  munmap(data, found->second.nbytes);
+  ranges().by_start.erase(found);
   --g_unmapped;
 }
 
@@ -173,7 +161,7 @@ void offer(py::module_& m) {
   m.def("set_pool_callbacks", [](py::object malloc, py::object free) {
     callbacks() = {std::move(malloc), std::move(free)};
   });
-  m.def("map_memory", [](int device, uintptr_t data) { map(device, reinterpret_cast<void*>(data)); });
+  m.def("map_memory", [](uintptr_t data) { map(reinterpret_cast<void*>(data)); });
   m.def("unmap_memory", [](uintptr_t data) { unmap(reinterpret_cast<void*>(data)); });
 }
 
@@ -184,16 +172,12 @@ void offer(py::module_& m) {
 extern "C" __attribute__((visibility("default"))) void* my_malloc(ssize_t size, int device, void*) {
   using namespace verl_npu;
   TORCH_CHECK(pool::callbacks().malloc, "init_module was not called");
-  const size_t nbytes = (static_cast<size_t>(size) + pool::kPage - 1) / pool::kPage * pool::kPage;
-  void* data = pool::reserve(device, nbytes);
-  bool mapped = false;
+  void* data = pool::reserve(device, static_cast<size_t>(size));
   try {
-    pool::map(device, data);
-    mapped = true;
+    pool::map(data);
     py::gil_scoped_acquire lock;
-    pool::callbacks().malloc(py::make_tuple(device, nbytes, reinterpret_cast<uintptr_t>(data), 0));
+    pool::callbacks().malloc(py::make_tuple(device, pool::range_at(data).nbytes, reinterpret_cast<uintptr_t>(data), 0));
   } catch (...) {
-    if (mapped) pool::unmap(data);
     pool::release(data);
     throw;
   }
@@ -210,11 +194,5 @@ extern "C" __attribute__((visibility("default"))) void my_free(void* data, ssize
       error.discard_as_unraisable("vllm-ascend's free callback");
     }
   }
-  bool mapped = false;
-  {
-    std::lock_guard<std::mutex> lock(pool::ranges().mutex);
-    mapped = pool::range_at(data).mapped;
-  }
-  if (mapped) pool::unmap(data);
   pool::release(data);
 }

@@ -18,9 +18,9 @@ void end();
 std::optional<c10::DataPtr> allocate(int device, size_t nbytes);
 
 // An address range, and the memory behind it, which is charged to the NPU while it is there. New memory is poisoned:
-// each number of floating point in it is NaN.
+// each number of floating point in it is NaN. `release` gives back both.
 void* reserve(int device, size_t nbytes);
-void map(int device, void* data);
+void map(void* data);
 void unmap(void* data);
 void release(void* data);
 
