@@ -88,7 +88,7 @@ WEIGHT_SYNC_TIMEOUT = Number(
 )
 WEIGHT_SYNC_CHECK = Choice(
     "VERL_NPU_WEIGHT_SYNC_CHECK",
-    "what a weight sync compares beyond names, shapes and dtypes; engine reads the engine's parameters back (slow)",
+    "what a weight sync compares beyond names, shapes and dtypes; engine proves what the engine computes with",
     ("none", "checksums", "engine"),
     default="none",
 )

@@ -40,7 +40,7 @@ CHINESE = {
     "VERL_NPU_PLACEMENT_TIMEOUT": "Ray 安置作业最多可用的时间，超过即报错",
     "VERL_NPU_TOKEN_BUDGET": "为 1 时，动态批次的微批次不超过 max_token_len_per_gpu；见 docs/micro-batches.zh-CN.md",
     "VERL_NPU_WEIGHT_SYNC_TIMEOUT": "权重同步中一个 rank 等待其他 rank 的时间，超过后报出缺少的 rank",
-    "VERL_NPU_WEIGHT_SYNC_CHECK": "权重同步除名称、形状和 dtype 外还比较什么；engine 会读回引擎的参数（慢）",
+    "VERL_NPU_WEIGHT_SYNC_CHECK": "权重同步除名称、形状和 dtype 外还比较什么；engine 证明引擎计算时使用的权重",
     "VERL_NPU_WEIGHT_SYNC_BUCKET_MB": "权重同步一条消息的大小；每个传输权重的 rank 保留两条",
     "VERL_NPU_WEIGHT_SYNC_PORT": "权重同步的各 rank 会合的端口；0 表示任意空闲端口",
     "VERL_NPU_VIRTUAL": "用多少块虚拟 NPU 代替真实的；0 表示不用",

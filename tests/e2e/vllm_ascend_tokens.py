@@ -40,7 +40,7 @@ KINDS = {
 LENGTHS, NEW = (7, 20, 150), 12
 
 
-def make(kind: str, folder: Path) -> None:
+def make(kind: str, folder: Path, **changes: object) -> None:
     """Write a small random model of float32, whose tokens differ from each other."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -53,8 +53,7 @@ def make(kind: str, folder: Path) -> None:
         num_attention_heads=4,
         vocab_size=512,
         max_position_embeddings=512,
-        tie_word_embeddings=False,
-        **{"num_key_value_heads": 2, **KINDS[kind]},
+        **{"tie_word_embeddings": False, "num_key_value_heads": 2, **KINDS[kind], **changes},
     )
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).float()

@@ -42,14 +42,17 @@ def bits(tensor):
 class Engine:
     # A plain model's worth of tensors, and whether they may be used.
     def __init__(self):
-        self.held, self.usable, self.loads = {}, True, 0
+        self.held, self.expected, self.usable, self.loads = {}, {}, True, 0
     def load(self, weights):
         self.usable, self.loads = False, self.loads + 1
         self.held.update((name, tensor.clone()) for name, tensor in weights)
     def open(self):
         self.usable = True
-    def compare(self, sent):
-        assert all(torch.equal(bits(self.held[name]), bits(tensor)) for name, tensor in sent.items())
+    def expect(self, weights):
+        self.expected.update((name, tensor.clone()) for name, tensor in weights)
+    def prove(self):
+        assert all(torch.equal(bits(self.held[name]), bits(tensor)) for name, tensor in self.expected.items())
+        return "the engine holds them bit for bit"
 
 def meeting(host="127.0.0.1", port=0):
     path = FOLDER + "/meeting"

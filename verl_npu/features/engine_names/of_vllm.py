@@ -11,7 +11,7 @@ _EXPERTS = f"{_LAYERS}.fused_moe"
 _QWEN = "vllm.model_executor.models.qwen2:Qwen2ForCausalLM"
 _ENGINE = "features.weight_sync.engines.vllm"
 _PROCESSING = "features.weight_sync.engines.processing"
-_COMPARISON = "features.weight_sync.engines.comparison"
+_LAYOUT = "features.weight_sync.engines.layout"
 _NO_SYNC = "the first weight sync into this engine ends with an AttributeError that names it"
 _NOT_FOUND = "the layers that need care after a sync are not recognised, and may compute with stale weights"
 _IGNORED = "the variable is handed to every worker, and nothing reads it"
@@ -99,21 +99,21 @@ VLLM = (
     Name(
         "packed_modules_mapping of a model",
         (f"{_QWEN}.packed_modules_mapping",),
-        (f"{_COMPARISON}:packed_modules_mapping",),
-        "VERL_NPU_WEIGHT_SYNC_CHECK=engine refuses fused parameters as not comparable",
+        (f"{_LAYOUT}:packed_modules_mapping",),
+        "VERL_NPU_WEIGHT_SYNC_CHECK=engine finds nothing that belongs to a fused parameter",
         Form.SET,
     ),
     Name(
         "Attention.impl",
         (f"{_LAYERS}.attention.attention:Attention.impl", "vllm.attention.layer:Attention.impl"),
-        (f"{_PROCESSING}:impl",),
+        (f"{_PROCESSING}:impl", f"{_LAYOUT}:impl"),
         _NOT_FOUND,
         Form.SET,
     ),
     Name(
         "MLAAttention.impl",
         (f"{_LAYERS}.attention.mla_attention:MLAAttention.impl", "vllm.attention.layer:MLAAttention.impl"),
-        (f"{_PROCESSING}:impl",),
+        (f"{_PROCESSING}:impl", f"{_LAYOUT}:impl"),
         _NOT_FOUND,
         Form.SET,
         since="0.13.0",
@@ -121,7 +121,7 @@ VLLM = (
     Name(
         "quant_method of a layer of experts",
         (f"{_EXPERTS}.routed_experts:RoutedExperts.quant_method", f"{_EXPERTS}.layer:FusedMoE.quant_method"),
-        (f"{_PROCESSING}:quant_method",),
+        (f"{_PROCESSING}:quant_method", f"{_LAYOUT}:quant_method"),
         _NOT_FOUND,
         Form.SET,
     ),
@@ -129,7 +129,7 @@ VLLM = (
         Name(
             f"{weight} of a layer of experts",
             (f"{_EXPERTS}.unquantized_fused_moe_method:{weight}", f"{_EXPERTS}.layer:{weight}"),
-            (f"{_PROCESSING}:{weight}", f"{_COMPARISON}:{weight}"),
+            (f"{_PROCESSING}:{weight}", f"{_LAYOUT}:{weight}"),
             _NOT_FOUND,
             Form.READ,
         )

@@ -18,6 +18,7 @@ _EARLY_MLA = "vllm_ascend.attention.attention:AscendMLAAttentionBackendImpl"
 _CAMEM = "vllm_ascend.device_allocator.camem"
 _ENGINE = "features.weight_sync.engines.vllm"
 _PROCESSING = "features.weight_sync.engines.processing"
+_LAYOUT = "features.weight_sync.engines.layout"
 _CHECKPOINT = "features.weight_sync.patches.checkpoint_engine"
 _VARIABLES = "ascend.variables"
 _NO_SYNC = "the first weight sync into this engine ends with an AttributeError that names it"
@@ -39,7 +40,7 @@ def _patch(module: str, since: str, before: str = "") -> Name:
 def _copy(implementation: str, attribute: str, since: str, before: str = "") -> Name:
     title = f"{implementation.partition(':')[2]}.{attribute}"
     place = f"{implementation}.{attribute}"
-    uses = (f"{_PROCESSING}:{attribute}",)
+    uses = (f"{_PROCESSING}:{attribute}", f"{_LAYOUT}:{attribute}")
     return Name(title, (place,), uses, _STALE, Form.SET, since=since, before=before)
 
 
@@ -194,7 +195,7 @@ _LAYERS = (
     Name(
         "AscendUnquantizedFusedMoEMethod",
         _EXPERTS,
-        (f"{_PROCESSING}:AscendUnquantizedFusedMoEMethod",),
+        (f"{_PROCESSING}:AscendUnquantizedFusedMoEMethod", f"{_LAYOUT}:AscendUnquantizedFusedMoEMethod"),
         "transposed square experts are not refused, and new weights are loaded into them untransposed",
         since="0.9.1",
     ),

@@ -7,10 +7,11 @@ of the weights. `patches` put the two in the place of what upstream does.
 from __future__ import annotations
 
 from .feature import weight_sync
-from .patches import checkpoint_engine, fully_async_policy, gkd, loader, one_step_off_policy, readback
+from .patches import checkpoint_engine, colocation, fully_async_policy, gkd, loader, one_step_off_policy, readback
 
 __all__ = [
     "checkpoint_engine",
+    "colocation",
     "fully_async_policy",
     "gkd",
     "loader",

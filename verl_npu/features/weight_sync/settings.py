@@ -20,7 +20,7 @@ class Check(str, Enum):
     CHECKSUMS = "checksums"
     """Every bucket carries a checksum, which is compared before the bucket is loaded."""
     ENGINE = "engine"
-    """As checksums; and after each sync the engine's parameters are read back and compared bit for bit (slow)."""
+    """As checksums; and after each sync what the engine computes with is compared bit for bit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,4 +61,4 @@ def test_a_rank_without_a_server_needs_no_mesh() -> None:
 
 def test_it_cannot_be_read_back() -> None:
     with pytest.raises(EngineError, match="use VERL_NPU_WEIGHT_SYNC_CHECK=checksums"):
-        SGLangEngine(None, lambda: mesh(0)).compare({})
+        SGLangEngine(None, lambda: mesh(0)).expect([("weight", torch.ones(3))])

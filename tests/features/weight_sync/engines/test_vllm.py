@@ -18,7 +18,7 @@ from verl_npu.features.weight_sync.engines.vllm import VLLMEngine, refuse_nz, te
 
 
 class Fused(torch.nn.Module):
-    """As vLLM's models: two projections in one parameter, and a vocabulary that is padded."""
+    """As vLLM's models: two projections in one parameter."""
 
     packed_modules_mapping: ClassVar = {"gate_up_proj": ["gate_proj", "up_proj"]}
 
@@ -26,7 +26,7 @@ class Fused(torch.nn.Module):
         super().__init__()
         self.mlp = torch.nn.Module()
         self.mlp.gate_up_proj = torch.nn.Linear(3, 4, bias=False)
-        self.head = torch.nn.Linear(3, 8, bias=False)
+        self.head = torch.nn.Linear(3, 5, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(x)
@@ -38,7 +38,7 @@ class Fused(torch.nn.Module):
             elif "up_proj" in name:
                 self.mlp.gate_up_proj.weight.data[2:].copy_(tensor)
             else:
-                self.head.weight.data[:5].copy_(tensor)
+                self.head.weight.data.copy_(tensor)
 
 
 SENT = {
@@ -84,69 +84,32 @@ def test_what_another_library_put_in_its_place_is_there_again_afterwards() -> No
     assert runner.execute_model is theirs
 
 
-def test_an_engine_that_holds_what_was_sent_compares_equal() -> None:
+def test_an_engine_that_holds_what_was_loaded_is_proven() -> None:
     engine = VLLMEngine(Runner(Fused()))
+    engine.expect(list(SENT.items()))
     engine.load(list(SENT.items()))
-    engine.compare(SENT)
+    assert engine.prove() == "the engine holds them bit for bit"
 
 
-def test_a_part_of_a_fused_parameter_that_differs_is_named() -> None:
+def test_an_engine_that_holds_something_else_is_refused() -> None:
     model = Fused()
     engine = VLLMEngine(Runner(model))
+    engine.expect(list(SENT.items()))
     engine.load(list(SENT.items()))
     model.mlp.gate_up_proj.weight.data[3, 0] += 1
     with pytest.raises(EngineError, match=r"mlp\.up_proj\.weight: the engine holds other values"):
-        engine.compare(SENT)
+        engine.prove()
 
 
-class Experts(torch.nn.Module):
-    """As vLLM's layers of experts: one parameter for gates and ups, (experts, rows, columns), and one for downs."""
-
-    def __init__(self, sent: dict[str, torch.Tensor]) -> None:
-        super().__init__()
-        rows = [
-            torch.cat([sent[f"experts.{e}.gate_proj.weight"], sent[f"experts.{e}.up_proj.weight"]]) for e in (0, 1)
-        ]
-        self.experts = torch.nn.Module()
-        self.experts.w13_weight = torch.nn.Parameter(torch.stack(rows))
-        self.experts.w2_weight = torch.nn.Parameter(
-            torch.stack([sent[f"experts.{e}.down_proj.weight"] for e in (0, 1)])
-        )
-
-
-@pytest.fixture
-def of_experts() -> dict[str, torch.Tensor]:
-    shapes = {"gate_proj": (2, 3), "up_proj": (2, 3), "down_proj": (3, 2)}
-    return {f"experts.{e}.{name}.weight": torch.randn(shape) for e in (0, 1) for name, shape in shapes.items()}
-
-
-def test_experts_in_two_fused_parameters_compare_equal(of_experts: dict[str, torch.Tensor]) -> None:
-    VLLMEngine(Runner(Experts(of_experts))).compare(of_experts)
-
-
-def test_an_expert_that_differs_is_named(of_experts: dict[str, torch.Tensor]) -> None:
-    model = Experts(of_experts)
-    model.experts.w2_weight.data[1, 0, 0] += 1
-    with pytest.raises(
-        EngineError, match=r"found differences \(1\): experts\.1\.down_proj\.weight: the engine holds other values"
-    ):
-        VLLMEngine(Runner(model)).compare(of_experts)
-
-
-def test_experts_that_an_engine_has_laid_out_otherwise_are_not_called_equal(
-    of_experts: dict[str, torch.Tensor],
-) -> None:
-    model = Experts(of_experts)
-    model.experts.w13_weight = torch.nn.Parameter(model.experts.w13_weight.data.transpose(1, 2).contiguous())
-    with pytest.raises(EngineError, match=r"experts\.w13_weight: not comparable"):
-        VLLMEngine(Runner(model)).compare(of_experts)
-
-
-def test_what_was_sent_and_has_no_place_is_named() -> None:
+def test_each_sync_of_an_engine_is_proven_by_itself() -> None:
     engine = VLLMEngine(Runner(Fused()))
-    engine.load(list(SENT.items()))
-    with pytest.raises(EngineError, match="extra: sent, and no parameter of the engine"):
-        engine.compare({**SENT, "extra": torch.ones(1)})
+    for factor in (1, 2):
+        sent = [(name, factor * tensor) for name, tensor in SENT.items()]
+        engine.expect(sent)
+        engine.load(sent)
+        engine.prove()
+    with pytest.raises(EngineError, match="nothing that was sent belongs to it"):
+        engine.prove()
 
 
 @pytest.mark.parametrize(("setting", "refused"), [(None, True), ("1", True), ("0", False)])

@@ -11,7 +11,7 @@ import torch
 from verl_npu.errors import EngineError
 from verl_npu.features.weight_sync.patches.readback import (
     compare_engine_with_given_weights,
-    copy_given_weights_for_comparison,
+    note_given_weights_for_proof,
 )
 
 GIVEN = {"weight": torch.randn(3, 2), "bias": torch.randn(3)}
@@ -32,7 +32,7 @@ class Worker:
 
     def take(self, worker: Any, **kwargs: Any) -> str:
         for item in GIVEN.items():
-            copy_given_weights_for_comparison(self.load, self, [item])
+            note_given_weights_for_proof(self.load, self, [item])
         return "done"
 
 

@@ -77,7 +77,7 @@ for number in range(2):
     group, engine = join("weights", meeting(f"[{host}]"), RANK, SIZE, timeout=TIMEOUT, device=DEVICE), Engine()
     given = tensors(number)
     outcome = sync(group, given, engine, Settings(bucket_bytes=1 << 16, check=Check.ENGINE))
-    seen.append([outcome.number, outcome.digest, wrong(engine, given) if RANK else []])
+    seen.append([outcome.number, outcome.seen.digest, wrong(engine, given) if RANK else []])
     group.close()
 tell(seen=seen)
 """

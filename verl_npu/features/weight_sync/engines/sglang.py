@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from .... import environment
@@ -12,7 +12,6 @@ from ..settings import Check
 from ..transport.drawing import Weight
 
 if TYPE_CHECKING:
-    import torch
     from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["SGLangEngine"]
@@ -56,8 +55,12 @@ class SGLangEngine:
     def open(self) -> None:
         """Nothing was closed."""
 
-    def compare(self, sent: Mapping[str, torch.Tensor]) -> None:
+    def expect(self, weights: Sequence[Weight]) -> None:
         """Raise EngineError: SGLang's parameters cannot be read from here."""
+        self.prove()
+
+    def prove(self) -> str:
+        """Raise EngineError, as `expect` does."""
         check = environment.WEIGHT_SYNC_CHECK.name
         raise EngineError(
             subject=f"{check}={Check.ENGINE.value}",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ....ascend.variables import NZ, NZ_KEY
 from ....errors import EngineError
 from ....reporting import warn
 from ..transport.drawing import Weight
-from . import comparison
+from . import layout
+from .proof import Proof
+from .verdict import SHOWN
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +26,7 @@ _FRACTAL_NZ = 29
 """torch_npu's number of the layout."""
 
 
-class Model(comparison.Model, Protocol):
+class Model(layout.Model, Protocol):
     """A model of vLLM's."""
 
     def load_weights(self, weights: Iterable[Weight]) -> object:
@@ -78,6 +80,7 @@ class VLLMEngine:
         refuse_nz()
         tell_layouts(runner.model)
         self._runner = runner
+        self._proof: Proof | None = None
 
     def load(self, weights: Sequence[Weight]) -> None:
         """Give the weights to the model's own loader. From now on its worker raises EngineError for each batch."""
@@ -97,9 +100,23 @@ class VLLMEngine:
             if before is None:
                 del held[_RUN]
 
-    def compare(self, sent: Mapping[str, torch.Tensor]) -> None:
-        """Raise EngineError if the model does not hold what was sent, bit for bit."""
-        comparison.compare(self._runner.model, sent)
+    def expect(self, weights: Sequence[Weight]) -> None:
+        """Take note of what is loaded next, for the proof."""
+        if self._proof is None:
+            self._proof = Proof(self._runner.model)
+        for name, tensor in weights:
+            self._proof.expect(name, tensor)
+
+    def prove(self) -> str:
+        """Compare what the model computes with with what was loaded, bit for bit, and say what that came to.
+
+        Raises EngineError if it is not the same.
+        """
+        proof = self._proof or Proof(self._runner.model)
+        self._proof = None
+        verdict = proof.conclude()
+        verdict.require()
+        return str(verdict)
 
 
 def refuse_nz() -> None:
@@ -134,7 +151,7 @@ def tell_layouts(model: Model) -> None:
     except NotImplementedError:  # The virtual Ascend keeps no layouts.
         return
     if found:
-        shown = ", ".join(found[: comparison.SHOWN]) + (", …" if len(found) > comparison.SHOWN else "")
+        shown = ", ".join(found[:SHOWN]) + (", …" if len(found) > SHOWN else "")
         warn(
             f"{len(found)} parameters of the rollout engine are laid out in FRACTAL_NZ: {shown}. New weights that are "
             "copied into that layout may be garbled without an error. Leave enable_fused_mc2 and "

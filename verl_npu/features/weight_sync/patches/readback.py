@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .... import reporting
@@ -12,7 +13,7 @@ from ....registry.source.probe import Defines, Never
 from ..engines.vllm import VLLMEngine, Worker
 from ..feature import weight_sync
 from ..settings import Check, Settings
-from ..transport.checksum import Digest
+from ..transport.digest import Digest
 from ..transport.drawing import Weight, each
 from .protocols import CheckpointEngine
 
@@ -23,7 +24,7 @@ __all__ = ["Tally", "publish", "requested"]
 
 _RECEIVE = "verl.checkpoint_engine.hccl_checkpoint_engine:HCCLCheckpointEngine.receive_weights"
 _WORKER = "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension"
-_COPIES = "_verl_npu_copies"
+_PROOF = "_verl_npu_proof"
 _SYNCS = "_verl_npu_syncs"
 _LINK = "none: nobody seems to have asked for it"
 _NEVER_RETIRED = Never("a check of ours, for users who doubt what the engine holds")
@@ -65,6 +66,14 @@ class Tally:
             f"weight sync {number} of the checkpoint engine: {who} (pid {os.getpid()}): {self.tensors} tensors, "
             f"sha256 {self.digest[:16]}{held}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """What is known of a sync that is on its way into a worker."""
+
+    engine: VLLMEngine
+    tally: Tally
 
 
 def requested(check: Check = Check.CHECKSUMS) -> bool:
@@ -117,18 +126,20 @@ async def compare_received_weights_with_sent(
 @weight_sync.wrap(
     f"{_WORKER}._update_weights",
     why=_HELD_WHY,
-    how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine each weight is copied before it is loaded, to be compared at the end.",
+    how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine note is taken of each weight before it is loaded, for the proof.",
     link=_LINK,
     retired_by=_NEVER_RETIRED,
     requires=Defines(f"{_WORKER}._update_weights"),
 )
-def copy_given_weights_for_comparison(
+def note_given_weights_for_proof(
     original: Callable[..., object], worker: Worker, weights: Sequence[Weight], *args: object, **kwargs: object
 ) -> object:
     """Load a bucket."""
-    copies = getattr(worker, _COPIES, None)
-    if copies is not None:
-        copies.update((name, tensor.detach().cpu().clone()) for name, tensor in weights)
+    noted: _Noted | None = getattr(worker, _PROOF, None)
+    if noted is not None:
+        for name, tensor in weights:
+            noted.tally.add(name, tensor)
+        noted.engine.expect(weights)
     return original(worker, weights, *args, **kwargs)
 
 
@@ -147,15 +158,11 @@ def compare_engine_with_given_weights(
     adapter = bool(kwargs.get("peft_config") and kwargs.get("base_sync_done"))
     if adapter or not requested(Check.ENGINE):
         return original(worker, *args, **kwargs)
-    copies: dict[str, torch.Tensor] = {}
-    setattr(worker, _COPIES, copies)
+    noted = _Noted(VLLMEngine(worker.model_runner), Tally())
+    setattr(worker, _PROOF, noted)
     try:
         done = original(worker, *args, **kwargs)
-        VLLMEngine(worker.model_runner).compare(copies)
     finally:
-        setattr(worker, _COPIES, None)
-    tally = Tally()
-    for name, tensor in copies.items():
-        tally.add(name, tensor)
-    tally.report(worker, "the engine's worker", ", the engine holds them bit for bit")
+        setattr(worker, _PROOF, None)
+    noted.tally.report(worker, "the engine's worker", f", {noted.engine.prove()}")
     return done

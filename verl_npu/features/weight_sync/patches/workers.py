@@ -109,9 +109,10 @@ def _sync(
 
 def _report(group: Group, outcome: Outcome) -> None:
     """Print a line for the first sync, and for each one if the user checks them."""
-    if outcome.number == 1 or outcome.digest is not None:
-        checked = "" if outcome.digest is None else f", sha256 {outcome.digest[:16]}"
-        held = ", the engine holds them bit for bit" if outcome.digest and group.rank else ""
+    seen = outcome.seen
+    if outcome.number == 1 or seen.digest is not None:
+        checked = "" if seen.digest is None else f", sha256 {seen.digest[:16]}"
+        held = f", {seen.held}" if seen.held else ""
         reporting.report(
             f"weight sync {outcome.number} of {group.name}: {group.describe(group.rank)}: {outcome.tensors} tensors, "
             f"{outcome.nbytes / 1e6:.1f} MB in {outcome.seconds:.3f} s{checked}{held}"

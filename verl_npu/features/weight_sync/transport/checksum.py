@@ -1,31 +1,13 @@
-"""Tensors as bytes, and the sums and hashes by which the bytes are compared."""
+"""Tensors as bytes, and the sums by which a bucket of them is compared on the NPU."""
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Digest", "as_bytes", "checksum_of", "same_bits"]
-
-
-class Digest:
-    """SHA-256 over the names and bytes of tensors, in their order."""
-
-    __slots__ = ("_hash",)
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Add one tensor."""
-        self._hash.update(name.encode() + b"\0")
-        self._hash.update(as_bytes(tensor).cpu().numpy().tobytes())
-
-    def __str__(self) -> str:
-        return self._hash.hexdigest()
+__all__ = ["as_bytes", "checksum_of"]
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -47,12 +29,3 @@ def checksum_of(buffer: torch.Tensor) -> torch.Tensor:
     rows = words[: words.numel() // 512 * 512].view(-1, 512).sum(1)
     places = 2 * torch.arange(rows.numel(), dtype=torch.int64, device=buffer.device) + 1
     return torch.stack((words.sum() + rest, (rows * places).sum() + rest))
-
-
-def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Return whether two tensors on the host have the same shape, dtype and bytes."""
-    import torch
-
-    if left.shape != right.shape or left.dtype != right.dtype:
-        return False
-    return bool(torch.equal(*(tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (left, right))))

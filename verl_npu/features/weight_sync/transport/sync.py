@@ -24,7 +24,7 @@ from .drawing import Weight, draw, draw_no_more, exhaust
 from .group import Group
 from .metadata import Metadata
 from .plan import Plan
-from .transfer import Engine, receive_buckets, send_buckets
+from .transfer import Engine, Seen, receive_buckets, send_buckets
 
 __all__ = ["Outcome", "follow", "preparing", "receive", "send"]
 
@@ -37,8 +37,7 @@ class Outcome:
     tensors: int
     nbytes: int
     seconds: float
-    digest: str | None = None
-    """SHA-256 over all names and bytes, if the check needs it."""
+    seen: Seen
 
 
 @contextlib.contextmanager
@@ -77,7 +76,7 @@ def send(
         metadata.digest, tied=dict(tied or {}), bucket_bytes=settings.bucket_bytes, check=settings.check
     )
 
-    def move(plan: Plan, number: int) -> str | None:
+    def move(plan: Plan, number: int) -> Seen:
         return send_buckets(group, plan, drawn, number)
 
     return _run(group, metadata, announcement, move, drain=lambda: exhaust(drawn))
@@ -90,12 +89,12 @@ def follow(group: Group, metadata: Metadata, weights: Iterable[Weight]) -> Outco
     """
     drawn = iter(weights)
 
-    def move(plan: Plan, number: int) -> str | None:
+    def move(plan: Plan, number: int) -> Seen:
         # One by one: a list of them would be the whole model, gathered.
         for spec in metadata:
             draw(drawn, (spec,))
         draw_no_more(drawn)
-        return None
+        return Seen()
 
     return _run(group, metadata, Announcement(metadata.digest), move, drain=lambda: exhaust(drawn))
 
@@ -106,7 +105,7 @@ def receive(group: Group, metadata: Metadata | None, engine: Engine) -> Outcome:
     Raises the errors of `send`, and opens the engine again only after a sync in which no rank failed.
     """
 
-    def move(plan: Plan, number: int) -> str | None:
+    def move(plan: Plan, number: int) -> Seen:
         return receive_buckets(group, plan, engine, number)
 
     announcement = Announcement(metadata.digest if metadata else None)
@@ -117,7 +116,7 @@ def _run(
     group: Group,
     metadata: Metadata | None,
     announcement: Announcement,
-    move: Callable[[Plan, int], str | None],
+    move: Callable[[Plan, int], Seen],
     drain: Callable[[], None] | None = None,
     commit: Callable[[], None] | None = None,
 ) -> Outcome:
@@ -130,10 +129,10 @@ def _run(
         group.break_off(str(error))
         raise
     failure: Exception | None = None
-    digest = None
+    seen = Seen()
     try:
         plan = make_plan(group, agreed, of_source)
-        digest = move(plan, number)
+        seen = move(plan, number)
         if group.moves:
             group.wait_for_device()
     except Exception as error:
@@ -143,7 +142,7 @@ def _run(
         commit()
     if number > 2:
         group.messages.forget([f"{number - 2}/metadata", f"{number - 2}/done"])
-    return Outcome(number, len(agreed), plan.nbytes, time.perf_counter() - began, digest)
+    return Outcome(number, len(agreed), plan.nbytes, time.perf_counter() - began, seen)
 
 
 def _conclude(group: Group, number: int, failure: Exception | None, drain: Callable[[], None] | None) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ....errors import TransferError
 from ..settings import Check
 from .bucket import Bucket
-from .checksum import Digest, as_bytes, checksum_of
+from .checksum import as_bytes, checksum_of
 from .communicator import Work, finish
+from .digest import Digest
 from .drawing import Weight, draw, draw_no_more
 from .group import Group
 from .plan import Plan
@@ -19,7 +20,7 @@ from .plan import Plan
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Engine", "receive_buckets", "send_buckets"]
+__all__ = ["Engine", "Seen", "receive_buckets", "send_buckets"]
 
 
 class Engine(Protocol):
@@ -33,9 +34,23 @@ class Engine(Protocol):
         """Allow the engine to be used: all weights are there."""
         ...
 
-    def compare(self, sent: Mapping[str, torch.Tensor]) -> None:
-        """Raise EngineError if the engine does not hold the tensors in `sent`, bit for bit."""
+    def expect(self, weights: Sequence[Weight]) -> None:
+        """Take note of these tensors, which are loaded next, for the proof."""
         ...
+
+    def prove(self) -> str:
+        """Say in words that the engine holds what was loaded, bit for bit. Raises EngineError if it does not."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a rank saw of the weights, if the check needs it."""
+
+    digest: str | None = None
+    """SHA-256 over all names and digests."""
+    held: str = ""
+    """In words, what the engine was seen to hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +67,8 @@ class _Moving:
             finish(work, timeout)
 
 
-def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: int) -> str | None:
-    """Send as rank 0, and return the SHA-256 over all names and bytes if the check needs it.
+def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: int) -> Seen:
+    """Send as rank 0.
 
     Raises MetadataError if a tensor is not as it was announced.
     """
@@ -84,19 +99,18 @@ def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: in
     for bucket_on_its_way in moving:
         bucket_on_its_way.wait(group.timeout)
     if digest is None:
-        return None
+        return Seen()
     group.messages.put(f"sha/{number}", str(digest).encode())
-    return str(digest)
+    return Seen(str(digest))
 
 
-def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> str | None:
-    """Receive into `engine`, and return the SHA-256 over all names and bytes if the check needs it.
+def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> Seen:
+    """Receive into `engine`.
 
     Raises TransferError if what arrived is not what was sent, EngineError if the engine does not hold it then.
     """
     digest = Digest() if plan.check is Check.ENGINE else None
     aliases = plan.aliases()
-    copies: dict[str, torch.Tensor] = {}
     empty = _without_bytes(group, plan)
     if empty:
         engine.load(empty)
@@ -109,21 +123,20 @@ def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> st
         weights = list(zip(bucket.names, tensors, strict=True))
         for name, tensor in tuple(weights) if aliases else ():
             weights += [(alias, tensor) for alias in aliases.get(name, ())]
-        engine.load(weights)
         if digest is not None:
             for spec, tensor in zip(bucket.specs, tensors, strict=True):
                 digest.add(spec.name, tensor)
-            copies.update((name, tensor.to("cpu", copy=True)) for name, tensor in weights)
+            engine.expect(weights)
+        engine.load(weights)
         # On an NPU the next broadcast into this buffer waits in the stream for the copies out of it.
         if index + 2 < len(plan.buckets):
             moving.append(_expect(group, plan, index + 2))
     if digest is None:
-        return None
+        return Seen()
     sent = group.messages.get(f"sha/{number}").decode()
     if str(digest) != sent:
         raise _altered(f"weights with the SHA-256 {sent}, as rank 0 sent them", f"weights with {digest}")
-    engine.compare(copies)
-    return sent
+    return Seen(sent, engine.prove())
 
 
 def _start(

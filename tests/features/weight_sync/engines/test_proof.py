@@ -1,0 +1,314 @@
+"""What an engine computes with is compared with what it was given, whatever it made of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from verl_npu.features.weight_sync.engines.proof import Proof
+from verl_npu.features.weight_sync.engines.verdict import Verdict
+
+from . import layers
+
+RANKS, RANK, HIDDEN = 2, 1, 6
+Weights = dict[str, torch.Tensor]
+
+
+def second_halves(sent: Weights, *projections: str) -> torch.Tensor:
+    return torch.cat([sent[f"{each}_proj.weight"].chunk(2)[1] for each in projections])
+
+
+class Dense(torch.nn.Module):
+    """A rank's part of a model with a layer of each kind, filled by hand and not by a loader."""
+
+    packed_modules_mapping: ClassVar = {
+        "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+        "gate_up_proj": ["gate_proj", "up_proj"],
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = layers.VocabParallelEmbedding(10, 16, HIDDEN, RANK, RANKS)
+        self.qkv_proj = layers.QKVParallelLinear(HIDDEN, 4, 2, 2, RANK, RANKS)
+        self.gate_up_proj = layers.MergedColumnParallelLinear(HIDDEN, [8, 8], RANK, RANKS)
+        self.down_proj = layers.RowParallelLinear(8, HIDDEN, RANK, RANKS)
+        self.norm = torch.nn.LayerNorm(HIDDEN)
+
+    def fill(self, sent: Weights) -> None:
+        with torch.no_grad():
+            self.embed.weight[:2] = sent["embed.weight"][8:]
+            half = [sent[f"{name}_proj.weight"].chunk(2)[1] for name in ("q", "k", "v")]
+            self.qkv_proj.weight.copy_(torch.cat(half))
+            self.gate_up_proj.weight.copy_(
+                torch.cat([sent[f"{name}_proj.weight"].chunk(2)[1] for name in ("gate", "up")])
+            )
+            self.down_proj.weight.copy_(sent["down_proj.weight"].chunk(2, 1)[1])
+            self.down_proj.bias.copy_(sent["down_proj.bias"])
+            self.norm.weight.copy_(sent["norm.weight"])
+            self.norm.bias.copy_(sent["norm.bias"])
+
+
+SHAPES = {
+    "embed.weight": (10, HIDDEN),
+    "q_proj.weight": (8, HIDDEN),
+    "k_proj.weight": (4, HIDDEN),
+    "v_proj.weight": (4, HIDDEN),
+    "gate_proj.weight": (8, HIDDEN),
+    "up_proj.weight": (8, HIDDEN),
+    "down_proj.weight": (HIDDEN, 8),
+    "down_proj.bias": (HIDDEN,),
+    "norm.weight": (HIDDEN,),
+    "norm.bias": (HIDDEN,),
+}
+
+
+def prove(model: Any, sent: Weights) -> Verdict:
+    proof = Proof(model)
+    for name, tensor in sent.items():
+        proof.expect(name, tensor)
+    return proof.conclude()
+
+
+def said(verdict: Verdict) -> list[str]:
+    return [str(difference) for difference in verdict.differences]
+
+
+@pytest.fixture
+def sent() -> Weights:
+    return {name: torch.randn(shape) for name, shape in SHAPES.items()}
+
+
+@pytest.fixture
+def dense(sent: Weights) -> Dense:
+    model = Dense()
+    model.fill(sent)
+    return model
+
+
+def test_a_rank_that_holds_its_share_of_everything_is_proven(dense: Dense, sent: Weights) -> None:
+    assert prove(dense, sent) == Verdict(7, (), {})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_an_engine_of_another_dtype_holds_the_values_after_a_cast(
+    dense: Dense, sent: Weights, dtype: torch.dtype
+) -> None:
+    assert said(prove(dense.to(dtype), sent)) == []
+
+
+def test_projections_that_a_checkpoint_has_in_one_are_taken_apart(dense: Dense, sent: Weights) -> None:
+    fused = {"qkv_proj.weight": torch.cat([sent.pop(f"{name}_proj.weight") for name in ("q", "k", "v")])}
+    assert said(prove(dense, {**sent, **fused})) == []
+    dense.qkv_proj.weight.data[-1] += 1
+    assert said(prove(dense, {**sent, **fused})) == ["qkv_proj.weight (part 3): the engine holds other values"]
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if name != "norm.weight"])
+def test_every_part_that_differs_is_named(dense: Dense, sent: Weights, name: str) -> None:
+    changed = {**sent, name: sent[name] + torch.randn(SHAPES[name])}
+    assert said(prove(dense, changed)) == [f"{name}: the engine holds other values"]
+
+
+def test_the_share_of_another_rank_is_recognised(dense: Dense, sent: Weights) -> None:
+    dense.down_proj.weight.data.copy_(sent["down_proj.weight"].chunk(2, 1)[0])
+    assert said(prove(dense, sent)) == ["down_proj.weight: rank 1 of the engine holds the share of rank 0"]
+
+
+def test_what_belongs_somewhere_else_is_recognised(dense: Dense, sent: Weights) -> None:
+    dense.gate_up_proj.weight.data.copy_(dense.gate_up_proj.weight.data.roll(4, 0))
+    assert said(prove(dense, sent)) == [
+        "gate_proj.weight: the engine holds what was sent as up_proj.weight",
+        "up_proj.weight: the engine holds what was sent as gate_proj.weight",
+    ]
+
+
+def test_what_the_last_sync_left_is_recognised(dense: Dense, sent: Weights) -> None:
+    prove(dense, sent)
+    later = {name: torch.randn(tensor.shape) for name, tensor in sent.items()}
+    dense.fill({**later, "k_proj.weight": sent["k_proj.weight"]})
+    assert said(prove(dense, later)) == ["k_proj.weight: the engine holds what it held before this sync"]
+
+
+def test_a_part_that_was_not_sent_is_named(dense: Dense, sent: Weights) -> None:
+    del sent["up_proj.weight"]
+    assert said(prove(dense, sent)) == ["up_proj.weight: it was not sent"]
+
+
+def test_a_parameter_that_nothing_was_sent_for_is_named(dense: Dense, sent: Weights) -> None:
+    del sent["norm.bias"]
+    assert said(prove(dense, sent)) == ["norm.bias: nothing that was sent belongs to it"]
+
+
+def test_a_weight_that_a_layer_of_the_engine_lacks_is_named(dense: Dense, sent: Weights) -> None:
+    extra = {**sent, "q_proj.bias": torch.ones(8)}
+    assert said(prove(dense, extra)) == ["q_proj.bias: it was sent, and the engine's layer has no place for it"]
+
+
+def test_a_layer_that_the_engine_lacks_is_told_and_no_difference(dense: Dense, sent: Weights) -> None:
+    verdict = prove(dense, {**sent, "mtp.weight": torch.ones(3)})
+    assert verdict.differences == ()
+    assert verdict.unknown == {"mtp.weight": "it was sent, and the engine has no such layer"}
+
+
+def test_a_shape_that_is_not_a_share_is_named(dense: Dense, sent: Weights) -> None:
+    dense.down_proj.weight = torch.nn.Parameter(torch.zeros(HIDDEN, 3))
+    (line,) = said(prove(dense, sent))
+    assert line.startswith("down_proj.weight: the engine holds the shape (6, 3)")
+
+
+def test_a_layer_that_is_divided_in_a_way_of_its_own_is_told_and_no_difference(sent: Weights) -> None:
+    class Sinks(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.sinks = torch.nn.Parameter(torch.zeros(2))
+
+    verdict = prove(Sinks(), {"sinks": torch.ones(4)})
+    assert verdict.differences == ()
+    assert list(verdict.unknown) == ["sinks"]
+
+
+def test_a_quantised_layer_is_told_and_no_difference(dense: Dense, sent: Weights) -> None:
+    dense.down_proj.quant_method = layers.Fp8LinearMethod()
+    verdict = prove(dense, {**sent, "down_proj.weight": torch.randn(6, 8)})
+    assert verdict.differences == ()
+    assert set(verdict.unknown.values()) == {"it is quantised by Fp8LinearMethod"}
+
+
+def test_tied_weights_need_to_be_sent_once_only(dense: Dense, sent: Weights) -> None:
+    dense.lm_head = dense.embed
+    assert said(prove(dense, sent)) == []
+    assert said(prove(dense, {**sent, "lm_head.weight": sent["embed.weight"]})) == []
+
+
+def test_a_head_that_is_no_longer_tied_is_named(dense: Dense, sent: Weights) -> None:
+    dense.lm_head = layers.VocabParallelEmbedding(10, 16, HIDDEN, RANK, RANKS)
+    assert said(prove(dense, sent)) == ["lm_head.weight: nothing that was sent belongs to it"]
+
+
+def test_names_that_the_engine_maps_are_followed(dense: Dense, sent: Weights) -> None:
+    model = torch.nn.ModuleDict({"language": dense})
+    model.packed_modules_mapping = dense.packed_modules_mapping
+    model.hf_to_vllm_mapper = SimpleNamespace(
+        apply=lambda weights: ((f"language.{name}", weight) for name, weight in weights if name != "left_out")
+    )
+    assert prove(model, {**sent, "left_out": torch.ones(3)}) == Verdict(7, (), {})
+
+
+def test_a_layer_with_an_adapter_around_it_is_found_by_its_own_name(dense: Dense, sent: Weights) -> None:
+    dense.down_proj = torch.nn.ModuleDict({"base_layer": dense.down_proj})  # type: ignore[assignment]
+    assert said(prove(dense, sent)) == []
+    with_base = {name.replace("down_proj.", "down_proj.base_layer."): tensor for name, tensor in sent.items()}
+    assert said(prove(dense, with_base)) == []
+
+
+# Experts.
+
+Names = tuple[str, str, str]
+HUGGING_FACE = ("gate_proj", "up_proj", "down_proj")
+MIXTRAL = ("w1", "w3", "w2")
+
+
+class Experts(torch.nn.Module):
+    def __init__(self, layer: layers.FusedMoE) -> None:
+        super().__init__()
+        self.experts = layer
+
+
+def of_experts(names: Names = HUGGING_FACE) -> Weights:
+    gate, up, down = names
+    shapes = {gate: (4, HIDDEN), up: (4, HIDDEN), down: (HIDDEN, 4)}
+    return {
+        f"experts.{number}.{name}.weight": torch.randn(shape) for number in range(4) for name, shape in shapes.items()
+    }
+
+
+def holding(sent: Weights, numbers: list[int], method: Any, names: Names = HUGGING_FACE) -> Experts:
+    layer = layers.FusedMoE(numbers, 4, HIDDEN, 4, method)
+    gate, up, down = names
+    gates = [torch.cat([sent[f"experts.{n}.{gate}.weight"], sent[f"experts.{n}.{up}.weight"]]) for n in numbers]
+    w13 = torch.stack(gates)
+    w2 = torch.stack([sent[f"experts.{n}.{down}.weight"] for n in numbers])
+    if isinstance(method, layers.AscendUnquantizedFusedMoEMethod):
+        w13, w2 = w13.transpose(1, 2), w2.transpose(1, 2)
+    layer.w13_weight.data.copy_(w13)
+    layer.w2_weight.data.copy_(w2)
+    return Experts(layer)
+
+
+@pytest.mark.parametrize("method", [layers.UnquantizedFusedMoEMethod(), layers.AscendUnquantizedFusedMoEMethod()])
+@pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [2, 3], [3, 0]], ids=["all", "the last", "in another order"])
+@pytest.mark.parametrize("names", [HUGGING_FACE, MIXTRAL])
+def test_experts_of_this_rank_are_compared_and_those_of_others_left(
+    method: Any, numbers: list[int], names: Any
+) -> None:
+    sent = of_experts(names)
+    model = holding(sent, numbers, method, names)
+    assert prove(model, sent) == Verdict(2, (), {})
+    model.experts.w2_weight.data[1, 0, 0] += 1
+    assert said(prove(model, sent)) == [f"experts.{numbers[1]}.{names[2]}.weight: the engine holds other values"]
+
+
+def test_experts_of_another_rank_are_recognised() -> None:
+    sent = of_experts()
+    model = holding(sent, [2, 3], layers.AscendUnquantizedFusedMoEMethod())
+    model.experts.w2_weight.data[0] = sent["experts.1.down_proj.weight"].T
+    assert said(prove(model, sent)) == [
+        "experts.2.down_proj.weight: the engine holds what was sent as experts.1.down_proj.weight"
+    ]
+
+
+def test_experts_that_were_not_transposed_are_recognised() -> None:
+    sent = of_experts()
+    model = holding(sent, [0, 1], layers.AscendUnquantizedFusedMoEMethod())
+    down = model.experts.w2_weight.data
+    down[0] = sent["experts.0.down_proj.weight"].reshape(down[0].shape)
+    assert said(prove(model, sent)) == ["experts.0.down_proj.weight: the engine holds it transposed"]
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["outputs first", "inputs first"])
+@pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [1, 3]])
+def test_experts_that_a_checkpoint_has_in_one_are_taken_apart(turned: bool, numbers: list[int]) -> None:
+    sent = of_experts()
+    model = holding(sent, numbers, layers.AscendUnquantizedFusedMoEMethod())
+    gates = [torch.cat([sent[f"experts.{n}.gate_proj.weight"], sent[f"experts.{n}.up_proj.weight"]]) for n in range(4)]
+    downs = [sent[f"experts.{n}.down_proj.weight"] for n in range(4)]
+    fused = {"experts.gate_up_proj": torch.stack(gates), "experts.down_proj": torch.stack(downs)}
+    if turned:
+        fused = {name: tensor.transpose(1, 2).contiguous() for name, tensor in fused.items()}
+    assert said(prove(model, fused)) == []
+
+
+# Copies of a latent projection.
+
+
+@pytest.fixture
+def latent() -> tuple[layers.MLAAttention, Weights]:
+    attention = layers.MLAAttention(heads=4, latent=5, keys=3, values=2, rank=RANK, ranks=RANKS)
+    weight = torch.randn(4 * 5, 5)
+    attention.kv_b_proj.weight.data.copy_(weight.chunk(2)[1])
+    heads = weight.view(4, 5, 5)[2:]
+    attention.impl.W_UK_T = heads[:, :3].clone()
+    attention.impl.W_UV = heads[:, 3:].transpose(1, 2).clone()
+    return attention, {"kv_b_proj.weight": weight}
+
+
+def test_the_copies_that_are_multiplied_with_are_compared(latent: tuple[layers.MLAAttention, Weights]) -> None:
+    assert prove(*latent) == Verdict(3, (), {})
+
+
+@pytest.mark.parametrize("name", ["W_UV", "W_UK_T"])
+def test_a_stale_copy_is_named(latent: tuple[layers.MLAAttention, Weights], name: str) -> None:
+    attention, sent = latent
+    prove(attention, sent)
+    later = {"kv_b_proj.weight": torch.randn(20, 5)}
+    attention.kv_b_proj.weight.data.copy_(later["kv_b_proj.weight"].chunk(2)[1])
+    heads = later["kv_b_proj.weight"].view(4, 5, 5)[2:]
+    other = "W_UK_T" if name == "W_UV" else "W_UV"
+    setattr(attention.impl, other, heads[:, :3] if other == "W_UK_T" else heads[:, 3:].transpose(1, 2))
+    verdict = prove(attention, later)
+    assert [(each.parameter, each.found) for each in verdict.differences] == [
+        (f"impl.{name}", "the engine holds what it held before this sync")
+    ]

@@ -1,0 +1,223 @@
+"""What an engine computes with, tensor by tensor: how each is made from what is sent, and how to undo its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from .share import Section, Share, kinds_of, rank_of, sections_of
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Layout", "Model", "layouts_of"]
+
+UNQUANTIZED = "AscendUnquantizedFusedMoEMethod"
+"""vllm-ascend's class for experts in the trainer's dtype: it computes with (experts, inputs, outputs)."""
+
+# What vLLM fuses a layer's experts into, with the projections of one expert as checkpoints name them, and as they name
+# them where a checkpoint has them fused too.
+_EXPERTS = {
+    "w13_weight": ((("gate_proj", "up_proj"), ("w1", "w3")), "gate_up_proj"),
+    "w2_weight": ((("down_proj",), ("w2",)), "down_proj"),
+}
+# MLA's copies of kv_b_proj, for values and for keys: attention/mla_v1.py and sfa_v1.py of vllm-ascend, and
+# attention.py of its engine V0. All are (heads, rank of the latent, values) and (heads, keys, rank of the latent).
+_COPIES = (("W_UV", "W_UK_T"), ("kv_b_proj_w_v", "kv_b_proj_w_k"), ("w_vc", "w_kc"))
+
+
+class Model(Protocol):
+    """A model of vLLM's, or any of torch's modules."""
+
+    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterable[tuple[str, torch.Tensor]]:
+        """Return the parameters with their names."""
+        ...
+
+    def named_children(self) -> Iterable[tuple[str, object]]:
+        """Return the modules that it is made of, with their names."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One tensor that the engine computes with."""
+
+    name: str
+    """The engine's name of it."""
+    sources: tuple[tuple[str, ...], ...]
+    """Under which names it may be sent: each is a name for the whole, or one for each section."""
+    read: Callable[[], torch.Tensor]
+    """Returns it as it is now."""
+    sections: tuple[Section, ...] | None = None
+    """None if the tensor is held as it is sent, or in a way that is not known."""
+    undone: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """Lays it out as a checkpoint does: (outputs, inputs), with experts one below the other."""
+    chosen: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """Takes from a share of what was sent the part that this tensor is a copy of."""
+    unfused: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """Takes this rank's experts from a whole that was sent with a dimension for them, one below the other."""
+
+    opaque: str = ""
+    """Why it cannot be compared, if it cannot."""
+    elsewhere: frozenset[str] = frozenset()
+    """Names of what is sent for this layer and belongs to other ranks: their experts."""
+
+    def held(self) -> torch.Tensor:
+        """Return what the engine computes with now, laid out as a checkpoint is, on the host."""
+        tensor = self.read().detach()
+        return (tensor if self.undone is None else self.undone(tensor)).cpu()
+
+
+def layouts_of(model: Model) -> list[Layout]:
+    """Return a layout for each parameter, and for each of the copies that the engine makes of some."""
+    packed = getattr(model, "packed_modules_mapping", {})
+    modules: dict[int, _Placed] = {}
+    names: dict[int, list[str]] = {}
+    for path, module in _walk(model, "", ()):
+        modules.setdefault(id(module), _Placed(module, [])).paths.append(path)
+        for leaf, parameter in _own(module):
+            names.setdefault(id(parameter), []).append(_join(path, leaf))
+    found: list[Layout] = []
+    for module, paths in modules.values():
+        for leaf, parameter in _own(module):
+            if leaf in _EXPERTS and parameter.dim() == 3:
+                found.append(_experts(paths, module, leaf, *_EXPERTS[leaf]))
+            else:
+                found.append(_plain(_join(paths[0], leaf), module, leaf, names[id(parameter)], packed))
+    return [*found, *_copies(modules)]
+
+
+class _Placed(NamedTuple):
+    module: Any
+    paths: list[str]
+    """All names that lead to it: experts hold the shared ones a second time."""
+
+
+def _walk(module: Any, path: str, above: tuple[object, ...]) -> Iterator[tuple[str, Any]]:
+    yield path, module
+    for name, child in module.named_children():
+        if not any(child is each for each in above):
+            yield from _walk(child, _join(path, name), (*above, module))
+
+
+def _own(module: Any) -> Iterable[tuple[str, torch.Tensor]]:
+    return module.named_parameters(recurse=False)  # type: ignore[no-any-return]
+
+
+def _join(prefix: str, leaf: str) -> str:
+    return f"{prefix}.{leaf}" if prefix else leaf
+
+
+def _plain(name: str, module: object, leaf: str, names: Sequence[str], packed: Any) -> Layout:
+    wholes = dict.fromkeys(_without_base(each) for each in names)
+    sources: list[tuple[str, ...]] = [(whole,) for whole in wholes]
+    for whole in wholes:
+        for fused, parts in packed.items():
+            if f".{fused}." in f".{whole}":
+                sources.append(tuple(f".{whole}".replace(f".{fused}.", f".{part}.")[1:] for part in parts))
+    read = _reader(module, leaf)
+    return Layout(name, tuple(sources), read, sections_of(module, leaf), opaque=_quantised(module))
+
+
+def _quantised(layer: object) -> str:
+    method = getattr(layer, "quant_method", None)
+    known = method is None or any("Unquantized" in kind for kind in kinds_of(method))
+    return "" if known else f"it is quantised by {type(method).__name__}"
+
+
+def _without_base(name: str) -> str:
+    # vLLM puts a layer with an adapter around the layer.
+    return name.replace(".base_layer.", ".")
+
+
+def _experts(paths: Sequence[str], layer: Any, leaf: str, projections: Sequence[Sequence[str]], fused: str) -> Layout:
+    transposed = UNQUANTIZED in kinds_of(getattr(layer, "quant_method", None))
+    experts, others = _expert_numbers(layer, getattr(layer, leaf).shape[0])
+    # From 0.25 on vLLM keeps them in the layer's configuration, and its layer inside another one.
+    sizes = layer if hasattr(layer, "tp_size") else getattr(layer, "moe_config", None)
+    ranks = int(getattr(sizes, "tp_size", 1))
+    rank = rank_of(sizes) if ranks > 1 else 0
+    paths = [path.removesuffix(".routed_experts") for path in paths]
+    of_one = len(projections[0])
+
+    def undone(weight: torch.Tensor) -> torch.Tensor:
+        return (weight.transpose(1, 2) if transposed else weight).flatten(0, 1)
+
+    shape = getattr(layer, leaf).shape
+    rows, columns = (shape[2], shape[1]) if transposed else (shape[1], shape[2])
+    if of_one == 2:
+        section = Section(rows // 2 * ranks, Share(0, rows // 2, rank))
+    else:
+        section = Section(rows, Share(1, columns, rank))
+    whole_rows = section.rows * of_one
+
+    def unfused(sent: torch.Tensor) -> torch.Tensor:
+        # transformers' own order changed with 5: (experts, outputs, inputs), and before it the other way round.
+        oriented = sent if sent.shape[1] == whole_rows else sent.transpose(1, 2)
+        return oriented[experts].flatten(0, 1)
+
+    def names(numbers: Sequence[int]) -> list[tuple[str, ...]]:
+        return [
+            tuple(_join(path, f"{number}.{projection}.weight") for number in numbers for projection in of_kind)
+            for path in paths
+            for of_kind in projections
+        ]
+
+    return Layout(
+        _join(paths[0], leaf),
+        (*names(experts), *((_join(path, fused),) for path in paths)),
+        _reader(layer, leaf),
+        (section,) * (len(experts) * of_one),
+        undone=undone,
+        unfused=unfused,
+        opaque=_quantised(layer),
+        elsewhere=frozenset(name for of_kind in names(others) for name in of_kind),
+    )
+
+
+def _expert_numbers(layer: Any, count: int) -> tuple[list[int], list[int]]:
+    """Return the numbers of this rank's experts, in the order in which it holds them, and those of other ranks'."""
+    places = getattr(layer, "expert_map", None)
+    if places is None:
+        return list(range(count)), []
+    numbered = list(enumerate(int(place) for place in places.tolist()))
+    held = {place: number for number, place in numbered if place >= 0}
+    return [held[place] for place in sorted(held)], [number for number, place in numbered if place < 0]
+
+
+def _copies(modules: Mapping[int, _Placed]) -> Iterator[Layout]:
+    for module, paths in modules.values():
+        impl = getattr(module, "impl", None)
+        source = getattr(impl, "kv_b_proj", None)
+        pair = next((pair for pair in _COPIES if all(hasattr(impl, name) for name in pair)), None)
+        if pair is None or id(source) not in modules:
+            continue
+        sent = tuple((_without_base(_join(path, "weight")),) for path in modules[id(source)].paths)
+        for name, of_values in zip(pair, (True, False), strict=True):
+            yield Layout(
+                _join(paths[0], f"impl.{name}"),
+                sent,
+                _reader(impl, name),
+                sections_of(source, "weight"),
+                undone=_with_values_before_latent if of_values else None,
+                chosen=_rows_of_heads(impl, of_values),
+            )
+
+
+def _reader(owner: object, name: str) -> Callable[[], torch.Tensor]:
+    return lambda: getattr(owner, name)
+
+
+def _with_values_before_latent(copy: torch.Tensor) -> torch.Tensor:
+    return copy.transpose(1, 2)
+
+
+def _rows_of_heads(impl: Any, of_values: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    keys, values = impl.qk_nope_head_dim, impl.v_head_dim
+
+    def chosen(share: torch.Tensor) -> torch.Tensor:
+        heads = share.view(-1, keys + values, share.shape[-1])
+        return heads[:, keys:] if of_values else heads[:, :keys]
+
+    return chosen
