@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -160,6 +162,27 @@ def test_transposed_square_experts_are_refused_before_anything_is_loaded(
 
     with pytest.raises(EngineError, match=named):
         prepare_vllm_model_for_new_weights(original, experts(w13, w2, transpose=False))
+
+
+@pytest.fixture
+def processing_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verl that processes the weights after each sync."""
+    extension = type("vLLMColocateWorkerExtension", (), {"update_weights_from_ipc": None})
+    workers = SimpleNamespace(vLLMColocateWorkerExtension=extension)
+    monkeypatch.setitem(sys.modules, "verl.workers.rollout.vllm_rollout.utils", workers)
+
+
+@pytest.mark.usefixtures("processing_upstream")
+def test_square_experts_that_are_laid_out_before_each_load_pass() -> None:
+    square = experts((4, 64, 64), (4, 32, 64), transpose=False)
+    del square.mlp.quant_method.transpose
+    assert prepare_vllm_model_for_new_weights(lambda model: "prepared", square) == "prepared"
+
+
+@pytest.mark.usefixtures("processing_upstream")
+def test_square_experts_that_vllm_ascends_loader_transposes_are_refused_still() -> None:
+    with pytest.raises(EngineError, match="w13_weight"):
+        prepare_vllm_model_for_new_weights(lambda model: "asked for", experts((4, 64, 64), (4, 32, 64), False))
 
 
 @pytest.mark.parametrize(

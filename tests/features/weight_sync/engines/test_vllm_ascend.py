@@ -16,6 +16,7 @@ import torch
 
 from verl_npu.errors import EngineError
 from verl_npu.features.weight_sync.engines.processing import (
+    lay_out_experts_for_loading,
     refresh_copies_on_load,
     refuse_disposed_projections,
     refuse_square_experts,
@@ -247,6 +248,44 @@ def test_later_versions_other_experts_are_left_to_the_loader(source: Source, ver
     model = LaterExperts(source("vllm-ascend", version), intermediate=48)
     model.process()
     refuse_square_experts(model)
+
+
+@pytest.mark.parametrize("version", LATER)
+@pytest.mark.parametrize("intermediate", [HIDDEN // 2, HIDDEN, 48], ids=["square w13", "square w2", "none is square"])
+@pytest.mark.parametrize("woke", [False, True], ids=["it never slept", "it woke up"])
+def test_later_versions_experts_are_transposed_once_in_each_sync(
+    source: Source, version: str, intermediate: int, woke: bool
+) -> None:
+    model = LaterExperts(source("vllm-ascend", version), intermediate)
+    model.process()
+    layer = model.experts
+    for _ in range(3):
+        if woke:
+            model.wake_up()
+        lay_out_experts_for_loading(model)
+        w13, w2 = torch.randn(EXPERTS, 2 * intermediate, HIDDEN), torch.randn(EXPERTS, HIDDEN, intermediate)
+        layer.w13_weight.data.copy_(w13)
+        layer.w2_weight.data.copy_(w2)
+        model.process()
+        assert torch.equal(layer.w13_weight, w13.transpose(1, 2))
+        assert torch.equal(layer.w2_weight, w2.transpose(1, 2))
+
+
+def test_experts_that_are_laid_out_anew_keep_their_loader(source: Source) -> None:
+    model = LaterExperts(source("vllm-ascend", LATER[0]), 48)
+    model.process()
+    model.experts.w13_weight.weight_loader = "the loader"
+    lay_out_experts_for_loading(model)
+    assert model.experts.w13_weight.weight_loader == "the loader"
+
+
+def test_experts_of_a_version_that_counts_itself_are_left(source: Source) -> None:
+    experts = Experts(source("vllm-ascend", "v0.11.0"), intermediate=48)
+    experts.load()
+    experts.process()
+    held = experts.held()
+    lay_out_experts_for_loading(experts)
+    assert all(map(torch.equal, held, experts.held()))
 
 
 class Sparse(Attention):

@@ -10,8 +10,8 @@ import torch
 
 from verl_npu.errors import EngineError
 from verl_npu.features.weight_sync.patches.readback import (
-    compare_engine_with_given_weights,
     note_given_weights_for_proof,
+    process_weights_once_and_prove_them,
 )
 
 GIVEN = {"weight": torch.randn(3, 2), "bias": torch.randn(3)}
@@ -44,7 +44,7 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("requested")
 def test_each_sync_says_that_the_engine_holds_it(capsys: pytest.CaptureFixture[str]) -> None:
     worker = Worker()
-    assert [compare_engine_with_given_weights(worker.take, worker) for _ in range(2)] == ["done", "done"]
+    assert [process_weights_once_and_prove_them(worker.take, worker) for _ in range(2)] == ["done", "done"]
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     for number, line in enumerate(lines, start=1):
@@ -56,18 +56,20 @@ def test_each_sync_says_that_the_engine_holds_it(capsys: pytest.CaptureFixture[s
 def test_a_parameter_that_was_not_loaded_is_named() -> None:
     worker = Worker(lost="bias")
     with pytest.raises(EngineError, match="bias: the engine holds other values"):
-        compare_engine_with_given_weights(worker.take, worker)
+        process_weights_once_and_prove_them(worker.take, worker)
 
 
 @pytest.mark.usefixtures("requested")
 def test_an_adapter_is_not_compared_with_the_model() -> None:
     worker = Worker(lost="bias")
-    assert compare_engine_with_given_weights(worker.take, worker, peft_config={"r": 8}, base_sync_done=True) == "done"
+    assert (
+        process_weights_once_and_prove_them(worker.take, worker, peft_config={"r": 8}, base_sync_done=True) == "done"
+    )
 
 
 @pytest.mark.parametrize("check", ["none", "checksums"])
 def test_nothing_is_kept_unless_requested(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERL_NPU_WEIGHT_SYNC_CHECK", check)
     worker = Worker(lost="bias")
-    assert compare_engine_with_given_weights(worker.take, worker) == "done"
+    assert process_weights_once_and_prove_them(worker.take, worker) == "done"
     assert set(vars(worker)) == {"model_runner", "_lost"}

@@ -34,6 +34,10 @@ class Model(Protocol):
         """Return the parameters with their names."""
         ...
 
+    def named_modules(self) -> Iterable[tuple[str, object]]:
+        """Return all modules in it with their names."""
+        ...
+
     def named_children(self) -> Iterable[tuple[str, object]]:
         """Return the modules that it is made of, with their names."""
         ...

@@ -11,7 +11,13 @@ from ..transport.drawing import Weight
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Model", "refresh_copies_on_load", "refuse_disposed_projections", "refuse_square_experts"]
+__all__ = [
+    "Model",
+    "lay_out_experts_for_loading",
+    "refresh_copies_on_load",
+    "refuse_disposed_projections",
+    "refuse_square_experts",
+]
 
 # vLLM multiplies with views of MLA's kv_b_proj in decoding, vllm-ascend with copies of it: attention/mla_v1.py, and
 # sfa_v1.py, where they have other names in v0.11.0.
@@ -39,6 +45,14 @@ class Model(Protocol):
         ...
 
 
+class Layered(Protocol):
+    """A model by its layers."""
+
+    def named_modules(self) -> Iterable[tuple[str, object]]:
+        """Return its modules with their names."""
+        ...
+
+
 class Attention(Protocol):
     """MLA as vllm-ascend implements it, with the tensors that `_SOURCE` and `_COPIES` name."""
 
@@ -47,7 +61,31 @@ class Attention(Protocol):
         ...
 
 
-def refuse_square_experts(model: Model) -> None:
+def lay_out_experts_for_loading(model: Layered) -> None:
+    """Lay experts out as vLLM's loader expects them, if vllm-ascend has transposed them; it does so again afterwards.
+
+    For callers that process the weights after the load. An engine that slept has this done as it wakes up, one that
+    did not sleep never: its experts would be transposed a second time, and the loader fails on them before that.
+    Source: vllm-ascend from v0.13.0 on, `AscendUnquantizedFusedMoEMethod.process_weights_after_loading` and
+    `NPUWorker.wake_up`. In v0.11.0 processing keeps count in `transpose`, and the loader transposes.
+    """
+    import torch
+
+    for _, layer in model.named_modules():
+        if _is_processed_anew(layer) and _are_transposed(layer):
+            for name in _EXPERTS:
+                held = getattr(layer, name)
+                turned = torch.nn.Parameter(held.data.transpose(1, 2), requires_grad=False)
+                vars(turned).update(vars(held))
+                setattr(layer, name, turned)
+
+
+def _is_processed_anew(layer: object) -> bool:
+    """Whether vllm-ascend transposes a layer's experts each time it processes them."""
+    return getattr(getattr(layer, "quant_method", None), "transpose", None) is None
+
+
+def refuse_square_experts(model: Model, laid_out_before_load: bool = False) -> None:
     """Raise EngineError for experts whose weights are transposed and square: vllm-ascend would load new weights into
     them untransposed.
 
@@ -55,10 +93,11 @@ def refuse_square_experts(model: Model) -> None:
     False once it has transposed `w13_weight` to (experts, hidden, 2 * intermediate) and `w2_weight` to (experts,
     intermediate, hidden), and the loader decides by the shape whether a new weight must be transposed too. From
     v0.13.0 on (`ops/fused_moe/fused_moe.py`) it transposes whenever it processes, has no `transpose`, and only waking
-    up transposes back: the loader is vLLM's own, which fails by itself on transposed experts that are not square.
+    up transposes back: the loader is vLLM's own, which fails by itself on transposed experts that are not square;
+    those that `lay_out_experts_for_loading` is called for before the load are right.
     """
     for name, layer in model.named_modules():
-        if not _are_transposed(layer):
+        if not _are_transposed(layer) or (laid_out_before_load and _is_processed_anew(layer)):
             continue
         for weight in _EXPERTS:
             shape = tuple(getattr(layer, weight).shape)

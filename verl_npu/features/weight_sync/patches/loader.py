@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from ....registry.source.probe import Defines, Never
@@ -13,6 +14,7 @@ from ..engines.processing import (
 )
 from ..feature import weight_sync
 
+_WORKERS = "verl.workers.rollout.vllm_rollout.utils"
 _LOADER = "verl.utils.vllm.patch:patch_vllm_moe_model_weight_loader"
 
 
@@ -29,7 +31,13 @@ _LOADER = "verl.utils.vllm.patch:patch_vllm_moe_model_weight_loader"
 )
 def prepare_vllm_model_for_new_weights(original: Callable[[Model], object], model: Model) -> object:
     """Prepare a vLLM model for a sync. Raises EngineError if a sync would garble its weights."""
-    refuse_square_experts(model)
+    refuse_square_experts(model, laid_out_before_load=_processes_after_each_sync())
     refuse_disposed_projections(model)
     refresh_copies_on_load(model)
     return original(model)
+
+
+def _processes_after_each_sync() -> bool:
+    """Return whether this verl processes the weights after each sync, and so has experts laid out before it."""
+    extension = getattr(sys.modules.get(_WORKERS), "vLLMColocateWorkerExtension", None)
+    return hasattr(extension, "update_weights_from_ipc")
