@@ -56,6 +56,7 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int)
     from verl_npu.features.weight_sync.transport import group as groups
     from verl_npu.features.weight_sync.transport.meeting import Meeting, open_meeting
     from verl_npu.features.weight_sync.transport.metadata import Metadata
+    from verl_npu.features.weight_sync.transport.store import Secret
     from verl_npu.features.weight_sync.transport.sync import receive, send
 
     torch.npu.set_device(rank)
@@ -63,12 +64,13 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int)
     meeting_file = folder / "meeting"
     if rank == 0:
         meeting = open_meeting("127.0.0.1", 0, 600)
-        (folder / "new").write_text(json.dumps([meeting.host, meeting.port]))
+        (folder / "new").write_text(json.dumps([meeting.host, meeting.port, meeting.secret.value.hex()]))
         (folder / "new").rename(meeting_file)
     else:
         while not meeting_file.exists():
             time.sleep(0.01)
-        meeting = Meeting(*json.loads(meeting_file.read_text()))
+        host, port, secret = json.loads(meeting_file.read_text())
+        meeting = Meeting(host, port, Secret(bytes.fromhex(secret)))
     group = groups.join("benchmark", meeting, rank, 2, timeout=600, device=device)
 
     elements = megabytes * (1 << 20) // 2 // count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from ..settings import Check
 from .bucket import Bucket
 from .checksum import as_bytes, checksum_of
 from .communicator import Work, finish
-from .digest import Digest
 from .drawing import Weight, draw, draw_no_more
 from .group import Group
 from .plan import Plan
@@ -48,7 +48,7 @@ class Seen:
     """What a rank saw of the weights, if the check needs it."""
 
     digest: str | None = None
-    """SHA-256 over all names and digests."""
+    """SHA-256 over the names and the checksums of all buckets."""
     held: str = ""
     """In words, what the engine was seen to hold."""
 
@@ -74,8 +74,8 @@ def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: in
     """
     import torch
 
-    digest = Digest() if plan.check is Check.ENGINE else None
     moving: deque[_Moving] = deque()
+    sums: list[torch.Tensor] = []
     for index, bucket in enumerate(plan.buckets):
         tensors = draw(weights, bucket.drawn)
         if len(bucket.drawn) != len(bucket.specs):
@@ -89,19 +89,20 @@ def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: in
             buffer = plan.slots.buffer(index)
             with torch.no_grad():
                 torch._foreach_copy_(plan.slots.views(index, buffer), tensors)
-        moving.append(_start(group, plan, buffer, checksum_of))
-        if digest is not None:
-            for spec, tensor in zip(bucket.specs, tensors, strict=True):
-                digest.add(spec.name, tensor)
+        started = _start(group, plan, buffer, checksum_of)
+        moving.append(started)
+        if started.checksum is not None:
+            sums.append(started.checksum)
     drawn = sum(len(bucket.drawn) for bucket in plan.buckets)
     draw(weights, plan.metadata.specs[drawn:])
     draw_no_more(weights)
     for bucket_on_its_way in moving:
         bucket_on_its_way.wait(group.timeout)
-    if digest is None:
+    if plan.check is not Check.ENGINE:
         return Seen()
-    group.messages.put(f"sha/{number}", str(digest).encode())
-    return Seen(str(digest))
+    digest = _digest_of(plan, sums)
+    group.messages.put(f"sha/{number}", digest.encode())
+    return Seen(digest)
 
 
 def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> Seen:
@@ -109,7 +110,7 @@ def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> Se
 
     Raises TransferError if what arrived is not what was sent, EngineError if the engine does not hold it then.
     """
-    digest = Digest() if plan.check is Check.ENGINE else None
+    sums: list[torch.Tensor] = []
     aliases = plan.aliases()
     empty = _without_bytes(group, plan)
     if empty:
@@ -123,20 +124,30 @@ def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> Se
         weights = list(zip(bucket.names, tensors, strict=True))
         for name, tensor in tuple(weights) if aliases else ():
             weights += [(alias, tensor) for alias in aliases.get(name, ())]
-        if digest is not None:
-            for spec, tensor in zip(bucket.specs, tensors, strict=True):
-                digest.add(spec.name, tensor)
+        if arrived.checksum is not None:
+            sums.append(arrived.checksum)
+        if plan.check is Check.ENGINE:
             engine.expect(weights)
         engine.load(weights)
         # On an NPU the next broadcast into this buffer waits in the stream for the copies out of it.
         if index + 2 < len(plan.buckets):
             moving.append(_expect(group, plan, index + 2))
-    if digest is None:
+    if plan.check is not Check.ENGINE:
         return Seen()
+    digest = _digest_of(plan, sums)
     sent = group.messages.get(f"sha/{number}").decode()
-    if str(digest) != sent:
+    if digest != sent:
         raise _altered(f"weights with the SHA-256 {sent}, as rank 0 sent them", f"weights with {digest}")
     return Seen(sent, engine.prove())
+
+
+def _digest_of(plan: Plan, sums: Sequence[torch.Tensor]) -> str:
+    """Return the SHA-256 over what each rank saw: names, in the order of the buckets, and the buckets' checksums."""
+    digest = hashlib.sha256()
+    for bucket, both in zip(plan.buckets, sums, strict=True):
+        digest.update("\0".join(bucket.names).encode())
+        digest.update(both.cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _start(

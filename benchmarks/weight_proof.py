@@ -1,0 +1,162 @@
+"""What VERL_NPU_WEIGHT_SYNC_CHECK=engine costs: a sync that is proven, against the same sync alone.
+
+    python benchmarks/weight_proof.py [--megabytes 512] [--shares 1 8] [--bandwidth 0 2] [--repeats 5]
+
+Two ranks on two virtual NPUs over the virtual hccl (gloo on loopback): SIMULATED. The receiver loads into a model of
+linear layers, of which it holds all or one share of so many (tensor parallelism). What is printed are ratios within
+one run. Over loopback a link is as fast as memory; with `--bandwidth` N it moves N GB/s at most, as a link of NPUs is
+slower than their memory. A digest is taken on the host: what its way there costs on a real NPU is not in the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+WIDTH = 2048
+
+
+def rank_main(rank: int, folder: Path, megabytes: int, shares: int, repeats: int) -> None:
+    """Measure on one rank; rank 0 prints the seconds of each way, as JSON."""
+    import torch
+    import torch_npu  # noqa: F401
+
+    from verl_npu.features.weight_sync.engines.proof import Proof
+    from verl_npu.features.weight_sync.settings import Check, Settings
+    from verl_npu.features.weight_sync.transport import group as groups
+    from verl_npu.features.weight_sync.transport.meeting import Meeting, open_meeting
+    from verl_npu.features.weight_sync.transport.metadata import Metadata
+    from verl_npu.features.weight_sync.transport.store import Secret
+    from verl_npu.features.weight_sync.transport.sync import receive, send
+
+    class ColumnParallelLinear(torch.nn.Module):
+        """As vLLM's, by its name and its sizes."""
+
+        def __init__(self, device: Any) -> None:
+            super().__init__()
+            self.tp_rank, self.tp_size, self.output_size = shares // 2, shares, WIDTH
+            empty = torch.empty(WIDTH // shares, WIDTH, dtype=torch.bfloat16, device=device)
+            self.weight = torch.nn.Parameter(empty, requires_grad=False)
+
+    class Engine:
+        """Copies its share of what it is given, and proves it if it is asked to."""
+
+        def __init__(self, model: Any) -> None:
+            self.model, self.proof = model, None
+
+        def load(self, weights: Any) -> None:
+            own = dict(self.model.named_parameters())
+            for name, tensor in weights:
+                size = WIDTH // shares
+                own[name].copy_(tensor.narrow(0, shares // 2 * size, size))
+
+        def open(self) -> None:
+            """Nothing was closed."""
+
+        def expect(self, weights: Any) -> None:
+            self.proof = self.proof or Proof(self.model)
+            for name, tensor in weights:
+                self.proof.expect(name, tensor)
+
+        def prove(self) -> str:
+            verdict = self.proof.conclude()
+            self.proof = None
+            verdict.require()
+            return str(verdict)
+
+    torch.npu.set_device(rank)
+    device = torch.device("npu", rank)
+    meeting_file = folder / "meeting"
+    if rank == 0:
+        meeting = open_meeting("127.0.0.1", 0, 600)
+        (folder / "new").write_text(json.dumps([meeting.host, meeting.port, meeting.secret.value.hex()]))
+        (folder / "new").rename(meeting_file)
+    else:
+        while not meeting_file.exists():
+            time.sleep(0.01)
+        host, port, secret = json.loads(meeting_file.read_text())
+        meeting = Meeting(host, port, Secret(bytes.fromhex(secret)))
+    group = groups.join("benchmark", meeting, rank, 2, timeout=600, device=device)
+    count = max(1, (megabytes << 20) // (2 * WIDTH * WIDTH))
+    layers = torch.nn.ModuleList([ColumnParallelLinear(device) for _ in range(count if rank else 0)])
+    engine = Engine(layers)
+    names = [f"{number}.weight" for number in range(count)]
+    tensors = [(name, torch.randn(WIDTH, WIDTH, device=device).to(torch.bfloat16)) for name in names]
+    metadata = Metadata.of((name, tensor.shape, tensor.dtype) for name, tensor in tensors)
+    spent: dict[str, list[float]] = {check.value: [] for check in (Check.NONE, Check.ENGINE)}
+    # Taken in turn: what else the machine does falls on both alike.
+    for turn in range(repeats + 1):
+        for check in (Check.NONE, Check.ENGINE):
+            group.messages.exchange(f"{check.value}/{turn}", b"")
+            began = time.perf_counter()
+            if rank == 0:
+                send(group, metadata, tensors, Settings(check=check))
+            else:
+                receive(group, metadata, engine)
+            group.messages.exchange(f"{check.value}/{turn}/done", b"")
+            if turn:
+                spent[check.value].append(time.perf_counter() - began)
+    group.close()
+    if rank == 0:
+        print(json.dumps(spent))
+
+
+def measure(megabytes: int, shares: int, repeats: int, bandwidth: float) -> dict[str, list[float]]:
+    """Run both ranks and return the seconds of rank 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1"}
+        if bandwidth:
+            environment["VERL_NPU_VIRTUAL_FAULTS"] = f"slow:bandwidth={bandwidth}"
+        given = [folder, str(megabytes), str(shares), str(repeats)]
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--rank", str(rank), *given],
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        outputs = [process.communicate(timeout=1800)[0] for process in ranks]
+    if any(process.returncode for process in ranks):
+        raise SystemExit(f"a rank failed: {[process.returncode for process in ranks]}")
+    return dict(json.loads(outputs[0].splitlines()[-1]))
+
+
+def main() -> None:
+    """Print a line for each model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=512)
+    parser.add_argument("--shares", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--bandwidth", type=float, nargs="+", default=[0, 2])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rank", nargs=5, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.rank:
+        rank, folder, *numbers = given.rank
+        rank_main(int(rank), Path(folder), *map(int, numbers))
+        return
+    print("SIMULATED: two virtual NPUs, gloo over loopback; seconds are of this machine, only ratios mean anything")
+    print(f"{'GB/s':>5} {'shares':>7} {'sync s':>8} {'proven s':>9} {'ratio of medians (of the best)':>32}")
+    for bandwidth, shares in itertools.product(given.bandwidth, given.shares):
+        found = measure(given.megabytes, shares, given.repeats, bandwidth)
+        alone, proven = found["none"], found["engine"]
+        middle = statistics.median(proven) / statistics.median(alone)
+        print(
+            f"{bandwidth or '-':>5} {shares:>7} {statistics.median(alone):>8.3f} {statistics.median(proven):>9.3f} "
+            f"{f'{middle:.2f} ({min(proven) / min(alone):.2f})':>32}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
