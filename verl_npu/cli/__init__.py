@@ -13,6 +13,7 @@ from ..errors import VerlNpuError
 from ..version import __version__
 from . import terminal
 from .check import check
+from .compare import compare_logs
 from .completion import HOW
 from .drift import drift
 from .explain import explain
@@ -73,5 +74,5 @@ def main() -> None:
     """
 
 
-for command in (check, drift, env, explain, lock, mindspeed, rehearse, status):
+for command in (check, compare_logs, drift, env, explain, lock, mindspeed, rehearse, status):
     main.add_command(command)
