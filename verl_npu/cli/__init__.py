@@ -22,6 +22,7 @@ from .lock import lock
 from .mindspeed import mindspeed
 from .rehearse import rehearse
 from .status import status
+from .watch import watch
 
 __all__ = ["main"]
 
@@ -74,5 +75,5 @@ def main() -> None:
     """
 
 
-for command in (check, compare_logs, drift, env, explain, lock, mindspeed, rehearse, status):
+for command in (check, compare_logs, drift, env, explain, lock, mindspeed, rehearse, status, watch):
     main.add_command(command)

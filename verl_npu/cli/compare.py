@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,16 +13,18 @@ import click
 from ..comparison import charts
 from ..comparison.baselines import BASELINES, SOURCE, Baseline
 from ..comparison.comparison import STANDARDS, Comparison, compare
-from ..comparison.content import content, number
+from ..comparison.content import content
 from ..comparison.criterion import Outcome, Verdict
 from ..comparison.page import page
 from ..errors import TrainingLogError
 from ..training_log.following import read
-from ..training_log.log import TrainingLog, mean, spans
+from ..training_log.log import TrainingLog, spans
+from ..training_log.numbers import mean, number
 from . import terminal
+from .extra import need
 from .help import example
 
-__all__ = ["compare_logs", "need"]
+__all__ = ["compare_logs"]
 
 _STATUS = {Outcome.WITHIN: 0, Outcome.OUTSIDE: 1, Outcome.NOT_SHOWN: 2}
 _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "yellow", Outcome.NO_LIMIT: ""}
@@ -90,21 +91,6 @@ def compare_logs(
         for path in written:
             terminal.line(f"written: {path}")
     sys.exit(_STATUS[made.outcome])
-
-
-def need(package: str, purpose: str) -> None:
-    """Refuse at once what cannot be done without a package of the extra `report`.
-
-    Raises:
-        TrainingLogError: it is not installed.
-    """
-    if importlib.util.find_spec(package) is None:
-        raise TrainingLogError(
-            subject=purpose,
-            expected=f"the package {package}",
-            found="none",
-            fix="pip install 'verl-npu[report]'",
-        )
 
 
 def _sides(
@@ -193,6 +179,8 @@ def _print_verdict(verdict: Verdict, asked: bool) -> None:
         terminal.styled(verdict.outcome.value, _STYLES[verdict.outcome]),
         "" if asked else " (for information)",
     )
+    if not asked and all(judged.outcome is Outcome.NOT_SHOWN for judged in verdict.criteria):
+        return
     rows: list[tuple[str, ...]] = [("criterion", "verdict", "NPU", "reference", "measured", "limit")]
     for judged in verdict.criteria:
         tail = judged.why or judged.limit

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..training_log.log import mean
+from ..training_log.numbers import mean
 from .comparison import Comparison, Pair
 
 if TYPE_CHECKING:
@@ -63,12 +63,13 @@ def svg(pair: Pair) -> str:
 
 
 def _curves(axes: Axes, pair: Pair) -> None:
-    for values, label, colour, style in (
-        (pair.reference, "reference", _REFERENCE, "--"),
-        (pair.npu, "NPU", _NPU, "-"),
+    # The reference is drawn below and thicker: it shows where both are the same.
+    for values, label, colour, style, width in (
+        (pair.reference, "reference", _REFERENCE, "--", 3.0),
+        (pair.npu, "NPU", _NPU, "-", 1.4),
     ):
         marker = "o" if len(values) == 1 else None
-        axes.plot(*_with_gaps(values), style, color=colour, label=label, marker=marker, linewidth=1.6)
+        axes.plot(*_with_gaps(values), style, color=colour, label=label, marker=marker, linewidth=width)
     axes.grid(color=_GRID, linewidth=0.6)
     axes.set_xlabel("step", fontsize=9)
     axes.tick_params(labelsize=8)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ..training_log.log import TrainingLog, mean
+from ..training_log.log import TrainingLog
 from ..training_log.metrics import SHOWN, Metric
+from ..training_log.numbers import mean
 from . import parity, regression
 from .baselines import Baseline
 from .criterion import Outcome, Verdict

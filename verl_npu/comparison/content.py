@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from ..training_log.log import TrainingLog
+from ..training_log.numbers import plain
 from .baselines import Baseline
 from .comparison import Comparison
 from .criterion import Judged, Verdict
 
-__all__ = ["content", "number", "plain"]
+__all__ = ["content"]
 
 
 def content(made: Comparison) -> dict[str, object]:
@@ -37,16 +37,6 @@ def content(made: Comparison) -> dict[str, object]:
             for pair in made.pairs
         ],
     }
-
-
-def plain(value: float | None) -> float | str | None:
-    """Return a number as JSON can hold it."""
-    return value if value is None or math.isfinite(value) else str(value)
-
-
-def number(value: float | None, unit: str = "") -> str:
-    """Return a number as a person reads it."""
-    return "" if value is None else f"{value:.4g}{' ' if unit else ''}{unit}"
 
 
 def _log(log: TrainingLog) -> dict[str, object]:

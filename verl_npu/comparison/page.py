@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from ..training_log.log import TrainingLog, mean, spans
+from ..training_log.log import TrainingLog, spans
+from ..training_log.numbers import mean, number
 from . import charts
 from .baselines import SOURCE, Baseline
 from .comparison import Comparison, Pair
-from .content import number
 from .criterion import Judged, Verdict
 
 __all__ = ["page"]
@@ -21,7 +21,7 @@ _STYLE = """
   --grid: #3d444d; --npu: #6cb0ff; --reference: #f0a35e; --within: #3fb950; --outside: #ff7b72; --open: #9198a1; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 75rem; padding: 1rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+  font: 16px/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
 h1 { font-size: 1.5rem; margin: 0.5rem 0; } h2 { font-size: 1.15rem; margin: 2rem 0 0.5rem; }
 p, li { color: var(--soft); margin: 0.25rem 0; } ul { padding-left: 1.25rem; }
 .within { color: var(--within); } .outside { color: var(--outside); } .open { color: var(--open); }
@@ -29,6 +29,7 @@ p, li { color: var(--soft); margin: 0.25rem 0; } ul { padding-left: 1.25rem; }
 table { border-collapse: collapse; width: 100%; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 0.4rem 0.6rem; border-bottom: 1px solid var(--grid); vertical-align: top; }
 th { color: var(--soft); font-weight: 600; } td small { color: var(--soft); display: block; }
+thead th { white-space: nowrap; } td:first-child small { overflow-wrap: anywhere; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(20rem, 100%), 1fr)); gap: 0.75rem; }
 figure { margin: 0; padding: 0.5rem; background: var(--card); border-radius: 0.5rem; }
 figcaption { font-size: 0.9rem; font-weight: 600; padding: 0 0.25rem; }
@@ -39,7 +40,7 @@ svg { width: 100%; height: auto; display: block; }
 @media (max-width: 40rem) { thead { display: none; } tr { display: block; padding: 0.4rem 0;
   border-bottom: 1px solid var(--grid); } td { display: flex; justify-content: space-between; gap: 1rem; border: 0;
   padding: 0.15rem 0; } td::before { content: attr(data-label); color: var(--soft); flex: none; }
-  td > div { text-align: right; } }
+  td > div { text-align: right; min-width: 0; } td:has(> div:empty) { display: none; } }
 """
 _CLASS = {"within": "within", "outside": "outside"}
 

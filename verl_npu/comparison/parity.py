@@ -7,8 +7,9 @@ times 100 %. It is not divided by the loss or the reward: 4 % is a mean differen
 
 from __future__ import annotations
 
-from ..training_log.log import TrainingLog, mean
+from ..training_log.log import TrainingLog
 from ..training_log.metrics import LOSS, REWARD, THROUGHPUT, Metric
+from ..training_log.numbers import mean
 from .criterion import NO_LIMIT, Judged, Outcome, Verdict, not_finite, outside_of_numbers
 
 __all__ = ["FIRST_STEPS", "LOSS_LIMIT", "NAME", "REWARD_LIMIT", "judge"]

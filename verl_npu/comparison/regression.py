@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from ..training_log.log import TrainingLog, mean
+from ..training_log.log import TrainingLog
 from ..training_log.metrics import DRIFT, MEMORY, REWARD, THROUGHPUT, Metric
+from ..training_log.numbers import mean
 from .baselines import Baseline
 from .criterion import Judged, Outcome, Verdict, outside_of_numbers
 from .parity import common

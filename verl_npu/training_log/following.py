@@ -111,7 +111,10 @@ class _Events(Follower):
 
     def poll(self) -> bool:
         files = events.files(self.path)
-        size = sum(file.stat().st_size for file in files)
+        try:
+            size = sum(file.stat().st_size for file in files)
+        except OSError as error:
+            raise _unreadable(self.path, error.strerror or str(error)) from error
         if size == self._size:
             return False
         self._size = size

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from .line import Line
 
-__all__ = ["Assembly", "Restart", "TrainingLog", "mean", "spans"]
+__all__ = ["Assembly", "Restart", "TrainingLog", "spans"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,6 @@ class Assembly:
             cut=self.cut,
             simulated=self.simulated,
         )
-
-
-def mean(values: Collection[float]) -> float:
-    """Return the mean, which is NaN or infinite where a value is: statistics.fmean raises on some of those."""
-    return sum(values) / len(values)
 
 
 def spans(steps: Iterable[int]) -> str:
