@@ -27,11 +27,12 @@ def draw(made: Comparison, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = -(-len(made.pairs) // _COLUMNS)
-    figure = Figure(figsize=(4.2 * _COLUMNS, 2.6 * rows + 0.6), layout="constrained")
+    columns = min(_COLUMNS, len(made.pairs))
+    rows = -(-len(made.pairs) // columns)
+    figure = Figure(figsize=(4.2 * columns, 2.6 * rows + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     for number, pair in enumerate(made.pairs):
-        axes = figure.add_subplot(rows, _COLUMNS, number + 1)
+        axes = figure.add_subplot(rows, columns, number + 1)
         _curves(axes, pair)
         axes.set_title(pair.metric.title, fontsize=10)
         if number == 0:

@@ -25,7 +25,7 @@ body { margin: 0 auto; max-width: 75rem; padding: 1rem; background: var(--paper)
 h1 { font-size: 1.5rem; margin: 0.5rem 0; } h2 { font-size: 1.15rem; margin: 2rem 0 0.5rem; }
 p, li { color: var(--soft); margin: 0.25rem 0; } ul { padding-left: 1.25rem; }
 .within { color: var(--within); } .outside { color: var(--outside); } .open { color: var(--open); }
-.mark { font-weight: 600; }
+.mark { font-weight: 600; } .mark, td:last-child { white-space: nowrap; }
 table { border-collapse: collapse; width: 100%; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 0.4rem 0.6rem; border-bottom: 1px solid var(--grid); vertical-align: top; }
 th { color: var(--soft); font-weight: 600; } td small { color: var(--soft); display: block; }
