@@ -178,6 +178,27 @@ def test_what_a_reader_must_know_is_said(run: Run, write: Write, columns: int) -
     assert said.endswith("criteria shown. SIMULATED")
 
 
+EXTREMES = [0.0, 1e308, -1e308, 1.7e308, 5e-324, math.inf, -math.inf, math.nan, 0.5]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_number_is_an_error(run: Run, write: Write, tmp_path: Path, seed: int) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("plotext")
+    drawn = random.Random(seed)
+    logs = []
+    for name in ("a.log", "b.log"):
+        made = [
+            (step, dict.fromkeys([REWARD, DRIFT, "timing_s/step", "timing_s/gen", "actor/grad_norm"], value))
+            for step, value in enumerate(drawn.choices(EXTREMES, k=12))
+        ]
+        logs.append(str(write(text([*made, (10**14, made[0][1])]), name)))
+    files = ["--html", str(tmp_path / "x.html"), "--png", str(tmp_path / "x.png")]
+    for arguments in (["compare", *logs, *files], ["compare", *logs, "--json"], ["watch", "--once", logs[0]]):
+        assert run(*arguments)[0] in (0, 1, 2)
+    assert (tmp_path / "x.html").is_file()
+
+
 # Published figures.
 
 

@@ -7,7 +7,7 @@ import math
 import pprint
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_npu.training_log.line import parse
@@ -48,6 +48,8 @@ def test_step_lines(line: str) -> None:
         '["step", 1]',
         '{"step": 1, "data": {"a": 1}',
         "[" * 100_000,
+        '{"step": -1, "data": {"a": 1}}',
+        '{"step": 1000000000000000, "data": {"a": 1}}',
     ],
 )
 def test_other_lines(line: str) -> None:
@@ -84,6 +86,12 @@ def test_what_is_not_finite_is_null_in_the_file_loggers_lines() -> None:
     assert math.isnan(found.metrics["a"])
 
 
+def test_an_integer_that_is_too_large_for_a_float_is_infinite() -> None:
+    found = parse(f'{{"step": 1, "data": {{"a": -{10**400}, "b": 3}}}}')
+    assert found is not None
+    assert found.metrics == {"a": -math.inf, "b": 3.0}
+
+
 names = st.from_regex(r"[a-z_]{1,8}/[a-zA-Z0-9_:@.()/-]{0,12}[a-zA-Z_)]", fullmatch=True)
 numbers = st.floats() | st.integers(-(10**20), 10**20) | st.booleans()
 prefixes = st.sampled_from(
@@ -99,6 +107,7 @@ prefixes = st.sampled_from(
 suffixes = st.sampled_from(["", "\r", " ", "\x1b[0m", "\x1b[32m [repeated 3x across cluster]\x1b[0m"])
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**9), st.dictionaries(names, numbers, min_size=1, max_size=8), prefixes, suffixes)
 def test_no_prefix_and_no_suffix_changes_the_values(
     step: int, metrics: dict[str, float], prefix: str, suffix: str
@@ -114,8 +123,22 @@ def test_no_prefix_and_no_suffix_changes_the_values(
         assert found.metrics[name] == pytest.approx(float(value), abs=0, rel=0, nan_ok=True)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_text_is_an_error(text: str) -> None:
     parse(text)
     parse(f"step:1 - {text}")
     parse(json.dumps({"step": 1, "data": text}))
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(anything, anything)
+def test_no_json_is_an_error(step: object, data: object) -> None:
+    parse(json.dumps({"step": step, "data": data}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_npu.training_log.line import Line
@@ -76,6 +76,7 @@ def test_spans() -> None:
     assert spans([7, 1, 2, 4, 3]) == "1 to 4, 7"
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.randoms())
 def test_what_counts_is_always_what_was_written_last(starts: list[int], random) -> None:  # type: ignore[no-untyped-def]
     """Runs that each begin at some step and end at some later one: compared with a plain dictionary."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import plotext
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
@@ -11,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..training_log.metrics import DRIFT, ENTROPY, GRAD_NORM, LOSS, REWARD, STEP_SECONDS, Metric
-from ..training_log.numbers import number
+from ..training_log.numbers import drawable, number
 from ..watch.state import State
 from .terminal import clean
 
@@ -100,7 +98,7 @@ def _charts(state: State, width: int, room: int | None) -> list[RenderableType]:
         return []
     drawn: list[RenderableType] = []
     for metric in _CURVES:
-        values = {step: value for step, value in metric.of(state.log).items() if math.isfinite(value)}
+        values = {step: value for step, value in metric.of(state.log).items() if drawable(value)}
         if len(values) > 1:
             drawn.append(_chart(metric, values, each))
     rows = len(drawn) if room is None else max(0, room // _CHART_HEIGHT)

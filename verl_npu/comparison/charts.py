@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..training_log.numbers import mean
+from ..training_log.numbers import drawable, mean
 from .comparison import Comparison, Pair
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def _curves(axes: Axes, pair: Pair) -> None:
 
 
 def _with_gaps(values: Mapping[int, float]) -> tuple[list[int], list[float]]:
-    """Steps and values of a curve that is broken where steps are missing."""
+    """Steps and values of a curve that is broken where steps or numbers are missing."""
+    values = {step: value if drawable(value) else float("nan") for step, value in values.items()}
     steps = range(min(values), max(values) + 1)
     if len(steps) > 4 * len(values):
         # A metric of every tenth step is a curve all the same.

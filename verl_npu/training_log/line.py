@@ -24,6 +24,8 @@ _METRIC = re.compile(
     rf"(?P<name>\S.*?):(?:np\.\w+\((?P<numpy>{_NUMBER}|True|False)\)|(?P<plain>{_NUMBER}|True|False))(?=\s|$)",
     re.IGNORECASE,
 )
+_STEPS = 10**15
+_LARGEST = 1 << 1023
 _TRUTH = {"true": 1.0, "false": 0.0}
 
 
@@ -60,6 +62,16 @@ def _number(text: str) -> float:
     return float(text) if truth is None else truth
 
 
+def _value(value: float | None) -> float:
+    # orjson writes what is not a finite number as null.
+    if value is None:
+        return math.nan
+    # Python does not make a float of an integer that is too large for one.
+    if abs(value) < _LARGEST:
+        return float(value)
+    return math.inf if value > 0 else -math.inf
+
+
 def _file_logger(text: str) -> Line | None:
     try:
         content = json.loads(text)
@@ -70,10 +82,7 @@ def _file_logger(text: str) -> Line | None:
     step, data = content.get("step"), content.get("data")
     if not isinstance(step, int) or isinstance(step, bool) or not isinstance(data, dict):
         return None
-    # orjson writes what is not a finite number as null.
-    metrics = {
-        str(name): math.nan if value is None else float(value)
-        for name, value in data.items()
-        if value is None or isinstance(value, int | float)
-    }
+    if not 0 <= step < _STEPS:
+        return None
+    metrics = {name: _value(value) for name, value in data.items() if value is None or isinstance(value, int | float)}
     return Line(step, metrics) if metrics else None

@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-__all__ = ["mean", "number", "plain"]
+__all__ = ["drawable", "mean", "number", "plain"]
+
+_LARGEST_DRAWN = 1e100
+"""What is drawn has to leave room for the sums and differences that its axis is made of."""
+
+
+def drawable(value: float) -> bool:
+    """Whether a curve can hold it; what is not finite, or beyond all sense, is left out of one."""
+    return abs(value) < _LARGEST_DRAWN
 
 
 def mean(values: Collection[float]) -> float:
