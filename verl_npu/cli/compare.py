@@ -103,16 +103,17 @@ def _sides(
             found="no log" if npu_log is None else "both" if baseline else "neither",
             fix="see verl-npu compare --help",
         )
-    if baseline is None:
-        return read(npu_log), read(reference_log or npu_log)
-    if baseline not in BASELINES:
+    if reference_log is not None:
+        return read(npu_log), read(reference_log)
+    published = BASELINES.get(baseline or "")
+    if published is None:
         raise TrainingLogError(
             subject=f"--baseline {baseline}",
             expected=f"one of {', '.join(BASELINES)}",
             found="another name",
             fix="see verl-npu compare --list-baselines",
         )
-    return read(npu_log), BASELINES[baseline]
+    return read(npu_log), published
 
 
 def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
@@ -132,7 +133,8 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
             if option == "--png":
                 charts.draw(made, path)
             else:
-                path.write_text(page(made), encoding="utf-8")
+                # A path may hold bytes that are no text.
+                path.write_text(page(made), encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise TrainingLogError(
                 subject=option, expected="a file that can be written", found=str(error), fix="give another path"
@@ -157,7 +159,7 @@ def _print(made: Comparison) -> None:
         _print_pairs(made)
     terminal.echo()
     asked = [f"{verdict.name}, {verdict.shown}" for verdict in made.verdicts if verdict.name in made.judged_by]
-    simulated = " SIMULATED" if _simulated(made) else ""
+    simulated = " SIMULATED" if made.simulated else ""
     terminal.line(
         terminal.styled(made.outcome.value, _STYLES[made.outcome]), f": judged by {'; '.join(asked)}.{simulated}"
     )
@@ -167,10 +169,6 @@ def _print_side(name: str, log: TrainingLog) -> None:
     terminal.line(f"{name}: {log.source}, {len(log.steps)} steps{', SIMULATED' if log.simulated else ''}")
     for note in log.notes():
         terminal.paragraph(note, label="  note: ", indent="    ")
-
-
-def _simulated(made: Comparison) -> bool:
-    return any(isinstance(side, TrainingLog) and side.simulated for side in (made.npu, made.reference))
 
 
 def _print_verdict(verdict: Verdict, asked: bool) -> None:

@@ -39,7 +39,7 @@ def draw(made: Comparison, path: Path) -> None:
             axes.legend(fontsize=8, frameon=False)
     simulated = " (NPU log: SIMULATED)" if made.npu.simulated else ""
     figure.suptitle(f"{made.outcome.value}, judged by {', '.join(made.judged_by)}{simulated}")
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, format="png", dpi=110)
 
 
 def svg(pair: Pair) -> str:

@@ -62,6 +62,11 @@ class Comparison:
         return Outcome.WITHIN if found == {Outcome.WITHIN} else Outcome.NOT_SHOWN
 
     @property
+    def simulated(self) -> bool:
+        """Whether one of the logs says that its NPUs were virtual."""
+        return any(isinstance(side, TrainingLog) and side.simulated for side in (self.npu, self.reference))
+
+    @property
     def common(self) -> list[int]:
         """The steps that are in both logs."""
         if isinstance(self.reference, Baseline):

@@ -66,8 +66,7 @@ def page(made: Comparison) -> str:
 
 
 def _simulated(made: Comparison) -> str:
-    logs = [made.npu, made.reference]
-    if not any(isinstance(log, TrainingLog) and log.simulated for log in logs):
+    if not made.simulated:
         return ""
     return "SIMULATED: a log here is of virtual NPUs, whose speed and memory are not an NPU's."
 
