@@ -40,7 +40,7 @@ svg { width: 100%; height: auto; display: block; }
 @media (max-width: 40rem) { thead { display: none; } tr { display: block; padding: 0.4rem 0;
   border-bottom: 1px solid var(--grid); } td { display: flex; justify-content: space-between; gap: 1rem; border: 0;
   padding: 0.15rem 0; } td::before { content: attr(data-label); color: var(--soft); flex: none; }
-  td > div { text-align: right; min-width: 0; } td:has(> div:empty) { display: none; } }
+  td > div { text-align: right; min-width: 0; overflow-wrap: anywhere; } td:has(> div:empty) { display: none; } }
 """
 _CLASS = {"within": "within", "outside": "outside"}
 

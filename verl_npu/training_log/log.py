@@ -110,13 +110,12 @@ class Assembly:
 
     def log(self, source: str) -> TrainingLog:
         """Return what is known now."""
-        run = len(self._restarts)
         return TrainingLog(
             source=source,
             steps={step: dict(self._steps[step]) for step in sorted(self._steps)},
             last=self._last,
             restarts=tuple(self._restarts),
-            left_over=tuple(step for step in sorted(self._steps) if step > self._last and self._run_of[step] < run),
+            left_over=tuple(step for step in sorted(self._steps) if step > self._last),
             damaged=self._damaged,
             cut=self.cut,
             simulated=self.simulated,
