@@ -41,6 +41,7 @@ __all__ = [
     "SettledError",
     "SourceError",
     "TorchError",
+    "TrainingLogError",
     "TransferError",
     "VerlNpuError",
     "VirtualError",
@@ -172,6 +173,13 @@ class RepatchError(VerlNpuError):
 
 class SettledError(VerlNpuError):
     """Two workers of one process want different MindSpeed settings, and MindSpeed has one for a process."""
+
+
+# Logs of trainings.
+
+
+class TrainingLogError(VerlNpuError):
+    """A log of a training cannot be read, or cannot be compared with what it is to be compared with."""
 
 
 # Weight syncs.

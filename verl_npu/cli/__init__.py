@@ -13,6 +13,7 @@ from ..errors import VerlNpuError
 from ..version import __version__
 from . import terminal
 from .check import check
+from .compare import compare_logs
 from .completion import HOW
 from .drift import drift
 from .explain import explain
@@ -21,6 +22,7 @@ from .lock import lock
 from .mindspeed import mindspeed
 from .rehearse import rehearse
 from .status import status
+from .watch import watch
 
 __all__ = ["main"]
 
@@ -73,5 +75,5 @@ def main() -> None:
     """
 
 
-for command in (check, drift, env, explain, lock, mindspeed, rehearse, status):
+for command in (check, compare_logs, drift, env, explain, lock, mindspeed, rehearse, status, watch):
     main.add_command(command)

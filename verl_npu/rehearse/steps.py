@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-# A progress bar on stderr may stand before it on the same line, with no space between.
-_LINE = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.*)")
-_VALUE = re.compile(r"(?:np\.\w+\()?([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))\)?", re.IGNORECASE)
-
-
-def parse(line: str) -> tuple[int, dict[str, float]] | None:
-    """Return the step and its metrics, or None when this is no step line."""
-    found = _LINE.search(line)
-    if found is None:
-        return None
-    metrics = {}
-    for part in found.group(2).split(" - "):
-        name, _, text = part.strip().rpartition(":")
-        value = _VALUE.fullmatch(text)
-        if name and value:
-            metrics[name] = float(value.group(1))
-    return (int(found.group(1)), metrics) if metrics else None
+from ..training_log.line import parse
 
 
 class Steps:
@@ -46,15 +29,14 @@ class Steps:
                 chunk = file.read()
             whole = chunk.rfind(b"\n") + 1
             self._read[path] = self._read.get(path, 0) + whole
-            for line in chunk[:whole].decode(errors="replace").splitlines():
-                found = parse(line)
-                if found is None:
+            for text in chunk[:whole].decode(errors="replace").splitlines():
+                line = parse(text)
+                if line is None:
                     continue
-                step, metrics = found
-                if step not in self.by_step:
-                    new.append(step)
+                if line.step not in self.by_step:
+                    new.append(line.step)
                 # Training and validation of one step have a line each.
-                self.by_step[step] = {**metrics, **self.by_step.get(step, {})}
+                self.by_step[line.step] = {**line.metrics, **self.by_step.get(line.step, {})}
         return sorted(new)
 
     def series(self, metric: str) -> list[float]:
