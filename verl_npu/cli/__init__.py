@@ -14,6 +14,7 @@ from ..version import __version__
 from . import terminal
 from .check import check
 from .completion import HOW
+from .doctor import doctor
 from .drift import drift
 from .explain import explain
 from .help import env, example
@@ -73,5 +74,5 @@ def main() -> None:
     """
 
 
-for command in (check, drift, env, explain, lock, mindspeed, rehearse, status):
+for command in (check, doctor, drift, env, explain, lock, mindspeed, rehearse, status):
     main.add_command(command)

@@ -32,7 +32,7 @@ V1DDA039B = pin(
             _TAGS.says("==9.0.0", note="the list of images still names the CANN before that of their Dockerfiles"),
             _WITH_SGLANG.says(">=8.5.0"),
         ),
-        C.DRIVER: (_WITH_VLLM.says("==26.0rc1"), _WITH_SGLANG.says("==25.5.0")),
+        C.DRIVER: (_WITH_VLLM.says("==26.0.rc1"), _WITH_SGLANG.says("==25.5.0")),
         C.TORCH: (_WITH_VLLM.says("==2.10.0"), _WITH_SGLANG.says("==2.8.0")),
         C.TORCH_NPU: (
             _WITH_VLLM.says("==2.10.0.post4"),

@@ -19,10 +19,10 @@ V796871D7 = pin(
     "796871d7d092f7cbc6a64e7f4a3796f7a2217f5e",
     {
         C.PYTHON: (_QUICK.says("==3.10.*"), _ENGINE.says(">=3.9,<3.12", note="as its setup.py and documents say")),
-        C.CANN: (_QUICK.says("==8.1rc1"),),
+        C.CANN: (_QUICK.says("==8.1.RC1"),),
         C.TORCH: (_QUICK.says("==2.5.1"),),
         C.TORCH_NPU: (
-            _QUICK.says("==2.5.1rc1"),
+            _QUICK.says("==2.5.1.RC1"),
             _ENGINE.says("==2.5.1", note="vllm-ascend pins the release, verl's document the candidate before it"),
         ),
         C.TORCHVISION: (_REQUIREMENTS.says("==0.20.1"),),

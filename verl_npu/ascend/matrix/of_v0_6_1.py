@@ -22,8 +22,8 @@ V0_6_1 = pin(
     "d62da4950573d7a4b7ef2362337952e7ab59e78d",
     {
         C.PYTHON: (_QUICK.says("==3.10.*"), _DOCKER.says("==3.11.*"), _SGLANG.says("==3.11.*")),
-        C.CANN: (_QUICK.says("==8.2rc1"), _SGLANG.says("==8.3rc1")),
-        C.DRIVER: (_SGLANG.says("==25.3rc1"),),
+        C.CANN: (_QUICK.says("==8.2.RC1"), _SGLANG.says("==8.3.RC1")),
+        C.DRIVER: (_SGLANG.says("==25.3.RC1"),),
         C.TORCH: (_QUICK.says("==2.5.1"), _SGLANG.says("==2.6.0")),
         C.TORCH_NPU: (
             _QUICK.says("==2.5.1"),

@@ -19,8 +19,8 @@ def _pin(name: str, commit: str) -> Pin:
     setup = Document.of_verl(name, "setup.py")
     claims = {
         C.PYTHON: (quick.says(">=3.10,<3.12"), docker.says("==3.11.*"), sglang.says("==3.11.*")),
-        C.CANN: (quick.says("==8.3rc1"), sglang.says("==8.3rc1")),
-        C.DRIVER: (sglang.says("==25.3rc1"),),
+        C.CANN: (quick.says("==8.3.RC1"), sglang.says("==8.3.RC1")),
+        C.DRIVER: (sglang.says("==25.3.RC1"),),
         C.TORCH: (quick.says("==2.7.1"), sglang.says("==2.6.0")),
         C.TORCH_NPU: (quick.says("==2.7.1"), sglang.says("==2.6.0")),
         C.TORCHVISION: (quick.says("==0.22.1"),),

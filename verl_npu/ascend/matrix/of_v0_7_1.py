@@ -23,8 +23,8 @@ V0_7_1 = pin(
     "bec9ef74768dd201881cd4e54cd0385e87caae27",
     {
         C.PYTHON: (_QUICK.says(">=3.10,<3.12"), _DOCKER.says("==3.11.*"), _SGLANG.says("==3.11.*")),
-        C.CANN: (_QUICK.says("==8.5.0"), _DOCKER.says("==8.5.0"), _SGLANG.says(">=8.3rc1")),
-        C.DRIVER: (_SGLANG.says(">=25.3rc1"),),
+        C.CANN: (_QUICK.says("==8.5.0"), _DOCKER.says("==8.5.0"), _SGLANG.says(">=8.3.RC1")),
+        C.DRIVER: (_SGLANG.says(">=25.3.RC1"),),
         C.TORCH: (_QUICK.says("==2.8.0"), _SGLANG.says(">=2.7.1")),
         C.TORCH_NPU: (
             _QUICK.says("==2.8.0"),

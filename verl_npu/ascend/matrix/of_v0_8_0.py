@@ -25,7 +25,7 @@ V0_8_0 = pin(
     {
         C.PYTHON: (_GUIDE.says(">=3.10,<3.12", note="3.11 is recommended"), _DOCKER.says("==3.11.*")),
         C.CANN: (_WITH_VLLM.says("==9.0.0"), _WITH_SGLANG.says(">=8.5.0")),
-        C.DRIVER: (_WITH_VLLM.says("==26.0rc1"), _WITH_SGLANG.says("==25.5.0")),
+        C.DRIVER: (_WITH_VLLM.says("==26.0.rc1"), _WITH_SGLANG.says("==25.5.0")),
         C.TORCH: (_WITH_VLLM.says("==2.9.0"), _WITH_SGLANG.says("==2.8.0")),
         C.TORCH_NPU: (
             _WITH_VLLM.says("==2.9.0.post2"),

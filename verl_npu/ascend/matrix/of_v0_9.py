@@ -30,7 +30,7 @@ _CLAIMS = {
         _DOCKER.says("==9.1.0", note="the image is newer than install_guidance.rst"),
         _WITH_SGLANG.says(">=8.5.0"),
     ),
-    C.DRIVER: (_WITH_VLLM.says("==26.0rc1"), _WITH_SGLANG.says("==25.5.0")),
+    C.DRIVER: (_WITH_VLLM.says("==26.0.rc1"), _WITH_SGLANG.says("==25.5.0")),
     C.TORCH: (_WITH_VLLM.says("==2.10.0"), _WITH_SGLANG.says("==2.8.0")),
     C.TORCH_NPU: (
         _WITH_VLLM.says("==2.10.0.post2"),
