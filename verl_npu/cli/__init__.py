@@ -16,8 +16,9 @@ from .check import check
 from .completion import HOW
 from .doctor import doctor
 from .drift import drift
+from .env import env
 from .explain import explain
-from .help import env, example
+from .help import example
 from .lock import lock
 from .mindspeed import mindspeed
 from .rehearse import rehearse

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import click
 
@@ -14,6 +15,7 @@ from ..features import UPSTREAMS, load
 from ..registry.state import feature_state
 from . import terminal, upstreams
 from .check import judged_patches
+from .doctor_log import doctor_log
 from .help import example
 from .states import BAD
 
@@ -24,7 +26,10 @@ _COLOURS = {Verdict.ERROR: "red", Verdict.WARNING: "yellow", Verdict.OK: "green"
 
 @click.command(
     epilog=example(
-        "verl-npu doctor", "verl-npu doctor --level import", "verl-npu doctor --pin v0.7.1 --only torch,torch_npu"
+        "verl-npu doctor",
+        "verl-npu doctor --level import",
+        "verl-npu doctor --pin v0.7.1 --only torch,torch_npu",
+        "verl-npu doctor --log train.log",
     )
 )
 @click.option(
@@ -37,15 +42,25 @@ _COLOURS = {Verdict.ERROR: "red", Verdict.WARNING: "yellow", Verdict.OK: "green"
 @click.option("--pin", type=click.Choice([*PINS]), help="Judge for this verl instead of the installed one.")
 @click.option("--only", metavar="NAME,…", default="", help="Look at these subjects alone.")
 @click.option("--cluster", "everywhere", is_flag=True, help="On every node of the running Ray cluster.")
+@click.option(
+    "--log",
+    "logs",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Say why a job failed, from its log or a folder of logs (Ray's, CANN's); may be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a list of name, verdict, found, needed, why, fix.")
-def doctor(level: str, pin: str | None, only: str, everywhere: bool, as_json: bool) -> None:
+def doctor(level: str, pin: str | None, only: str, everywhere: bool, logs: tuple[Path, ...], as_json: bool) -> None:
     """Say what in this environment keeps verl from training on NPUs, and how to mend it.
 
     Compared is what the documents of your verl name. What is shown to fail is an error; any other deviation is a
     warning. At the level `static` none of your packages is imported.
 
-    Exit status: 0 nothing is wrong, 1 there are warnings, 2 there are errors, or the command was called wrongly.
+    Exit status: 0 nothing is wrong, 1 there are warnings, 2 there are errors, or the command was called wrongly. For a
+    log: 0 it has no error, 1 it has one, 2 it cannot be read.
     """
+    if logs:
+        doctor_log(logs, as_json)
     names = [name.strip() for name in only.split(",") if name.strip()]
     if everywhere:
         arguments = ["--level", level, *(("--pin", pin) if pin else ()), *(("--only", only) if only else ())]

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -27,7 +28,7 @@ _SAID = {
 }
 
 
-def doctor_log(paths: Sequence[Path], as_json: bool) -> None:
+def doctor_log(paths: Sequence[Path], as_json: bool) -> NoReturn:
     """Judge the logs of a job, print what they say, and exit.
 
     Exit status: 0 there is no error, 1 there is one, 2 a log cannot be read.
