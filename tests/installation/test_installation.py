@@ -215,14 +215,7 @@ def test_the_package_index_resolves_it_for_arm_without_a_package_for_cuda(pin: s
     ]
     (tmp_path / "requirements.txt").write_text("\n".join([*wanted, *torch]))
     (tmp_path / "constraints.txt").write_text(constraints(target))
-    asked = [
-        "--python-version",
-        target.python,
-        "--python-platform",
-        "aarch64-unknown-linux-gnu",
-        "--prerelease",
-        "allow",
-    ]
+    platform = ["--python-version", target.python, "--python-platform", "aarch64-unknown-linux-gnu"]
     ended = subprocess.run(
         [uv, "pip", "compile", "--quiet", "requirements.txt", "-c", "constraints.txt", *platform],
         capture_output=True,
