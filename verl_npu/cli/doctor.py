@@ -51,7 +51,9 @@ _COLOURS = {Verdict.ERROR: "red", Verdict.WARNING: "yellow", Verdict.OK: "green"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a list of name, verdict, found, needed, why, fix.")
 def doctor(level: str, pin: str | None, only: str, everywhere: bool, logs: tuple[Path, ...], as_json: bool) -> None:
-    """Say what in this environment keeps verl from training on NPUs, and how to mend it.
+    """Judge this environment, or the log of a failed job.
+
+    Said is what keeps verl from training on NPUs here, or why a job failed, and how to mend it.
 
     Compared is what the documents of your verl name. What is shown to fail is an error; any other deviation is a
     warning. At the level `static` none of your packages is imported.

@@ -84,8 +84,10 @@ def _excerpt(finding: Finding) -> list[str]:
     if match is None:
         return [*event.frames[-3:], *[line for line in event.message if line.strip()][:_SHOWN]]
     found = match.rule.pattern.search(event.text)
-    first = event.text.count("\n", 0, found.start()) if found else 0
-    return [line for line in event.message[first : first + _SHOWN] if line.strip()][:3]
+    if found is None:
+        return []
+    first, last = (event.text.count("\n", 0, place) for place in found.span())
+    return [line for line in event.message[first : last + 1] if line.strip()][:_SHOWN]
 
 
 def _print(said: Diagnosis) -> None:
