@@ -66,8 +66,8 @@ def versions(language: str) -> str:
     """What verl's documents name for each pin, with the document of each cell."""
     head = {
         "en": "# Versions\n\nWhat verl's own documents name for NPUs, for each pin and with vLLM; where they "
-        "contradict each other, the first is shown. `verl-npu env --pin PIN` says how it is installed, and `verl-npu doctor` "
-        "compares it with what is there. [中文](versions.zh-CN.md)\n",
+        "contradict each other, the first is shown. `verl-npu env --pin PIN` says how it is installed, and "
+        "`verl-npu doctor` compares it with what is there. [中文](versions.zh-CN.md)\n",
         "zh": "# 版本\n\nverl 自己的文档为每个版本在 NPU 上（使用 vLLM 时）指定的内容；互相矛盾时列出第一个。"
         "`verl-npu env --pin PIN` 说明如何安装，`verl-npu doctor` 与现有环境比较。[English](versions.md)\n",
     }[language]
