@@ -1,4 +1,4 @@
-"""Writes the pages that are made from the code alone, in both languages: commands, patches, versions; and llms.txt.
+"""Writes the pages that are made from the code alone, in both languages: commands and patches; and llms.txt.
 
 python scripts/maintain/site_pages.py            rewrite the pages
 python scripts/maintain/site_pages.py --check    status 1 if a page is not up to date
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import click
 
-from verl_npu.ascend.matrix import PINS, Component
 from verl_npu.cli import main as command
 from verl_npu.features import load
 
@@ -20,7 +19,7 @@ from verl_npu.features import load
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import rewrite
 
-__all__ = ["DOCS", "commands", "llms", "pages", "patches", "versions"]
+__all__ = ["DOCS", "commands", "llms", "pages", "patches"]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 REPOSITORY = "https://github.com/verl-npu/verl-npu/blob/main"
@@ -62,36 +61,6 @@ def patches(language: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-def versions(language: str) -> str:
-    """What verl's documents name for each pin, with the document of each cell."""
-    head = {
-        "en": "# Versions\n\nWhat verl's own documents name for NPUs, for each pin and with vLLM; where they "
-        "contradict each other, the first is shown. `verl-npu env --pin PIN` says how it is installed, and "
-        "`verl-npu doctor` compares it with what is there. [中文](versions.zh-CN.md)\n",
-        "zh": "# 版本\n\nverl 自己的文档为每个版本在 NPU 上（使用 vLLM 时）指定的内容；互相矛盾时列出第一个。"
-        "`verl-npu env --pin PIN` 说明如何安装，`verl-npu doctor` 与现有环境比较。[English](versions.md)\n",
-    }[language]
-    words = {
-        "en": ("part", "version", "where it is written", "any version", "not supported"),
-        "zh": ("部件", "版本", "出处", "任意版本", "不支持"),
-    }[language]
-    parts = [head, _MADE]
-    for pin in PINS.values():
-        rows: list[tuple[str, ...]] = [words[:3], ("---",) * 3]
-        for component in Component:
-            cell = pin.cells.get(component)
-            claims = cell.about() if cell else ()
-            if not claims:
-                continue
-            claim = claims[0]
-            needs = " ".join(filter(None, [claim.needs, claim.revision])).replace("|", "\\|")
-            said = words[4] if claim.unsupported else f"`{needs}`" if needs else words[3]
-            rows.append((component.value, said, f"{claim.source.project} `{claim.source.document}`"))
-        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-        parts.append(f"\n## {pin.name}\n\n{table}")
-    return "\n".join(parts) + "\n"
-
-
 def llms() -> str:
     """The index of the documents for programs that read them, after llmstxt.org."""
     rows = re.findall(r"(?m)^\| (.+?) \| \[([^\]]+)\]\(([^)]+)\) \|$", (DOCS / "README.md").read_text())
@@ -117,7 +86,7 @@ def llms() -> str:
 
 def pages() -> dict[Path, str]:
     """All pages with their texts."""
-    made = {"commands": commands, "patches": patches, "versions": versions}
+    made = {"commands": commands, "patches": patches}
     suffixes = {"en": "", "zh": ".zh-CN"}
     found = {DOCS / "llms.txt": llms()}
     for language, suffix in suffixes.items():

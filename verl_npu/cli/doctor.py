@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -51,9 +51,7 @@ _COLOURS = {Verdict.ERROR: "red", Verdict.WARNING: "yellow", Verdict.OK: "green"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a list of name, verdict, found, needed, why, fix.")
 def doctor(level: str, pin: str | None, only: str, everywhere: bool, logs: tuple[Path, ...], as_json: bool) -> None:
-    """Judge this environment, or the log of a failed job.
-
-    Said is what keeps verl from training on NPUs here, or why a job failed, and how to mend it.
+    """Say what is wrong here or in a job's log, and what mends it.
 
     Compared is what the documents of your verl name. What is shown to fail is an error; any other deviation is a
     warning. At the level `static` none of your packages is imported.
@@ -105,21 +103,32 @@ def _show(findings: Sequence[Finding], indent: str = "") -> None:
     """One screen: what is wrong with all that is known of it, and the rest in two paragraphs."""
     for verdict in (Verdict.ERROR, Verdict.WARNING):
         for finding in (each for each in findings if each.verdict is verdict):
-            label = terminal.styled(verdict.value, _COLOURS[verdict])
-            terminal.line(indent, label, "  ", terminal.styled(finding.name, "bold"), ": ", finding.found)
+            mark = terminal.styled(verdict.value, _COLOURS[verdict])
+            terminal.line(indent, mark, "  ", terminal.styled(finding.name, "bold"), ": ", finding.found)
             for word, text in (("needed", finding.needed), ("why", finding.why), ("fix", finding.fix)):
                 if text:
                     terminal.paragraph(text, indent=f"{indent}            ", label=f"{indent}    {word:<8}")
     counts = {verdict: sum(each.verdict is verdict for each in findings) for verdict in Verdict}
     if counts[Verdict.ERROR] + counts[Verdict.WARNING]:
         terminal.echo()
-    for verdict in (Verdict.OK, Verdict.SKIPPED):
-        said = [f"{each.name} ({each.found})" for each in findings if each.verdict is verdict]
-        if said:
-            terminal.paragraph("; ".join(said), indent=f"{indent}  ", label=f"{indent}{verdict.value}: ")
+    for label, said in _in_order(findings):
+        terminal.paragraph("; ".join(said), indent=f"{indent}  ", label=f"{indent}{label}: ")
     worst = next((v for v in (Verdict.ERROR, Verdict.WARNING, Verdict.OK) if counts[v]), Verdict.SKIPPED)
     total = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict)
     terminal.line(indent, terminal.styled(total, _COLOURS[worst]))
+
+
+def _in_order(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
+    """What needs no attention: what is right, and what was not judged, by the reason."""
+    right = [f"{each.name} ({each.found})" for each in findings if each.verdict is Verdict.OK]
+    if right:
+        yield "ok", right
+    reasons: dict[str, list[str]] = {}
+    for each in findings:
+        if each.verdict is Verdict.SKIPPED:
+            reasons.setdefault(each.found, []).append(each.name)
+    if reasons:
+        yield "skipped", [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
 
 
 def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> int:

@@ -65,7 +65,7 @@ def judge_cann(site: Site) -> Iterator[Finding]:
     need = Need.of(site, Component.CANN)
     name = site.environ.get(HOME) or site.environ.get(_TOOLKIT_HOME)
     if site.virtual:
-        yield skipped("cann", "virtual NPUs need none (SIMULATED)")
+        yield skipped("cann", "not needed on virtual NPUs (SIMULATED)")
         return
     found = toolkit(site)
     if found is None and not site.is_ascend:
@@ -118,7 +118,7 @@ def judge_nnal(site: Site) -> Iterator[Finding]:
     named = site.environ.get(_ATB_HOME, "")
     usual = site.at(_NNAL)
     if site.virtual:
-        yield skipped("nnal", "virtual NPUs need none (SIMULATED)")
+        yield skipped("nnal", "not needed on virtual NPUs (SIMULATED)")
     elif named and Path(named).is_dir():
         yield ok("nnal", named)
     elif site.package(Component.VLLM_ASCEND) is None:

@@ -28,7 +28,7 @@ _HELD = 0.15
 def judge_driver(site: Site) -> Iterator[Finding]:
     """Which driver and firmware are there; a later driver than the documents name is right, too."""
     if site.virtual:
-        yield skipped("driver", "virtual NPUs need none (SIMULATED)")
+        yield skipped("driver", "not needed on virtual NPUs (SIMULATED)")
         return
     versions = {name: _read(site, path) for name, path in _FILES.items()}
     found = site.smi.version or versions["driver"]

@@ -27,11 +27,11 @@ def judge_loadable(site: Site) -> Iterator[Finding]:
         name = f"{component.value}-libraries"
         package = site.package(component)
         if package is None:
-            yield skipped(name, f"no {component.value} is installed")
+            yield skipped(name, "not installed")
             continue
         files = sorted({file for pattern in patterns for file in package.folder.glob(pattern)})
         if site.virtual:
-            yield skipped(name, "virtual NPUs put stand-ins in their place (SIMULATED)")
+            yield skipped(name, "not needed on virtual NPUs (SIMULATED)")
         elif not files:
             yield skipped(name, f"{component.value} {package.version} has no compiled part that can be looked at")
         else:

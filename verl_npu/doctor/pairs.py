@@ -55,7 +55,7 @@ def judge_engine(site: Site) -> Iterator[Finding]:
     name = "engine-pair"
     vllm, ascend = site.package(_C.VLLM), site.package(_C.VLLM_ASCEND)
     if site.virtual:
-        yield skipped(name, "virtual NPUs have a rollout engine of their own (SIMULATED)")
+        yield skipped(name, "not needed on virtual NPUs (SIMULATED)")
     elif vllm is None and ascend is None:
         yield from _without_vllm(site, name)
     elif vllm is None and ascend is not None:

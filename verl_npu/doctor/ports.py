@@ -34,7 +34,7 @@ def judge_ports(site: Site) -> Iterator[Finding]:
     """Whether the ports of HCCL on this host are free."""
     name = "hccl-ports"
     if site.virtual:
-        yield skipped(name, "virtual NPUs use others (SIMULATED)")
+        yield skipped(name, "not needed on virtual NPUs (SIMULATED)")
         return
     asked = site.environ.get(_RANGE, "")
     if asked.strip().lower() == "auto":

@@ -55,13 +55,13 @@ def _import(name: str, module: str, *components: Component, before: str = "") ->
 _C = Component
 PROBES = (
     _import("torch", "torch", _C.TORCH),
-    _import("torch_npu", "torch_npu", _C.TORCH, _C.TORCH_NPU, before="import torch, "),
+    _import("torch_npu", "torch_npu", _C.TORCH, _C.TORCH_NPU, before="import torch; "),
     _import("transformers", "transformers.modeling_utils", _C.TRANSFORMERS),
     _import("tensordict", "tensordict", _C.TENSORDICT),
     _import("ray", "ray", _C.RAY),
     _import("vllm", "vllm", _C.VLLM),
     _import("vllm-ascend", "vllm_ascend.platform", _C.VLLM, _C.VLLM_ASCEND),
-    _import("megatron", "mindspeed.megatron_adaptor", _C.MEGATRON, _C.MINDSPEED, before="import megatron.core, "),
+    _import("megatron", "mindspeed.megatron_adaptor", _C.MEGATRON, _C.MINDSPEED, before="import megatron.core; "),
     Probe(
         "import-verl",
         Level.IMPORT,
@@ -73,7 +73,7 @@ PROBES = (
     Probe(
         "operator",
         Level.DEVICE,
-        (_C.TORCH,),
+        (_C.TORCH, _C.TORCH_NPU),
         ("-m", "verl_npu.doctor.computation"),
         180.0,
         "training is made of such operators",
@@ -81,7 +81,7 @@ PROBES = (
     Probe(
         "collective",
         Level.DEVICE,
-        (_C.TORCH,),
+        (_C.TORCH, _C.TORCH_NPU),
         ("-m", "verl_npu.doctor.collective"),
         300.0,
         "gradients and weights go from NPU to NPU this way",

@@ -102,7 +102,7 @@ def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
     elif package.parsed is None or need.met_by(package.parsed):
         yield _commit(need, package)
     elif site.virtual:
-        yield skipped(component.value, f"{package}; virtual NPUs take others, too (SIMULATED)", needed=str(need))
+        yield skipped(component.value, f"{package}: virtual NPUs take it (SIMULATED)", needed=str(need))
     else:
         yield warning(
             component.value,
@@ -121,7 +121,7 @@ def _absent(site: Site, need: Need, unsupported: bool) -> Finding:
     if unsupported or rule is None or not asked:
         return skipped(component.value, "not installed", needed=str(need))
     if site.virtual and component in _OF_NPUS - {_C.TORCH}:
-        return skipped(component.value, "virtual NPUs bring their own (SIMULATED)")
+        return skipped(component.value, "not needed on virtual NPUs (SIMULATED)")
     if component is _C.TORCH_NPU and not site.is_ascend:
         return skipped(component.value, "not installed, and nothing of Ascend's is here")
     judge = error if rule.verdict is Verdict.ERROR else warning

@@ -29,7 +29,7 @@ V1DDA039B = pin(
         C.CANN: (
             _WITH_VLLM.says("==9.1.0"),
             _DOCKER.says("==9.1.0"),
-            _TAGS.says("==9.0.0", note="the list of images still names the CANN before that of their Dockerfiles"),
+            _TAGS.says("==9.0.0", note="older than the Dockerfiles that it lists"),
             _WITH_SGLANG.says(">=8.5.0"),
         ),
         C.DRIVER: (_WITH_VLLM.says("==26.0.rc1"), _WITH_SGLANG.says("==25.5.0")),
@@ -53,7 +53,7 @@ V1DDA039B = pin(
         C.TENSORDICT: (_REQUIREMENTS.says(">=0.8.0,<=0.10.0,!=0.9.0"),),
         C.NUMPY: (
             _REQUIREMENTS.says("<2.0.0"),
-            _SETUP.says(">=2.0.0", note="contradicts requirements-npu.txt; the last of the two to be installed wins"),
+            _SETUP.says(">=2.0.0", note="contradicts requirements-npu.txt"),
         ),
         C.EINOPS: (_REQUIREMENTS.says(""),),
         C.RAY: (_SETUP.says(">=2.41.0", note="requirements-npu.txt: any version"),),
@@ -69,9 +69,7 @@ V1DDA039B = pin(
             _A5.says("==0.12.*", "core_r0.12.0"),
         ),
         C.MBRIDGE: (_DOCKER.says("==0.15.1"),),
-        C.TRITON: (
-            _GUIDE.says("==3.5.0", note="scripts/install_vllm_mcore_npu.sh uninstalls triton before triton-ascend"),
-        ),
+        C.TRITON: (_GUIDE.says("==3.5.0", note="install_vllm_mcore_npu.sh uninstalls it first"),),
         C.TRITON_ASCEND: (_REQUIREMENTS.says("==3.2.2"), _GUIDE.says("==3.2.2"), _ENGINE.says("==3.2.2")),
         C.FLASH_ATTN: (_GUIDE.refuses(),),
     },

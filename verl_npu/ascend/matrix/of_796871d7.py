@@ -18,12 +18,12 @@ V796871D7 = pin(
     _NAME,
     "796871d7d092f7cbc6a64e7f4a3796f7a2217f5e",
     {
-        C.PYTHON: (_QUICK.says("==3.10.*"), _ENGINE.says(">=3.9,<3.12", note="as its setup.py and documents say")),
+        C.PYTHON: (_QUICK.says("==3.10.*"),),
         C.CANN: (_QUICK.says("==8.1.RC1"),),
         C.TORCH: (_QUICK.says("==2.5.1"),),
         C.TORCH_NPU: (
             _QUICK.says("==2.5.1.RC1"),
-            _ENGINE.says("==2.5.1", note="vllm-ascend pins the release, verl's document the candidate before it"),
+            _ENGINE.says("==2.5.1", note="vllm-ascend pins the release after it"),
         ),
         C.TORCHVISION: (_REQUIREMENTS.says("==0.20.1"),),
         C.VLLM: (_QUICK.says("==0.7.3", "v0.7.3"),),
@@ -38,9 +38,7 @@ V796871D7 = pin(
         C.RAY: (_REQUIREMENTS.says("==2.46.0", note="setup.py: >=2.41.0"),),
         C.PEFT: (_REQUIREMENTS.says(""),),
         C.PYARROW: (_SETUP.says(">=19.0.0", note="requirements-npu.txt: >=15.0.0"),),
-        C.MINDSPEED: (
-            _CI.says("==0.12.1", note="the tag of its image is mindspeed0121; the quick start names no revision"),
-        ),
+        C.MINDSPEED: (_CI.says("==0.12.1", note="the tag of CI's image is mindspeed0121"),),
         C.FLASH_ATTN: (_QUICK.refuses(),),
         C.LIGER_KERNEL: (_QUICK.refuses(),),
     },

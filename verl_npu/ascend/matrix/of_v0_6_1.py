@@ -27,7 +27,7 @@ V0_6_1 = pin(
         C.TORCH: (_QUICK.says("==2.5.1"), _SGLANG.says("==2.6.0")),
         C.TORCH_NPU: (
             _QUICK.says("==2.5.1"),
-            _ENGINE.says("==2.5.1.post1", note="vllm-ascend pins the fixed build of the version in verl's document"),
+            _ENGINE.says("==2.5.1.post1", note="vllm-ascend pins a later build"),
             _SGLANG.says("==2.6.0"),
         ),
         C.TORCHVISION: (_REQUIREMENTS.says("==0.20.1"),),

@@ -52,7 +52,7 @@ _CLAIMS = {
     C.TENSORDICT: (_REQUIREMENTS.says(">=0.8.0,<=0.10.0,!=0.9.0"),),
     C.NUMPY: (
         _REQUIREMENTS.says("<2.0.0"),
-        _SETUP.says(">=2.0.0", note="contradicts requirements-npu.txt; the image installs verl with --no-deps"),
+        _SETUP.says(">=2.0.0", note="contradicts requirements-npu.txt"),
     ),
     C.EINOPS: (_REQUIREMENTS.says(""),),
     C.RAY: (_SETUP.says(">=2.41.0", note="requirements-npu.txt: any version"),),
@@ -68,9 +68,7 @@ _CLAIMS = {
         _A5.says("==0.12.*", "core_r0.12.0"),
     ),
     C.MBRIDGE: (_DOCKER.says("==0.15.1"),),
-    C.TRITON: (
-        _GUIDE.says("==3.5.0", note="scripts/install_vllm_mcore_npu.sh uninstalls triton before triton-ascend"),
-    ),
+    C.TRITON: (_GUIDE.says("==3.5.0", note="install_vllm_mcore_npu.sh uninstalls it first"),),
     C.TRITON_ASCEND: (
         _GUIDE.says("==3.2.1"),
         _DOCKER.says("==3.2.2", note="the image is newer than install_guidance.rst"),
