@@ -40,12 +40,6 @@ def failed(program: str, tmp_path: Path, **variables: str) -> Diagnosis:
     ("rule", "program", "variables"),
     [
         ("npu-memory", "import torch; torch.ones(2, device='npu')", {FAULTS: "oom:allocation=1"}),
-        ("npu-memory", "import torch; torch.empty(2**38, device='npu')", {}),
-        (
-            "npu-memory",
-            "import torch; torch.empty(2**28, device='npu')",
-            {"VERL_NPU_VIRTUAL_MEMORY": "0.5"},
-        ),
         ("npu-memory-garbage", "import torch; torch.empty(2**61, dtype=torch.int8, device='npu')", {}),
         (
             "asked-for-fault",

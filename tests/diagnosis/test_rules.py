@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from verl_npu.diagnosis.judgement import Verdict, judge
+from verl_npu.diagnosis.judgement import Verdict, alternatives, judge
 from verl_npu.diagnosis.rule import Precision, Rule
 from verl_npu.diagnosis.rules import RULES
 
@@ -48,6 +50,27 @@ def test_the_process_in_which_it_began_is_named_where_the_text_says_so(one: Quot
 
 def test_every_rule_has_a_quote_but_those_that_end_no_job() -> None:
     assert {one.rule for one in QUOTED} == {rule.name for rule in RULES} - {rule.name for rule in HINTS}
+
+
+def test_the_quick_test_of_a_line_has_all_alternatives_of_a_rule() -> None:
+    for rule in RULES:
+        parts = alternatives(rule.pattern.pattern)
+        assert "|".join(parts) == rule.pattern.pattern
+        assert all(re.compile(part) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "parts"),
+    [
+        ("a", ["a"]),
+        ("a|b", ["a", "b"]),
+        ("a(?:b|c)|d", ["a(?:b|c)", "d"]),
+        (r"a\||\(b|[|(]c|[^]|]d", [r"a\|", r"\(b", "[|(]c", "[^]|]d"]),
+        ("(?:a|b)c|d", ["(?:a|b)c|d"]),
+    ],
+)
+def test_a_pattern_is_split_at_its_outer_bars_alone(pattern: str, parts: list[str]) -> None:
+    assert alternatives(pattern) == parts
 
 
 def test_rules_have_names_of_their_own_and_say_where_they_were_seen() -> None:

@@ -50,7 +50,7 @@ COMMUNICATION = (
     rule(
         "network-retransmission",
         Precision.EXACT,
-        r"(?i)\berror cqe\b",
+        r"error cqe\b|Error cqe\b",
         means="the network between NPUs lost packets for too long (RoCE retransmission above its limit)",
         fix="check links and TLS of both NPUs with `hccn_tool -i <npu> -link -g` and `-tls -g`, cables and switches; "
         "HCCL_RDMA_TIMEOUT and HCCL_RDMA_RETRY_CNT make it wait longer",
@@ -104,7 +104,7 @@ COMMUNICATION = (
     rule(
         "hccl-heartbeat",
         Precision.SYMPTOM,
-        r"(?:Stuck|Heartbeat Lost) Occurred|HeartbeatAbnormal",
+        r"Stuck Occurred|Heartbeat Lost Occurred|HeartbeatAbnormal",
         means="HCCL noticed that another rank is stuck or gone; the line names it as crimer rank",
         fix="read the log of the rank that the line names",
         seen=(f"{_GUIDE}, cluster heartbeat",),

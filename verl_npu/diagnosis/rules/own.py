@@ -13,7 +13,7 @@ OWN = (
     rule(
         "asked-for-fault",
         Precision.EXACT,
-        r"verl-npu: fault: (?P<what>[^\n]*)|(?P<operator>\w+): call \d+ failed, as VERL_NPU_VIRTUAL_FAULTS asks",
+        r"verl-npu: fault: (?P<what>[^\n]*)|call \d+ failed, as VERL_NPU_VIRTUAL_FAULTS asks",
         means="virtual NPUs made this failure because VERL_NPU_VIRTUAL_FAULTS asks for it (SIMULATED)",
         fix="unset VERL_NPU_VIRTUAL_FAULTS if you did not mean to try a failure",
         seen=("docs/virtual-ascend.md",),
