@@ -55,6 +55,15 @@ def test_a_log_without_an_error_has_status_0(run: Run, tmp_path: Path) -> None:
     assert "2 lines were read, and none says that the job failed; it has 2 steps." in printed
 
 
+def test_what_ends_no_job_is_a_note_beside_an_error_alone(run: Run, log: Path) -> None:
+    said = "verl-npu: 0.1.0: verl v0.6.1; device disabled, attention pending\n"
+    healthy = log.with_name("healthy.log")
+    healthy.write_text(said + "step:1 - a:1\nstep:2 - a:1\n")
+    assert "disabled" not in run("doctor", "--log", str(healthy))[1]
+    log.write_text(said + log.read_text())
+    assert "note: a feature of verl-npu was switched off" in run("doctor", "--log", str(log))[1]
+
+
 def test_an_unknown_error_is_shown_with_its_traceback(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(raised("KeyError: 'ground_truth'", "/home/me/reward.py"))

@@ -107,7 +107,7 @@ def _print(said: Diagnosis) -> None:
         words = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.most_common(8))
         terminal.paragraph(f"With it came: {words}.", indent="  ")
     for hint in {each.name: each for each in said.hints}.values():
-        if hint.match:
+        if hint.match and said.root:
             terminal.paragraph(f"{hint.match.means}; to do: {hint.match.fix}", label="note: ", indent="  ")
     if said.survived:
         names = ", ".join(sorted({each.name or each.event.error[:60] for each in said.survived}))

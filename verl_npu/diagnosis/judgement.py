@@ -116,7 +116,8 @@ def judge(source: Iterable[str], log: str = "", process: Process = DRIVER, rules
         if match is None and event.kind in (Kind.LINE, Kind.BARE):
             continue
         finding = Finding(event, match)
-        (survived if progress.survived(event.line) else found).append(finding)
+        went_on = finding.precision is not Precision.HINT and progress.survived(event.line)
+        (survived if went_on else found).append(finding)
     return conclude(found, survived, progress.lines, progress.last)
 
 
