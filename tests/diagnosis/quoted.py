@@ -580,7 +580,7 @@ SETTINGS = (
     Quoted(
         "rollout-mode",
         "verl v0.7.0: verl/workers/config/rollout.py",
-        raised("ValueError: Unknown rollout mode 'sync'. Only 'async' mode is supported. "),
+        raised("ValueError: Rollout mode 'sync' has been removed. Please set `actor_rollout_ref.rollout.mode=async`"),
     ),
     _of_worker(
         "port-taken",

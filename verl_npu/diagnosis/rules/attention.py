@@ -13,9 +13,9 @@ ATTENTION = (
         r"No module named 'flash_attn\.\w+(?:\.\w+)*'; 'flash_attn' is not a package",
         means="MindSpeed puts an empty module in the place of flash_attn, and another library takes it for the "
         "package",
-        fix="update vllm-ascend (0.13.0 and newer do not ask), or import vLLM before MindSpeed; do not install "
-        "flash_attn, "
-        "which is for GPUs",
+        fix="update vllm and vllm-ascend; if it stays, import vLLM's module before MindSpeed. Do not install "
+        "flash_attn, which "
+        "is for GPUs",
         seen=("vllm-project/vllm-ascend#6555", "vllm-project/vllm-ascend#5563", "modelscope/ms-swift#7990"),
     ),
     rule(
@@ -73,9 +73,9 @@ ATTENTION = (
         Precision.EXACT,
         r"(?P<name>npu_\w+)\(\)[^\n]*(?:[Uu]nknown keyword argument|unexpected keyword argument"
         r"|expected at most)[^\n]*",
-        means="{name} was called with an argument that this torch_npu does not know: softmax_layout came with "
-        "torch_npu "
-        "7.2.0, sink with 7.3.0",
+        means="{name} was called with an argument that this torch_npu does not know: newer releases added "
+        "softmax_layout, "
+        "sink and others",
         fix="install the torch_npu of your pin",
         seen=("Ascend/op-plugin: docs of npu_fusion_attention",),
     ),

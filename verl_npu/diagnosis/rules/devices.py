@@ -32,9 +32,9 @@ DEVICES = (
         Precision.EXACT,
         r"error code is 107003\b|stream not in current context",
         means="a stream of one NPU was used in a thread that has chosen another (107003)",
-        fix="call torch.npu.set_device in that thread with the NPU of the stream; verl v0.9.0's HCCL checkpoint "
+        fix="call torch.npu.set_device in that thread with the NPU of the stream. verl v0.9.0's HCCL checkpoint "
         "engine "
-        "broadcasts in a thread, which was taken back in v0.9.1",
+        "broadcasts in another thread, which was reported to fail and was taken back later",
         seen=(_CODES, "verl-project/verl#7416", "verl-project/verl#7488"),
     ),
     rule(

@@ -63,9 +63,9 @@ INSTALLATION = (
         r"nnal/atb/\S*: undefined symbol|libtbe_adapter\.so: undefined symbol",
         means="nnal's libraries of the other C++ ABI were loaded (cxx_abi_0 and cxx_abi_1), or nnal and the toolkit "
         "differ",
-        fix="`source /usr/local/Ascend/nnal/atb/set_env.sh --cxx_abi=1` for torch 2.7 and newer (0 before), and "
-        "install "
-        "nnal of the toolkit's version",
+        fix="`source /usr/local/Ascend/nnal/atb/set_env.sh --cxx_abi=1` if `torch.compiled_with_cxx11_abi()` is "
+        "True, else "
+        "with 0, and install nnal of the toolkit's version",
         seen=("Ascend/pytorch#99",),
     ),
     rule(

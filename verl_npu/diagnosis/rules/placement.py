@@ -42,7 +42,7 @@ PLACEMENT = (
         "no-npu-visible",
         Precision.EXACT,
         r"torch_npu detected, but NPU device is not available or visible"
-        r"|number of visible devices \(0\)|No NPU(?:s)? (?:is|are) available",
+        r"|number of visible devices \(0\)",
         means="the process sees no NPU",
         fix="check `npu-smi info` in the same container, ASCEND_RT_VISIBLE_DEVICES, and that /dev/davinci* and the "
         "driver are mounted; actors of Ray that ask for no NPU see none, which is right",

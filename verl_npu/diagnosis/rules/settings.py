@@ -27,8 +27,8 @@ SETTINGS = (
     rule(
         "rollout-mode",
         Precision.EXACT,
-        r"Unknown rollout mode '(?P<mode>\w+)'\. Only 'async' mode is supported|Rollout mode 'sync' has been removed",
-        means="this verl has no rollout in mode {mode}: v0.7.0 removed the synchronous one",
+        r"Rollout mode '(?P<mode>\w+)' has been removed",
+        means="this verl has no rollout in mode {mode}: the synchronous one is gone from ccd7d934 and v0.7.0 on",
         fix="leave actor_rollout_ref.rollout.mode out, or set it to async",
         seen=("verl v0.7.0: verl/workers/config/rollout.py",),
     ),
