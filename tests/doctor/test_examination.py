@@ -36,6 +36,13 @@ def test_only_the_named_subjects_are_looked_at(make: Make) -> None:
     assert set(by_name(make("v0.7.1"), "torch", "npus")) == {"torch", "npus", "npu-memory"}
 
 
+def test_a_part_of_a_subject_can_be_named(make: Make) -> None:
+    box = make("v0.7.1")
+    assert set(by_name(box, "npu-memory")) == {"npu-memory"}
+    box.environ.update(TASK_QUEUE_ENABLE="9", VLLM_USE_V1="0")
+    assert set(by_name(box, "TASK_QUEUE_ENABLE")) == {"TASK_QUEUE_ENABLE"}
+
+
 def test_a_subject_that_is_not_known_is_refused(make: Make) -> None:
     with pytest.raises(CommandLineError, match="found cuda"):
         examine(make("v0.7.1").site(), only=["cuda"])
