@@ -22,6 +22,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     link(folder, "hccl.so", "libhccl.so")
     link(folder, "ascendcl.so", "libascendcl.so", "libascend_hal.so")
     link(folder, "torch_npu.so", "libtorch_npu.so", "libhccl.so", "libascendcl.so")
+    link(folder, "libinner.so", "libinner.so")
+    link(folder, "hccl-inner.so", "libhccl.so", "libinner.so")
     link(folder, "vllm_ascend.so", "vllm_ascend_C.so", "libatb.so")
     for number in (13, 15):
         (folder / "versions.map").write_text(f"CXXABI_1.3.{number} {{ global: symbol; }};\n")

@@ -147,7 +147,7 @@ CASES = (
         _install("transformers", "4.54.1"),
         {"transformers": ERROR},
         "4.54.1",
-        "pip install",
+        "pip install transformers==4.57.6",
     ),
     Case(
         "transformers below what verl asks at its import",
@@ -338,7 +338,7 @@ CASES = (
         _install("vllm", "0.11.0+empty"),
         {"engine-pair": WARNING, "vllm": WARNING},
         "vllm 0.11.0+empty beside vllm-ascend 0.13",
-        "pip install vllm==0.13",
+        "checkout v0.13.0 && VLLM_TARGET_DEVICE=empty pip install -e vllm",
     ),
     Case(
         "vllm-ascend without vllm",
@@ -346,7 +346,7 @@ CASES = (
         _uninstall("vllm"),
         {"engine-pair": ERROR},
         "without vllm",
-        "pip install vllm==0.9.1",
+        "checkout v0.9.1 && VLLM_TARGET_DEVICE=empty pip install -e vllm",
     ),
     Case(
         "vllm without vllm-ascend",
@@ -354,7 +354,7 @@ CASES = (
         _uninstall("vllm-ascend"),
         {"engine-pair": WARNING},
         "without vllm-ascend",
-        "pip install vllm-ascend==0.9.1",
+        "checkout v0.9.1 && pip install -e vllm-ascend",
     ),
     Case(
         "no rollout engine",
@@ -362,7 +362,7 @@ CASES = (
         _uninstall("vllm", "vllm-ascend"),
         {"engine-pair": WARNING},
         "no rollout engine",
-        "--only vllm,vllm-ascend",
+        "VLLM_TARGET_DEVICE=empty pip install -e vllm && git clone",
     ),
     # Other packages.
     Case(

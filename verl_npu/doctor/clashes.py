@@ -22,6 +22,8 @@ class Clash:
     pins: tuple[str, ...]
     """The pins that fail; empty means all."""
     needed: str
+    install: str
+    """A version that works."""
     why: str
     """With the text of the error."""
     source: str
@@ -36,6 +38,7 @@ class Judgement:
 
     why: str
     needed: str
+    install: str
     healed: bool
 
 
@@ -45,6 +48,7 @@ CLASHES = (
         SpecifierSet("<4.52.4"),
         ("796871d7", "v0.6.1"),
         "4.52.4 or later",
+        "4.52.4",
         "`import verl` ends with a ValueError on NPUs",
         "verl/__init__.py of these pins",
     ),
@@ -53,6 +57,7 @@ CLASHES = (
         SpecifierSet(">=4.54,<4.55"),
         (),
         "4.53.3 or before, or 4.55.4 or later",
+        "4.57.6",
         "transformers 4.54 has no code for NPUs, and flash_attention_2, which verl asks for, ends with an ImportError",
         "https://github.com/huggingface/transformers/pull/40151",
     ),
@@ -60,6 +65,7 @@ CLASHES = (
         Component.TRANSFORMERS,
         SpecifierSet(">=4.55.2,<5"),
         ("796871d7",),
+        "4.52.4",
         "4.52.4",
         "verl's workers end with `cannot import name 'index_first_axis' from "
         "'transformers.integrations.npu_flash_attention'`",
@@ -71,6 +77,7 @@ CLASHES = (
         SpecifierSet(">=4.55,<4.55.3"),
         (),
         "4.53.3 or before, or 4.55.4 or later",
+        "4.57.6",
         "transformers 4.55.0 to 4.55.2 look for flash_attn on NPUs and end with `No module named 'flash_attn'`",
         "https://github.com/huggingface/transformers/pull/40151",
         healed="verl-npu's feature attention leads it to the NPU's own flash attention",
@@ -90,5 +97,5 @@ def clash_with(site: Site, component: Component, package: Package) -> Judgement 
             continue
         healed = bool(clash.healed) and site.attention_in_force()
         why = f"{clash.why}; {clash.healed}" if healed else f"{clash.why} ({clash.source})"
-        return Judgement(why, clash.needed, healed)
+        return Judgement(why, clash.needed, clash.install, healed)
     return None

@@ -23,6 +23,8 @@ class Subject:
     judge: Callable[[Site], Iterator[Finding]]
     level: Level = Level.STATIC
     """The level from which on it is looked at."""
+    parts: tuple[str, ...] = ()
+    """The names of its findings that are not its own."""
 
 
 SUBJECTS = (
@@ -30,12 +32,12 @@ SUBJECTS = (
     Subject("verl", python.judge_verl),
     Subject("patches", python.judge_patches),
     Subject("ways-in", python.judge_ways_in),
-    Subject("npus", hardware.judge_npus),
+    Subject("npus", hardware.judge_npus, parts=("npu-memory",)),
     Subject("driver", hardware.judge_driver),
     Subject("cann", cann.judge_cann),
     Subject("nnal", cann.judge_nnal),
     Subject("torch-pair", pairs.judge_torch),
-    Subject("libraries", loadable.judge_loadable),
+    Subject("libraries", loadable.judge_loadable, parts=("torch_npu-libraries", "vllm-ascend-libraries")),
     Subject("engine-pair", pairs.judge_engine),
     Subject("megatron-pair", pairs.judge_megatron),
     *(
@@ -43,7 +45,7 @@ SUBJECTS = (
         for component in versions.COMPARED
     ),
     Subject("triton", pairs.judge_triton),
-    Subject("variables", variables.judge_variables),
+    Subject("variables", variables.judge_variables, parts=tuple(rule.name for rule in variables.RULES)),
     Subject("hccl-ports", ports.judge_ports),
     Subject("shared-memory", limits.judge_shared_memory),
     Subject("open-files", limits.judge_open_files),
@@ -61,7 +63,7 @@ def examine(site: Site, level: Level = Level.STATIC, only: Sequence[str] = ()) -
         CommandLineError: `only` names what is no subject, or one of a higher level.
     """
     reached = _LEVELS[: _LEVELS.index(level) + 1]
-    known = {subject.name: subject for subject in SUBJECTS}
+    known = {name: subject for subject in SUBJECTS for name in (subject.name, *subject.parts)}
     for name in only:
         subject = known.get(name)
         if subject is None:
@@ -78,5 +80,10 @@ def examine(site: Site, level: Level = Level.STATIC, only: Sequence[str] = ()) -
                 found=f"--level {level.value}",
                 fix=f"add --level {subject.level.value}",
             )
-    asked = [subject for subject in SUBJECTS if subject.level in reached and (not only or subject.name in only)]
-    return [finding for subject in asked for finding in subject.judge(site)]
+    asked = [known[name] for name in only] if only else [subject for subject in SUBJECTS if subject.level in reached]
+    return [
+        finding
+        for subject in dict.fromkeys(asked)
+        for finding in subject.judge(site)
+        if not only or subject.name in only or finding.name in only
+    ]

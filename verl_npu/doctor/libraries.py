@@ -13,7 +13,8 @@ from .site import Site
 
 __all__ = ["Lack", "Origin", "lacks", "origin"]
 
-_DRIVER = ("libascend_hal.so", "libdrvdsmi_host.so", "libdcmi.so", "libc_sec.so")
+_HAL = "libascend_hal.so"
+_DRIVER = (_HAL, "libdrvdsmi_host.so", "libdcmi.so")
 _RUNTIME = re.compile(r"lib(stdc\+\+|gcc_s|c|m|dl|rt|pthread|util|gomp|z)\.so|ld-linux|lib(torch|c10|shm|python)")
 _SYMBOLS = ("libstdc++.so.6", "libc.so.6")
 
@@ -33,7 +34,8 @@ def origin(library: str) -> str:
         return Origin.DRIVER
     if library.startswith(("libatb", "libasdsip", "libasdops", "liblcal", "libmki")):
         return Origin.NNAL
-    return Origin.SYSTEM if _RUNTIME.match(library) else Origin.CANN
+    # CANN's own carry no number.
+    return Origin.SYSTEM if _RUNTIME.match(library) or not library.endswith(".so") else Origin.CANN
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +53,31 @@ class Lack:
 
 
 def lacks(site: Site, files: Sequence[Path], preloaded: Sequence[Path]) -> Iterator[Lack]:
-    """Yield what these files, and the libraries of Ascend's that they need, lack.
+    """Yield what these files lack, and the driver's library if only libraries of CANN's need it.
 
-    `preloaded` are folders whose libraries are loaded before, such as torch's own.
+    `preloaded` are folders whose libraries are loaded before, such as torch's own. What else CANN's libraries need of
+    each other is not reported: they find it in ways that files alone do not show.
     """
-    waiting, seen = list(files), set[str]()
+    waiting: list[tuple[Path, tuple[str, ...]]] = [(file, ()) for file in files]
+    seen = set[str]()
     while waiting:
+        path, inherited = waiting.pop(0)
         try:
-            library = read(waiting.pop())
+            library = read(path)
         except (NotElf, OSError):
             continue
         yield from _symbols(site, library, seen)
+        # A library is also looked for where those that led to it are.
+        search = (*library.search, *inherited)
         for name in library.needed:
-            if name in seen:
+            if name in seen or origin(name) == Origin.SYSTEM:
                 continue
             seen.add(name)
-            found = _find(site, name, library.search, preloaded)
+            found = _find(site, name, search, preloaded)
             if found:
-                # Of the system's own libraries nothing is asked: they came together.
-                waiting += found[:1] if origin(name) != Origin.SYSTEM else []
-            elif origin(name) != Origin.SYSTEM:
-                yield Lack(name, library.path.name)
+                waiting.append((found[0], search))
+            elif path in files or name == _HAL:
+                yield Lack(name, path.name)
 
 
 def _symbols(site: Site, library: SharedLibrary, seen: set[str]) -> Iterator[Lack]:

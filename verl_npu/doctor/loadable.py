@@ -51,7 +51,11 @@ def _judge(site: Site, name: str, component: Component, files: list[Path]) -> Fi
         first = absent[0]
         others = f", and {len(absent) - 1} more" if len(absent) > 1 else ""
         whose, fix = explain(site, first.library)
-        return error(
+        # CANN's may have been loaded by torch_npu before, if CANN is set up.
+        cann = toolkit(site)
+        perhaps = component is Component.VLLM_ASCEND and whose == Origin.CANN and cann is not None and cann.libraries
+        judge = warning if perhaps else error
+        return judge(
             name,
             f"{first.library} is not found{others}; {first.wanted_by} needs it",
             needed=f"{first.library}, of {whose}",

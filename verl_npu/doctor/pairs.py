@@ -12,6 +12,7 @@ from .finding import Finding, error, ok, skipped, warning
 from .need import Need
 from .package import Package
 from .site import Site
+from .versions import from_git, install_command
 
 __all__ = ["judge_engine", "judge_megatron", "judge_torch", "judge_triton"]
 
@@ -65,7 +66,7 @@ def judge_engine(site: Site) -> Iterator[Finding]:
             f"vllm-ascend {ascend} without vllm",
             needed=f"vllm {wanted or 'of the same number'}",
             why="vllm-ascend imports vllm: `No module named 'vllm'`",
-            fix=f"VLLM_TARGET_DEVICE=empty pip install {f'vllm=={wanted}' if wanted else 'vllm'}",
+            fix=_exchange(site, _C.VLLM, wanted),
         )
     elif ascend is None and vllm is not None:
         wanted = str(Need.of(site, _C.VLLM_ASCEND)) or f"vllm-ascend for vllm {vllm.version}"
@@ -74,10 +75,10 @@ def judge_engine(site: Site) -> Iterator[Finding]:
             f"vllm {vllm} without vllm-ascend",
             needed=wanted,
             why="vLLM itself knows no NPU: a rollout with it ends with `Failed to infer device type`",
-            fix=f"pip install vllm-ascend=={Need.of(site, _C.VLLM_ASCEND).exact or _release(vllm.parsed)}",
+            fix=_exchange(site, _C.VLLM_ASCEND, _release(vllm.parsed)),
         )
     elif vllm is not None and ascend is not None:
-        yield _judge_engine(name, vllm, ascend)
+        yield _judge_engine(site, name, vllm, ascend)
 
 
 def _without_vllm(site: Site, name: str) -> Iterator[Finding]:
@@ -91,11 +92,11 @@ def _without_vllm(site: Site, name: str) -> Iterator[Finding]:
             "no rollout engine",
             needed=f"vllm {Need.of(site, _C.VLLM)} and vllm-ascend {Need.of(site, _C.VLLM_ASCEND)}",
             why="reinforcement learning generates answers with one; only SFT does without",
-            fix=f"verl-npu doctor --only vllm,vllm-ascend --pin {site.pin.name}  # then install both",
+            fix=" && ".join(install_command(Need.of(site, part)) for part in (_C.VLLM, _C.VLLM_ASCEND)),
         )
 
 
-def _judge_engine(name: str, vllm: Package, ascend: Package) -> Finding:
+def _judge_engine(site: Site, name: str, vllm: Package, ascend: Package) -> Finding:
     found = f"vllm {vllm} beside vllm-ascend {ascend}"
     if vllm.parsed is None or ascend.parsed is None or vllm.parsed.release[:2] == ascend.parsed.release[:2]:
         return ok(name, found)
@@ -104,8 +105,21 @@ def _judge_engine(name: str, vllm: Package, ascend: Package) -> Finding:
         found,
         needed="both of the same number",
         why="vllm-ascend changes vLLM's own classes; where they differ, its start ends with an ImportError or worse",
-        fix=f"VLLM_TARGET_DEVICE=empty pip install vllm=={_release(ascend.parsed)}",
+        fix=_exchange(site, *_wrong_one(site, vllm.parsed, ascend.parsed)),
     )
+
+
+def _wrong_one(site: Site, vllm: Version, ascend: Version) -> tuple[Component, str]:
+    """Return which of the two to exchange, and the number that it needs: the one that is not the pin's."""
+    if site.pin is not None and Need.of(site, _C.VLLM).met_by(vllm):
+        return _C.VLLM_ASCEND, _release(vllm)
+    return _C.VLLM, _release(ascend)
+
+
+def _exchange(site: Site, part: Component, release: str) -> str:
+    """From source, as all documents do: vLLM's wheel would bring a PyTorch for CUDA."""
+    need = Need.of(site, part)
+    return install_command(need) if need.supported else from_git(part, f"v{release}" if release else "main")
 
 
 def judge_megatron(site: Site) -> Iterator[Finding]:

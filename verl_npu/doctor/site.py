@@ -111,7 +111,7 @@ class Site:
         return (
             named
             or self.smi.exists
-            or self.package(Component.TORCH_NPU) is not None
+            or any(map(self.package, (Component.TORCH_NPU, Component.VLLM_ASCEND)))
             or any(self.at(sign).exists() for sign in signs)
         )
 

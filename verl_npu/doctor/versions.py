@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..ascend.matrix import Claim, Component
-from .clashes import clash_with
+from .clashes import Judgement, clash_with
 from .finding import Finding, Verdict, error, ok, skipped, warning
 from .need import Need
 from .package import Package
 from .site import Site
 
-__all__ = ["COMPARED", "judge_versions"]
+__all__ = ["COMPARED", "from_git", "install_command", "judge_versions"]
 
 _C = Component
 
@@ -97,8 +97,7 @@ def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
     elif unsupported:
         yield _unsupported(site, need, package)
     elif (clash := clash_with(site, component, package)) is not None:
-        judge = warning if clash.healed else error
-        yield judge(component.value, str(package), needed=str(need) or clash.needed, why=clash.why, fix=_install(need))
+        yield _clashing(need, package, clash)
     elif package.parsed is None or need.met_by(package.parsed):
         yield _commit(need, package)
     elif site.virtual:
@@ -109,8 +108,17 @@ def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
             str(package),
             needed=str(need),
             why=_WHY.get(component, f"verl {need.pin} was written for and tested with these"),
-            fix=_install(need),
+            fix=install_command(need),
         )
+
+
+def _clashing(need: Need, package: Package, clash: Judgement) -> Finding:
+    # The documents of some pins leave room for versions that fail.
+    told = bool(need.supported) and package.parsed is not None and not need.met_by(package.parsed)
+    name = need.component.value
+    fix = install_command(need) if told else f"pip install {name}=={clash.install}"
+    judge = warning if clash.healed else error
+    return judge(name, str(package), needed=str(need) if told else clash.needed, why=clash.why, fix=fix)
 
 
 def _absent(site: Site, need: Need, unsupported: bool) -> Finding:
@@ -126,7 +134,7 @@ def _absent(site: Site, need: Need, unsupported: bool) -> Finding:
         return skipped(component.value, "not installed, and nothing of Ascend's is here")
     judge = error if rule.verdict is Verdict.ERROR else warning
     needed = str(need) or "any version"
-    return judge(component.value, "not installed", needed=needed, why=rule.why, fix=_install(need))
+    return judge(component.value, "not installed", needed=needed, why=rule.why, fix=install_command(need))
 
 
 def _unsupported(site: Site, need: Need, package: Package) -> Finding:
@@ -156,7 +164,7 @@ def _commit(need: Need, package: Package) -> Finding:
         str(package),
         needed=f"{' or '.join(claim.revision for claim in named)} ({need.pin})",
         why="all its releases for this Megatron have the same version number, and only the commit tells them apart",
-        fix=_install(need),
+        fix=install_command(need),
     )
 
 
@@ -164,16 +172,17 @@ def _is_commit(claim: Claim) -> bool:
     return len(claim.revision) >= 7 and set(claim.revision) <= set("0123456789abcdef")
 
 
-def _install(need: Need) -> str:
+def install_command(need: Need) -> str:
     """Return the command that installs what the first document names."""
     component = need.component
     first = need.supported[0] if need.supported else None
     if first is not None and first.revision and component in _GIT:
-        return _from_git(component, first.revision)
+        return from_git(component, first.revision)
     return f"pip install {shlex.quote(component.value + (first.needs if first else ''))}"
 
 
-def _from_git(component: Component, revision: str) -> str:
+def from_git(component: Component, revision: str) -> str:
+    """Return the command that builds a part from its source, as upstream's documents do."""
     url = _GIT[component]
     folder = url.rpartition("/")[2].removesuffix(".git")
     target = "VLLM_TARGET_DEVICE=empty " if component is _C.VLLM else ""
