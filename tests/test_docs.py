@@ -6,13 +6,15 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
-from maintain import environment_page
+from maintain import environment_page, matrix_page
 
 from verl_npu import environment
+from verl_npu.ascend.matrix import PINS as PINS_OF_THE_MATRIX
 from verl_npu.cli import main as command
 from verl_npu.features import load
 from verl_npu.variable import CONTRIBUTOR, USER
@@ -273,6 +275,26 @@ def test_the_script_says_which_page_is_old_and_changes_nothing() -> None:
     script = PROJECT / "scripts" / "maintain" / "environment_page.py"
     answer = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stderr) == (0, "")
+
+
+# The tables of versions.
+
+
+@pytest.mark.parametrize("language", matrix_page.PAGES)
+def test_the_tables_of_versions_are_up_to_date(language: str) -> None:
+    text = matrix_page.PAGES[language].read_text()
+    assert matrix_page.render(text, language) == text
+
+
+def test_each_note_of_the_tables_of_versions_is_in_chinese_too() -> None:
+    cells = [cell for pin in PINS_OF_THE_MATRIX.values() for cell in pin.cells.values()]
+    assert set(matrix_page.CHINESE) == {claim.note for cell in cells for claim in cell.claims if claim.note}
+
+
+def test_a_version_that_is_new_reaches_the_table() -> None:
+    page = matrix_page.PAGES["en"].read_text()
+    pin = replace(PINS_OF_THE_MATRIX["v0.7.1"], name="v0.7.2")
+    assert "| part | `v0.7.2` |" in matrix_page.render(page, "en", {"v0.7.2": pin})
 
 
 # What stands in two files.

@@ -60,6 +60,16 @@ def test_features_do_not_know_who_activates_them(imports) -> None:
     ]
 
 
+def test_the_doctor_knows_neither_features_nor_the_registry(imports) -> None:
+    assert not [
+        (module, other)
+        for module, others in imports.items()
+        if below(module, "verl_npu.doctor")
+        for other in others
+        if below(other, FEATURES) or below(other, REGISTRY) or below(other, "verl_npu.cli")
+    ]
+
+
 def test_only_activation_brings_up_the_virtual_ascend(imports) -> None:
     users = {
         module

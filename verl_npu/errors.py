@@ -23,6 +23,7 @@ __all__ = [
     "GroupError",
     "HiddenDeviceError",
     "LockError",
+    "LogError",
     "MetadataError",
     "MicroBatchError",
     "MindSpeedImportError",
@@ -100,6 +101,10 @@ class LockError(VerlNpuError):
 
 class SourceError(VerlNpuError):
     """A source tree, a wheel, a module or a manifest cannot be read."""
+
+
+class LogError(VerlNpuError):
+    """The log of a job cannot be read."""
 
 
 # What the user sets.

@@ -6,7 +6,6 @@ python scripts/maintain/environment_page.py --check    status 1 if a table is no
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from verl_npu.variable import CONTRIBUTOR, USER, Variable
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from maintain.section import replaced
+from maintain.section import replaced, rewrite
 
 __all__ = ["BEGIN", "CHINESE", "END", "PAGES", "render"]
 
@@ -78,25 +77,5 @@ def _table(variables: list[Variable], language: str) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def main() -> int:
-    """Rewrite the pages, or check them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; status 1 if a table is not up to date")
-    asked = parser.parse_args()
-    old = 0
-    for language, page in PAGES.items():
-        text = page.read_text()
-        made = render(text, language)
-        if made == text:
-            continue
-        old += 1
-        if asked.check:
-            print(f"{page}: not up to date; run python scripts/maintain/environment_page.py", file=sys.stderr)
-        else:
-            page.write_text(made)
-            print(f"{page}: rewritten")
-    return int(asked.check and old > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(rewrite({page: render(page.read_text(), language) for language, page in PAGES.items()}, __doc__ or ""))

@@ -1,8 +1,13 @@
-"""A part of a page that a program makes: all between two markers."""
+"""Pages, or parts of them between two markers, that a program makes."""
 
 from __future__ import annotations
 
-__all__ = ["replaced"]
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["replaced", "rewrite"]
 
 
 def replaced(text: str, begin: str, end: str, content: str) -> str:
@@ -12,3 +17,18 @@ def replaced(text: str, begin: str, end: str, content: str) -> str:
     if not found or not closed:
         raise ValueError(f"expected {begin} and {end} in the page")
     return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def rewrite(made: Mapping[Path, str], description: str) -> int:
+    """Write pages whose text is made anew, or with `--check` say which are old; return the exit status."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; status 1 if a page is not up to date")
+    asked = parser.parse_args()
+    old = [page for page, text in made.items() if not page.is_file() or page.read_text() != text]
+    for page in old:
+        if asked.check:
+            print(f"{page}: not up to date; run python {sys.argv[0]}", file=sys.stderr)
+        else:
+            page.write_text(made[page])
+            print(f"{page}: rewritten")
+    return int(asked.check and bool(old))

@@ -15,9 +15,11 @@ from . import terminal
 from .check import check
 from .compare import compare_logs
 from .completion import HOW
+from .doctor import doctor
 from .drift import drift
+from .env import env
 from .explain import explain
-from .help import env, example
+from .help import example
 from .lock import lock
 from .mindspeed import mindspeed
 from .rehearse import rehearse
@@ -75,5 +77,5 @@ def main() -> None:
     """
 
 
-for command in (check, compare_logs, drift, env, explain, lock, mindspeed, rehearse, status, watch):
+for command in (check, compare_logs, doctor, drift, env, explain, lock, mindspeed, rehearse, status, watch):
     main.add_command(command)

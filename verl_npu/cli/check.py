@@ -32,7 +32,7 @@ from .help import example
 from .script import check_script
 from .states import BAD, QUIET, colour
 
-__all__ = ["check"]
+__all__ = ["check", "judged_patches"]
 
 _MEANING = {
     State.VERIFIED: "fits, and is applied when verl is imported",
@@ -112,12 +112,20 @@ def check(
 
 
 def _judged(features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]) -> _Result:
+    revisions, verdicts, natives = judged_patches(features, tree, locks)
+    return _Result(features, revisions, verdicts, natives, software.problem(), rollout_lacks())
+
+
+def judged_patches(
+    features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
+) -> tuple[Mapping[str, Revision], Mapping[str, Verdict], Sequence[Native]]:
+    """Return the revision of each upstream, the verdict on each patch, and what upstream means to patch by itself."""
     revisions, verdicts = judge(features, UPSTREAMS, tree, locks)
     ours = {str(patch.target) for feature in features for patch in feature if verdicts[patch.id].state in _OURS}
     whole = upstreams.with_installed(tree, [module.name.partition(".")[0] for module in PATCH_MODULES])
     whole = upstreams.with_installed(whole, patched_packages(PATCH_MODULES, whole))
     natives = judge_natives(PATCH_MODULES, whole, ours)
-    return _Result(features, revisions, confirmed(verdicts, natives), natives, software.problem(), rollout_lacks())
+    return revisions, confirmed(verdicts, natives), natives
 
 
 def _content(result: _Result) -> dict[str, object]:

@@ -1,0 +1,61 @@
+"""Writes the table of rules of docs/diagnosis.md and its Chinese twin from verl_npu/diagnosis/rules.
+
+python scripts/maintain/rules_page.py            rewrite the tables
+python scripts/maintain/rules_page.py --check    status 1 if a table is not up to date
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from verl_npu.diagnosis.rule import Precision, Rule
+from verl_npu.diagnosis.rules import RULES
+
+# The scripts are no package that is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from maintain.section import replaced, rewrite
+
+__all__ = ["BEGIN", "END", "PAGES", "render"]
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = {"en": DOCS / "diagnosis.md", "zh": DOCS / "diagnosis.zh-CN.md"}
+BEGIN, END = "<!-- rules: made by scripts/maintain/rules_page.py -->", "<!-- end of rules -->"
+_HEADINGS = {"en": ("rule", "it is", "seen in"), "zh": ("规则", "性质", "出处")}
+_WORDS = {
+    "en": {
+        Precision.OWN: "verl-npu's own error",
+        Precision.EXACT: "a cause",
+        Precision.SYMPTOM: "a consequence",
+        Precision.CODE: "a code with many causes",
+        Precision.HINT: "a note, no error",
+    },
+    "zh": {
+        Precision.OWN: "verl-npu 自己的错误",
+        Precision.EXACT: "原因",
+        Precision.SYMPTOM: "后果",
+        Precision.CODE: "有多种原因的错误码",
+        Precision.HINT: "提示，不是错误",
+    },
+}
+_ISSUE = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
+
+
+def table(rules: Sequence[Rule], language: str) -> str:
+    """Return the rules as a table in Markdown."""
+    rows = [_HEADINGS[language], ("---",) * 3]
+    for rule in rules:
+        seen = ", ".join(_ISSUE.sub(r"[\1#\2](https://github.com/\1/issues/\2)", one) for one in rule.seen)
+        rows.append((f"`{rule.name}`", _WORDS[language][rule.precision], seen))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def render(text: str, language: str, rules: Sequence[Rule] = RULES) -> str:
+    """Return the text of a page with its table made anew. Raises ValueError if a marker is missing."""
+    return replaced(text, BEGIN, END, table(rules, language))
+
+
+if __name__ == "__main__":
+    sys.exit(rewrite({page: render(page.read_text(), language) for language, page in PAGES.items()}, __doc__ or ""))

@@ -1,0 +1,98 @@
+"""Writes the pages that are made from the code alone, in both languages: commands and patches; and llms.txt.
+
+python scripts/maintain/site_pages.py            rewrite the pages
+python scripts/maintain/site_pages.py --check    status 1 if a page is not up to date
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import click
+
+from verl_npu.cli import main as command
+from verl_npu.features import load
+
+# The scripts are no package that is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from maintain.section import rewrite
+
+__all__ = ["DOCS", "commands", "llms", "pages", "patches"]
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+REPOSITORY = "https://github.com/verl-npu/verl-npu/blob/main"
+_MADE = "<!-- made by scripts/maintain/site_pages.py -->"
+
+
+def commands(language: str) -> str:
+    """The help of each command, as it is printed at 100 columns."""
+    head = {
+        "en": "# Commands\n\nWhat each command prints for `--help`. [中文](commands.zh-CN.md)\n",
+        "zh": "# 命令\n\n每个命令的 `--help` 输出。[English](commands.md)\n",
+    }[language]
+    parts = [head, _MADE]
+    if not isinstance(command, click.Group):
+        raise TypeError("expected the command verl-npu to be a group")
+    for name, one in sorted(command.commands.items()):
+        context = click.Context(one, info_name=f"verl-npu {name}", max_content_width=100, terminal_width=100)
+        parts.append(f"\n## verl-npu {name}\n\n```text\n{one.get_help(context).rstrip()}\n```")
+    return "\n".join(parts) + "\n"
+
+
+def patches(language: str) -> str:
+    """Each patch: what it changes, and what asked for it."""
+    head = {
+        "en": "# Patches\n\nWhat each patch changes; `verl-npu explain PATCH` says why it exists, how it works, "
+        "and what will make it unnecessary. [中文](patches.zh-CN.md)\n",
+        "zh": "# 补丁\n\n每个补丁改变什么；`verl-npu explain PATCH` 说明它为什么存在、怎样工作、什么会使它不再需要。"
+        "[English](patches.md)\n",
+    }[language]
+    words = {"en": ("patch", "changes", "why"), "zh": ("补丁", "改变", "缘由")}[language]
+    parts = [head, _MADE]
+    for feature in load():
+        rows = [words, ("---",) * 3]
+        for patch in feature:
+            link = f"[link]({patch.link})" if patch.link else "-"
+            rows.append((f"`{patch.id}`", f"`{patch.target}`", link))
+        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        parts.append(f"\n## {feature.name}\n\n{table}")
+    return "\n".join(parts) + "\n"
+
+
+def llms() -> str:
+    """The index of the documents for programs that read them, after llmstxt.org."""
+    rows = re.findall(r"(?m)^\| (.+?) \| \[([^\]]+)\]\(([^)]+)\) \|$", (DOCS / "README.md").read_text())
+    lines = [
+        "# verl-npu",
+        "",
+        "> pip install verl-npu, and unmodified upstream verl (reinforcement learning for large language models)",
+        "> trains on Huawei Ascend NPUs; with VERL_NPU_VIRTUAL=2 on virtual NPUs, on a machine without any.",
+        "",
+        "## Documents",
+        "",
+    ]
+    seen: set[str] = set()
+    for question, name, link in rows:
+        path = link.partition("#")[0]
+        if path in seen:
+            continue
+        seen.add(path)
+        address = f"{REPOSITORY}/{path.removeprefix('../')}" if path.startswith("../") else f"{REPOSITORY}/docs/{path}"
+        lines.append(f"- [{name}]({address}): {question}")
+    return "\n".join(lines) + "\n"
+
+
+def pages() -> dict[Path, str]:
+    """All pages with their texts."""
+    made = {"commands": commands, "patches": patches}
+    suffixes = {"en": "", "zh": ".zh-CN"}
+    found = {DOCS / "llms.txt": llms()}
+    for language, suffix in suffixes.items():
+        found |= {DOCS / f"{name}{suffix}.md": make(language) for name, make in made.items()}
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(rewrite(pages(), __doc__ or ""))

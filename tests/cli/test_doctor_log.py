@@ -1,0 +1,102 @@
+"""`verl-npu doctor --log`: what is printed, the JSON, the exit statuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ..diagnosis.quoted import raised, worker
+from .conftest import Run
+
+OOM = "RuntimeError: NPU out of memory. Tried to allocate 5.03 GiB (NPU 3; 60.96 GiB total capacity)"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "train.log"
+    path.write_text("Training Progress:   0%|\n" + worker(raised(OOM)) + "\n")
+    return path
+
+
+def test_the_cause_the_fix_and_the_process_are_printed(run: Run, log: Path) -> None:
+    status, printed = run("doctor", "--log", str(log), columns=200)
+    assert status == 1
+    assert "cause: the cause is known" in printed
+    assert "It began in WorkerDict (pid 4711, host 10.0.0.2)" in printed
+    assert f"{log}, line 2" in printed
+    said = " ".join(printed.split())
+    assert "an NPU has too little memory left for what was asked for (NPU 3, 5.03 GiB of 60.96 GiB)" in said
+    assert "To do: lower" in printed
+    assert OOM in printed
+
+
+def test_the_result_is_json_if_asked_for(run: Run, log: Path) -> None:
+    status, printed = run("doctor", "--log", str(log), "--json")
+    content = json.loads(printed)
+    assert status == 1
+    assert (content["verdict"], content["root"]["rule"]) == ("cause", "npu-memory")
+    assert content["root"]["process"] == {
+        "name": "WorkerDict",
+        "pid": "4711",
+        "host": "10.0.0.2",
+        "rank": "",
+        "npu": "",
+    }
+    assert content["root"]["seen"]
+
+
+def test_a_log_without_an_error_has_status_0(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("step:1 - actor/entropy:0.3\nstep:2 - actor/entropy:0.3\n")
+    status, printed = run("doctor", "--log", str(path))
+    assert status == 0
+    assert "2 lines were read, and none says that the job failed; it has 2 steps." in printed
+
+
+def test_what_ends_no_job_is_a_note_beside_an_error_alone(run: Run, log: Path) -> None:
+    said = "verl-npu: 0.1.0: verl v0.6.1; device disabled, attention pending\n"
+    healthy = log.with_name("healthy.log")
+    healthy.write_text(said + "step:1 - a:1\nstep:2 - a:1\n")
+    assert "disabled" not in run("doctor", "--log", str(healthy))[1]
+    log.write_text(said + log.read_text())
+    assert "note: a feature of verl-npu was switched off" in run("doctor", "--log", str(log))[1]
+
+
+def test_an_unknown_error_is_shown_with_its_traceback(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(raised("KeyError: 'ground_truth'", "/home/me/reward.py"))
+    status, printed = run("doctor", "--log", str(path))
+    assert status == 1
+    assert "unknown: no rule knows this error" in printed
+    assert 'File "/home/me/reward.py", line 12, in init_model' in printed
+    assert "KeyError: 'ground_truth'" in printed
+
+
+def test_a_folder_of_rays_logs_is_read_whole(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "worker-1a2b-01000000-4711.err").write_text(raised(OOM))
+    (tmp_path / "worker-1a2c-01000000-4712.err").write_text(
+        "EI0006: [PID: 4712] 2025-04-08-18:07:20.444.436 Getting socket times out.\n"
+    )
+    status, printed = run("doctor", "--log", str(tmp_path), "--json")
+    content = json.loads(printed)
+    assert status == 1
+    assert (content["root"]["rule"], content["root"]["process"]["pid"]) == ("npu-memory", "4711")
+    assert [each["rule"] for each in content["followed"]] == ["hccl-connect-timeout"]
+
+
+@pytest.mark.parametrize("name", ["missing.log", "folder"])
+def test_what_cannot_be_read_is_one_line_and_status_2(run: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    status, printed = run("doctor", "--log", str(tmp_path / name))
+    assert status == 2
+    assert printed.startswith(f"verl-npu: {tmp_path / name}: expected the log of a job")
+    assert len(printed.splitlines()) == 1
+
+
+def test_escape_sequences_of_a_log_do_not_reach_the_terminal(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(raised("KeyError: '\x1b]0;title\x07'"))
+    _, printed = run("doctor", "--log", str(path))
+    assert "\x1b]" not in printed

@@ -1,0 +1,47 @@
+"""What several nodes say, side by side."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from verl_npu.doctor.cluster import Difference, differences, examine_nodes, read
+from verl_npu.doctor.finding import ok, warning
+from verl_npu.errors import FleetError
+
+BAD = warning("VLLM_USE_V1", "'0'", needed="1", why="w", fix="f")
+
+
+def test_only_what_differs_is_said_with_the_nodes_of_each() -> None:
+    one = [ok("torch", "2.8.0"), ok("driver", "25.5.0")]
+    other = [ok("torch", "2.7.1"), ok("driver", "25.5.0")]
+    found = differences({"10.0.0.1": one, "10.0.0.2": other, "10.0.0.3": one})
+    assert found == [Difference("torch", {"2.8.0": ("10.0.0.1", "10.0.0.3"), "2.7.1": ("10.0.0.2",)})]
+
+
+def test_what_is_wrong_on_one_node_alone_is_a_difference() -> None:
+    (found,) = differences({"a": [], "b": [BAD]})
+    assert found.found == {"nothing wrong": ("a",), "'0'": ("b",)}
+
+
+def test_what_each_node_has_of_its_own_is_none() -> None:
+    assert differences({"a": [ok("shared-memory", "64 GiB")], "b": [ok("shared-memory", "32 GiB")]}) == []
+
+
+def test_findings_survive_the_way_from_a_node() -> None:
+    assert read(json.dumps([BAD.as_json()]), "a") == [BAD]
+
+
+@pytest.mark.parametrize("answer", ["", "No module named verl_npu", '[{"name": 1}]', '[{"verdict": "odd"}]'])
+def test_a_node_that_answers_otherwise_is_named(answer: str) -> None:
+    with pytest.raises(FleetError, match=r"install this verl-npu on 10\.0\.0\.2"):
+        read(answer, "10.0.0.2")
+
+
+def test_without_a_cluster_it_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
+    with pytest.raises(FleetError, match="ray start --head"):
+        examine_nodes([])

@@ -1,0 +1,152 @@
+"""The site: pages made from the code, links as the site needs them, and a build without a warning."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from maintain import rules_page, site_hooks, site_pages
+
+from verl_npu.cli import main as command
+
+from .pages import fences
+
+PROJECT = Path(__file__).resolve().parents[1]
+DOCS = PROJECT / "docs"
+PAGES = sorted([*PROJECT.glob("*.md"), *DOCS.glob("*.md")])
+GENERATED = site_pages.pages()
+
+
+def words(text: str) -> str:
+    """A text without its line breaks: each release of click breaks lines at other places."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("page", GENERATED, ids=lambda page: page.name)
+def test_pages_made_from_the_code_are_up_to_date(page: Path) -> None:
+    assert words(page.read_text()) == words(GENERATED[page]), "run python scripts/maintain/site_pages.py"
+
+
+@pytest.mark.parametrize("language", rules_page.PAGES)
+def test_the_table_of_rules_is_up_to_date(language: str) -> None:
+    text = rules_page.PAGES[language].read_text()
+    assert rules_page.render(text, language) == text, "run python scripts/maintain/rules_page.py"
+
+
+def test_every_command_and_every_patch_is_on_its_page() -> None:
+    from verl_npu.features import load
+
+    assert isinstance(command, click.Group)
+    assert all(f"## verl-npu {name}\n" in site_pages.commands("en") for name in command.commands)
+    assert all(f"| `{patch.id}` |" in site_pages.patches("en") for feature in load() for patch in feature)
+
+
+def test_the_index_for_programs_lists_every_page() -> None:
+    listed = set(re.findall(r"/docs/([\w.-]+\.md)\)", (DOCS / "llms.txt").read_text()))
+    assert listed == {page.name for page in DOCS.glob("*.md") if ".zh-CN" not in page.name} - {"README.md"}
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    named = re.findall(r"(?m)^ {6}- ([\w.-]+\.md)$", (PROJECT / "mkdocs.yml").read_text())
+    assert sorted(named) == sorted(page.name for page in DOCS.glob("*.md") if ".zh-CN" not in page.name)
+
+
+@pytest.mark.parametrize(
+    ("written", "on_the_site"),
+    [
+        ("One. [中文](design.zh-CN.md)", "One."),
+        ("一。[English](design.md)", "一。"),
+        ("[engines](engines.zh-CN.md#表)", "[engines](engines.md#表)"),
+        ("[x](design.md#words)", "[x](design.md#words)"),
+        (
+            "[C](../CONTRIBUTING.md#tests)",
+            "[C](https://github.com/verl-npu/verl-npu/blob/main/CONTRIBUTING.md#tests)",
+        ),
+        ("[r](../scripts/recipes/a.sh)", "[r](https://github.com/verl-npu/verl-npu/blob/main/scripts/recipes/a.sh)"),
+        ("[out](https://example.org/中文)", "[out](https://example.org/中文)"),
+    ],
+)
+def test_links_are_rewritten_for_the_site(written: str, on_the_site: str) -> None:
+    assert site_hooks.on_page_markdown(written) == on_the_site
+
+
+def shown(page: Path) -> list[str]:
+    """The calls of verl-npu in the fenced blocks of a page, and those in backticks."""
+    text = page.read_text()
+    typed = [line.strip() for fence in fences(text) for line in fence.text.splitlines()]
+    inline = re.findall(r"`(verl-npu [^`]+)`", text)
+    calls = [re.split(r"  #| \| ", line)[0] for line in [*typed, *inline] if re.match(r"verl-npu [a-z]", line)]
+    # What stands for something else, or is part of a line of output, is no call.
+    return [call for call in dict.fromkeys(calls) if not re.search(r"…|\.\.\.|: | \[| -- ", call)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(PROJECT).as_posix())
+def test_every_call_that_a_page_shows_is_understood(page: Path) -> None:
+    assert isinstance(command, click.Group)
+    wrong = []
+    for call in shown(page):
+        _, name, *rest = shlex.split(call)
+        one = command.commands.get(name)
+        try:
+            assert one is not None
+            # Parses the whole call, and runs nothing of it.
+            one.make_context(name, [word for word in rest if word != "-"])
+        except (click.MissingParameter, click.BadOptionUsage):
+            # In running text a command is also named without what it needs.
+            continue
+        except click.BadParameter as error:
+            # A word in capitals stands for a value of the reader's.
+            if not re.search(r"\b[A-Z]{3,}\b", call):
+                wrong.append((call, error.format_message()))
+        except click.exceptions.Exit:
+            continue
+        except click.UsageError as error:
+            wrong.append((call, error.format_message()))
+    assert not wrong
+
+
+def test_the_calls_of_the_pages_are_found() -> None:
+    calls = {call for page in PAGES for call in shown(page)}
+    assert calls > {
+        "verl-npu check",
+        "verl-npu doctor --log train.log",
+        "verl-npu env --pin v0.7.1 --npu a3 --arch arm",
+    }
+
+
+QUICK = ("check", "doctor", "env", "explain", "mindspeed", "status")
+"""Commands that only look, and are done in seconds."""
+CALLS = sorted({call for page in PAGES for call in shown(page) if call.split()[1] in QUICK})
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if "--level" not in call and "--cluster" not in call])
+def test_every_quick_call_of_the_pages_runs_to_its_end(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, *rest = shlex.split(call)
+    ended = CliRunner().invoke(command, rest)
+    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+    assert ended.exit_code in (0, 1, 2)
+    assert "Traceback" not in ended.output
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    pytest.importorskip("material", reason="needs the extra docs")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=PROJECT,
+    )
+    assert built.returncode == 0, built.stderr
+    for name in ("index.html", "zh-CN/index.html", "diagnosis/index.html", "zh-CN/diagnosis/index.html", "llms.txt"):
+        assert (tmp_path / name).is_file()

@@ -1,0 +1,1 @@
+"""From the log of a failed job to the cause, what to do, and the process where it began."""

@@ -1,0 +1,138 @@
+"""The NPUs of the machine, and their driver."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from ..ascend.matrix import Component, parse_version
+from .finding import Finding, error, ok, skipped, warning
+from .need import Need
+from .npu_smi import Npu
+from .site import Site
+
+__all__ = ["judge_driver", "judge_npus"]
+
+_FILES = {"driver": "/usr/local/Ascend/driver/version.info", "firmware": "/usr/local/Ascend/firmware/version.info"}
+_MOUNTS = (
+    "docker run --device /dev/davinci0 … --device /dev/davinci_manager --device /dev/devmm_svm --device /dev/hisi_hdc "
+    "-v /usr/local/Ascend/driver:/usr/local/Ascend/driver -v /usr/local/bin/npu-smi:/usr/local/bin/npu-smi …"
+)
+_MODELS = {"a2": "A2", "a3": "A3", "a5": "A5", "": "unknown model"}
+_OF_NO_USE = re.compile(r"(ascend)?(310|910a|910proa|910prob)", re.IGNORECASE)
+_HELD = 0.15
+"""An idle NPU holds 3 to 6 % of its memory for itself; more is somebody's, even if the process cannot be seen."""
+
+
+def judge_driver(site: Site) -> Iterator[Finding]:
+    """Which driver and firmware are there; a later driver than the documents name is right, too."""
+    if site.virtual:
+        yield skipped("driver", "not needed on virtual NPUs (SIMULATED)")
+        return
+    versions = {name: _read(site, path) for name, path in _FILES.items()}
+    found = site.smi.version or versions["driver"]
+    if not found:
+        yield skipped("driver", "its version cannot be seen here")
+        return
+    need = Need.of(site, Component.DRIVER)
+    version = parse_version(found)
+    firmware = f", firmware {versions['firmware']}" if versions["firmware"] else ""
+    if version is None or need.at_least_met_by(version):
+        yield ok("driver", f"{found}{firmware}")
+        return
+    yield warning(
+        "driver",
+        f"{found}{firmware}",
+        needed=f"{need}, or later",
+        why="a driver that is older than CANN lacks what CANN calls",
+        fix=f"install driver and firmware (HDK){need.at()} or later on the host, then reboot it",
+    )
+
+
+def judge_npus(site: Site) -> Iterator[Finding]:
+    """Whether there are NPUs, healthy, of a model that verl's documents are about, and free."""
+    smi = site.smi
+    if site.virtual:
+        yield ok("npus", f"{site.virtual} virtual (SIMULATED)")
+    elif not smi.npus:
+        yield _none(site)
+    else:
+        useless = sorted({npu.name for npu in smi.npus if _OF_NO_USE.match(npu.name)})
+        sick = [npu for npu in smi.npus if npu.health.upper() != "OK"]
+        if useless:
+            yield error(
+                "npus",
+                f"{len(smi.npus)} x {', '.join(useless)}",
+                needed="Ascend A2 (910B1 to 910B4), A3 or A5",
+                why="neither verl nor vllm-ascend trains or serves on this model",
+                fix="use a machine with A2 or A3",
+            )
+        elif sick:
+            yield _sick(sick, len(smi.npus))
+        else:
+            counts = Counter((npu.name, npu.kind) for npu in smi.npus)
+            named = ", ".join(f"{count} x {name} ({_MODELS[kind]})" for (name, kind), count in counts.items())
+            yield ok("npus", f"{named}, healthy")
+        yield from _memory(site)
+
+
+def _none(site: Site) -> Finding:
+    smi = site.smi
+    devices = site.at("/dev/davinci_manager").exists()
+    if smi.exists:
+        return error(
+            "npus",
+            smi.problem,
+            needed="an `npu-smi info` that lists the NPUs",
+            why="the driver is not there, not mounted into this container, or does not answer",
+            fix=_MOUNTS if not devices else "reinstall the driver on the host, or reset the NPUs, then try again",
+        )
+    return error(
+        "npus",
+        f"{smi.problem}, and {'no NPU that can be looked at' if devices else 'no device /dev/davinci_manager'}",
+        needed="NPUs that this machine or container can see",
+        why="a job cannot train here: torch.npu.is_available() is False",
+        fix=_MOUNTS if site.is_ascend else "VERL_NPU_VIRTUAL=2 …  # two virtual NPUs; or use a machine that has NPUs",
+    )
+
+
+def _sick(sick: list[Npu], total: int) -> Finding:
+    found = ", ".join(f"NPU {npu.card}: {npu.health}" for npu in sick) + f" (of {total})"
+    needed = "health OK"
+    fix = f"npu-smi info -t health -i {sick[0].card}  # says why; leave the card out with ASCEND_RT_VISIBLE_DEVICES"
+    if all(npu.health.lower() == "warning" for npu in sick):
+        return warning("npus", found, needed=needed, why="a minor alarm is open on the card", fix=fix)
+    return error("npus", found, needed=needed, why="operators and collectives on this card fail or hang", fix=fix)
+
+
+def _memory(site: Site) -> Iterator[Finding]:
+    holders, npus = site.smi.holders, site.smi.npus
+    full = [npu for npu in npus if npu.memory and npu.used > _HELD * npu.memory]
+    if not holders and not full:
+        yield ok("npu-memory", f"free; {max(npu.memory for npu in npus)} MB on each")
+        return
+    if holders:
+        held = ", ".join(f"NPU {h.card}: {h.name or 'a process'} ({h.process}) {h.memory} MB" for h in holders[:4])
+        more = f" and {len(holders) - 4} more" if len(holders) > 4 else ""
+        found, fix = held + more, f"kill {holders[0].process}  # if it is yours and left over; or wait for its end"
+    else:
+        found = ", ".join(f"NPU {npu.card}: {npu.used} of {npu.memory} MB" for npu in full[:4])
+        found += ", by processes that cannot be seen here"
+        fix = "npu-smi info  # on the host, which sees the processes of all containers"
+    yield warning(
+        "npu-memory",
+        found,
+        needed="NPUs that nobody else uses",
+        why="a rollout engine takes the share that gpu_memory_utilization says of the whole memory, and runs out",
+        fix=fix,
+    )
+
+
+def _read(site: Site, path: str) -> str:
+    try:
+        text = site.at(path).read_text(errors="replace")
+    except OSError:
+        return ""
+    found = re.search(r"(?mi)^version\s*=\s*(\S+)", text)
+    return found[1] if found else ""
