@@ -75,6 +75,11 @@ OWN = (
         "verl-npu: VERL_NPU_STRICT='yes': expected 0 or 1, found 'yes'; set it to 1; verl-npu stays off in this "
         "process",
     ),
+    _of_worker(
+        "not-on-virtual-npus",
+        "docs/virtual-ascend.md",
+        "NotImplementedError: torch_npu.npu_nothing is not implemented by the virtual Ascend",
+    ),
     Quoted(
         "asked-for-fault",
         "docs/virtual-ascend.md",

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from verl_npu.doctor import cluster
 from verl_npu.doctor.cluster import Difference, differences, examine_nodes, read
 from verl_npu.doctor.finding import ok, warning
 from verl_npu.errors import FleetError
@@ -39,9 +40,20 @@ def test_a_node_that_answers_otherwise_is_named(answer: str) -> None:
         read(answer, "10.0.0.2")
 
 
-def test_without_a_cluster_it_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_ADDRESS", "auto")
-    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
-    with pytest.raises(FleetError, match="ray start --head"):
+    # Nobody listens there, and Ray would go on trying for minutes.
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+
+
+def test_an_address_where_nobody_answers_is_given_up(ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "REACH", 1.0)
+    with pytest.raises(FleetError, match=r"no answer of 127\.0\.0\.1:1 within 1 s; start it with `ray start --head`"):
+        examine_nodes([])
+
+
+def test_what_ray_says_is_passed_on(ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "no-such-scheme://here")
+    with pytest.raises(FleetError, match=r"found \w+Error: .*; start it with"):
         examine_nodes([])

@@ -18,6 +18,9 @@ __all__ = ["Difference", "differences", "examine_nodes", "read"]
 PATIENCE = 900.0
 """In seconds, for all nodes together; they work at the same time."""
 
+REACH = 90.0
+"""In seconds, to reach the cluster. Ray itself goes on trying for minutes where nobody listens."""
+
 # What is not the same on two nodes that are alike, and is nobody's fault.
 _OWN = ("npu-memory", "hccl-ports", "shared-memory", "open-files")
 
@@ -42,11 +45,9 @@ def examine_nodes(arguments: Sequence[str]) -> dict[str, list[Finding]]:
         strategies = importlib.import_module("ray.util.scheduling_strategies")
     except ImportError as error:
         raise _refused("an installed ray", f"{type(error).__name__}: {error}", "install ray") from error
-    try:
-        ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        first = str(error).partition("\n")[0]
-        raise _refused("a running Ray cluster", first, "start it with `ray start --head` on this host") from error
+    address = os.environ.get("RAY_ADDRESS", "auto")
+    _reach(address)
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     try:
         task = ray.remote(num_cpus=0, max_retries=0)(_run)
         asked = {}
@@ -62,6 +63,29 @@ def examine_nodes(arguments: Sequence[str]) -> dict[str, list[Finding]]:
     finally:
         ray.shutdown()
     return {address: read(answer, address) for address, answer in zip(asked, answers, strict=True)}
+
+
+def _reach(address: str) -> None:
+    """Raise FleetError unless a process of its own can join the cluster."""
+    code = f"import ray; ray.init(address={address!r}, log_to_driver=False, logging_level='ERROR')"
+    fix = "start it with `ray start --head` on this host, or set RAY_ADDRESS"
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", code],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=REACH,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        found = f"no answer of {address} within {REACH:g} s"
+        raise _refused("a running Ray cluster", found, fix) from error
+    if tried.returncode:
+        lines = [line.strip() for line in tried.stderr.splitlines() if line.strip()]
+        said = next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else "no answer")
+        raise _refused("a running Ray cluster", said, fix)
 
 
 def _run(arguments: list[str]) -> str:

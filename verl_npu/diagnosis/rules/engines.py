@@ -95,8 +95,8 @@ ENGINES = (
     rule(
         "engine-dead",
         Precision.SYMPTOM,
-        r"EngineDeadError|Engine core initialization failed|Engine process failed to start"
-        r"|EngineCore encountered an issue",
+        r"EngineDeadError|Engine core initialization failed|Engine process failed to start|Call to \w+ method failed"
+        r"|EngineCore encountered an issue|Worker failed with error",
         means="the rollout engine's own process failed; its error stands before",
         fix="read the first traceback of EngineCore or of its workers",
         seen=("vllm-project/vllm-ascend#2349", "vllm-project/vllm-ascend#2416"),

@@ -36,6 +36,14 @@ OWN = (
         seen=(_ERRORS,),
     ),
     rule(
+        "not-on-virtual-npus",
+        Precision.EXACT,
+        r"torch_npu\.(?P<name>\w+) is not implemented by the virtual Ascend",
+        means="virtual NPUs do not compute {name}; a real NPU may (SIMULATED)",
+        fix="choose another model or setting for the trial, or add the operator in verl_npu/virtual/operators/",
+        seen=("docs/virtual-ascend.md",),
+    ),
+    rule(
         "own-off",
         Precision.EXACT,
         r"verl-npu: (?P<why>[^\n]*); verl-npu stays off in this process",
