@@ -43,6 +43,10 @@ said["others"] = y.sum().item()
 said["errors"] = [error(call) for call in (
     lambda: x.sum().item(), lambda: x.copy_(torch.zeros(1024, 1024)), lambda: x.cpu(), lambda: y.copy_(x[0, :4]),
     lambda: torch._foreach_copy_([x], [torch.zeros_like(y).expand(1, 4).repeat(1024, 256)]))]
+import acl.rt
+host = torch.zeros(4)
+ends = host.data_ptr(), x.data_ptr()
+said["copies"] = [acl.rt.memcpy(to, 16, of, 16, way) for to, of, way in ((*ends, 2), (*ends[::-1], 1))]
 said["twice asleep"] = error(lambda: library.python_unmap_and_release(*handle))
 library.python_create_and_map(*handle)
 said["woken"], said["poisoned"] = used(), bool(x.isnan().all())
@@ -77,6 +81,10 @@ def test_memory_is_given_back_while_it_sleeps_and_taken_again(said) -> None:
 def test_what_sleeps_cannot_be_used_and_the_rest_can(said) -> None:
     assert all("is not mapped: what slept in it was not woken up" in (error or "") for error in said["errors"]), said
     assert said["others"] == 4
+
+
+def test_what_sleeps_cannot_be_copied_by_its_address_either(said) -> None:
+    assert said["copies"] == [500000, 500000]
 
 
 def test_memory_that_wakes_up_has_no_content_until_it_is_written(said) -> None:
