@@ -29,11 +29,12 @@ def test_its_tokens_are_those_of_transformers_before_and_after_it_slept(
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
 def test_in_bfloat16_its_tokens_are_those_of_transformers_but_for_ties(kind: str, tmp_path: Path) -> None:
-    """A token may be another one where transformers' logits of both, in float32, are closer than bfloat16 tells apart;
-    what comes after it is no longer compared."""
+    """A token may be another one where transformers' logits of both, in float32, are closer than its own in bfloat16
+    tell apart; what comes after it is no longer compared."""
     said = serving.answer(HERE / "vllm_ascend_ties.py", kind, str(tmp_path / "model"), folder=tmp_path)
     assert said["compared"] > said["prompts"]
-    assert [other for other in said["others"] if other["apart"] >= other["resolution"]] == []
+    assert len(said["others"]) <= said["prompts"] / 2
+    assert [other for other in said["others"] if other["apart"] >= max(other["step"], other["off"])] == []
 
 
 def test_its_tokens_for_pictures_are_those_of_transformers(tmp_path: Path) -> None:

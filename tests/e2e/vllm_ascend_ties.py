@@ -1,8 +1,9 @@
 """MODEL FOLDER: greedy tokens of the real vllm-ascend on virtual NPUs in bfloat16, and where they are not those of
 transformers: one line of JSON.
 
-Both have the same weights of bfloat16. Of the first token in which they differ it says how far apart the two are
-for transformers in float32, and what bfloat16 can tell apart there.
+Both have the same weights of bfloat16. Of the first token in which they differ it says how far apart the two are for
+transformers in float32, and what bfloat16 can tell apart there: its step at such logits, and what transformers' own
+logits in bfloat16 may be off by, each of the two.
 """
 
 from __future__ import annotations
@@ -61,10 +62,12 @@ def main() -> None:
         if at is None:
             continue
         with torch.no_grad():
-            logits = exact(torch.tensor([prompt + wanted[:at]])).logits[0, -1]
+            before = torch.tensor([prompt + wanted[:at]])
+            logits, rounded = (each(before).logits[0, -1].float() for each in (exact, model))
         two = logits[[tokens[at], wanted[at]]]
-        resolution = 2.0 ** (torch.frexp(two.abs().max()).exponent.item() - MANTISSA)
-        others.append({"at": at, "apart": (two[0] - two[1]).abs().item(), "resolution": resolution})
+        step = 2.0 ** (torch.frexp(two.abs().max()).exponent.item() - MANTISSA)
+        off = 2 * (rounded - logits).abs().max().item()
+        others.append({"at": at, "apart": (two[0] - two[1]).abs().item(), "step": step, "off": off})
     print("ANSWER " + json.dumps({"prompts": len(LENGTHS), "compared": compared, "others": others}), flush=True)
 
 
