@@ -24,8 +24,8 @@ pytestmark = pytest.mark.e2e
 PROGRAM = Path(__file__).with_name("vllm_ascend_engine.py")
 ORDERS = 36
 TAGS = ("weights", "kv_cache")
-SLACK = 256 << 10
-"""Bytes that requests leave in use for a while; each of the engine's pools has more."""
+SLACK = 1 << 20
+"""Bytes that may be in use beside: what a forward that failed has made stays until the next one."""
 NOT_MAPPED = "RuntimeError: NPU function error: the memory at "
 TWICE = "RuntimeError: the memory at "
 
@@ -202,6 +202,7 @@ def test_every_order_ends_with_right_tokens_or_an_error_that_says_what_is_wrong(
 
 
 def test_memory_is_free_for_others_while_it_sleeps(dense: Served) -> None:
+    assert all(size > SLACK for size in dense.start["pools"].values())
     Model(dense)
     before = dense.tell("generate")
     asleep = dense.tell("sleep", level=1)
