@@ -208,6 +208,13 @@ VLLM_ASCEND = Text(
     forwarded=False,
     audience=CONTRIBUTOR,
 )
+VLLM_ASCEND_TESTS = Text(
+    "VERL_NPU_VLLM_ASCEND_TESTS",
+    "what vllm-ascend's own unit tests need beside it: `python -m tests.vllm_ascend --help` lists it",
+    expected="a folder that `pip install --target` filled",
+    forwarded=False,
+    audience=CONTRIBUTOR,
+)
 
 
 def forwarded(environment: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -20,6 +20,7 @@ __all__ = [
     "DriftError",
     "EngineError",
     "FleetError",
+    "GraphError",
     "GroupError",
     "HiddenDeviceError",
     "LockError",
@@ -227,6 +228,10 @@ class BuildError(VirtualError):
 
 class TorchError(VirtualError):
     """The torch of this process does not carry the virtual device, or cannot."""
+
+
+class GraphError(VirtualError):
+    """An engine would capture graphs, which virtual NPUs do not have. It has not been started."""
 
 
 class RolloutError(VirtualError):

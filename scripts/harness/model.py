@@ -11,19 +11,19 @@ LAYERS, HIDDEN, HEADS, VOCABULARY = 2, 128, 2, 512
 EXPERTS_A_TOKEN = 2
 
 
-def generate(folder: Path, seed: int, key_value_heads: int = 1, experts: int = 0) -> Path:
+def generate(folder: Path, seed: int, key_value_heads: int = 1, experts: int = 0, *, padded: bool = True) -> Path:
     """Write a Qwen2, or with experts a Qwen3-MoE, with random weights and a byte-level tokenizer of its own.
 
-    The same for the same seed.
+    The same for the same seed. Unless it is padded, its vocabulary ends with the tokenizer's.
     """
     import torch
-    from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3MoeConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen3MoeConfig
 
     from verl_npu.rehearse import tiny_model
 
     tokens = tiny_model.tokenizer(folder)
     config = (Qwen3MoeConfig if experts else Qwen2Config)(
-        vocab_size=VOCABULARY,
+        vocab_size=VOCABULARY if padded else len(AutoTokenizer.from_pretrained(folder)),
         hidden_size=HIDDEN,
         intermediate_size=2 * HIDDEN,
         num_hidden_layers=LAYERS,

@@ -105,9 +105,10 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
         raise BadInput(f"--torch-npu: expected a version such as 2.13.0 or 2.5.1.post1, found {found.torch_npu!r}")
     pins.check_engine(found.rollout, pin)
     job = jobs.find(found.job if smoke else "grpo", pin).name
-    if found.rollout != pins.SMALL and (job != "grpo" or found.torch_npu):
+    if found.rollout not in jobs.JOBS[job].engines or (found.rollout != pins.SMALL and found.torch_npu):
+        going = " or ".join(each.name for each in jobs.JOBS.values() if found.rollout in each.engines)
         raise BadInput(
-            f"--rollout {found.rollout}: it goes with --job grpo, and with the virtual Ascend's own torch_npu. "
+            f"--rollout {found.rollout}: it goes with --job {going}, and with the virtual Ascend's own torch_npu. "
             "Leave the other option out"
         )
     return Request(

@@ -85,7 +85,10 @@ class Outcome:
 def _plan(request: Request, machine: Machine, run_dir: Path) -> jobs.Plan:
     if request.model is None:
         job = jobs.JOBS[request.job]
-        chosen = str(model.generate(run_dir / "model", request.seed, job.key_value_heads, job.experts))
+        # verl's vLLM gives no chance to what is beyond the tokenizer, and its trainer does: with random weights their
+        # probabilities would never agree.
+        padded = request.rollout == pins.SMALL
+        chosen = str(model.generate(run_dir / "model", request.seed, job.key_value_heads, job.experts, padded=padded))
     else:
         chosen = model.obtain(request.model)
     if request.data is None:

@@ -40,7 +40,7 @@ KINDS = {
 LENGTHS, NEW = (7, 20, 150), 12
 
 
-def make(kind: str, folder: Path, **changes: object) -> None:
+def make(kind: str, folder: Path, seed: int = 0, **changes: object) -> None:
     """Write a small random model of float32, whose tokens differ from each other."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -55,7 +55,7 @@ def make(kind: str, folder: Path, **changes: object) -> None:
         max_position_embeddings=512,
         **{"tie_word_embeddings": False, "num_key_value_heads": 2, **KINDS[kind], **changes},
     )
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config).float()
     for parameter in model.parameters():
         if parameter.dim() > 1:

@@ -42,6 +42,14 @@ def test_experts_make_it_a_mixture_with_a_weight_for_each(tmp_path: Path) -> Non
     assert wanted <= names.keys()
 
 
+def test_unless_it_is_padded_each_of_its_tokens_is_one_of_the_tokenizers(tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoTokenizer
+
+    folder = model.generate(tmp_path / "model", seed=0, padded=False)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert AutoConfig.from_pretrained(folder).vocab_size == len(tokenizer) < model.VOCABULARY
+
+
 def test_same_seed_same_weights(tmp_path: Path) -> None:
     from harness import weights
 

@@ -33,19 +33,26 @@ y = torch.ones(4, device="npu")
 said["pooled"] = len(kept)
 (handle,) = [h for h in kept.values() if h[1] >= 4 << 20]
 def used(): return torch.npu.memory_allocated()
+def free():
+    torch.npu.empty_cache()
+    return torch.npu.mem_get_info()[0]
 def error(call):
     try: call()
     except RuntimeError as found: return str(found)
-said["awake"] = used()
+said["awake"], said["free awake"] = used(), free()
 library.python_unmap_and_release(*handle)
-said["asleep"] = used()
+said["asleep"], said["free asleep"] = used(), free()
 said["others"] = y.sum().item()
 said["errors"] = [error(call) for call in (
     lambda: x.sum().item(), lambda: x.copy_(torch.zeros(1024, 1024)), lambda: x.cpu(), lambda: y.copy_(x[0, :4]),
     lambda: torch._foreach_copy_([x], [torch.zeros_like(y).expand(1, 4).repeat(1024, 256)]))]
+import acl.rt
+host = torch.zeros(4)
+ends = host.data_ptr(), x.data_ptr()
+said["copies"] = [acl.rt.memcpy(to, 16, of, 16, way) for to, of, way in ((*ends, 2), (*ends[::-1], 1))]
 said["twice asleep"] = error(lambda: library.python_unmap_and_release(*handle))
 library.python_create_and_map(*handle)
-said["woken"], said["poisoned"] = used(), bool(x.isnan().all())
+said["woken"], said["free woken"], said["poisoned"] = used(), free(), bool(x.isnan().all())
 said["twice awake"] = error(lambda: library.python_create_and_map(*handle))
 x.fill_(2); said["written"] = x.sum().item()
 library.python_unmap_and_release(*handle)
@@ -74,9 +81,18 @@ def test_memory_is_given_back_while_it_sleeps_and_taken_again(said) -> None:
     assert said["freed"] == 512
 
 
+def test_others_can_have_it_while_it_sleeps(said) -> None:
+    assert said["free asleep"] - said["free awake"] == 4 << 20
+    assert said["free woken"] == said["free awake"]
+
+
 def test_what_sleeps_cannot_be_used_and_the_rest_can(said) -> None:
     assert all("is not mapped: what slept in it was not woken up" in (error or "") for error in said["errors"]), said
     assert said["others"] == 4
+
+
+def test_what_sleeps_cannot_be_copied_by_its_address_either(said) -> None:
+    assert said["copies"] == [500000, 500000]
 
 
 def test_memory_that_wakes_up_has_no_content_until_it_is_written(said) -> None:

@@ -66,6 +66,7 @@ def expose() -> None:
     else:
         exposure.expose(first=settings.torch_npu == "ours")
         camem.stand_in()
+        hooks.add_hook("vllm.v1.executor.abstract", _refuse_graphs)
     hooks.add_hook("verl.workers.rollout.base", _offer_rollout)
     hooks.add_hook("verl.workers.rollout.replica", _offer_replica)
     hooks.add_hook("verl.utils.distributed", _offer_group)
@@ -134,6 +135,13 @@ def _compute_mindspeeds(module: ModuleType) -> None:
     from . import mindspeed
 
     getattr(mindspeed, _OF_MINDSPEED[module.__name__])(module)
+
+
+def _refuse_graphs(module: ModuleType) -> None:
+    """Have an engine that would capture graphs refused before it starts."""
+    from .graphs import refuse_graphs
+
+    refuse_graphs(module)
 
 
 def _declare_vision(module: ModuleType) -> None:

@@ -67,6 +67,8 @@ class Job:
     """Of the generated model: tensor parallelism wants one for each NPU."""
     experts: int = 0
     """Of each layer of the generated model, which is then a Qwen3-MoE."""
+    engines: tuple[str, ...] = (SMALL,)
+    """The engines of pins.ENGINES that the job was written for, on virtual NPUs."""
     processes: Callable[[int], int] = lambda npus: npus + 2
     """How many processes leave a manifest for so many NPUs: under Ray the driver and the task runner as well."""
 

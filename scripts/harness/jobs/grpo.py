@@ -92,4 +92,5 @@ JOB = Job(
     trained_model=trained_model,
     # FSDP workers; trainer and rollout are one, so that nothing is synced.
     idle=("megatron", "weight_sync"),
+    engines=pins.ENGINES,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness import pins
 from harness.jobs import grpo, megatron
 from harness.jobs.base import Job, Plan
 
@@ -50,9 +51,11 @@ def _settings(plan: Plan, trainers: int) -> dict[str, object]:
         # The recipes look for verl's configuration below the folder that they are started in.
         "hydra.searchpath": f"[file://{plan.checkout}/verl/trainer/config]",
     }
-    if plan.virtual:
+    if plan.virtual and plan.rollout == pins.SMALL:
         # A CPU engine has no sleep mode.
         chosen["+actor_rollout_ref.rollout.engine_kwargs.vllm.enable_sleep_mode"] = False
+    if plan.rollout != pins.SMALL:
+        chosen["actor_rollout_ref.rollout.calculate_log_probs"] = True
     if plan.reward is not None:
         chosen |= {"custom_reward_function.path": plan.reward, "custom_reward_function.name": "grade"}
     return chosen
@@ -113,6 +116,7 @@ JOB = Job(
     idle=("megatron", "rollout"),
     environment=ENVIRONMENT,
     evidence=EVIDENCE,
+    engines=pins.ENGINES,
 )
 MEGATRON = Job(
     name="one_step_off_megatron",

@@ -39,6 +39,7 @@ OF_OTHERS = {
     ("features.weight_sync.patches.protocols", "inference_engine"): "verl's vLLM rollout",
     ("features.weight_sync.patches.workers", "_is_offload_param"): "verl's workers",
     ("features.weight_sync.transport.bucket", "_local_tensor"): "torch's DTensor",
+    ("virtual.graphs", "name"): "Python's enums",
     ("virtual.rollout.prompts", "__call__"): "transformers' processor",
     ("virtual.rollout.prompts", "tokenizer"): "transformers' processor",
 }

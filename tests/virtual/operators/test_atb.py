@@ -13,7 +13,7 @@ from ..processes import Run
 
 torch = pytest.importorskip("torch")
 
-from verl_npu.virtual.operators import atb, halves, schemas  # noqa: E402
+from verl_npu.virtual.operators import atb, halves, paging, schemas  # noqa: E402
 from verl_npu.virtual.operators.sampling import npu_top_k_top_p  # noqa: E402
 
 pytestmark = [pytest.mark.virtual, pytest.mark.filterwarnings("ignore:.*computes float32 on virtual NPUs only")]
@@ -51,7 +51,7 @@ def caches() -> tuple[Any, Any, Any, list[Any], list[Any]]:
     slots = [
         int(table[n, at // BLOCK]) * BLOCK + at % BLOCK for n, length in enumerate(LENGTHS) for at in range(length)
     ]
-    atb._npu_reshape_and_cache(torch.cat(keys), torch.cat(values), key_cache, value_cache, ints(*slots))
+    paging._npu_reshape_and_cache(torch.cat(keys), torch.cat(values), key_cache, value_cache, ints(*slots))
     return key_cache, value_cache, table, keys, values
 
 
@@ -90,9 +90,20 @@ def test_packed_sequences_attend_as_the_mask_says(dtype: Any) -> None:
         torch.testing.assert_close(mine.float(), want, rtol=2e-2, atol=2e-2)
 
 
+def test_the_tokens_of_a_packed_sequence_attend_to_all_of_it() -> None:
+    total = sum(LENGTHS)
+    query, key, value = (draw(total, n, SIZE, seed=n) for n in (HEADS, KEY_HEADS, KEY_HEADS))
+    out = torch.empty_like(query)
+    atb._npu_flash_attention_unpad(query, key, value, ints(*LENGTHS), SCALE, HEADS, KEY_HEADS, out)
+    for mine, q, k, v in zip(*(t.split(LENGTHS) for t in (out, query, key, value)), strict=True):
+        torch.testing.assert_close(mine, expected(q, k, v))
+    with pytest.raises(RuntimeError, match="the sequences have 27 tokens, but query has 26"):
+        atb._npu_flash_attention_unpad(query, key, value, ints(*LENGTHS, 1), SCALE, HEADS, KEY_HEADS, out)
+
+
 def test_a_negative_slot_is_left_out() -> None:
     cache = torch.zeros(1, 4, 1, 2)
-    atb._npu_reshape_and_cache_siso(torch.ones(3, 1, 2), cache, ints(2, -1, 0))
+    paging._npu_reshape_and_cache_siso(torch.ones(3, 1, 2), cache, ints(2, -1, 0))
     assert cache[0, :, 0, 0].tolist() == [1, 0, 1, 0]
 
 
@@ -177,7 +188,7 @@ def test_what_does_not_fit_is_refused(call: Callable[[], None], message: str) ->
 )
 def test_what_does_not_fit_into_a_cache_is_refused(key: Any, slots: Any, message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
-        atb._npu_reshape_and_cache_siso(key, torch.zeros(1, 4, 1, 2), slots)
+        paging._npu_reshape_and_cache_siso(key, torch.zeros(1, 4, 1, 2), slots)
 
 
 def test_only_the_causal_template_is_taken_for_cached_sequences() -> None:

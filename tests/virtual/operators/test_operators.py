@@ -552,6 +552,51 @@ def test_grouped_matmul_add_adds_each_groups_product() -> None:
         ops.npu_grouped_matmul_add_(total, x, w, torch.tensor([2, 4]))
 
 
+def _angles(positions: Any, width: int) -> tuple[Any, Any]:
+    """Positions to angles [T,width] of one head, and a table of cosines and sines for them."""
+    table = torch.outer(torch.arange(50.0), torch.logspace(0, -2, width))
+    return table[positions], torch.cat([table.cos(), table.sin()], -1)
+
+
+@pytest.mark.parametrize("mode", ["half", "interleave"])
+def test_mrope_turns_the_start_of_each_head_by_the_positions_of_its_section(mode: str) -> None:
+    positions = torch.tensor([[3, 4, 5], [3, 40, 0], [3, 7, 9]])
+    query, key = torch.randn(3, 2 * 20), torch.randn(3, 20)
+    angles, table = zip(*(_angles(row, 8) for row in positions), strict=True)
+    own = torch.cat([angles[0][:, :2], angles[1][:, 2:5], angles[2][:, 5:]], -1)
+    spread = torch.cat([own, own], -1) if mode == "half" else own.repeat_interleave(2, -1)
+    turned = ops.npu_mrope(positions, query, key, table[0], 20, mrope_section=[2, 3, 3], rotary_mode=mode)
+    for mine, x in zip(turned, (query, key), strict=True):
+        heads = x.unflatten(1, (-1, 20))
+        first = ops.npu_rotary_mul(
+            heads[None, ..., :16], spread.cos()[None, :, None], spread.sin()[None, :, None], mode
+        )
+        torch.testing.assert_close(mine, torch.cat([first[0], heads[..., 16:]], -1).flatten(1))
+
+
+def test_mrope_takes_one_position_of_each_token_without_sections() -> None:
+    positions, query = torch.tensor([3, 40]), torch.randn(2, 16)
+    _, table = _angles(positions, 8)
+    one, _ = ops.npu_mrope(positions, query, query, table, 16)
+    three, _ = ops.npu_mrope(positions.expand(3, 2), query, query, table, 16, mrope_section=[2, 3, 3])
+    torch.testing.assert_close(one, three)
+
+
+@pytest.mark.parametrize(
+    ("positions", "sections", "size", "words"),
+    [
+        (torch.zeros(3, 2, dtype=torch.long), [2, 3, 4], 16, r"adds up to 8, but got .*\[2, 3, 4\]"),
+        (torch.zeros(2, dtype=torch.long), [2, 3, 3], 16, r"mrope_section \[0,0,0\]"),
+        (torch.zeros(2), None, 16, "whole positions"),
+        (torch.zeros(2, dtype=torch.long), None, 10, r"query must be \[tokens, heads \* 10\]"),
+    ],
+)
+def test_mrope_refuses_what_does_not_go_together(positions: Any, sections: Any, size: int, words: str) -> None:
+    x = torch.zeros(2, 16)
+    with pytest.raises(RuntimeError, match=words):
+        ops.npu_mrope(positions, x, x, torch.zeros(50, 16), size, mrope_section=sections)
+
+
 def test_apply_rotary_turns_query_and_key_alike() -> None:
     q, k, angles = draw(2, 3, 4, 8), draw(2, 3, 1, 8, seed=1), draw(1, 3, 1, 8, seed=2)
     turned, turned_key = ops.npu_apply_rotary_pos_emb(q, k, angles.cos(), angles.sin())

@@ -14,6 +14,7 @@ _PROCESSING = "features.weight_sync.engines.processing"
 _LAYOUT = "features.weight_sync.engines.layout"
 _NO_SYNC = "the first weight sync into this engine ends with an AttributeError that names it"
 _NOT_FOUND = "the layers that need care after a sync are not recognised, and may compute with stale weights"
+_GRAPHS = "nothing on real NPUs; an engine with graphs on virtual ones ends by itself, minutes after it was started"
 _IGNORED = "the variable is handed to every worker, and nothing reads it"
 
 VLLM = (
@@ -141,6 +142,30 @@ VLLM = (
         ("features.rollout.sleep:enable_sleep_mode",),
         "a job with expandable segments is refused, although its engine cannot sleep",
         Form.SET,
+    ),
+    Name(
+        "Executor.get_class",
+        ("vllm.v1.executor.abstract:Executor.get_class",),
+        ("virtual:vllm.v1.executor.abstract", "virtual.graphs:get_class"),
+        _GRAPHS,
+        arguments=1,
+    ),
+    *(
+        Name(
+            f"{kind}.{member}",
+            (f"vllm.config.{module}:{kind}.{member}", f"vllm.config:{kind}.{member}"),
+            (f"virtual.graphs:{member}",),
+            _GRAPHS,
+            Form.SET,
+            since=since,
+        )
+        for module, kind, member, since in (
+            ("vllm", "VllmConfig", "device_config", "0.7.3"),
+            ("vllm", "VllmConfig", "compilation_config", "0.7.3"),
+            ("vllm", "VllmConfig", "additional_config", "0.7.3"),
+            ("device", "DeviceConfig", "device_type", "0.7.3"),
+            ("compilation", "CompilationConfig", "cudagraph_mode", "0.11.0"),
+        )
     ),
     Name(
         "VLLM_USE_V1",

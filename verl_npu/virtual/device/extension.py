@@ -76,6 +76,9 @@ class Extension(Protocol):
     def unmap_memory(self, data: int) -> None:
         """Give an address's memory back. Raises RuntimeError if it has none."""
 
+    def check_mapped(self, data: int) -> None:
+        """Raise RuntimeError if an address is one of a pool's that has no memory."""
+
     def reset_peak(self, device: int) -> None: ...
     def reset_accumulated(self, device: int) -> None: ...
     def set_memory_fraction(self, device: int, fraction: float) -> None: ...

@@ -34,7 +34,7 @@ from .permutation import (
     npu_moe_token_unpermute_with_routing_map_grad,
 )
 from .ring import npu_fusion_attention_grad, npu_ring_attention_update
-from .rotary import npu_apply_rotary_pos_emb, npu_rotary_mul
+from .rotary import npu_apply_rotary_pos_emb, npu_mrope, npu_rotary_mul
 from .routing import (
     npu_moe_compute_expert_tokens,
     npu_moe_finalize_routing,
@@ -75,6 +75,7 @@ __all__ = [
     "npu_moe_token_unpermute",
     "npu_moe_token_unpermute_with_routing_map",
     "npu_moe_token_unpermute_with_routing_map_grad",
+    "npu_mrope",
     "npu_ring_attention_update",
     "npu_rms_norm",
     "npu_rotary_mul",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from . import latent
+from . import latent, paging
 from .halves import check_half
 from .scores import How, attend
 
@@ -18,26 +18,6 @@ __all__ = ["HOST", "OPERATORS"]
 
 _TEMPLATE = 128
 """Side of the mask that `_npu_flash_attention_qlens` repeats along the diagonal."""
-
-
-def _npu_reshape_and_cache(
-    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_indices: Tensor
-) -> None:
-    """Write each token's key and value into its slot of a paged cache; a negative slot is left out.
-
-    Shapes: key and value [T,Nkv,D], caches [blocks, block size, Nkv, D], slot_indices int32 [T].
-
-    Raises:
-        RuntimeError: shapes or dtypes that do not go together, or a slot outside the cache.
-    """
-    name = "_npu_reshape_and_cache"
-    _write(name, key, key_cache, slot_indices)
-    _write(name, value, value_cache, slot_indices)
-
-
-def _npu_reshape_and_cache_siso(key: Tensor, key_cache: Tensor, slot_indices: Tensor) -> None:
-    """`_npu_reshape_and_cache` with one cache."""
-    _write("_npu_reshape_and_cache_siso", key, key_cache, slot_indices)
 
 
 def _npu_flash_attention(
@@ -63,14 +43,38 @@ def _npu_flash_attention(
     name = "_npu_flash_attention"
     lengths = _lengths(name, "seq_len", seq_len)
     _check_attention(name, query, (key, value), out, num_heads, num_kv_heads)
-    if sum(lengths) > query.shape[0]:
-        raise RuntimeError(f"{name}: the sequences have {sum(lengths)} tokens, but query has {query.shape[0]}")
+    _check_tokens(name, query, lengths)
     for number, rows in _rows(lengths):
         length = lengths[number]
         if min(mask.shape[-2:]) < length:
             raise RuntimeError(f"{name}: mask {tuple(mask.shape)} is smaller than a sequence of {length} tokens")
         own = (mask if mask.dim() == 2 else mask[number].squeeze(0))[:length, :length]
         out[rows] = _one(query[rows], key[rows], value[rows], scale_value, own)
+
+
+def _npu_flash_attention_unpad(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    seq_len: Tensor,
+    scale_value: float,
+    num_heads: int,
+    num_kv_heads: int,
+    out: Tensor,
+) -> None:
+    """Attention of packed sequences to themselves, each token to all of its sequence: what a tower of images does.
+
+    Shapes: query and out [T,N,D], key and value [T,Nkv,D], seq_len int32 [B] on the host.
+
+    Raises:
+        RuntimeError: shapes or dtypes that do not go together.
+    """
+    name = "_npu_flash_attention_unpad"
+    lengths = _lengths(name, "seq_len", seq_len)
+    _check_attention(name, query, (key, value), out, num_heads, num_kv_heads)
+    _check_tokens(name, query, lengths)
+    for _, rows in _rows(lengths):
+        out[rows] = _one(query[rows], key[rows], value[rows], scale_value, None)
 
 
 def _npu_flash_attention_qlens(
@@ -230,21 +234,9 @@ def _paged(name: str, cache: Tensor, table: Tensor, number: int, length: int) ->
     return cache[table[number, :blocks].long()].flatten(0, 1)[:length]
 
 
-def _write(name: str, tensor: Tensor, cache: Tensor, slots: Tensor) -> None:
-    if slots.dtype != torch.int32:
-        raise RuntimeError(f"{name}: slot_indices must be int32, but is {slots.dtype}")
-    if tensor.dtype != cache.dtype:
-        raise RuntimeError(f"{name}: the cache is {cache.dtype}, but what is written is {tensor.dtype}")
-    if cache.dim() != 4 or tensor.shape[1:] != cache.shape[2:] or slots.numel() > tensor.shape[0]:
-        raise RuntimeError(
-            f"{name}: expected [tokens, heads, size], a cache [blocks, block size, heads, size] and a slot for each "
-            f"token, but got {tuple(tensor.shape)}, {tuple(cache.shape)} and {tuple(slots.shape)}"
-        )
-    flat, places = cache.view(-1, *cache.shape[2:]), slots.flatten().long()
-    kept = places >= 0
-    if bool((places >= flat.shape[0]).any()):
-        raise RuntimeError(f"{name}: slot {int(places.max())} is outside a cache of {flat.shape[0]} tokens")
-    flat.index_put_((places[kept],), tensor[: slots.numel()][kept])
+def _check_tokens(name: str, query: Tensor, lengths: list[int]) -> None:
+    if sum(lengths) > query.shape[0]:
+        raise RuntimeError(f"{name}: the sequences have {sum(lengths)} tokens, but query has {query.shape[0]}")
 
 
 def _check_attention(
@@ -267,10 +259,11 @@ OPERATORS: Mapping[str, Callable[..., object]] = {
         for function in (
             _npu_flash_attention,
             _npu_flash_attention_qlens,
+            _npu_flash_attention_unpad,
             _npu_matmul_add_fp32,
             _npu_paged_attention,
-            _npu_reshape_and_cache,
-            _npu_reshape_and_cache_siso,
+            paging._npu_reshape_and_cache,
+            paging._npu_reshape_and_cache_siso,
             _npu_rotary_embedding,
             latent.npu_paged_cache_load,
             latent.npu_ring_mla,
@@ -284,6 +277,7 @@ OPERATORS: Mapping[str, Callable[..., object]] = {
 HOST: Mapping[str, tuple[str, ...]] = {
     "_npu_flash_attention": ("seq_len",),
     "_npu_flash_attention_qlens": ("seq_len", "context_lens"),
+    "_npu_flash_attention_unpad": ("seq_len",),
     "_npu_paged_attention": ("context_lens",),
     "npu_ring_mla": ("seqlen",),
     "npu_ring_mla.out": ("seqlen",),

@@ -1,7 +1,9 @@
-"""Rotary position embeddings: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_rotary_mul.md and
-torch_npu-npu_apply_rotary_pos_emb.md."""
+"""Rotary position embeddings: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_rotary_mul.md,
+torch_npu-npu_apply_rotary_pos_emb.md and torch_npu-npu_mrope.md."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -66,6 +68,75 @@ def npu_apply_rotary_pos_emb(
 
     turned, turned_key = without_formula("npu_apply_rotary_pos_emb", (query, key, cos, sin), compute)
     return turned, turned_key
+
+
+def npu_mrope(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    cos_sin_cache: Tensor,
+    head_size: int,
+    *,
+    mrope_section: Sequence[int] | None = None,
+    rotary_mode: str | None = "half",
+    cache_mode: str | None = "default",
+) -> tuple[Tensor, Tensor]:
+    """Rotate the first R of each head of query and key by their positions, of which images have three each; no
+    gradient.
+
+    Shapes: positions int32 or int64 [T] or [3,T], query [T,N*head_size], key [T,Nkv*head_size], cos_sin_cache
+    [positions,R]: cosines, then sines. mrope_section: how many of the R/2 angles follow each row of positions [3,T],
+    [0,0,0] for positions [T].
+
+    Raises:
+        RuntimeError: shapes, dtypes or sections that do not go together, and in backward.
+        NotImplementedError: a cache_mode other than "default".
+    """
+    name = "npu_mrope"
+    if cache_mode not in (None, "default"):
+        raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
+    sections = list(mrope_section or (0, 0, 0))
+    half = cos_sin_cache.shape[-1] // 2
+    if positions.dim() == 1:
+        fit = sections == [0, 0, 0]
+    else:
+        fit = positions.dim() == 2 and len(positions) == len(sections) == 3 and sum(sections) == half
+    if not fit or positions.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError(
+            f"{name}: expected whole positions [T] and mrope_section [0,0,0], or [3,T] and one that adds up to "
+            f"{half}, but got {positions.dtype} {tuple(positions.shape)} and {sections}"
+        )
+    for what, tensor in (("query", query), ("key", key)):
+        if tensor.dim() != 2 or tensor.shape[1] % head_size or tensor.dtype != cos_sin_cache.dtype:
+            raise RuntimeError(
+                f"{name}: {what} must be [tokens, heads * {head_size}] in {cos_sin_cache.dtype}, but is "
+                f"{tuple(tensor.shape)} in {tensor.dtype}"
+            )
+
+    def compute() -> tuple[Tensor, ...]:
+        cos, sin = cos_sin_cache[positions.long()].chunk(2, dim=-1)
+        if positions.dim() == 2:
+            cos, sin = (
+                torch.cat([part[row] for row, part in enumerate(table.split(sections, dim=-1))], dim=-1)
+                for table in (cos, sin)
+            )
+        mode = rotary_mode or "half"
+        full = [
+            torch.cat((table, table), dim=-1) if mode == "half" else table.repeat_interleave(2, dim=-1)
+            for table in (cos, sin)
+        ]
+
+        def turned(x: Tensor) -> Tensor:
+            heads = x.unflatten(1, (-1, head_size))
+            first, rest = heads.split([2 * half, head_size - 2 * half], dim=-1)
+            of_cos, of_sin = (table.unsqueeze(1) for table in full)
+            first = (first * of_cos + _rotated(name, first, mode) * of_sin).to(x.dtype)
+            return torch.cat((first, rest), dim=-1).flatten(1)
+
+        return turned(query), turned(key)
+
+    turned_query, turned_key = without_formula(name, (query, key, cos_sin_cache), compute)
+    return turned_query, turned_key
 
 
 def _rotated(operator: str, x: Tensor, mode: str) -> Tensor:

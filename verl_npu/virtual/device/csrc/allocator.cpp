@@ -74,7 +74,8 @@ std::string format_size(int64_t bytes) {
                    "fragmentation. (virtual Ascend", note, ")");
 }
 
-void charge(int device, size_t nbytes) {
+// `own`: memory of an allocator that the program brings, of which nothing is cached.
+void charge(int device, size_t nbytes, bool own = false) {
   auto& a = account(device);
   std::lock_guard<std::mutex> lock(a.mutex);
   auto& s = a.stats;
@@ -87,15 +88,24 @@ void charge(int device, size_t nbytes) {
     s.allocated[pool].add(size);
     s.requested[pool].add(static_cast<int64_t>(nbytes));
     s.blocks[pool].add(1);
+    if (own) {
+      s.reserved[pool].add(size);
+      s.segments[pool].add(1);
+      continue;
+    }
     if (s.allocated[pool].current > s.reserved[pool].current) s.reserved[pool].add(s.allocated[pool].current - s.reserved[pool].current);
     if (s.blocks[pool].current > s.segments[pool].current) s.segments[pool].add(s.blocks[pool].current - s.segments[pool].current);
   }
 }
 
-void discharge(int device, size_t nbytes) {
+void discharge(int device, size_t nbytes, bool own = false) {
   auto& a = account(device);
   std::lock_guard<std::mutex> lock(a.mutex);
   for (const auto pool : {kAll, pool_of(nbytes)}) {
+    if (own) {
+      a.stats.reserved[pool].remove(rounded(nbytes));
+      a.stats.segments[pool].remove(1);
+    }
     a.stats.allocated[pool].remove(rounded(nbytes));
     a.stats.requested[pool].remove(static_cast<int64_t>(nbytes));
     a.stats.blocks[pool].remove(1);
@@ -186,8 +196,8 @@ std::array<Stats*, 5> all(MemoryStats& stats) {
 
 }  // namespace
 
-void charge_block(int device, size_t nbytes) { charge(device, nbytes); }
-void discharge_block(int device, size_t nbytes) { discharge(device, nbytes); }
+void charge_block(int device, size_t nbytes) { charge(device, nbytes, true); }
+void discharge_block(int device, size_t nbytes) { discharge(device, nbytes, true); }
 
 c10::Allocator* npu_allocator() { return &g_allocator; }
 

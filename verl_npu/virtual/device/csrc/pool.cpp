@@ -163,6 +163,7 @@ void offer(py::module_& m) {
   });
   m.def("map_memory", [](uintptr_t data) { map(reinterpret_cast<void*>(data)); });
   m.def("unmap_memory", [](uintptr_t data) { unmap(reinterpret_cast<void*>(data)); });
+  m.def("check_mapped", [](uintptr_t data) { check_mapped(reinterpret_cast<void*>(data)); });
 }
 
 }  // namespace verl_npu::pool

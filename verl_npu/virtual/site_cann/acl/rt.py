@@ -7,11 +7,13 @@ import os
 
 from verl_npu.ascend.variables import VISIBLE_DEVICES
 from verl_npu.virtual import device_count_configured
+from verl_npu.virtual.device import extension
 
-__all__ = ["ACL_ERROR_INVALID_PARAM", "ACL_SUCCESS", "get_device_count", "memcpy"]
+__all__ = ["ACL_ERROR_FAILURE", "ACL_ERROR_INVALID_PARAM", "ACL_SUCCESS", "get_device_count", "memcpy"]
 
 ACL_SUCCESS = 0
 ACL_ERROR_INVALID_PARAM = 100000
+ACL_ERROR_FAILURE = 500000
 
 
 def get_device_count() -> tuple[int, int]:
@@ -33,9 +35,16 @@ def memcpy(dst: int, dest_max: int, src: int, count: int, direction: int) -> int
     """Copy `count` bytes between addresses, of the host or an NPU: a virtual NPU's memory is the host's.
 
     Returns:
-        The return code: invalid parameters for more bytes than there is room for, as in CANN.
+        The return code: invalid parameters for more bytes than there is room for, as in CANN, and a failure for memory
+        of an engine that sleeps.
     """
     if count > dest_max or not dst or not src:
         return ACL_ERROR_INVALID_PARAM
+    if extension.is_loaded():
+        try:
+            for address in (dst, src):
+                extension.extension().check_mapped(address)
+        except RuntimeError:
+            return ACL_ERROR_FAILURE
     ctypes.memmove(dst, src, count)
     return ACL_SUCCESS

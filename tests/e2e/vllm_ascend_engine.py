@@ -1,0 +1,131 @@
+"""MODEL FOLDER: the real vllm-ascend on virtual NPUs, told line by line in JSON what to do. Each gets a line of
+JSON: what came of it, and how much of the NPU's memory is in use then.
+
+There are two checkpoints of one model, `a` and `b`, of which it starts with `a`. The engine is in this process: an
+error of it is an error here, and it goes on.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vllm_ascend_tokens import LENGTHS, NEW, expected, make
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+
+
+class Engine:
+    """The engine, and what can be done to it: each method is one line's `do`."""
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        from vllm import LLM, SamplingParams
+
+        self.folder = folder
+        self.llm = LLM(
+            model=str(folder / "a"),
+            skip_tokenizer_init=True,
+            enforce_eager=True,
+            enable_sleep_mode=True,
+            max_model_len=256,
+            max_num_seqs=8,
+            num_gpu_blocks_override=32,
+            gpu_memory_utilization=0.5,
+            dtype=dtype,
+        )
+        self.settings = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True, logprobs=1)
+        self.begun: list[str] = []
+
+    def sleep(self, level: int) -> None:
+        self.llm.sleep(level)
+
+    def wake(self, tags: list[str] | None) -> None:
+        self.llm.wake_up(tags)
+
+    def update(self, to: str) -> None:
+        """Hand over the weights of one checkpoint, as a trainer does, and forget what was computed with others."""
+        from safetensors.torch import load_file
+
+        runner = self.llm.llm_engine.model_executor.driver_worker.worker.model_runner
+        runner.model.load_weights(iter(load_file(self.folder / to / "model.safetensors").items()))
+        self.llm.reset_prefix_cache()
+
+    def begin(self, steps: int) -> None:
+        """Start two requests that are not finished."""
+        for length in LENGTHS[:2]:
+            self.begun.append(f"begun-{length}-{len(self.begun)}")
+            prompt = {"prompt_token_ids": list(range(5, 5 + length))}
+            self.llm.llm_engine.add_request(self.begun[-1], prompt, self.settings)
+        for _ in range(steps):
+            self.llm.llm_engine.step()
+
+    def abort(self) -> None:
+        """End what was begun, and forget it."""
+        self.llm.llm_engine.abort_request(list(self.llm.llm_engine.output_processor.request_states))
+        self.begun.clear()
+        self.llm.reset_prefix_cache()
+
+    def generate(self) -> dict[str, object]:
+        """Answer the prompts: the tokens, and whether they come of numbers."""
+        prompts = [{"prompt_token_ids": list(range(5, 5 + length))} for length in LENGTHS]
+        try:
+            answers = [answer.outputs[0] for answer in self.llm.generate(prompts, self.settings, use_tqdm=False)]
+        except Exception:
+            self.abort()
+            raise
+        chances = [next(iter(each.values())).logprob for answer in answers for each in answer.logprobs]
+        return {
+            "tokens": [list(answer.token_ids) for answer in answers],
+            "numbers": all(math.isfinite(chance) for chance in chances),
+        }
+
+
+def pools() -> dict[str, int]:
+    """The bytes that vllm-ascend's allocator has given out, by what they are for."""
+    from vllm_ascend.device_allocator.camem import CaMemAllocator
+
+    found: dict[str, int] = {}
+    for data in CaMemAllocator.get_instance().pointer_to_data.values():
+        found[data.tag] = found.get(data.tag, 0) + data.handle[1]
+    return found
+
+
+def orders() -> Iterator[dict[str, Any]]:
+    yield from (json.loads(line) for line in sys.stdin)
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    import torch
+
+    kind, folder, dtype = sys.argv[1], Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "float32"
+    for seed, name in enumerate("ab"):
+        if not (folder / name).is_dir():
+            make(kind, folder / name, seed)
+    engine = Engine(folder, dtype)
+
+    def say(**what: object) -> None:
+        gc.collect()  # an error holds the frames that it has passed
+        used, free = torch.npu.memory_allocated(), torch.npu.mem_get_info()[0]
+        print("ANSWER " + json.dumps({**what, "used": used, "free": free}), flush=True)
+
+    engine.generate()  # what is made with the first request is not taken for a leak
+    engine.llm.reset_prefix_cache()
+    say(expected={name: expected(folder / name) for name in "ab"}, pools=pools())
+    for order in orders():
+        try:
+            what = getattr(engine, order.pop("do"))(**order)
+        except Exception as error:  # every error is an answer
+            say(error=f"{type(error).__name__}: {error}")
+        else:
+            say(error=None, **(what or {}))
+
+
+if __name__ == "__main__":
+    main()
