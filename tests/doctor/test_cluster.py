@@ -40,6 +40,14 @@ def test_a_node_that_answers_otherwise_is_named(answer: str) -> None:
         read(answer, "10.0.0.2")
 
 
+def test_that_ray_hides_the_npus_from_the_task_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "")
+    arguments = ["--only", "ASCEND_RT_VISIBLE_DEVICES"]
+    assert read(cluster._run(arguments), "here") == []
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "zero")
+    assert [each.name for each in read(cluster._run(arguments), "here")] == ["ASCEND_RT_VISIBLE_DEVICES"]
+
+
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")

@@ -121,6 +121,18 @@ def test_a_range_of_ports_of_which_enough_are_free_is_right(make: Make) -> None:
     assert by_name(box, "hccl-ports")["hccl-ports"].found == "60000-60050, 50 of them free"
 
 
+def test_a_container_may_call_its_npus_by_their_numbers_on_the_host(make: Make) -> None:
+    box = make("v0.7.1")
+    rows = smi.a2(8).splitlines()
+    first = next(number for number, row in enumerate(rows) if row.startswith("| 0     910B2"))
+    box.npu_smi("\n".join(rows[:first] + rows[first + 12 :]))
+    assert [npu.card for npu in box.site().smi.npus] == [4, 5, 6, 7]
+    box.environ["ASCEND_RT_VISIBLE_DEVICES"] = "4,5,6,7"
+    assert set(by_name(box, "variables")) == {"variables"}
+    box.environ["ASCEND_RT_VISIBLE_DEVICES"] = "7,8"
+    assert "8, and there are 4 NPUs here" in by_name(box, "variables")["ASCEND_RT_VISIBLE_DEVICES"].found
+
+
 # What is run.
 
 

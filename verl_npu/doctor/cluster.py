@@ -80,7 +80,8 @@ def _reach(address: str) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        found = f"no answer of {address} within {REACH:g} s"
+        where = "the one of this host" if address == "auto" else address
+        found = f"no answer of {where} within {REACH:g} s"
         raise _refused("a running Ray cluster", found, fix) from error
     if tried.returncode:
         lines = [line.strip() for line in tried.stderr.splitlines() if line.strip()]
@@ -89,9 +90,12 @@ def _reach(address: str) -> None:
 
 
 def _run(arguments: list[str]) -> str:
-    """On a node: its Python may lack verl-npu, so nothing of ours is pickled."""
+    """On a node. Ray finds this function by its name there, so verl-npu must be installed."""
     command = [sys.executable, "-m", "verl_npu", "doctor", "--json", *arguments]
-    ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    # Ray hides all NPUs from a task that asks for none; what the user set is not empty.
+    hidden = "ASCEND_RT_VISIBLE_DEVICES"
+    environ = {name: text for name, text in os.environ.items() if name != hidden or text}
+    ran = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     return ran.stdout or ran.stderr
 
 

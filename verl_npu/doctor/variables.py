@@ -58,8 +58,11 @@ def _visible(text: str, site: Site) -> str:
         return "not numbers"
     if len({*numbers}) < len(numbers):
         return "a number twice"
-    count = int(site.virtual) if site.virtual.isdecimal() else len(site.smi.npus)
-    beyond = [number for number in numbers if count and int(number) >= count]
+    npus = site.smi.npus
+    count = int(site.virtual) if site.virtual.isdecimal() else len(npus)
+    # A container that has only the last cards may call them by their numbers on the host; an A3 card has two.
+    last = 0 if site.virtual else max(((npu.card + 1) * (2 if npu.kind == "a3" else 1) for npu in npus), default=0)
+    beyond = [number for number in numbers if count and int(number) >= max(count, last)]
     return f"{', '.join(beyond)}, and there are {count} NPUs here" if beyond else ""
 
 
