@@ -12,7 +12,7 @@ import pytest
 
 from ..virtual import processes
 
-__all__ = ["answer", "environment", "python"]
+__all__ = ["answer", "answers", "environment", "python"]
 
 
 def python() -> str:
@@ -35,18 +35,24 @@ def environment() -> dict[str, str]:
     )
 
 
-def answer(program: Path, *words: str, folder: Path, **variables: str) -> dict[str, Any]:
-    """Run a program to its end, and return what it says."""
+def answers(program: Path, *words: str, folder: Path, timeout: float = 600, **variables: str) -> list[Any]:
+    """Run a program to its end, and return all that it says."""
     done = subprocess.run(
         [python(), str(program), *words],
         env=environment() | variables,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=timeout,
         check=False,
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
-    said: dict[str, Any] = json.loads(line.removeprefix("ANSWER "))
-    return said
+    lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
+    return [json.loads(line.removeprefix("ANSWER ")) for line in lines]
+
+
+def answer(program: Path, *words: str, folder: Path, **variables: str) -> dict[str, Any]:
+    """Run a program to its end, and return the one thing that it says."""
+    (said,) = answers(program, *words, folder=folder, **variables)
+    found: dict[str, Any] = said
+    return found
