@@ -20,6 +20,9 @@ from .own_source import PACKAGE, looked_up, used, uses
 RECORD: recording.Record = json.loads(recording.RECORD.read_text())
 
 OF_OTHERS = {
+    ("doctor.pairs", "vllm.parsed"): "the doctor's own",
+    ("doctor.pairs", "vllm.version"): "the doctor's own",
+    ("doctor.variables", "vllm.parsed"): "the doctor's own",
     ("features.rollout.allocator", "config"): "verl's trainer",
     ("features.rollout.release", "vllm.utils"): "a text that is looked for in verl's source",
     ("features.rollout.release", "vllm.utils.argparse_utils"): "a text that is looked for in verl's source",
@@ -35,6 +38,8 @@ OF_OTHERS = {
     ("features.weight_sync.engines.vllm", "get_npu_format"): "torch_npu",
     ("features.weight_sync.patches.collective", "value"): "multiprocessing",
     ("features.weight_sync.patches.collective", "worker_dict"): "verl's workers",
+    ("features.weight_sync.patches.loader", "update_weights_from_ipc"): "verl's worker",
+    ("features.weight_sync.patches.loader", "vLLMColocateWorkerExtension"): "verl's worker",
     ("features.weight_sync.patches.protocols", "_engine"): "verl's SGLang rollout",
     ("features.weight_sync.patches.protocols", "inference_engine"): "verl's vLLM rollout",
     ("features.weight_sync.patches.workers", "_is_offload_param"): "verl's workers",

@@ -170,7 +170,7 @@ VLLM = (
     Name(
         "VLLM_USE_V1",
         ("vllm.envs:VLLM_USE_V1",),
-        ("ascend.variables:VLLM_USE_V1",),
+        ("ascend.variables:VLLM_USE_V1", "doctor.variables:VLLM_USE_V1"),
         _IGNORED,
         Form.READ,
         before="0.13.0",

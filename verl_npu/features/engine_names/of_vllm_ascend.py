@@ -96,6 +96,13 @@ _COMMUNICATOR = (
 
 _WORKER = (
     Name(
+        "vllm_ascend.platform",
+        ("vllm_ascend.platform",),
+        ("doctor.probes:vllm_ascend.platform",),
+        "`verl-npu doctor --level import` says that vllm-ascend does not load",
+        Form.MODULE,
+    ),
+    Name(
         "vllm_ascend",
         ("vllm_ascend",),
         (f"{_ENGINE}:vllm_ascend",),
