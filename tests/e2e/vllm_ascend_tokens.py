@@ -23,6 +23,8 @@ KINDS = {
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 128,
         "first_k_dense_replace": 1,
+        "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
         "n_group": 1,
         "topk_group": 1,
         "rope_scaling": {

@@ -3,12 +3,13 @@ compares the references with the kernels themselves."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from .processes import project_and
 
 torch = pytest.importorskip("torch")
 
@@ -177,7 +178,7 @@ def test_vllms_placeholder_launches_references_in_each_process_with_virtual_npus
     done = python(
         "import torch\nfrom vllm.triton_utils.importing import TritonPlaceholder\n"
         "def kernel(x): ...\nTritonPlaceholder().jit(kernel)[(1,)](1)",
-        PYTHONPATH=os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(tmp_path)]),
+        PYTHONPATH=project_and(tmp_path),
     )
     assert "NotImplementedError: Triton's kernel __main__.kernel is not implemented" in done.stderr
 
