@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.pins import PINS, Engine
+from packaging.version import Version
 
 from ..virtual.processes import environment
 
@@ -80,6 +82,25 @@ def test_the_reference_of_a_kernel_computes_what_the_kernel_does(python: str, tm
         pytest.skip("this vLLM has no such kernel")
     assert said["tokens"] > 1000
     assert said["different"] == []
+
+
+def test_its_library_has_the_operators_that_are_written(python: str, engine: Engine) -> None:
+    torch = pytest.importorskip("torch")
+    from verl_npu.virtual.operators import of_vllm_ascend
+
+    find = "import importlib.util as u; print(u.find_spec('vllm_ascend').submodule_search_locations[0])"
+    folder = subprocess.run(
+        [python, "-c", find], capture_output=True, text=True, check=True, env=environment(VERL_NPU_VIRTUAL=None)
+    ).stdout.strip()
+    (library,) = Path(folder).glob("vllm_ascend_C*.so")
+    content = library.read_bytes()
+    for text in of_vllm_ascend.SCHEMAS:
+        found = re.search(rb"\0(" + text.partition("(")[0].encode() + rb"\([\x20-\x7e]+)\0", content)
+        if Version(engine.vllm_ascend) < of_vllm_ascend.SINCE:
+            assert found is None
+        else:
+            assert found is not None
+            assert str(torch._C.parse_schema(found[1].decode())) == str(torch._C.parse_schema(text))
 
 
 def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

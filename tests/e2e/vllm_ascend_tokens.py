@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
+
+from packaging.version import Version
 
 KINDS = {
     "qwen2": {},
@@ -80,6 +83,11 @@ def expected(folder: Path) -> list[list[int]]:
     return tokens
 
 
+def turns_experts(kind: str) -> bool:
+    """Whether the engine wakes up with its experts as a checkpoint has them, and waits for new ones: from 0.13 on."""
+    return Version(version("vllm-ascend")) >= Version("0.13.0") and "moe_intermediate_size" in KINDS[kind]
+
+
 def main() -> None:
     """Serve the model and print what came of it."""
     from vllm import LLM, SamplingParams
@@ -106,6 +114,8 @@ def main() -> None:
     said: dict[str, object] = {"expected": expected(folder), "awake": tokens()}
     engine.sleep(level=1)
     engine.wake_up()
+    if turns_experts(kind):
+        engine.collective_rpc("reload_weights")
     said["after sleep"] = tokens()
     print("ANSWER " + json.dumps(said), flush=True)
 

@@ -183,6 +183,31 @@ def test_inference_attention_equals_the_training_one(layout: str) -> None:
     assert ops.npu_fused_infer_attention_score(*call, **heads, **same)[1].numel() == 0
 
 
+@pytest.mark.parametrize(
+    ("layout", "turn"),
+    [
+        ("BNSD_BSND", lambda out: out.transpose(1, 2)),
+        ("BNSD_NBSD", lambda out: out.transpose(0, 1)),
+        ("BSND_NBSD", lambda out: out.permute(2, 0, 1, 3)),
+        ("TND_NTD", lambda out: out.transpose(0, 1)),
+    ],
+)
+def test_the_result_of_inference_has_the_layout_behind_the_underscore(layout: str, turn: Any) -> None:
+    own = layout.partition("_")[0]
+    q = to_layout(draw(2, 4, 3, 8), own)
+    same = {"actual_seq_lengths": [3, 6], "actual_seq_lengths_kv": [3, 6]} if own == "TND" else {}
+    plain, its = ops.npu_fused_infer_attention_score(
+        q, q, q, num_heads=4, input_layout=own, softmax_lse_flag=True, **same
+    )
+    out, lse = ops.npu_fused_infer_attention_score(
+        q, q, q, num_heads=4, input_layout=layout, softmax_lse_flag=True, **same
+    )
+    torch.testing.assert_close(out, turn(plain))
+    torch.testing.assert_close(lse, its)
+    with pytest.raises(RuntimeError, match=r"input_layout should be .* but got 'BNSD_TND'"):
+        ops.npu_fused_infer_attention_score(q, q, q, num_heads=4, input_layout="BNSD_TND")
+
+
 @pytest.mark.parametrize("flat", [True, False])
 def test_inference_reads_its_keys_from_a_cache_of_blocks(flat: bool) -> None:
     q, k = draw(2, 2, 1, 4), draw(2, 2, 5, 4, seed=1)
