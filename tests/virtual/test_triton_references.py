@@ -164,6 +164,12 @@ def test_a_triton_that_works_is_left_alone() -> None:
     assert TritonPlaceholder().jit(kernel) is kernel
 
 
+def test_a_vllm_without_a_placeholder_is_left_alone() -> None:
+    importing = ModuleType("vllm.triton_utils.importing")
+    importing.HAS_TRITON = False  # type: ignore[attr-defined]
+    launch_references(importing)
+
+
 def test_vllms_placeholder_launches_references_in_each_process_with_virtual_npus(python: Any, tmp_path: Any) -> None:
     folder = tmp_path / "vllm" / "triton_utils"
     folder.mkdir(parents=True)

@@ -26,10 +26,10 @@ Reference = Callable[..., None]
 
 def launch_references(importing: ModuleType) -> None:
     """Have the placeholder of `vllm.triton_utils.importing` make kernels that are launched here; none where vLLM
-    found a Triton that works."""
-    if importing.HAS_TRITON:
+    found a Triton that works, or knows no placeholder, as before 0.9."""
+    placeholder = getattr(importing, "TritonPlaceholder", None)
+    if importing.HAS_TRITON or placeholder is None:
         return
-    placeholder = importing.TritonPlaceholder
     upstreams = placeholder._dummy_decorator
 
     @functools.wraps(upstreams)
