@@ -63,7 +63,9 @@ def test_its_tokens_are_those_of_transformers_before_and_after_it_slept(
     )
     said = answer(done)
     assert said["awake"] == said["expected"]
-    assert said["after sleep"] == said["expected"]
+    # From 0.13 on experts wake up as a checkpoint has them, and wait for new weights.
+    waits = Version(engine.vllm_ascend) >= Version("0.13.0") and kind in ("qwen3_moe", "deepseek_v3")
+    assert said["after sleep"] == (None if waits else said["expected"])
 
 
 def test_the_reference_of_a_kernel_computes_what_the_kernel_does(python: str, tmp_path: Path) -> None:
