@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import environment, machine, pins, request
+from harness import environment, machine, pins, request, training
 from harness.errors import BadInput
 from harness.jobs import grpo
 from harness.jobs.base import Plan
@@ -175,6 +175,21 @@ def test_an_engines_list_names_each_package_once_and_in_one_version(pin: pins.Pi
     assert {name: found for name, found in versions.items() if len(found) > 1} == {}
     assert f"transformers=={pin.transformers}" in listed
     assert {"numba", "compressed-tensors"} <= versions.keys()
+
+
+@pytest.mark.parametrize(("pin", "vllm", "torch_npu"), [("v0.9.1", "0.23.0", "2.10.0"), ("v0.7.1", "0.13.0", "2.8.0")])
+def test_an_engine_is_told_its_release_and_the_torch_npu_that_goes_with_it(
+    pin: str, vllm: str, torch_npu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("VLLM_VERSION", "VERL_NPU_VIRTUAL_TORCH_NPU_VERSION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VERL_NPU_VIRTUAL_MEMORY", "4")
+    asked = request.parse(["--pin", pin, "--rollout", "vllm-ascend"], "quickstart.sh", smoke=False)
+    told = training._environment(asked, machine.Machine(virtual=True, npus=2), tmp_path, tmp_path)
+    assert (told["VLLM_VERSION"], told["VERL_NPU_VIRTUAL_TORCH_NPU_VERSION"]) == (vllm, torch_npu)
+    assert told["VERL_NPU_VIRTUAL_MEMORY"] == "4"
+    small = request.parse(["--pin", pin], "quickstart.sh", smoke=False)
+    assert "VLLM_VERSION" not in training._environment(small, machine.Machine(True, 2), tmp_path, tmp_path)
 
 
 def test_vllm_for_virtual_npus_is_not_installed_on_real_ones() -> None:
