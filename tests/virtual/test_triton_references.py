@@ -3,8 +3,9 @@ compares the references with the kernels themselves."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -156,12 +157,20 @@ def test_a_kernel_is_not_called(triton: Any) -> None:
         triton.jit(named(kernel))(1)
 
 
-def test_a_triton_that_works_is_left_alone() -> None:
+@pytest.mark.parametrize("active", [True, False])
+def test_a_triton_is_left_alone_only_where_it_has_a_device(active: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in Ray's workers: vLLM takes it that Triton works, whether it has a device or not.
+    backends = ModuleType("triton.backends")
+    driver = SimpleNamespace(is_active=lambda: active)
+    backends.backends = {"nvidia": SimpleNamespace(driver=driver)}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))
+    monkeypatch.setitem(sys.modules, "triton.backends", backends)
     importing = ModuleType("vllm.triton_utils.importing")
     importing.HAS_TRITON = True  # type: ignore[attr-defined]
-    importing.TritonPlaceholder = TritonPlaceholder  # type: ignore[attr-defined]
+    importing.TritonPlaceholder = type("TritonPlaceholder", (TritonPlaceholder,), {})  # type: ignore[attr-defined]
     launch_references(importing)
-    assert TritonPlaceholder().jit(kernel) is kernel
+    assert importing.HAS_TRITON is active
+    assert (importing.TritonPlaceholder().jit(kernel) is kernel) is active
 
 
 def test_a_vllm_without_a_placeholder_is_left_alone() -> None:

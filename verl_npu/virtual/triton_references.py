@@ -8,6 +8,7 @@ ways without Triton wherever it asks. The kernels here are those that it launche
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -25,11 +26,13 @@ Reference = Callable[..., None]
 
 
 def launch_references(importing: ModuleType) -> None:
-    """Have the placeholder of `vllm.triton_utils.importing` make kernels that are launched here; none where vLLM
-    found a Triton that works, or knows no placeholder, as before 0.9."""
+    """Have the placeholder of `vllm.triton_utils.importing` make kernels that are launched here; none where Triton has
+    a device, or where vLLM knows no placeholder, as before 0.9."""
     placeholder = getattr(importing, "TritonPlaceholder", None)
-    if importing.HAS_TRITON or placeholder is None:
+    if placeholder is None or (importing.HAS_TRITON and _has_device()):
         return
+    # In Ray's workers, where CUDA_VISIBLE_DEVICES is empty, vLLM takes it that a GPU comes later. No NPU does.
+    importing.HAS_TRITON = False  # type: ignore[attr-defined]  # it is a module of vLLM's
     upstreams = placeholder._dummy_decorator
 
     @functools.wraps(upstreams)
@@ -37,6 +40,14 @@ def launch_references(importing: ModuleType) -> None:
         return _jit if name == "jit" else upstreams(self, name)
 
     placeholder._dummy_decorator = decorator
+
+
+def _has_device() -> bool:
+    try:
+        backends = importlib.import_module("triton.backends").backends
+    except ImportError:
+        return False
+    return any(backend.driver and backend.driver.is_active() for backend in backends.values())
 
 
 def _jit(function: Callable[..., object] | None = None, **_options: object) -> Any:
