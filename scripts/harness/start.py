@@ -24,11 +24,8 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
         request = parse(arguments, program, smoke)
         found = machine.look(request.npus, os.environ.get(INSIDE) or sys.executable)
         if request.make_environment and INSIDE not in os.environ:
-            packages = jobs.JOBS[request.job].packages
-            if request.rollout != pins.SMALL:
-                if not found.virtual:
-                    raise BadInput("--rollout: it is for virtual NPUs, and this machine has real ones. Leave it out")
-                packages += (f"vllm-ascend=={request.pin.vllm_ascend}",)
+            if request.rollout != pins.SMALL and not found.virtual:
+                raise BadInput("--rollout: it is for virtual NPUs, and this machine has real ones. Leave it out")
             if request.torch_npu and not found.virtual:
                 raise BadInput("--torch-npu: it is for virtual NPUs, and this machine has real ones. Leave it out")
             recipe = environment.Recipe(
@@ -36,7 +33,8 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
                 request.checkout,
                 request.transformers,
                 found.virtual,
-                packages=packages,
+                packages=jobs.JOBS[request.job].packages,
+                rollout=request.rollout,
                 torch_npu=request.torch_npu,
             )
             python = environment.make(recipe)

@@ -90,8 +90,8 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
 def _engine(outcome: Outcome) -> str:
     """What generated on virtual NPUs, as a person knows it."""
     request = outcome.request
-    if request.rollout != pins.SMALL:
-        return f"{request.rollout} {request.pin.vllm_ascend}"
+    if request.rollout != pins.SMALL and request.pin.engine is not None:
+        return f"{request.rollout} {request.pin.engine.vllm_ascend}"
     return "the small engine" if request.pin.virtual_rollout == "virtual" else "verl's own engine on transformers"
 
 

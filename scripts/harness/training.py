@@ -139,8 +139,10 @@ def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Pat
     if machine.virtual:
         environment["VERL_NPU_VIRTUAL"] = str(machine.npus)
         environment["VERL_NPU_VIRTUAL_TORCH_NPU"] = "real" if request.torch_npu else "ours"
-    if request.rollout != pins.SMALL:
-        environment = _FOR_THE_ENGINE | {"VLLM_VERSION": request.pin.vllm_ascend} | environment
+    engine = request.pin.engine
+    if request.rollout != pins.SMALL and engine is not None:
+        versions = {"VLLM_VERSION": engine.vllm, "VERL_NPU_VIRTUAL_TORCH_NPU_VERSION": engine.torch_npu}
+        environment = _FOR_THE_ENGINE | versions | environment
     return environment
 
 

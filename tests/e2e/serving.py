@@ -5,54 +5,77 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.pins import PINS, Engine
 
 from ..virtual import processes
 
-__all__ = ["answer", "answers", "environment", "python"]
+__all__ = ["PYTHONS", "answer", "answers", "engine_of", "environment", "python", "said"]
+
+PYTHONS = [path for path in os.environ.get("VERL_NPU_VLLM_ASCEND", "").split(os.pathsep) if path]
+RELEASE = "0.11.0"
+"""The release that tests are for which take no other."""
+_INSTALLED = "import importlib.metadata; print(importlib.metadata.version('vllm-ascend'))"
+
+
+@cache
+def engine_of(python: str) -> Engine:
+    """Return the engine of a pin whose release of vllm-ascend an environment has."""
+    found = subprocess.run([python, "-c", _INSTALLED], capture_output=True, text=True, check=True).stdout.strip()
+    return next(pin.engine for pin in PINS.values() if pin.engine and pin.engine.vllm_ascend == found)
 
 
 def python() -> str:
-    """Return the Python that VERL_NPU_VLLM_ASCEND names; skip without it."""
-    named = os.environ.get("VERL_NPU_VLLM_ASCEND")
-    if not named:
-        pytest.skip("set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend")
-    return named
+    """Return the Python of the environment with that release; skip without it."""
+    for path in PYTHONS:
+        if engine_of(path).vllm_ascend == RELEASE:
+            return path
+    pytest.skip(f"set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend {RELEASE}")
 
 
-def environment() -> dict[str, str]:
+def environment(engine: Engine) -> dict[str, str]:
     """Return the variables of a process that serves on two virtual NPUs."""
     return processes.environment(
         VERL_NPU_VIRTUAL="2",
         VERL_NPU_VIRTUAL_MEMORY="2",
-        VLLM_VERSION="0.11.0",
+        VERL_NPU_VIRTUAL_TORCH_NPU_VERSION=engine.torch_npu,
+        VLLM_VERSION=engine.vllm,
         VLLM_ASCEND_ENABLE_NZ="0",
         OMP_NUM_THREADS="1",
         HF_HUB_OFFLINE="1",
     )
 
 
-def answers(program: Path, *words: str, folder: Path, timeout: float = 600, **variables: str) -> list[Any]:
-    """Run a program to its end, and return all that it says."""
-    done = subprocess.run(
-        [python(), str(program), *words],
-        env=environment() | variables,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-        cwd=folder,
-    )
+def said(done: subprocess.CompletedProcess[str]) -> list[Any]:
+    """Return what a program has printed."""
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
     return [json.loads(line.removeprefix("ANSWER ")) for line in lines]
 
 
-def answer(program: Path, *words: str, folder: Path, **variables: str) -> dict[str, Any]:
+def answers(
+    program: Path, *words: str, folder: Path, by: str | None = None, timeout: float = 600, **variables: str
+) -> list[Any]:
+    """Run a program to its end, by that Python, and return all that it says."""
+    path = by or python()
+    return said(
+        subprocess.run(
+            [path, str(program), *words],
+            env=environment(engine_of(path)) | variables,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            cwd=folder,
+        )
+    )
+
+
+def answer(program: Path, *words: str, folder: Path, by: str | None = None, **variables: str) -> dict[str, Any]:
     """Run a program to its end, and return the one thing that it says."""
-    (said,) = answers(program, *words, folder=folder, **variables)
-    found: dict[str, Any] = said
-    return found
+    (found,) = answers(program, *words, folder=folder, by=by, **variables)
+    return dict(found)

@@ -60,7 +60,7 @@ def served(kind: str, folder: Path) -> Iterator[Served]:
     with log.open("w") as errors:
         process = subprocess.Popen(
             [serving.python(), str(PROGRAM), kind, str(folder / "models")],
-            env=serving.environment(),
+            env=serving.environment(serving.engine_of(serving.python())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
+
+from packaging.version import Version
 
 KINDS = {
     "qwen2": {},
@@ -23,6 +26,8 @@ KINDS = {
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 128,
         "first_k_dense_replace": 1,
+        "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
         "n_group": 1,
         "topk_group": 1,
         "rope_scaling": {
@@ -77,6 +82,12 @@ def expected(folder: Path) -> list[list[int]]:
     return tokens
 
 
+def turns_experts(kind: str) -> bool:
+    """Whether the engine wakes up with its experts as a checkpoint has them, and computes nothing before it is handed
+    new weights: from 0.13 on."""
+    return Version(version("vllm-ascend")) >= Version("0.13.0") and "moe_intermediate_size" in KINDS[kind]
+
+
 def main() -> None:
     """Serve the model and print what came of it."""
     from vllm import LLM, SamplingParams
@@ -103,7 +114,7 @@ def main() -> None:
     said: dict[str, object] = {"expected": expected(folder), "awake": tokens()}
     engine.sleep(level=1)
     engine.wake_up()
-    said["after sleep"] = tokens()
+    said["after sleep"] = None if turns_experts(kind) else tokens()
     print("ANSWER " + json.dumps(said), flush=True)
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import environment, machine, pins, request
+from harness import environment, machine, pins, request, training
 from harness.errors import BadInput
 from harness.jobs import grpo
 from harness.jobs.base import Plan
@@ -44,7 +44,7 @@ def test_settings_for_verl_are_passed_on() -> None:
         (["--job", "chess"], True, "expected one of grpo"),
         ([], True, "--job"),
         (["--rollout", "vllm"], False, "--rollout: expected one of small, vllm-ascend"),
-        (["--rollout", "vllm-ascend"], False, r"can be installed here \(ccd7d934\), found v0.6.1"),
+        (["--rollout", "vllm-ascend"], False, r"can be installed here \(ccd7d934, v0.7.1, v0.9.1\), found v0.6.1"),
         (["--job", "grpo", "--timeout", "soon"], True, "--timeout"),
     ],
 )
@@ -145,6 +145,57 @@ def test_environment_is_reused_only_when_whole_and_of_the_same_inputs(
     assert other.stamp() != recipe.stamp()
     assert "transformers==4.53.3" in other.requirements()
     assert "4.57.6" not in other.requirements()
+
+
+SERVED = [pin for pin in pins.PINS.values() if pin.engine is not None]
+
+
+@pytest.mark.parametrize("pin", SERVED, ids=lambda pin: pin.name)
+def test_vllm_ascend_is_in_an_environment_of_its_own_with_its_torch(pin: pins.Pin) -> None:
+    assert pin.engine is not None
+    small = environment.Recipe(pin, None, pin.transformers, virtual=True)
+    served = environment.Recipe(pin, None, pin.transformers, virtual=True, rollout="vllm-ascend")
+    assert small.torch == pin.torch
+    assert served.torch == pin.engine.torch
+    assert served.folder.name == f"{small.folder.name}-vllm-ascend-{pin.engine.vllm_ascend}"
+    assert served.stamp() != small.stamp()
+    assert served.engine_packages() == (*pin.engine.packages, f"vllm-ascend=={pin.engine.vllm_ascend}")
+    assert small.engine_packages() == (pin.engine.packages if pin.engine.always else ())
+
+
+@pytest.mark.parametrize("pin", SERVED, ids=lambda pin: pin.name)
+def test_an_engines_list_names_each_package_once_and_in_one_version(pin: pins.Pin) -> None:
+    served = environment.Recipe(pin, None, pin.transformers, virtual=True, rollout="vllm-ascend").requirements()
+    listed = [line for line in served.splitlines() if line and not line.startswith("#")]
+    assert all("==" in line for line in listed)
+    versions: dict[str, set[str]] = {}
+    for line in listed:
+        name, _, version = line.partition("==")
+        versions.setdefault(name.partition("[")[0].lower(), set()).add(version)
+    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+    assert f"transformers=={pin.transformers}" in listed
+    assert {"numba", "compressed-tensors"} <= versions.keys()
+
+
+@pytest.mark.parametrize(("pin", "vllm", "torch_npu"), [("v0.9.1", "0.23.0", "2.10.0"), ("v0.7.1", "0.13.0", "2.8.0")])
+def test_an_engine_is_told_its_release_and_the_torch_npu_that_goes_with_it(
+    pin: str, vllm: str, torch_npu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("VLLM_VERSION", "VERL_NPU_VIRTUAL_TORCH_NPU_VERSION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VERL_NPU_VIRTUAL_MEMORY", "4")
+    asked = request.parse(["--pin", pin, "--rollout", "vllm-ascend"], "quickstart.sh", smoke=False)
+    told = training._environment(asked, machine.Machine(virtual=True, npus=2), tmp_path, tmp_path)
+    assert (told["VLLM_VERSION"], told["VERL_NPU_VIRTUAL_TORCH_NPU_VERSION"]) == (vllm, torch_npu)
+    assert told["VERL_NPU_VIRTUAL_MEMORY"] == "4"
+    small = request.parse(["--pin", pin], "quickstart.sh", smoke=False)
+    assert "VLLM_VERSION" not in training._environment(small, machine.Machine(True, 2), tmp_path, tmp_path)
+
+
+def test_vllm_for_virtual_npus_is_not_installed_on_real_ones() -> None:
+    recipe = environment.Recipe(pins.find("ccd7d934"), None, "4.57.6", virtual=False)
+    assert recipe.engine is None
+    assert recipe.engine_packages() == ()
 
 
 @pytest.mark.parametrize("pin", list(pins.PINS.values()), ids=lambda pin: pin.name)

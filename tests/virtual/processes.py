@@ -38,6 +38,11 @@ def environment(**changes: str | None) -> dict[str, str]:
     return env
 
 
+def project_and(folder: Path) -> str:
+    """PYTHONPATH with a folder behind what it has."""
+    return os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(folder)])
+
+
 def start_ranks(code: str, folder: Path, size: int = 2, **changes: str | None) -> list[subprocess.Popen[str]]:
     """Start a program once per rank, in a group that meets in `folder`; it finds RANK, WORLD_SIZE and INIT."""
     processes = []

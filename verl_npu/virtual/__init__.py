@@ -72,6 +72,7 @@ def expose() -> None:
     hooks.add_hook("verl.utils.distributed", _offer_group)
     hooks.add_hook("verl.checkpoint_engine", _offer_checkpoint_engine)
     hooks.add_hook("torchvision.extension", _declare_vision)
+    hooks.add_hook("vllm.triton_utils.importing", _launch_references)
     for name in _OF_MINDSPEED:
         hooks.add_hook(name, _compute_mindspeeds)
     for workers in ("verl.workers.fsdp_workers", "verl.workers.megatron_workers"):
@@ -149,6 +150,13 @@ def _declare_vision(module: ModuleType) -> None:
     from .vision import declare_operators
 
     declare_operators(module)
+
+
+def _launch_references(module: ModuleType) -> None:
+    """Compute the kernels of Triton that vLLM and vllm-ascend launch."""
+    from .triton_references import launch_references
+
+    launch_references(module)
 
 
 def _offer_in_vllms_place(module: ModuleType) -> None:

@@ -1,13 +1,15 @@
 """What vllm-ascend has compiled against a CANN, as far as the virtual Ascend can take its place.
 
 Its library brings the allocator of the sleep mode, which the virtual device has as well (device/csrc/pool.cpp), and
-operators of its own, which are not written: vllm-ascend then goes without them, as it does where they were not built.
+operators of its own. Those that its experts cannot do without are there (operators/of_vllm_ascend.py); without the
+others vllm-ascend goes on, as it does where they were not built.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
@@ -43,6 +45,7 @@ class _Finder(MetaPathFinder, Loader):
             raise ImportError("vllm-ascend's own operators are not written for virtual NPUs")
         from .device.extension import extension
 
+        _register_operators()
         device = extension()
 
         def init_module(malloc: Callable[[Handle], None], free: Callable[[int], Handle]) -> None:
@@ -56,3 +59,15 @@ class _Finder(MetaPathFinder, Loader):
 
         functions = (init_module, python_create_and_map, python_unmap_and_release)
         vars(module).update({function.__name__: function for function in functions})
+
+
+def _register_operators() -> None:
+    from .operators import of_vllm_ascend
+    from .settings import Settings
+
+    try:
+        release = metadata.version("vllm-ascend")
+    except metadata.PackageNotFoundError:
+        # A folder on the path: vLLM does not find it as a platform, and nothing of it is served.
+        return
+    of_vllm_ascend.register(release, Settings.read().torch_npu_version)

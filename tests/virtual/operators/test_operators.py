@@ -183,6 +183,31 @@ def test_inference_attention_equals_the_training_one(layout: str) -> None:
     assert ops.npu_fused_infer_attention_score(*call, **heads, **same)[1].numel() == 0
 
 
+@pytest.mark.parametrize(
+    ("layout", "turn"),
+    [
+        ("BNSD_BSND", lambda out: out.transpose(1, 2)),
+        ("BNSD_NBSD", lambda out: out.transpose(0, 1)),
+        ("BSND_NBSD", lambda out: out.permute(2, 0, 1, 3)),
+        ("TND_NTD", lambda out: out.transpose(0, 1)),
+    ],
+)
+def test_the_result_of_inference_has_the_layout_behind_the_underscore(layout: str, turn: Any) -> None:
+    own = layout.partition("_")[0]
+    q = to_layout(draw(2, 4, 3, 8), own)
+    same = {"actual_seq_lengths": [3, 6], "actual_seq_lengths_kv": [3, 6]} if own == "TND" else {}
+    plain, its = ops.npu_fused_infer_attention_score(
+        q, q, q, num_heads=4, input_layout=own, softmax_lse_flag=True, **same
+    )
+    out, lse = ops.npu_fused_infer_attention_score(
+        q, q, q, num_heads=4, input_layout=layout, softmax_lse_flag=True, **same
+    )
+    torch.testing.assert_close(out, turn(plain))
+    torch.testing.assert_close(lse, its)
+    with pytest.raises(RuntimeError, match=r"input_layout should be .* but got 'BNSD_TND'"):
+        ops.npu_fused_infer_attention_score(q, q, q, num_heads=4, input_layout="BNSD_TND")
+
+
 @pytest.mark.parametrize("flat", [True, False])
 def test_inference_reads_its_keys_from_a_cache_of_blocks(flat: bool) -> None:
     q, k = draw(2, 2, 1, 4), draw(2, 2, 5, 4, seed=1)
@@ -656,3 +681,36 @@ def test_a_masked_softmax_gives_a_masked_score_next_to_nothing() -> None:
         ops.npu_scaled_masked_softmax(x, mask.float())
     with pytest.raises(NotImplementedError, match="fixed_triu_mask"):
         ops.npu_scaled_masked_softmax(x, mask, 0.5, True)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_product_of_batches_has_them_behind_the_rows(turned: bool) -> None:
+    x, w = draw(3, 5, 16), draw(3, 16, 32, seed=1)
+    given = {"perm_x1": (1, 0, 2)} if turned else {}
+    out = ops.npu_transpose_batchmatmul(x.transpose(0, 1) if turned else x, w, perm_y=(1, 0, 2), **given)
+    torch.testing.assert_close(out, torch.einsum("bmk,bkn->mbn", x, w))
+    split = ops.npu_transpose_batchmatmul(x, w, batch_split_factor=2)
+    torch.testing.assert_close(split, out.reshape(5, 2, 48).transpose(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"perm_y": (0, 1, 2)}, "perm_y must be"),
+        ({"perm_x2": (0, 2, 1)}, "perm_x2 must be"),
+        ({"bias": torch.zeros(1)}, "bias is not supported"),
+        ({"weight": draw(3, 16, 32).half()}, "but are torch.float32 and torch.float16"),
+        ({"weight": draw(2, 16, 32)}, "expected"),
+        ({"weight": draw(3, 16, 24)}, "multiples of 16"),
+        ({"batch_split_factor": 3}, "batch_split_factor"),
+    ],
+)
+def test_what_a_product_of_batches_refuses(changes: dict[str, Any], words: str) -> None:
+    given = {"input": draw(3, 5, 16), "weight": draw(3, 16, 32)} | changes
+    with pytest.raises(RuntimeError, match=f"^npu_transpose_batchmatmul: .*{words}"):
+        ops.npu_transpose_batchmatmul(given.pop("input"), given.pop("weight"), **given)
+
+
+def test_a_product_of_batches_is_not_quantised() -> None:
+    with pytest.raises(NotImplementedError, match="scale is not implemented"):
+        ops.npu_transpose_batchmatmul(draw(3, 5, 16), draw(3, 16, 32), scale=torch.ones(96))

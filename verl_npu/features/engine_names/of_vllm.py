@@ -15,6 +15,7 @@ _LAYOUT = "features.weight_sync.engines.layout"
 _NO_SYNC = "the first weight sync into this engine ends with an AttributeError that names it"
 _NOT_FOUND = "the layers that need care after a sync are not recognised, and may compute with stale weights"
 _GRAPHS = "nothing on real NPUs; an engine with graphs on virtual ones ends by itself, minutes after it was started"
+_NO_TRITON = "nothing on real NPUs; on virtual ones an engine ends at the first kernel of Triton's that it launches"
 _IGNORED = "the variable is handed to every worker, and nothing reads it"
 
 VLLM = (
@@ -182,6 +183,27 @@ VLLM = (
         _IGNORED,
         Form.READ,
         since="0.9.1",
+    ),
+    Name(
+        "HAS_TRITON",
+        ("vllm.triton_utils.importing:HAS_TRITON",),
+        ("virtual:vllm.triton_utils.importing", "virtual.triton_references:HAS_TRITON"),
+        _NO_TRITON,
+    ),
+    Name(
+        "TritonPlaceholder._dummy_decorator",
+        ("vllm.triton_utils.importing:TritonPlaceholder._dummy_decorator",),
+        ("virtual.triton_references:TritonPlaceholder", "virtual.triton_references:_dummy_decorator"),
+        _NO_TRITON,
+        arguments=1,
+        since="0.9.1",
+    ),
+    Name(
+        "_compute_slot_mapping_kernel",
+        ("vllm.v1.worker.block_table:_compute_slot_mapping_kernel",),
+        ("virtual.triton_references:vllm.v1.worker.block_table._compute_slot_mapping_kernel",),
+        _NO_TRITON,
+        since="0.23.0",
     ),
 )
 """Releases are vLLM's."""

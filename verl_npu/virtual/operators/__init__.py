@@ -21,7 +21,7 @@ from .inference import npu_fused_infer_attention_score, npu_fused_infer_attentio
 from .latent import npu_interleave_rope, npu_kv_rmsnorm_rope_cache
 from .layout import npu_dtype_cast, npu_format_cast, npu_format_cast_
 from .loss import npu_cross_entropy_loss
-from .matrix import npu_bmmV2, npu_linear
+from .matrix import npu_bmmV2, npu_linear, npu_transpose_batchmatmul
 from .norm import npu_add_rms_norm, npu_rms_norm
 from .optimizer import npu_apply_adam_w
 from .permutation import (
@@ -83,4 +83,5 @@ __all__ = [
     "npu_silu",
     "npu_swiglu",
     "npu_top_k_top_p",
+    "npu_transpose_batchmatmul",
 ]

@@ -83,20 +83,54 @@ def npu_moe_gating_top_k(
         raise NotImplementedError(
             "npu_moe_gating_top_k: input_ids and tid2eid are not implemented by the virtual Ascend"
         )
-    _check_scores(x, bias)
+    name = "npu_moe_gating_top_k"
     groups = _Groups(group_count, k_group, group_select_mode)
-    _check_gating(x.shape[-1], k, groups, renorm, norm_type)
+    _check_scores(name, x, bias)
+    _check_gating(name, x.shape[-1], k, groups, ("renorm", renorm, renorm == 0), norm_type)
 
     def compute() -> tuple[Tensor, ...]:
-        scores = torch.sigmoid(x.float()) if norm_type else torch.softmax(x.float(), dim=-1)
-        chosen = _greatest(groups.best(scores if bias is None else scores + bias.float()), k)
-        weights = scores.gather(-1, chosen)
-        if norm_type:
-            weights = weights / (weights.sum(-1, keepdim=True) + eps)
+        weights, chosen, scores = _chosen(x, k, bias, groups, norm_type, eps if norm_type else None)
         weights = (weights * routed_scaling_factor).to(x.dtype)
         return weights, chosen.to(torch.int32), scores if out_flag else scores.new_empty(0)
 
-    weights, chosen, scores = without_formula("npu_moe_gating_top_k", (x, bias), compute)
+    weights, chosen, scores = without_formula(name, (x, bias), compute)
+    return weights, chosen, scores
+
+
+def moe_gating_top_k(
+    x: Tensor,
+    k: int,
+    k_group: int,
+    group_count: int,
+    group_select_mode: int,
+    renorm: int,
+    norm_type: int,
+    out_flag: bool,
+    routed_scaling_factor: float,
+    eps: float,
+    bias_opt: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """vllm-ascend's own `npu_moe_gating_top_k`, which with renorm 1 divides the weights of a softmax by their sum as
+    well: csrc/moe/moe_gating_top_k of v0.13.0 to v0.23.0.
+
+    Returns:
+        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], undefined without out_flag).
+
+    Raises:
+        RuntimeError: an argument out of range, and in backward.
+    """
+    name = "moe_gating_top_k"
+    groups = _Groups(group_count, k_group, group_select_mode)
+    _check_scores(name, x, bias_opt)
+    _check_gating(name, x.shape[-1], k, groups, ("renorm", renorm, renorm in (0, 1)), norm_type)
+
+    def compute() -> tuple[Tensor, ...]:
+        divided = norm_type == 1 or renorm == 1
+        weights, chosen, scores = _chosen(x, k, bias_opt, groups, norm_type, eps if divided else None)
+        weights = (weights * routed_scaling_factor).to(x.dtype)
+        return weights, chosen.to(torch.int32), scores if out_flag else torch.full_like(scores, torch.nan)
+
+    weights, chosen, scores = without_formula(name, (x, bias_opt), compute)
     return weights, chosen, scores
 
 
@@ -130,28 +164,38 @@ class _Groups:
 _FLOATS = (torch.float16, torch.float32, torch.bfloat16)
 
 
-def _check_scores(x: Tensor, bias: Tensor | None) -> None:
+def _chosen(
+    x: Tensor, k: int, bias: Tensor | None, groups: _Groups, norm_type: int, eps: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The weights of the k greatest, divided by their sum and `eps` unless that is None, their experts, and all
+    scores."""
+    scores = torch.sigmoid(x.float()) if norm_type else torch.softmax(x.float(), dim=-1)
+    chosen = _greatest(groups.best(scores if bias is None else scores + bias.float()), k)
+    weights = scores.gather(-1, chosen)
+    return weights if eps is None else weights / (weights.sum(-1, keepdim=True) + eps), chosen, scores
+
+
+def _check_scores(name: str, x: Tensor, bias: Tensor | None) -> None:
     if x.dim() != 2 or x.dtype not in _FLOATS:
         raise RuntimeError(
-            "npu_moe_gating_top_k: x must be [T,E] and float16, float32 or bfloat16, but is "
-            f"{tuple(x.shape)} {x.dtype}"
+            f"{name}: x must be [T,E] and float16, float32 or bfloat16, but is {tuple(x.shape)} {x.dtype}"
         )
     if bias is not None and (bias.dim() != 1 or bias.dtype != x.dtype):
-        raise RuntimeError(
-            f"npu_moe_gating_top_k: bias must be [E] and {x.dtype} as x, but is {tuple(bias.shape)} {bias.dtype}"
-        )
+        raise RuntimeError(f"{name}: bias must be [E] and {x.dtype} as x, but is {tuple(bias.shape)} {bias.dtype}")
 
 
-def _check_gating(experts: int, k: int, groups: _Groups, renorm: int, norm_type: int) -> None:
+def _check_gating(
+    name: str, experts: int, k: int, groups: _Groups, renorm: tuple[str, int, bool], norm_type: int
+) -> None:
     limits = (
         ("k", k, 0 < k <= experts),
         *groups.limits(k, experts),
-        ("renorm", renorm, renorm == 0),
+        renorm,
         ("norm_type", norm_type, norm_type in (0, 1)),
     )
-    for name, value, good in limits:
+    for argument, value, good in limits:
         if not good:
-            raise RuntimeError(f"npu_moe_gating_top_k: {name}={value} is out of range for {experts} experts")
+            raise RuntimeError(f"{name}: {argument}={value} is out of range for {experts} experts")
 
 
 def _greatest(scores: Tensor, k: int) -> Tensor:

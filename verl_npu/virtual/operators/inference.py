@@ -10,11 +10,9 @@ from torch import Tensor
 from .gradient import without_formula
 from .masks import UNBOUNDED, Rule, SparseMode
 from .scores import How, attend
-from .sequences import cache_lengths, cached, joined, sequences, wider
+from .sequences import cache_lengths, cached, joined, layouts, sequences, wider
 
 __all__ = ["npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"]
-
-_LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND", "TND")
 
 
 def npu_fused_infer_attention_score(
@@ -62,11 +60,11 @@ def npu_fused_infer_attention_score(
 ) -> tuple[Tensor, Tensor]:
     """Attention for inference, computed in float32; no gradient.
 
-    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD; the result as BSND in BNSD_BSND) or [T,N,D]
-    (TND); key and value alike, or, with `block_table` int32 [B, most blocks], the cache [blocks, block_size, Nkv*D] or
-    [blocks, Nkv, block_size, D]. Lengths are of each sequence, cumulative in TND except for a cache's. What lies
-    beyond a sequence's length gives zeros. `num_key_value_heads=0` means as many as `num_heads`. `query_rope` and
-    `key_rope` are further columns of query and key.
+    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND), and the result alike or, behind
+    an underscore, as BSND, NBSD or NTD; key and value as query, or, with `block_table` int32 [B, most blocks], the
+    cache [blocks, block_size, Nkv*D] or [blocks, Nkv, block_size, D]. Lengths are of each sequence, cumulative in TND
+    except for a cache's. What lies beyond a sequence's length gives zeros. `num_key_value_heads=0` means as many as
+    `num_heads`. `query_rope` and `key_rope` are further columns of query and key.
 
     Returns:
         (attention, log of the sum of exponentials float32 [B,N,S,1], in TND [T,N,1]; empty without the flag).
@@ -79,8 +77,9 @@ def npu_fused_infer_attention_score(
     key_heads = num_key_value_heads or num_heads
     if (query_rope is None) != (key_rope is None):
         raise RuntimeError("npu_fused_infer_attention_score: query_rope and key_rope go together")
-    _check(input_layout, sparse_mode, num_heads, key_heads)
-    if query.dim() != (3 if input_layout in ("BSH", "TND") else 4):
+    layout, result = layouts(input_layout)
+    _check(sparse_mode, num_heads, key_heads)
+    if query.dim() != (3 if layout in ("BSH", "TND") else 4):
         raise RuntimeError(f"npu_fused_infer_attention_score: query has {query.dim()} dimensions in {input_layout}")
     if block_table is None and value.dim() != query.dim():
         raise RuntimeError(
@@ -88,14 +87,14 @@ def npu_fused_infer_attention_score(
         )
 
     def compute() -> tuple[Tensor, ...]:
-        queries = sequences(query, input_layout, num_heads, actual_seq_lengths)
+        queries = sequences(query, layout, num_heads, actual_seq_lengths)
         if query_rope is not None:
-            queries = wider(queries, sequences(query_rope, input_layout, num_heads, actual_seq_lengths))
+            queries = wider(queries, sequences(query_rope, layout, num_heads, actual_seq_lengths))
         if block_table is None:
-            keys = sequences(key, input_layout, key_heads, actual_seq_lengths_kv)
-            values = sequences(value, input_layout, key_heads, actual_seq_lengths_kv)
+            keys = sequences(key, layout, key_heads, actual_seq_lengths_kv)
+            values = sequences(value, layout, key_heads, actual_seq_lengths_kv)
             if key_rope is not None:
-                keys = wider(keys, sequences(key_rope, input_layout, key_heads, actual_seq_lengths_kv))
+                keys = wider(keys, sequences(key_rope, layout, key_heads, actual_seq_lengths_kv))
         else:
             lengths = cache_lengths(actual_seq_lengths_kv, len(queries))
             keys = cached(key, block_table, block_size, key_heads, lengths)
@@ -104,9 +103,9 @@ def npu_fused_infer_attention_score(
             values = cached(value, block_table, block_size, key_heads, lengths)
         rule = Rule(SparseMode(sparse_mode), atten_mask, pre_tokens, next_tokens)
         outs, lses = _each(queries, keys, values, rule, scale)
-        rows = query.shape[{"TND": 0, "BNSD": 2, "BNSD_BSND": 2}.get(input_layout, 1)]
-        lse = joined(lses, rows, "TND" if input_layout == "TND" else "BNSD")
-        return joined(outs, rows, input_layout), lse if softmax_lse_flag else lse.new_empty(0)
+        rows = query.shape[{"TND": 0, "BNSD": 2}.get(layout, 1)]
+        lse = joined(lses, rows, "TND" if layout == "TND" else "BNSD")
+        return joined(outs, rows, result), lse if softmax_lse_flag else lse.new_empty(0)
 
     attention, lse = without_formula("npu_fused_infer_attention_score", (query, key, value), compute)
     return attention, lse
@@ -252,10 +251,8 @@ def _refuse(operator: str, given: Mapping[str, object], unwritten: Sequence[str]
             raise NotImplementedError(f"{operator}: {name} is not implemented by the virtual Ascend")
 
 
-def _check(layout: str, mode: int, heads: int, key_heads: int) -> None:
+def _check(mode: int, heads: int, key_heads: int) -> None:
     name = "npu_fused_infer_attention_score"
-    if layout not in _LAYOUTS:
-        raise RuntimeError(f"{name}: input_layout should be {'/'.join(_LAYOUTS)}, but got {layout!r}")
     if not 0 <= mode <= 4:
         raise NotImplementedError(f"{name}: sparse_mode {mode} (0 to 4 are written)")
     if heads <= 0:

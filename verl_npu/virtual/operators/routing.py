@@ -4,6 +4,7 @@ docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_init_routing_v2.md and torch_npu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -41,37 +42,114 @@ def npu_moe_init_routing_v2(
         RuntimeError: shapes or a range that do not fit, and in backward.
         NotImplementedError: quantisation, and drop_pad_mode 1.
     """
-    if quant_mode != -1 or offset is not None or x_dtype is not None:
-        raise _unwritten(f"quantisation (quant_mode={quant_mode})")
-    if drop_pad_mode:
-        raise _unwritten(f"drop_pad_mode {drop_pad_mode}")
-    first, end = _experts_kept(x, expert_idx, active_expert_range, expert_num)
+    if x_dtype is not None:
+        raise _unwritten("npu_moe_init_routing_v2", "x_dtype")
+    return _sorted_by_expert(
+        "npu_moe_init_routing_v2",
+        x,
+        expert_idx,
+        _Wanted(
+            active_num,
+            drop_pad_mode,
+            expert_tokens_num_type if expert_tokens_num_flag else None,
+            quant_mode,
+            row_idx_type,
+        ),
+        (scale, offset),
+        active_expert_range or (0, expert_num),
+    )
+
+
+def npu_moe_init_routing_custom(
+    x: Tensor,
+    expert_idx: Tensor,
+    *,
+    scale: Tensor | None = None,
+    offset: Tensor | None = None,
+    active_num: int = -1,
+    expert_capacity: int = -1,
+    expert_num: int = -1,
+    drop_pad_mode: int = 0,
+    expert_tokens_num_type: int = 0,
+    expert_tokens_num_flag: bool = False,
+    quant_mode: int = 0,
+    active_expert_range: Sequence[int] = (),
+    row_idx_type: int = 0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """vllm-ascend's own `npu_moe_init_routing_v2`, which quantises unless it is told not to:
+    csrc/moe/moe_init_routing_custom of v0.13.0 to v0.23.0.
+
+    Raises:
+        RuntimeError: shapes or a range that do not fit, and in backward.
+        NotImplementedError: quantisation, and drop_pad_mode 1.
+    """
+    return _sorted_by_expert(
+        "npu_moe_init_routing_custom",
+        x,
+        expert_idx,
+        _Wanted(
+            active_num,
+            drop_pad_mode,
+            expert_tokens_num_type if expert_tokens_num_flag else None,
+            quant_mode,
+            row_idx_type,
+        ),
+        (scale, offset),
+        active_expert_range or (0, expert_num),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is asked of the sorted rows."""
+
+    most: int
+    drop_pad_mode: int
+    tokens: int | None
+    """The form of the tokens of each expert; None for none."""
+    quant_mode: int
+    row_idx_type: int
+
+
+def _sorted_by_expert(
+    name: str,
+    x: Tensor,
+    expert_idx: Tensor,
+    wanted: _Wanted,
+    scales: tuple[Tensor | None, Tensor | None],
+    experts: Sequence[int],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    scale, offset = scales
+    if wanted.quant_mode != -1 or offset is not None:
+        raise _unwritten(name, f"quantisation (quant_mode={wanted.quant_mode})")
+    if wanted.drop_pad_mode:
+        raise _unwritten(name, f"drop_pad_mode {wanted.drop_pad_mode}")
+    first, end = _experts_kept(name, x, expert_idx, experts)
 
     def compute() -> tuple[Tensor, ...]:
-        taken, places, counts = _routes(expert_idx, first, end, active_num, by_destination=row_idx_type == 1)
+        taken, places, counts = _routes(expert_idx, first, end, wanted.most, by_destination=wanted.row_idx_type == 1)
         return (
             x[taken],
             places.to(torch.int32),
-            _tokens(counts, first, expert_tokens_num_type) if expert_tokens_num_flag else counts.new_empty(0),
+            counts.new_empty(0) if wanted.tokens is None else _tokens(counts, first, wanted.tokens),
             x.new_empty(0, dtype=torch.float32) if scale is None else scale[taken],
         )
 
-    rows, places, counts, scales = without_formula("npu_moe_init_routing_v2", (x,), compute)
-    return rows, places, counts, scales
+    rows, places, counts, scales_of_rows = without_formula(name, (x,), compute)
+    return rows, places, counts, scales_of_rows
 
 
-def _unwritten(what: str) -> NotImplementedError:
-    return NotImplementedError(f"npu_moe_init_routing_v2: {what} is not implemented by the virtual Ascend")
+def _unwritten(name: str, what: str) -> NotImplementedError:
+    return NotImplementedError(f"{name}: {what} is not implemented by the virtual Ascend")
 
 
-def _experts_kept(x: Tensor, expert_idx: Tensor, asked: Sequence[int], experts: int) -> tuple[int, int]:
+def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[int]) -> tuple[int, int]:
     """The range [first, end) of the experts whose rows are copied; raises for shapes and ranges that do not fit."""
-    name = "npu_moe_init_routing_v2"
     if x.dim() != 2 or expert_idx.dim() != 2 or expert_idx.shape[0] != x.shape[0]:
         raise RuntimeError(
             f"{name}: expected x [T,H] and expert_idx [T,K], but got {tuple(x.shape)} and {tuple(expert_idx.shape)}"
         )
-    first, end = asked if asked else (0, experts)
+    first, end = experts
     if not 0 <= first < end:
         raise RuntimeError(
             f"{name}: active_expert_range must be [first, end) with first < end, but is [{first}, {end})"

@@ -22,7 +22,16 @@ from .restrictions import of_operator
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["RECORDED", "atb_of_version", "by_name", "of_version", "register", "register_atb", "versions"]
+__all__ = [
+    "RECORDED",
+    "atb_of_version",
+    "by_name",
+    "of_version",
+    "register",
+    "register_atb",
+    "register_own",
+    "versions",
+]
 
 Operator = Callable[..., object]
 Schema = TypeVar("Schema")
@@ -109,6 +118,19 @@ def register_atb(functions: Mapping[str, Operator], host: Mapping[str, Sequence[
             if not schema.returns:
                 # It writes into what it is given: there is nothing to make of shapes alone.
                 library.impl(name, _nothing, "Meta")
+
+
+def register_own(namespace: str, texts: Sequence[str], functions: Mapping[str, Operator], version: str) -> None:
+    """Define the operators of another library than torch_npu's, whose schemas are `texts`, once per process."""
+    import torch
+
+    library = torch.library.Library(namespace, "FRAGMENT")
+    _libraries.append(library)
+    for text in texts:
+        name = text.partition("(")[0]
+        library.define(text)
+        schema = torch._C.parse_schema(f"{namespace}::{text}")
+        library.impl(name, by_name(_guarded(name, functions[name], version), schema), "CompositeImplicitAutograd")
 
 
 def _nothing(*_args: object, **_options: object) -> None:

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["cache_lengths", "cached", "joined", "sequences", "wider"]
+__all__ = ["cache_lengths", "cached", "joined", "layouts", "sequences", "wider"]
+
+_LAYOUTS = ("BSH", "BSND", "BNSD", "TND", "BNSD_BSND", "BSND_NBSD", "BNSD_NBSD", "TND_NTD")
+
+
+def layouts(name: str) -> tuple[str, str]:
+    """The layouts of query and result that `input_layout` stands for; raises RuntimeError for an unknown one."""
+    if name not in _LAYOUTS:
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: input_layout should be {'/'.join(_LAYOUTS)}, but got {name!r}"
+        )
+    query, _, result = name.partition("_")
+    return query, result or query
 
 
 def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | None) -> list[Tensor]:
@@ -19,7 +31,7 @@ def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | 
         return [tensor[start:end].transpose(0, 1) for start, end in zip(starts, lengths, strict=True)]
     if layout == "BSH":
         tensor = tensor.unflatten(-1, (heads, -1))
-    by_head = tensor if layout in ("BNSD", "BNSD_BSND") else tensor.transpose(1, 2)
+    by_head = tensor if layout == "BNSD" else tensor.transpose(1, 2)
     if lengths is None:
         return list(by_head)
     if len(lengths) == 1:
@@ -61,14 +73,15 @@ def cached(cache: Tensor, table: Tensor, size: int, heads: int, lengths: list[in
 
 
 def joined(parts: list[Tensor], rows: int, layout: str) -> Tensor:
-    """Sequences [N,S,D] in one tensor of `rows` (of all tokens, in TND); what they do not fill is zero."""
-    if layout == "TND":
+    """Sequences [N,S,D] in one tensor of `rows` (of all tokens, in TND and NTD); what they do not fill is zero."""
+    if layout in ("TND", "NTD"):
         packed = torch.cat([part.transpose(0, 1) for part in parts])
-        return torch.nn.functional.pad(packed, (0, 0, 0, 0, 0, rows - packed.shape[0]))
+        packed = torch.nn.functional.pad(packed, (0, 0, 0, 0, 0, rows - packed.shape[0]))
+        return packed if layout == "TND" else packed.transpose(0, 1)
     out = torch.stack([torch.nn.functional.pad(part, (0, 0, 0, rows - part.shape[1])) for part in parts])
     if layout == "BSH":
         return out.transpose(1, 2).flatten(2)
-    return out.transpose(1, 2) if layout in ("BSND", "BNSD_BSND") else out
+    return {"BNSD": out, "BSND": out.transpose(1, 2), "NBSD": out.transpose(0, 1)}[layout]
 
 
 def wider(tensors: Sequence[Tensor], more: Sequence[Tensor]) -> list[Tensor]:
