@@ -19,6 +19,7 @@ __all__ = [
     "DeviceContradictionError",
     "DriftError",
     "EngineError",
+    "EngineSettingError",
     "FleetError",
     "GraphError",
     "GroupError",
@@ -155,6 +156,10 @@ class PlacementError(VerlNpuError):
 
 class HiddenDeviceError(VerlNpuError):
     """Ray assigned a worker an NPU that ASCEND_RT_VISIBLE_DEVICES hides from it."""
+
+
+class EngineSettingError(VerlNpuError):
+    """A rollout engine would not start with the job's settings."""
 
 
 class FleetError(VerlNpuError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import allocator, offload, release, repetition, roles  # noqa: F401  # they declare the patches
+from . import allocator, length, offload, release, repetition, roles  # noqa: F401  # they declare the patches
 from .feature import rollout
 
 __all__ = ["rollout"]

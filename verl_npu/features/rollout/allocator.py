@@ -10,6 +10,7 @@ from ...ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS
 from ...errors import FleetError
 from ...registry.source.probe import Defines, Never
 from ..configuration import Section
+from .engine_settings import refuse_engine_settings
 from .feature import rollout
 from .kernels import warn_of_kernels
 from .sleep import remedy
@@ -49,6 +50,7 @@ def check_allocator_for_sleep_mode(
 ) -> Result:
     """Validate the configuration, and the allocator's setting with it."""
     refuse_expandable_segments(config)
+    refuse_engine_settings(config)
     warn_of_weight_format(config)
     warn_of_kernels(config)
     return original(config, *args, **kwargs)
@@ -67,6 +69,7 @@ def check_allocator_for_sleep_mode_in_trainer(
 ) -> Result:
     """Validate the configuration, and the allocator's setting with it."""
     refuse_expandable_segments(trainer.config)
+    refuse_engine_settings(trainer.config)
     warn_of_weight_format(trainer.config)
     warn_of_kernels(trainer.config)
     return original(trainer, *args, **kwargs)
