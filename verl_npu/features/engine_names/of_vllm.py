@@ -138,6 +138,20 @@ VLLM = (
         for weight in ("w13_weight", "w2_weight")
     ),
     Name(
+        "AsyncLLM.generate",
+        ("vllm.v1.engine.async_llm:AsyncLLM.generate",),
+        ("features.rollout.length:generate",),
+        "up to v0.7.0 an answer of verl's server may be longer than response_length, and is cut off",
+        arguments=3,
+    ),
+    Name(
+        "SamplingParams.max_tokens",
+        ("vllm.sampling_params:SamplingParams.max_tokens",),
+        ("features.rollout.length:max_tokens",),
+        "verl's server at v0.6.1, ccd7d934 and v0.7.0 ends with an AttributeError that names it",
+        Form.SET,
+    ),
+    Name(
         "EngineArgs.enable_sleep_mode",
         ("vllm.engine.arg_utils:EngineArgs.enable_sleep_mode",),
         ("features.rollout.sleep:enable_sleep_mode",),

@@ -105,7 +105,7 @@ _WORKER = (
     Name(
         "vllm_ascend",
         ("vllm_ascend",),
-        (f"{_ENGINE}:vllm_ascend",),
+        (f"{_ENGINE}:vllm_ascend", "features.rollout.engine_settings:vllm_ascend"),
         "the process is taken for one of vLLM alone, and VLLM_ASCEND_ENABLE_NZ is not asked for",
         Form.MODULE,
     ),
