@@ -168,9 +168,20 @@ def test_a_triton_is_left_alone_only_where_it_has_a_device(active: bool, monkeyp
     importing = ModuleType("vllm.triton_utils.importing")
     importing.HAS_TRITON = True  # type: ignore[attr-defined]
     importing.TritonPlaceholder = type("TritonPlaceholder", (TritonPlaceholder,), {})  # type: ignore[attr-defined]
+    importing.TritonLanguagePlaceholder = type("Language", (), {"exp": None})  # type: ignore[attr-defined]
     launch_references(importing)
     assert importing.HAS_TRITON is active
     assert (importing.TritonPlaceholder().jit(kernel) is kernel) is active
+
+
+def test_a_release_whose_placeholder_cannot_stand_in_keeps_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verl_npu.virtual.triton_references._has_device", lambda: False)
+    importing: Any = ModuleType("importing")
+    importing.HAS_TRITON = True
+    importing.TritonPlaceholder = type("TritonPlaceholder", (TritonPlaceholder,), {})
+    importing.TritonLanguagePlaceholder = type("Language", (), {})
+    launch_references(importing)
+    assert importing.HAS_TRITON is True
 
 
 def test_a_vllm_without_a_placeholder_is_left_alone() -> None:

@@ -29,7 +29,7 @@ def launch_references(importing: ModuleType) -> None:
     """Have the placeholder of `vllm.triton_utils.importing` make kernels that are launched here; none where Triton has
     a device, or where vLLM knows no placeholder, as before 0.9."""
     placeholder = getattr(importing, "TritonPlaceholder", None)
-    if placeholder is None or (importing.HAS_TRITON and _has_device()):
+    if placeholder is None or (importing.HAS_TRITON and (_has_device() or not _can_stand_in(importing))):
         return
     # In Ray's workers, where CUDA_VISIBLE_DEVICES is empty, vLLM takes it that a GPU comes later. No NPU does.
     importing.HAS_TRITON = False  # type: ignore[attr-defined]  # it is a module of vLLM's
@@ -40,6 +40,12 @@ def launch_references(importing: ModuleType) -> None:
         return _jit if name == "jit" else upstreams(self, name)
 
     placeholder._dummy_decorator = decorator
+
+
+def _can_stand_in(importing: ModuleType) -> bool:
+    """Whether the placeholder has what vLLM's own modules take from Triton as they are imported: 0.11's has no `exp`,
+    so that without Triton it imports no Qwen3-Next, which upstream's hand-over of weights imports."""
+    return hasattr(importing.TritonLanguagePlaceholder(), "exp")
 
 
 def _has_device() -> bool:
