@@ -13,14 +13,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from two_ranks import join, start
 
 WIDTH = 2048
 
@@ -28,14 +26,10 @@ WIDTH = 2048
 def rank_main(rank: int, folder: Path, megabytes: int, shares: int, repeats: int) -> None:
     """Measure on one rank; rank 0 prints the seconds of each way, as JSON."""
     import torch
-    import torch_npu  # noqa: F401
 
     from verl_npu.features.weight_sync.engines.proof import Proof
     from verl_npu.features.weight_sync.settings import Check, Settings
-    from verl_npu.features.weight_sync.transport import group as groups
-    from verl_npu.features.weight_sync.transport.meeting import Meeting, open_meeting
     from verl_npu.features.weight_sync.transport.metadata import Metadata
-    from verl_npu.features.weight_sync.transport.store import Secret
     from verl_npu.features.weight_sync.transport.sync import receive, send
 
     class ColumnParallelLinear(torch.nn.Module):
@@ -73,19 +67,7 @@ def rank_main(rank: int, folder: Path, megabytes: int, shares: int, repeats: int
             verdict.require()
             return str(verdict)
 
-    torch.npu.set_device(rank)
-    device = torch.device("npu", rank)
-    meeting_file = folder / "meeting"
-    if rank == 0:
-        meeting = open_meeting("127.0.0.1", 0, 600)
-        (folder / "new").write_text(json.dumps([meeting.host, meeting.port, meeting.secret.value.hex()]))
-        (folder / "new").rename(meeting_file)
-    else:
-        while not meeting_file.exists():
-            time.sleep(0.01)
-        host, port, secret = json.loads(meeting_file.read_text())
-        meeting = Meeting(host, port, Secret(bytes.fromhex(secret)))
-    group = groups.join("benchmark", meeting, rank, 2, timeout=600, device=device)
+    group, device = join(rank, folder)
     count = max(1, (megabytes << 20) // (2 * WIDTH * WIDTH))
     layers = torch.nn.ModuleList([ColumnParallelLinear(device) for _ in range(count if rank else 0)])
     engine = Engine(layers)
@@ -112,24 +94,7 @@ def rank_main(rank: int, folder: Path, megabytes: int, shares: int, repeats: int
 
 def measure(megabytes: int, shares: int, repeats: int, bandwidth: float) -> dict[str, list[float]]:
     """Run both ranks and return the seconds of rank 0."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1"}
-        if bandwidth:
-            environment["VERL_NPU_VIRTUAL_FAULTS"] = f"slow:bandwidth={bandwidth}"
-        given = [folder, str(megabytes), str(shares), str(repeats)]
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, __file__, "--rank", str(rank), *given],
-                env=environment,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        outputs = [process.communicate(timeout=1800)[0] for process in ranks]
-    if any(process.returncode for process in ranks):
-        raise SystemExit(f"a rank failed: {[process.returncode for process in ranks]}")
-    return dict(json.loads(outputs[0].splitlines()[-1]))
+    return start(__file__, [str(megabytes), str(shares), str(repeats)], bandwidth)
 
 
 def main() -> None:

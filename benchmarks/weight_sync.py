@@ -16,16 +16,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from two_ranks import join, start
 
 LIMIT = timedelta(minutes=10)
 
@@ -50,28 +48,12 @@ class Sink:
 def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int) -> None:
     """Measure on one rank; rank 0 prints for each way the median and the best of its seconds, as JSON."""
     import torch
-    import torch_npu  # noqa: F401
 
     from verl_npu.features.weight_sync.settings import Check, Settings
-    from verl_npu.features.weight_sync.transport import group as groups
-    from verl_npu.features.weight_sync.transport.meeting import Meeting, open_meeting
     from verl_npu.features.weight_sync.transport.metadata import Metadata
-    from verl_npu.features.weight_sync.transport.store import Secret
     from verl_npu.features.weight_sync.transport.sync import receive, send
 
-    torch.npu.set_device(rank)
-    device = torch.device("npu", rank)
-    meeting_file = folder / "meeting"
-    if rank == 0:
-        meeting = open_meeting("127.0.0.1", 0, 600)
-        (folder / "new").write_text(json.dumps([meeting.host, meeting.port, meeting.secret.value.hex()]))
-        (folder / "new").rename(meeting_file)
-    else:
-        while not meeting_file.exists():
-            time.sleep(0.01)
-        host, port, secret = json.loads(meeting_file.read_text())
-        meeting = Meeting(host, port, Secret(bytes.fromhex(secret)))
-    group = groups.join("benchmark", meeting, rank, 2, timeout=600, device=device)
+    group, device = join(rank, folder)
 
     elements = megabytes * (1 << 20) // 2 // count
     # Of one piece of memory: a model of 2 GB and its copy on the other rank must fit beside each other.
@@ -129,23 +111,7 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int)
 
 def measure(count: int, megabytes: int, repeats: int, bandwidth: float) -> dict[str, tuple[float, float]]:
     """Run both ranks and return the median and the best of rank 0 in seconds, by way."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1"}
-        if bandwidth:
-            environment["VERL_NPU_VIRTUAL_FAULTS"] = f"slow:bandwidth={bandwidth}"
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, __file__, "--rank", str(rank), folder, str(count), str(megabytes), str(repeats)],
-                env=environment,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        outputs = [process.communicate(timeout=1800)[0] for process in ranks]
-    if any(process.returncode for process in ranks):
-        raise SystemExit(f"a rank failed: {[process.returncode for process in ranks]}")
-    return dict(json.loads(outputs[0].splitlines()[-1]))
+    return start(__file__, [str(count), str(megabytes), str(repeats)], bandwidth)
 
 
 def main() -> None:

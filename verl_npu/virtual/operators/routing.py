@@ -4,7 +4,6 @@ docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_init_routing_v2.md and torch_npu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -42,22 +41,10 @@ def npu_moe_init_routing_v2(
         RuntimeError: shapes or a range that do not fit, and in backward.
         NotImplementedError: quantisation, and drop_pad_mode 1.
     """
-    if x_dtype is not None:
+    given = dict(locals())
+    if given.pop("x_dtype") is not None:
         raise _unwritten("npu_moe_init_routing_v2", "x_dtype")
-    return _sorted_by_expert(
-        "npu_moe_init_routing_v2",
-        x,
-        expert_idx,
-        _Wanted(
-            active_num,
-            drop_pad_mode,
-            expert_tokens_num_type if expert_tokens_num_flag else None,
-            quant_mode,
-            row_idx_type,
-        ),
-        (scale, offset),
-        active_expert_range or (0, expert_num),
-    )
+    return _sorted_by_expert("npu_moe_init_routing_v2", **given)
 
 
 def npu_moe_init_routing_custom(
@@ -83,55 +70,40 @@ def npu_moe_init_routing_custom(
         RuntimeError: shapes or a range that do not fit, and in backward.
         NotImplementedError: quantisation, and drop_pad_mode 1.
     """
-    return _sorted_by_expert(
-        "npu_moe_init_routing_custom",
-        x,
-        expert_idx,
-        _Wanted(
-            active_num,
-            drop_pad_mode,
-            expert_tokens_num_type if expert_tokens_num_flag else None,
-            quant_mode,
-            row_idx_type,
-        ),
-        (scale, offset),
-        active_expert_range or (0, expert_num),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What is asked of the sorted rows."""
-
-    most: int
-    drop_pad_mode: int
-    tokens: int | None
-    """The form of the tokens of each expert; None for none."""
-    quant_mode: int
-    row_idx_type: int
+    given = dict(locals())
+    return _sorted_by_expert("npu_moe_init_routing_custom", **given)
 
 
 def _sorted_by_expert(
     name: str,
     x: Tensor,
     expert_idx: Tensor,
-    wanted: _Wanted,
-    scales: tuple[Tensor | None, Tensor | None],
-    experts: Sequence[int],
+    *,
+    scale: Tensor | None,
+    offset: Tensor | None,
+    active_num: int,
+    expert_capacity: int,
+    expert_num: int,
+    drop_pad_mode: int,
+    expert_tokens_num_type: int,
+    expert_tokens_num_flag: bool,
+    quant_mode: int,
+    active_expert_range: Sequence[int],
+    row_idx_type: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    scale, offset = scales
-    if wanted.quant_mode != -1 or offset is not None:
-        raise _unwritten(name, f"quantisation (quant_mode={wanted.quant_mode})")
-    if wanted.drop_pad_mode:
-        raise _unwritten(name, f"drop_pad_mode {wanted.drop_pad_mode}")
-    first, end = _experts_kept(name, x, expert_idx, experts)
+    # expert_capacity only counts in drop_pad_mode 1.
+    if quant_mode != -1 or offset is not None:
+        raise _unwritten(name, f"quantisation (quant_mode={quant_mode})")
+    if drop_pad_mode:
+        raise _unwritten(name, f"drop_pad_mode {drop_pad_mode}")
+    first, end = _experts_kept(name, x, expert_idx, active_expert_range or (0, expert_num))
 
     def compute() -> tuple[Tensor, ...]:
-        taken, places, counts = _routes(expert_idx, first, end, wanted.most, by_destination=wanted.row_idx_type == 1)
+        taken, places, counts = _routes(expert_idx, first, end, active_num, by_destination=row_idx_type == 1)
         return (
             x[taken],
             places.to(torch.int32),
-            counts.new_empty(0) if wanted.tokens is None else _tokens(counts, first, wanted.tokens),
+            _tokens(counts, first, expert_tokens_num_type) if expert_tokens_num_flag else counts.new_empty(0),
             x.new_empty(0, dtype=torch.float32) if scale is None else scale[taken],
         )
 

@@ -1,0 +1,62 @@
+"""Two ranks on two virtual NPUs over the virtual hccl, for the benchmarks of weight syncs: started, and met."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["join", "start"]
+
+
+def start(script: str, given: list[str], bandwidth: float) -> dict[str, Any]:
+    """Run `script --rank RANK FOLDER *given` as both ranks, and return what rank 0 printed last, as JSON.
+
+    `bandwidth` is in GB/s, 0 for loopback as it is. Ends the program if a rank fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1"}
+        if bandwidth:
+            environment["VERL_NPU_VIRTUAL_FAULTS"] = f"slow:bandwidth={bandwidth}"
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, script, "--rank", str(rank), folder, *given],
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        outputs = [process.communicate(timeout=1800)[0] for process in ranks]
+    if any(process.returncode for process in ranks):
+        raise SystemExit(f"a rank failed: {[process.returncode for process in ranks]}")
+    return dict(json.loads(outputs[0].splitlines()[-1]))
+
+
+def join(rank: int, folder: Path) -> tuple[Any, Any]:
+    """The group of weight sync that both ranks are in, and this rank's device; rank 0 opens it, through `folder`."""
+    import torch
+    import torch_npu  # noqa: F401
+
+    from verl_npu.features.weight_sync.transport import group as groups
+    from verl_npu.features.weight_sync.transport.meeting import Meeting, open_meeting
+    from verl_npu.features.weight_sync.transport.store import Secret
+
+    torch.npu.set_device(rank)
+    device = torch.device("npu", rank)
+    meeting_file = folder / "meeting"
+    if rank == 0:
+        meeting = open_meeting("127.0.0.1", 0, 600)
+        (folder / "new").write_text(json.dumps([meeting.host, meeting.port, meeting.secret.value.hex()]))
+        (folder / "new").rename(meeting_file)
+    else:
+        while not meeting_file.exists():
+            time.sleep(0.01)
+        host, port, secret = json.loads(meeting_file.read_text())
+        meeting = Meeting(host, port, Secret(bytes.fromhex(secret)))
+    return groups.join("benchmark", meeting, rank, 2, timeout=600, device=device), device
