@@ -259,15 +259,6 @@ def test_beside_a_cann_it_refuses(real: Run, tmp_path: Path) -> None:
     assert "expected a machine without CANN, found CANN's libascendcl.so" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("VERL_NPU_VIRTUAL_COPIES", "delayed"), ("VERL_NPU_VIRTUAL_FAULTS", "slow:seconds=1")]
-)
-def test_what_only_ours_can_do_is_refused_and_not_passed_over(real: Run, name: str, value: str) -> None:
-    done = real("import torch", **{name: value})
-    assert done.returncode != 0
-    assert f"{name}={value}: expected virtual NPUs with our own torch_npu" in done.stderr
-
-
 def test_ours_can_be_asked_for_where_the_wheel_is_installed(real: Run) -> None:
     program = "import json, torch; from verl_npu import virtual; print(json.dumps(virtual.description()))"
     assert answer(real(program, VERL_NPU_VIRTUAL_TORCH_NPU="ours")) == "virtual NPUs"

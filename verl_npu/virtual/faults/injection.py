@@ -3,17 +3,17 @@ operators."""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import itertools
-from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import ParamSpec, Protocol, TypeVar
 
 from ...environment import VIRTUAL_FAULTS
 from ...errors import SettingError
-from ..device.extension import Extension
-from .grammar import Fault, Kind
+from .grammar import Fault
 
-__all__ = ["install", "wrap"]
+__all__ = ["Device", "check_operators", "failing", "install", "wrap"]
 
 ANY_RANK = -1  # kAnyRank in device/csrc/faults.h
 
@@ -21,20 +21,61 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def install(extension: Extension, faults: Iterable[Fault]) -> None:
-    """Tell the compiled device of the faults that are its own; operators that fail are made by `wrap`."""
+class Device(Protocol):
+    """What makes faults below the operators: our compiled device, or the stub CANN under the installed torch_npu."""
+
+    def die_at_collective(self, collective: int, rank: int) -> None: ...
+    def slow_collectives(self, seconds: float, rank: int) -> None: ...
+    def limit_bandwidth(self, gigabytes_per_second: float, rank: int) -> None: ...
+    def fail_allocation(self, allocation: int, rank: int) -> None: ...
+    def fail_allocations_above(self, size: int, rank: int) -> None: ...
+
+
+def install(device: Device, faults: Iterable[Fault]) -> None:
+    """Tell the device of the faults that are its own. Operators that fail are made by `wrap`, and of the installed
+    torch_npu by what computes for it."""
     for fault in faults:
-        rank = ANY_RANK if fault.rank is None else fault.rank
+        rank = _rank(fault)
         if fault.collective is not None:
-            extension.die_at_collective(fault.collective, rank)
+            device.die_at_collective(fault.collective, rank)
         elif fault.seconds is not None:
-            extension.slow_collectives(fault.seconds, rank)
+            device.slow_collectives(fault.seconds, rank)
         elif fault.bandwidth is not None:
-            extension.limit_bandwidth(fault.bandwidth, rank)
+            device.limit_bandwidth(fault.bandwidth, rank)
         elif fault.allocation is not None:
-            extension.fail_allocation(fault.allocation, rank)
+            device.fail_allocation(fault.allocation, rank)
         elif fault.above is not None:
-            extension.fail_allocations_above(int(fault.above * (1 << 30)), rank)
+            device.fail_allocations_above(int(fault.above * (1 << 30)), rank)
+
+
+def failing(faults: Iterable[Fault]) -> list[tuple[str, int, int]]:
+    """Return the operators that are to fail, each with its call (0 for all) and rank (-1 for all)."""
+    return [(fault.operator, fault.call or 0, _rank(fault)) for fault in faults if fault.operator is not None]
+
+
+def check_operators(faults: Iterable[Fault], operators: Collection[str], owner: str) -> None:
+    """Check that the operators which are to fail are among those of their owner.
+
+    Raises:
+        SettingError: a fault names another one.
+    """
+    for fault in faults:
+        if fault.operator is not None and fault.operator not in operators:
+            raise SettingError(
+                subject=f"{VIRTUAL_FAULTS.name}: operator={fault.operator}",
+                expected=f"an operator that {owner} has",
+                found="none of that name" + _alike(fault.operator, operators),
+                fix="correct its name",
+            )
+
+
+def _alike(name: str, operators: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, operators, n=3)
+    return f", but {', '.join(close)}" if close else ""
+
+
+def _rank(fault: Fault) -> int:
+    return ANY_RANK if fault.rank is None else fault.rank
 
 
 def wrap(
@@ -45,17 +86,12 @@ def wrap(
     Raises:
         SettingError: a fault names an operator that the virtual Ascend does not have.
     """
+    faults = tuple(faults)
+    check_operators(faults, operators, "the virtual Ascend")
     wrapped = dict(operators)
     for fault in faults:
-        if fault.kind is not Kind.FAIL or fault.operator is None:
+        if fault.operator is None:
             continue
-        if fault.operator not in wrapped:
-            raise SettingError(
-                subject=f"{VIRTUAL_FAULTS.name}: operator={fault.operator}",
-                expected=f"one of {', '.join(sorted(operators))}",
-                found="an operator that the virtual Ascend does not have",
-                fix="correct its name",
-            )
         wrapped[fault.operator] = _failing(wrapped[fault.operator], fault, rank)
     return wrapped
 

@@ -6,15 +6,15 @@ import ctypes
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from ... import environment
-from ...errors import RealAscendError, SettingError
+from ...errors import RealAscendError
 from ...reporting import report
 from .. import cann, choice, exposure
 from ..device import build
+from ..faults import injection
 from ..settings import Settings
 from . import stub
 
@@ -32,8 +32,15 @@ _computed: tuple[list[str], list[str]] | None = None
 class _Compute(Protocol):
     """The functions of the compiled module."""
 
-    def install(self, cann: str, default_generator: Callable[[int], object]) -> tuple[list[str], list[str]]:
-        """Put the CPU behind the operators; the second argument gives the generator of a device.
+    def install(
+        self,
+        cann: str,
+        default_generator: Callable[[int], object],
+        delayed_copies: bool,
+        failing: Sequence[tuple[str, int, int]],
+    ) -> tuple[list[str], list[str]]:
+        """Put the CPU behind the operators. `default_generator` gives the generator of a device; `failing` are
+        operators that are to fail, each with its call (0 for all) and rank (-1 for all).
 
         Return the operators whose results the CPU computes, and those that nobody has a reference for.
         """
@@ -88,7 +95,6 @@ def _prepare() -> None:
     if _stub is not None or package is None:
         return
     settings = Settings.read()
-    _refuse_what_only_ours_has(settings)
     _refuse_cann()
     cann.install(settings.cache, os.environ, settings.cann_version, settings.driver_version)
     folder = stub.build_stub(package, settings.cache)
@@ -109,20 +115,16 @@ def _complete() -> None:
     from . import references
 
     references.register()
-    cache = Settings.read().cache
-    compute = cast("_Compute", build.load(build.library(torch.__version__, cache, COMPUTE)))
-    _computed = compute.install(str(_stub / stub.CORE), lambda device: torch.npu.default_generators[device])
-
-
-def _refuse_what_only_ours_has(settings: Settings) -> None:
-    asked = {environment.VIRTUAL_COPIES: settings.delayed_copies, environment.VIRTUAL_FAULTS: bool(settings.faults)}
-    for variable in (variable for variable, wanted in asked.items() if wanted):
-        raise SettingError(
-            subject=f"{variable.name}={variable.text()}",
-            expected="virtual NPUs with our own torch_npu, which alone makes delays and faults",
-            found="an installed torch_npu",
-            fix=f"unset it, or set {environment.VIRTUAL_TORCH_NPU.name}=ours",
-        )
+    settings = Settings.read()
+    compute = cast("_Compute", build.load(build.library(torch.__version__, settings.cache, COMPUTE)))
+    _computed = compute.install(
+        str(_stub / stub.CORE),
+        lambda device: torch.npu.default_generators[device],
+        settings.delayed_copies,
+        injection.failing(settings.faults),
+    )
+    names = {name.removeprefix("npu::").partition(".")[0] for half in _computed for name in half}
+    injection.check_operators(settings.faults, names, f"torch_npu {version()}")
 
 
 def _refuse_cann() -> None:

@@ -16,6 +16,7 @@ from ...errors import BuildError
 from ...reporting import report
 from ..cache import check_owner, is_finished, publish, work_folder
 from ..device import build
+from ..faults import injection
 from ..hccl.library import sources as hccl_sources
 from ..settings import Settings
 from . import wheel
@@ -63,6 +64,28 @@ def build_stub(package: Path, cache: Path) -> Path:
     return folder
 
 
+class _Core:
+    """The stub's functions for faults, under the names that the compiled device of ours has."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def die_at_collective(self, collective: int, rank: int) -> None:
+        self._library.verl_npu_cann_die_at_collective(ctypes.c_int64(collective), rank)
+
+    def slow_collectives(self, seconds: float, rank: int) -> None:
+        self._library.verl_npu_cann_slow_collectives(ctypes.c_double(seconds), rank)
+
+    def limit_bandwidth(self, gigabytes_per_second: float, rank: int) -> None:
+        self._library.verl_npu_cann_limit_bandwidth(ctypes.c_double(gigabytes_per_second), rank)
+
+    def fail_allocation(self, allocation: int, rank: int) -> None:
+        self._library.verl_npu_cann_fail_allocation(ctypes.c_int64(allocation), rank)
+
+    def fail_allocations_above(self, size: int, rank: int) -> None:
+        self._library.verl_npu_cann_fail_allocations_above(ctypes.c_int64(size), rank)
+
+
 def load(folder: Path, settings: Settings) -> None:
     """Load the stub CANN into this process, before torch_npu looks for CANN's libraries."""
     core = ctypes.CDLL(str(folder / CORE), ctypes.RTLD_GLOBAL)
@@ -72,6 +95,7 @@ def load(folder: Path, settings: Settings) -> None:
         soc.NAME.encode(),
         settings.cann_version.encode(),
     )
+    injection.install(_Core(core), settings.faults)
     # By the time torch_npu asks for `libascendcl.so`, a library of that name is there.
     for name in json.loads((folder / "libraries.json").read_text()):
         ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
@@ -80,12 +104,17 @@ def load(folder: Path, settings: Settings) -> None:
 def key(package: Path) -> str:
     """What a stub depends on: the wheel's libraries, and our sources."""
     digest = hashlib.sha256(" ".join(_FLAGS).encode())
-    for source in (*sorted(_SOURCES.glob("*")), *hccl_sources(), Path(__file__), Path(wheel.__file__)):
+    for source in (*sorted(_SOURCES.glob("*")), *_bodies(), *hccl_sources(), Path(__file__), Path(wheel.__file__)):
         if source.is_file():
             digest.update(source.read_bytes())
     for library in sorted(package.rglob("*.so*")):
         digest.update(f"{library.name} {library.stat().st_size}".encode())
     return digest.hexdigest()[:16]
+
+
+def _bodies() -> list[Path]:
+    faults = build.DEVICE.sources / "faults.cpp"
+    return [*(_SOURCES / f"{name}.cpp" for name in ("copies", "runtime", "streams", "tensors")), faults]
 
 
 def _build(package: Path, folder: Path) -> None:
@@ -105,9 +134,10 @@ def _build_in(package: Path, work: Path, folder: Path) -> None:
         )
     needs = wheel.read_needs(package, Path(torch.origin).parent / "lib")
     _link(work / _HCCL, [_SOURCES / "hccl.cpp"])
-    bodies = [work / f"{name}.o" for name in ("runtime", "streams", "tensors")]
-    for body in bodies:
-        build.run_compiler(body, [_SOURCES / f"{body.stem}.cpp"], (*_FLAGS, "-c"), body.name)
+    bodies = []
+    for source in _bodies():
+        bodies.append(work / f"{source.stem}.o")
+        build.run_compiler(bodies[-1], [source], (*_FLAGS, "-c"), bodies[-1].name)
     answered = {name for library in (*bodies, work / _HCCL) for name in wheel.defined_in(library)}
     answers = work / "answers.cpp"
     answers.write_text(_answers(needs, answered))

@@ -9,6 +9,7 @@
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/SmallVector.h>
 #include <torch/extension.h>
 #include <torch/library.h>
@@ -70,8 +71,18 @@ bool reads_values(const std::string& name) {
 struct Cann {
   void (*cover)();
   void (*uncover)();
+  void (*allow_delay)(const void*, size_t, void*, void (*)(void*));
+  void (*allow_no_delay)();
+  void (*fail)(const char*);
+  int (*rank)();
 };
 Cann g_cann;
+
+// An operator that is to fail: at one of its calls or, with 0, at each; on one rank or, with -1, on all.
+struct Failing {
+  int64_t call;
+  int rank;
+};
 
 // As at the start of a thread: a reference may differentiate, which below autograd nothing does.
 c10::impl::LocalDispatchKeySet g_fresh = c10::impl::tls_local_dispatch_key_set();
@@ -88,6 +99,12 @@ struct Inside {
     g_cann.uncover();
     --t_depth;
   }
+};
+
+// What CANN is asked for fails.
+struct Refusing {
+  explicit Refusing(const std::string& message) { g_cann.fail(message.c_str()); }
+  ~Refusing() { g_cann.fail(""); }
 };
 
 // A CPU tensor over the memory of an NPU's, which lives as long as that one.
@@ -207,10 +224,11 @@ c10::IValue aliased(const c10::IValue& value) {
 
 class Computed final : public c10::OperatorKernel {
  public:
-  explicit Computed(c10::KernelFunction real) : real_(std::move(real)) {}
+  Computed(c10::KernelFunction real, std::vector<Failing> failing) : real_(std::move(real)), failing_(std::move(failing)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
     std::call_once(once_, [&] { plan_.emplace(op); });
+    if (!failing_.empty()) fail(op, keys, stack);
     if (t_depth > 0 && !plan_->values) {
       real_.callBoxed(op, keys, stack);
       return;
@@ -219,6 +237,22 @@ class Computed final : public c10::OperatorKernel {
   }
 
  private:
+  // Raises if this call is to fail: torch_npu's own error, if it asks CANN for an operator.
+  void fail(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack* stack) {
+    const auto now = ++calls_;
+    for (const auto& failing : failing_) {
+      if ((failing.call != 0 && failing.call != now) || (failing.rank != -1 && failing.rank != g_cann.rank())) continue;
+      const auto message = c10::str(op.schema().name(), ": call ", now, " failed, as VERL_NPU_VIRTUAL_FAULTS asks (virtual Ascend)");
+      torch::jit::Stack copy(*stack);
+      {
+        Inside inside;
+        Refusing refusing(message);
+        real_.callBoxed(op, keys, &copy);
+      }
+      TORCH_CHECK(false, message);
+    }
+  }
+
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
     const auto& plan = *plan_;
     if (!plan.on_cpu && !plan.reference.has_value()) {
@@ -289,21 +323,56 @@ class Computed final : public c10::OperatorKernel {
   }
 
   c10::KernelFunction real_;
+  std::vector<Failing> failing_;
+  std::atomic<int64_t> calls_{0};
   std::once_flag once_;
   std::optional<Plan> plan_;
+};
+
+// torch_npu's own copy, of which a part may come late if it is asked not to block.
+class Late final : public c10::OperatorKernel {
+ public:
+  explicit Late(c10::KernelFunction real) : real_(std::move(real)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    const auto target = (*stack)[stack->size() - 3].toTensor(), source = (*stack)[stack->size() - 2].toTensor();
+    const auto& host = target.device().is_cpu() ? target : source;
+    if (!stack->back().toBool() || target.device().is_cpu() == source.device().is_cpu()) {
+      real_.callBoxed(op, keys, stack);
+      return;
+    }
+    using Kept = std::pair<at::Tensor, at::Tensor>;
+    g_cann.allow_delay(host.storage().data(), host.storage().nbytes(), new Kept(target, source), [](void* kept) { delete static_cast<Kept*>(kept); });
+    const auto done = c10::make_scope_exit([] { g_cann.allow_no_delay(); });
+    real_.callBoxed(op, keys, stack);
+  }
+
+ private:
+  c10::KernelFunction real_;
 };
 
 class Quiet final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}  // that a kernel is registered twice, which is what is meant
 };
 
+template <typename Function>
+void find(void* core, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(core, name));
+}
+
+// Puts the CPU behind the operators. `failing` are the calls that are to fail, by the names of operators in npu::.
 // Returns the operators whose results the CPU computes, and those for which nobody has a reference.
-std::pair<std::vector<std::string>, std::vector<std::string>> install(const std::string& cann, py::function default_generator) {
+std::pair<std::vector<std::string>, std::vector<std::string>> install(const std::string& cann, py::function default_generator, bool late,
+                                                                      const std::vector<std::tuple<std::string, int64_t, int>>& failing) {
   g_default_generator = new py::function(std::move(default_generator));
   void* core = dlopen(cann.c_str(), RTLD_NOW | RTLD_NOLOAD);
   TORCH_CHECK(core != nullptr, "expected the stub CANN ", cann, " to be loaded, found that it is not");
-  g_cann.cover = reinterpret_cast<void (*)()>(dlsym(core, "verl_npu_cann_cover"));
-  g_cann.uncover = reinterpret_cast<void (*)()>(dlsym(core, "verl_npu_cann_uncover"));
+  find(core, "verl_npu_cann_cover", g_cann.cover);
+  find(core, "verl_npu_cann_uncover", g_cann.uncover);
+  find(core, "verl_npu_cann_allow_delay", g_cann.allow_delay);
+  find(core, "verl_npu_cann_allow_no_delay", g_cann.allow_no_delay);
+  find(core, "verl_npu_cann_fail", g_cann.fail);
+  find(core, "verl_npu_cann_rank", g_cann.rank);
   static auto* libraries = new std::map<std::string, std::unique_ptr<torch::Library>>();
   Quiet quiet;
   c10::WarningUtils::WarningHandlerGuard guard(&quiet);
@@ -311,14 +380,22 @@ std::pair<std::vector<std::string>, std::vector<std::string>> install(const std:
   for (const auto& name : c10::Dispatcher::singleton().getRegistrationsForDispatchKey(kNpuKey)) {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     const auto space = name.getNamespace();
-    if (!op.has_value() || !space.has_value() || is_left_alone(op->schema())) continue;
-    if (*space != "aten" && *space != "npu") continue;
-    const Plan plan(*op);
-    (plan.on_cpu || plan.reference.has_value() ? computed : unknown).push_back(toString(name));
+    if (!op.has_value() || !space.has_value() || (*space != "aten" && *space != "npu")) continue;
+    const bool copy = late && op->schema().name() == "aten::copy_";
+    if (is_left_alone(op->schema()) && !copy) continue;
     auto& library = (*libraries)[std::string(*space)];
     if (library == nullptr)
       library = std::make_unique<torch::Library>(torch::Library::IMPL, std::string(*space), kNpuKey, __FILE__, __LINE__);
-    library->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Computed>(kernel_of(*op))));
+    if (copy) {
+      library->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Late>(kernel_of(*op))));
+      continue;
+    }
+    const Plan plan(*op);
+    (plan.on_cpu || plan.reference.has_value() ? computed : unknown).push_back(toString(name));
+    std::vector<Failing> own;
+    for (const auto& [operation, call, rank] : failing)
+      if (op->schema().name() == "npu::" + operation) own.push_back({call, rank});
+    library->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Computed>(kernel_of(*op), std::move(own))));
   }
   return {computed, unknown};
 }

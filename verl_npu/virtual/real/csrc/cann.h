@@ -24,6 +24,24 @@ int verl_npu_cann_is_idle(void* queue);
 // Waits for what has been put on a stream: before its memory is read or written.
 void verl_npu_cann_settle(void* stream);
 
+// Between these two calls this thread's copies from and to the host's memory [host, host + size) come when they are
+// waited for. What is `kept` lives until then, and goes by `drop`.
+void verl_npu_cann_allow_delay(const void* host, size_t size, void* kept, void (*drop)(void*));
+void verl_npu_cann_allow_no_delay();
+
+// The next operator that this thread asks CANN for fails with this message; an empty one ends that.
+void verl_npu_cann_fail(const char* message);
+
+// The faults that are asked for: device/csrc/faults.h.
+void verl_npu_cann_die_at_collective(int64_t collective, int rank);
+void verl_npu_cann_slow_collectives(double seconds, int rank);
+void verl_npu_cann_limit_bandwidth(double gigabytes_per_second, int rank);
+void verl_npu_cann_fail_allocation(int64_t allocation, int rank);
+void verl_npu_cann_fail_allocations_above(int64_t bytes, int rank);
+void verl_npu_cann_set_rank(int rank);
+int verl_npu_cann_rank();
+double verl_npu_cann_at_collective(const char* name, int64_t bytes);
+
 // The functions that the stub has no body for end here. Returns 0, which is CANN's success; HCCL's fail.
 int verl_npu_cann_unanswered(const char* name);
 }

@@ -26,6 +26,7 @@
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <numeric>
 #include <thread>
 
 namespace {
@@ -60,10 +61,28 @@ int run(void* argument) {
   return result;
 }
 
-int later(void* comm, void* stream, std::function<int()> body) {
+// What a call was given of this rank. A type that there is not is refused where it is used.
+size_t moved(uint64_t count, int type) {
+  try {
+    return count * bytes_of(type);
+  } catch (const Failure&) {
+    return 0;
+  }
+}
+size_t moved(const std::vector<uint64_t>& counts, int type) {
+  return moved(std::accumulate(counts.begin(), counts.end(), uint64_t{0}), type);
+}
+
+int later(const char* name, size_t bytes, void* comm, void* stream, std::function<int()> body) {
   static const auto enqueue = core<void (*)(void*, void*, int (*)(void*), void*)>("verl_npu_cann_enqueue");
+  static const auto at_collective = core<double (*)(const char*, int64_t)>("verl_npu_cann_at_collective");
   if (comm == nullptr) return kPtr;
-  enqueue(comm, stream, &run, new Later{comm, std::move(body)});
+  const std::chrono::duration<double> slow(at_collective(name, static_cast<int64_t>(bytes)));
+  const auto begin = Clock::now() + std::chrono::duration_cast<Clock::duration>(slow);
+  enqueue(comm, stream, &run, new Later{comm, [begin, body = std::move(body)] {
+            std::this_thread::sleep_until(begin);
+            return body();
+          }});
   return kSuccess;
 }
 
@@ -200,6 +219,8 @@ int HcclBatchSendRecvNow(void* items, uint32_t count, void* comm, void*) {
 }
 
 int HcclCommInitRootInfoConfig(uint32_t ranks, const void* root, uint32_t rank, const void*, void** communicator) {
+  static const auto set_rank = core<void (*)(int)>("verl_npu_cann_set_rank");
+  set_rank(static_cast<int>(rank));
   using Init = int (*)(uint32_t, const void*, uint32_t, void**);
   return reinterpret_cast<Init>(reinterpret_cast<void*>(&HcclCommInitRootInfo))(ranks, root, rank, communicator);
 }
@@ -218,50 +239,52 @@ int HcclCommDestroy(void* comm) {
 }
 
 int HcclAllReduce(void* from, void* into, uint64_t count, int type, int op, void* comm, void* stream) {
-  return later(comm, stream, [=] { return HcclAllReduceNow(from, into, count, type, op, comm, nullptr); });
+  return later("HcclAllReduce", moved(count, type), comm, stream, [=] { return HcclAllReduceNow(from, into, count, type, op, comm, nullptr); });
 }
 int HcclBroadcast(void* data, uint64_t count, int type, uint32_t root, void* comm, void* stream) {
-  return later(comm, stream, [=] { return HcclBroadcastNow(data, count, type, root, comm, nullptr); });
+  return later("HcclBroadcast", moved(count, type), comm, stream, [=] { return HcclBroadcastNow(data, count, type, root, comm, nullptr); });
 }
 int HcclAllGather(void* from, void* into, uint64_t count, int type, void* comm, void* stream) {
-  return later(comm, stream, [=] { return HcclAllGatherNow(from, into, count, type, comm, nullptr); });
+  return later("HcclAllGather", moved(count, type), comm, stream, [=] { return HcclAllGatherNow(from, into, count, type, comm, nullptr); });
 }
 int HcclReduceScatter(void* from, void* into, uint64_t count, int type, int op, void* comm, void* stream) {
-  return later(comm, stream, [=] { return HcclReduceScatterNow(from, into, count, type, op, comm, nullptr); });
+  return later("HcclReduceScatter", moved(count, type), comm, stream, [=] { return HcclReduceScatterNow(from, into, count, type, op, comm, nullptr); });
 }
 int HcclSend(void* data, uint64_t count, int type, uint32_t rank, void* comm, void* stream) {
-  return later(comm, stream, [=] { return HcclSendNow(data, count, type, rank, comm, nullptr); });
+  return later("HcclSend", moved(count, type), comm, stream, [=] { return HcclSendNow(data, count, type, rank, comm, nullptr); });
 }
 int HcclRecv(void* data, uint64_t count, int type, uint32_t rank, void* comm, void* stream) {
-  return later(comm, stream, [=] { return HcclRecvNow(data, count, type, rank, comm, nullptr); });
+  return later("HcclRecv", moved(count, type), comm, stream, [=] { return HcclRecvNow(data, count, type, rank, comm, nullptr); });
 }
 int HcclBarrier(void* comm, void* stream) {
-  return later(comm, stream, [=] { return HcclBarrierNow(comm, nullptr); });
+  return later("HcclBarrier", 0, comm, stream, [=] { return HcclBarrierNow(comm, nullptr); });
 }
 int HcclAlltoAll(const void* from, uint64_t count, int type, void* into, uint64_t received, int received_type, void* comm, void* stream) {
-  return later(comm, stream, [=] { return HcclAlltoAllNow(from, count, type, into, received, received_type, comm, nullptr); });
+  return later("HcclAlltoAll", moved(count, type), comm, stream, [=] { return HcclAlltoAllNow(from, count, type, into, received, received_type, comm, nullptr); });
 }
 int HcclAlltoAllV(const void* from, const void* sent, const void* from_offsets, int sent_type, void* into, const void* received,
                   const void* into_offsets, int received_type, void* comm, void* stream) {
   // The counts are the caller's, and may be gone by then.
   const auto a = numbers(sent, comm), b = numbers(from_offsets, comm), c = numbers(received, comm), d = numbers(into_offsets, comm);
-  return later(comm, stream, [=] {
+  return later("HcclAlltoAllV", moved(a, sent_type), comm, stream, [=] {
     return HcclAlltoAllVNow(from, a.data(), b.data(), sent_type, into, c.data(), d.data(), received_type, comm, nullptr);
   });
 }
 int HcclReduce(void* from, void* into, uint64_t count, int type, int op, uint32_t root, void* comm, void* stream) {
-  return later(comm, stream, [=] { return HcclReduceNow(from, into, count, type, op, root, comm, nullptr); });
+  return later("HcclReduce", moved(count, type), comm, stream, [=] { return HcclReduceNow(from, into, count, type, op, root, comm, nullptr); });
 }
 int HcclScatter(void* from, void* into, uint64_t count, int type, uint32_t root, void* comm, void* stream) {
-  return later(comm, stream, [=] { return HcclScatterNow(from, into, count, type, root, comm, nullptr); });
+  return later("HcclScatter", moved(count, type), comm, stream, [=] { return HcclScatterNow(from, into, count, type, root, comm, nullptr); });
 }
 int HcclAllGatherV(void* from, uint64_t count, void* into, const void* counts, const void* offsets, int type, void* comm, void* stream) {
   const auto a = numbers(counts, comm), b = numbers(offsets, comm);
-  return later(comm, stream, [=] { return HcclAllGatherVNow(from, count, into, a.data(), b.data(), type, comm, nullptr); });
+  return later("HcclAllGatherV", moved(count, type), comm, stream, [=] { return HcclAllGatherVNow(from, count, into, a.data(), b.data(), type, comm, nullptr); });
 }
 int HcclBatchSendRecv(void* items, uint32_t count, void* comm, void* stream) {
   std::vector<Item> kept(static_cast<Item*>(items), static_cast<Item*>(items) + count);
-  return later(comm, stream, [=]() mutable { return HcclBatchSendRecvNow(kept.data(), count, comm, nullptr); });
+  size_t bytes = 0;
+  for (const auto& item : kept) bytes += moved(item.count, item.type);
+  return later("HcclBatchSendRecv", bytes, comm, stream, [=]() mutable { return HcclBatchSendRecvNow(kept.data(), count, comm, nullptr); });
 }
 int HcclGetCommName(void*, char* name) {
   snprintf(name, 128, "virtual");

@@ -1,5 +1,7 @@
-// CANN's runtime for virtual NPUs: devices, memory and copies. Device memory is host memory.
+// CANN's runtime for virtual NPUs: devices and memory. Device memory is host memory.
 #include "cann.h"
+
+#include "../../device/csrc/faults.h"
 
 #include <unistd.h>
 
@@ -38,6 +40,11 @@ Machine& machine() {
 
 thread_local int t_device = -1;
 thread_local int t_covered = 0;
+// torch_npu tries again after it has given back what it keeps, and then asks how much memory there is, for its error.
+thread_local bool t_out_of_memory = false;
+// Of an operator that is to fail: what CANN says of it.
+thread_local std::string t_failure;
+constexpr int kOperatorFailed = 561103;  // ACLNN_ERR_INNER_NULLPTR, one of those that an operator returns
 std::array<char, kMaxDevices> g_contexts;
 
 // As CANN reads it: the numbers up to the first one that is not there, or is there twice.
@@ -65,6 +72,11 @@ int allocate(void** pointer, size_t size) {
   auto& m = machine();
   const int device = std::max(t_device, 0);
   size = std::max(size, kAlignment);
+  if (!t_out_of_memory && verl_npu::faults::allocation_fails(static_cast<int64_t>(size))) {
+    fprintf(stderr, "verl-npu: fault: %zu bytes of memory cannot be had, as VERL_NPU_VIRTUAL_FAULTS asks\n", size);
+    t_out_of_memory = true;
+  }
+  if (t_out_of_memory) return kOutOfMemory;
   std::lock_guard<std::mutex> lock(m.mutex);
   if (m.used[device] + size > m.memory) return kOutOfMemory;
   if (posix_memalign(pointer, kAlignment, size) != 0) return kOutOfMemory;
@@ -102,6 +114,21 @@ void verl_npu_cann_configure(int devices, uint64_t memory, const char* soc, cons
 
 void verl_npu_cann_cover() { ++t_covered; }
 void verl_npu_cann_uncover() { --t_covered; }
+void verl_npu_cann_fail(const char* message) { t_failure = message; }
+
+void verl_npu_cann_die_at_collective(int64_t collective, int rank) { verl_npu::faults::die_at_collective(collective, rank); }
+void verl_npu_cann_slow_collectives(double seconds, int rank) { verl_npu::faults::slow_collectives(seconds, rank); }
+void verl_npu_cann_limit_bandwidth(double gigabytes_per_second, int rank) {
+  verl_npu::faults::limit_bandwidth(gigabytes_per_second, rank);
+}
+void verl_npu_cann_fail_allocation(int64_t allocation, int rank) { verl_npu::faults::fail_allocation(allocation, rank); }
+void verl_npu_cann_fail_allocations_above(int64_t bytes, int rank) { verl_npu::faults::fail_allocations_above(bytes, rank); }
+void verl_npu_cann_set_rank(int rank) {
+  // $RANK, if it is set: the first communicator may be one of a few ranks only.
+  if (verl_npu::faults::rank() == verl_npu::faults::kAnyRank) verl_npu::faults::set_rank(rank);
+}
+int verl_npu_cann_rank() { return verl_npu::faults::rank(); }
+double verl_npu_cann_at_collective(const char* name, int64_t bytes) { return verl_npu::faults::at_collective(name, bytes); }
 
 int verl_npu_cann_unanswered(const char* name) {
   static const bool trace = getenv("VERL_NPU_VIRTUAL_TRACE") != nullptr;
@@ -111,6 +138,7 @@ int verl_npu_cann_unanswered(const char* name) {
     fprintf(stderr, "verl-npu: virtual Ascend: %s is not implemented\n", name);
     return 5;  // HCCL_E_NOT_SUPPORT
   }
+  if (!t_failure.empty() && strncmp(name, "aclnn", 5) == 0) return kOperatorFailed;
   if (t_covered > 0 || strncmp(name, "aclnn", 5) != 0 || strstr(name, "GetWorkspaceSize") != nullptr) return 0;
   static std::mutex mutex;
   static auto* said = new std::set<std::string>();
@@ -122,7 +150,7 @@ int verl_npu_cann_unanswered(const char* name) {
 
 int aclInit(const char*) { return kSuccess; }
 int aclFinalize() { return kSuccess; }
-const char* aclGetRecentErrMsg() { return "no message: this CANN is simulated"; }
+const char* aclGetRecentErrMsg() { return t_failure.empty() ? "no message: this CANN is simulated" : t_failure.c_str(); }
 
 int aclrtGetDeviceCount(uint32_t* count) {
   // Ray sets the visible devices in a process that is already running, so nothing is frozen before a device is used.
@@ -166,6 +194,7 @@ int aclrtDeviceCanAccessPeer(int* can, int, int) {
 const char* aclrtGetSocName() { return machine().soc.c_str(); }
 
 int aclrtGetMemInfo(int, size_t* available, size_t* total) {
+  t_out_of_memory = false;
   auto& m = machine();
   std::lock_guard<std::mutex> lock(m.mutex);
   *total = m.memory;
@@ -188,29 +217,6 @@ int aclrtMallocHostWithCfg(void** pointer, uint64_t size, void*) { return aclrtM
 int aclrtFreeHost(void* pointer) {
   free(pointer);
   return kSuccess;
-}
-
-int aclrtMemcpy(void* to, size_t room, const void* from, size_t size, int) {
-  if (size > room) return kInvalidParameter;
-  memmove(to, from, size);
-  return kSuccess;
-}
-int aclrtMemcpyAsync(void* to, size_t room, const void* from, size_t size, int kind, void* stream) {
-  verl_npu_cann_settle(stream);
-  return aclrtMemcpy(to, room, from, size, kind);
-}
-int aclrtMemcpyAsyncWithCondition(void* to, size_t room, const void* from, size_t size, int kind, void* stream) {
-  verl_npu_cann_settle(stream);
-  return aclrtMemcpy(to, room, from, size, kind);
-}
-int aclrtMemset(void* to, size_t room, int value, size_t size) {
-  if (size > room) return kInvalidParameter;
-  memset(to, value, size);
-  return kSuccess;
-}
-int aclrtMemsetAsync(void* to, size_t room, int value, size_t size, void* stream) {
-  verl_npu_cann_settle(stream);
-  return aclrtMemset(to, room, value, size);
 }
 
 int aclrtPeekAtLastError(int) { return kSuccess; }

@@ -1,58 +1,19 @@
 // Streams and events. What the CPU computes is done when its call returns; collectives are not, since another rank may
 // never come: each runs in a thread, streams and events know which they wait for, and whoever touches their memory waits.
 #include "cann.h"
+#include "tickets.h"
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 using namespace verl_npu_cann;
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-
-// One collective.
-class Ticket {
- public:
-  void finish(int result) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    result_ = result;
-    done_ = true;
-    changed_.notify_all();
-  }
-  bool done() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return done_;
-  }
-  // Returns whether it is done by then; without an end, once it is.
-  bool wait(const Clock::time_point* end) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (end == nullptr) {
-      changed_.wait(lock, [&] { return done_; });
-      return true;
-    }
-    return changed_.wait_until(lock, *end, [&] { return done_; });
-  }
-  int result() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return result_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-  int result_ = 0;
-};
-using Tickets = std::vector<std::shared_ptr<Ticket>>;
 
 struct Stream {
   int id = 0;
@@ -126,12 +87,6 @@ void forget_done(Tickets& tickets) {
   tickets = std::move(left);
 }
 
-Tickets waits_of(void* stream) {
-  std::lock_guard<std::mutex> lock(state().mutex);
-  forget_done(stream_of(stream).waits);
-  return stream_of(stream).waits;
-}
-
 int wait_for(const Tickets& tickets, int milliseconds = -1) {
   const auto end = Clock::now() + std::chrono::milliseconds(milliseconds);
   for (const auto& ticket : tickets)
@@ -143,6 +98,72 @@ int wait_for(const Tickets& tickets, int milliseconds = -1) {
 
 }  // namespace
 
+namespace verl_npu_cann {
+
+void Ticket::finish(int result) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  result_ = result;
+  done_ = true;
+  changed_.notify_all();
+}
+
+bool Ticket::done() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return done_;
+}
+
+bool Ticket::wait(const Clock::time_point* end) {
+  make_any();
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (end == nullptr) {
+    changed_.wait(lock, [&] { return done_; });
+    return true;
+  }
+  return changed_.wait_until(lock, *end, [&] { return done_; });
+}
+
+void Ticket::make(const std::function<bool(const Delayed&)>& wanted) {
+  // Outlives the lock: to let go of a tensor may take Python's.
+  std::unique_ptr<Delayed> made;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (delayed_ == nullptr || !wanted(*delayed_)) return;
+  delayed_->copy();
+  made = std::move(delayed_);
+  done_ = true;
+  changed_.notify_all();
+}
+
+bool Ticket::is_delayed() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return delayed_ != nullptr;
+}
+
+int Ticket::result() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return result_;
+}
+
+Tickets waits_of(void* stream) {
+  std::lock_guard<std::mutex> lock(state().mutex);
+  forget_done(stream_of(stream).waits);
+  return stream_of(stream).waits;
+}
+
+void add(void* stream, std::shared_ptr<Ticket> ticket) {
+  auto& s = state();
+  std::lock_guard<std::mutex> lock(s.mutex);
+  stream_of(stream).waits.push_back(ticket);
+  forget_done(s.all);
+  s.all.push_back(std::move(ticket));
+}
+
+int device_here() {
+  int device = 0;
+  return aclrtGetDevice(&device) == kSuccess ? device : 0;
+}
+
+}  // namespace verl_npu_cann
+
 extern "C" {
 
 void verl_npu_cann_enqueue(void* queue, void* stream, int (*run)(void*), void* argument) {
@@ -150,7 +171,7 @@ void verl_npu_cann_enqueue(void* queue, void* stream, int (*run)(void*), void* a
   std::lock_guard<std::mutex> lock(s.mutex);
   auto& found = s.queues[queue];
   if (found == nullptr) found = new Queue();
-  auto ticket = std::make_shared<Ticket>();
+  auto ticket = std::make_shared<Ticket>(device_here());
   auto& waits = stream_of(stream).waits;
   found->push({waits, run, argument, ticket});
   waits = {ticket};
@@ -165,7 +186,13 @@ int verl_npu_cann_is_idle(void* queue) {
   return found == s.queues.end() || found->second->idle();
 }
 
-void verl_npu_cann_settle(void* stream) { wait_for(waits_of(stream)); }
+// A copy to the host is not waited for: only the host reads what it brings.
+void verl_npu_cann_settle(void* stream) {
+  for (const auto& ticket : waits_of(stream)) {
+    ticket->make([](const Delayed& copy) { return !copy.to_host; });
+    if (!ticket->is_delayed()) ticket->wait(nullptr);
+  }
+}
 
 int aclrtCreateStream(void** stream) {
   std::lock_guard<std::mutex> lock(state().mutex);
@@ -186,8 +213,10 @@ int aclrtStreamGetId(void* stream, int* id) {
 }
 int aclrtStreamQuery(void* stream, int* status) {
   *status = 0;  // ACL_STREAM_STATUS_COMPLETE
-  for (const auto& ticket : waits_of(stream))
+  for (const auto& ticket : waits_of(stream)) {
+    ticket->make_any();
     if (!ticket->done()) *status = 1;
+  }
   return kSuccess;
 }
 int aclrtSynchronizeStream(void* stream) { return wait_for(waits_of(stream)); }
@@ -197,7 +226,8 @@ int aclrtSynchronizeDeviceWithTimeout(int milliseconds) {
   Tickets all;
   {
     std::lock_guard<std::mutex> lock(state().mutex);
-    all = state().all;
+    for (const auto& ticket : state().all)
+      if (ticket->device() == device_here()) all.push_back(ticket);
   }
   return wait_for(all, milliseconds);
 }
@@ -232,8 +262,10 @@ int aclrtSynchronizeEvent(void* event) { return wait_for(static_cast<Event*>(eve
 int aclrtSynchronizeEventWithTimeout(void* event, int milliseconds) { return wait_for(static_cast<Event*>(event)->waits, milliseconds); }
 int aclrtQueryEventStatus(void* event, int* status) {
   *status = 1;  // ACL_EVENT_RECORDED_STATUS_COMPLETE
-  for (const auto& ticket : static_cast<Event*>(event)->waits)
+  for (const auto& ticket : static_cast<Event*>(event)->waits) {
+    ticket->make_any();
     if (!ticket->done()) *status = 0;
+  }
   return kSuccess;
 }
 int aclrtQueryEventWaitStatus(void* event, int* status) {
