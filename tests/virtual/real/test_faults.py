@@ -135,3 +135,17 @@ def test_only_what_was_not_waited_for_is_wrong(real: Run) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, bool] = json.loads(done.stdout.splitlines()[-1])
     assert {name for name, good in found.items() if not good} == WRONG - WAITED_FOR_BY_THE_WHEEL
+
+
+def test_what_changes_a_tensor_in_place_waits_for_the_collective_that_writes_it(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    code = f"""{GROUP}
+    dist.all_reduce(x)
+    x.mul_(10)
+    dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    print(json.dumps(x[0].item()), flush=True)
+    dist.destroy_process_group()
+    """
+    changes = {**settings, FAULTS: "slow:seconds=0.5"}
+    assert results(start_ranks(code, tmp_path, **changes)) == [60.0, 60.0]

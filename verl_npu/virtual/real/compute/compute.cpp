@@ -75,6 +75,9 @@ struct Cann {
   void (*allow_no_delay)();
   void (*fail)(const char*);
   int (*rank)();
+  int (*is_pending)();
+  void* (*last_recorded)();
+  void (*settle)(void*);
 };
 Cann g_cann;
 
@@ -106,6 +109,23 @@ struct Refusing {
   explicit Refusing(const std::string& message) { g_cann.fail(message.c_str()); }
   ~Refusing() { g_cann.fail(""); }
 };
+
+// CANN's stream behind torch's current one. torch does not tell; an event that is recorded on it does.
+void* current_stream(c10::Device device) {
+  static std::mutex mutex;
+  static auto* known = new std::map<std::pair<c10::DeviceIndex, c10::StreamId>, void*>();
+  const auto* guard = c10::impl::getDeviceGuardImpl(kNpu);
+  const auto stream = guard->getStream(device);
+  std::lock_guard<std::mutex> lock(mutex);
+  const auto [found, is_new] = known->try_emplace({device.index(), stream.id()}, nullptr);
+  if (is_new) {
+    void* event = nullptr;
+    guard->record(&event, stream, device.index(), c10::EventFlag::PYTORCH_DEFAULT);
+    found->second = g_cann.last_recorded();
+    guard->destroyEvent(event, device.index());
+  }
+  return found->second;
+}
 
 // A CPU tensor over the memory of an NPU's, which lives as long as that one.
 at::Tensor host_view(const at::Tensor& npu) {
@@ -264,6 +284,8 @@ class Computed final : public c10::OperatorKernel {
     c10::Device device(kNpu, c10::impl::getDeviceGuardImpl(kNpu)->getDevice().index());
     for (const auto& argument : arguments)
       each_tensor(argument, [&](const at::Tensor& t) { if (t.defined() && t.device().type() == kNpu) device = t.device(); });
+    // A collective may still be writing what is read here. Not every kernel of torch_npu names its stream to CANN.
+    if (g_cann.is_pending()) g_cann.settle(current_stream(device));
     std::vector<at::Generator> generators;
     for (const auto i : plan.generators)
       generators.push_back(generator_like(arguments[i].isNone() ? std::nullopt : std::optional<at::Generator>(arguments[i].toGenerator()), device));
@@ -373,6 +395,9 @@ std::pair<std::vector<std::string>, std::vector<std::string>> install(const std:
   find(core, "verl_npu_cann_allow_no_delay", g_cann.allow_no_delay);
   find(core, "verl_npu_cann_fail", g_cann.fail);
   find(core, "verl_npu_cann_rank", g_cann.rank);
+  find(core, "verl_npu_cann_is_pending", g_cann.is_pending);
+  find(core, "verl_npu_cann_last_recorded", g_cann.last_recorded);
+  find(core, "verl_npu_cann_settle", g_cann.settle);
   static auto* libraries = new std::map<std::string, std::unique_ptr<torch::Library>>();
   Quiet quiet;
   c10::WarningUtils::WarningHandlerGuard guard(&quiet);

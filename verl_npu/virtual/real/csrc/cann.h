@@ -24,6 +24,12 @@ int verl_npu_cann_is_idle(void* queue);
 // Waits for what has been put on a stream: before its memory is read or written.
 void verl_npu_cann_settle(void* stream);
 
+// Whether any stream has something that is not done.
+int verl_npu_cann_is_pending();
+
+// The stream that this thread's last event was recorded on.
+void* verl_npu_cann_last_recorded();
+
 // Between these two calls this thread's copies from and to the host's memory [host, host + size) come when they are
 // waited for. What is `kept` lives until then, and goes by `drop`.
 void verl_npu_cann_allow_delay(const void* host, size_t size, void* kept, void (*drop)(void*));

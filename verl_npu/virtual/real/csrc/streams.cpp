@@ -67,6 +67,7 @@ class Queue {
 
 // Never destroyed: threads may outlive static destructors.
 struct State {
+  std::atomic<int> pending{0};
   std::mutex mutex;  // of the tickets of all streams and events
   Stream usual;
   std::map<void*, Queue*> queues;
@@ -77,6 +78,9 @@ State& state() {
   static auto* it = new State();
   return *it;
 }
+
+// The stream of this thread's last event.
+thread_local void* t_recorded = nullptr;
 
 Stream& stream_of(void* stream) { return stream == nullptr ? state().usual : *static_cast<Stream*>(stream); }
 
@@ -100,8 +104,12 @@ int wait_for(const Tickets& tickets, int milliseconds = -1) {
 
 namespace verl_npu_cann {
 
+Ticket::Ticket(int device) : device_(device) { ++state().pending; }
+Ticket::Ticket(int device, Delayed delayed) : Ticket(device) { delayed_ = std::make_unique<Delayed>(std::move(delayed)); }
+
 void Ticket::finish(int result) {
   std::lock_guard<std::mutex> lock(mutex_);
+  --state().pending;
   result_ = result;
   done_ = true;
   changed_.notify_all();
@@ -129,6 +137,7 @@ void Ticket::make(const std::function<bool(const Delayed&)>& wanted) {
   if (delayed_ == nullptr || !wanted(*delayed_)) return;
   delayed_->copy();
   made = std::move(delayed_);
+  --state().pending;
   done_ = true;
   changed_.notify_all();
 }
@@ -185,6 +194,9 @@ int verl_npu_cann_is_idle(void* queue) {
   const auto found = s.queues.find(queue);
   return found == s.queues.end() || found->second->idle();
 }
+
+int verl_npu_cann_is_pending() { return state().pending > 0; }
+void* verl_npu_cann_last_recorded() { return t_recorded; }
 
 // A copy to the host is not waited for: only the host reads what it brings.
 void verl_npu_cann_settle(void* stream) {
@@ -244,6 +256,7 @@ int aclrtDestroyEvent(void* event) {
   return kSuccess;
 }
 int aclrtRecordEvent(void* event, void* stream) {
+  t_recorded = stream;
   auto* e = static_cast<Event*>(event);
   e->waits = waits_of(stream);
   e->recorded = true;

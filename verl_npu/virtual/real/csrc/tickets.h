@@ -25,8 +25,8 @@ struct Delayed {
 
 class Ticket {
  public:
-  explicit Ticket(int device) : device_(device) {}
-  Ticket(int device, Delayed delayed) : device_(device), delayed_(std::make_unique<Delayed>(std::move(delayed))) {}
+  explicit Ticket(int device);
+  Ticket(int device, Delayed delayed);
   int device() const { return device_; }
 
   void finish(int result);
