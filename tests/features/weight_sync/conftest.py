@@ -1,17 +1,30 @@
-"""The nursery of ranks, one for all tests here."""
+"""The nursery of ranks, one for all tests here, under each torch_npu that there is.
+
+Without more that is our own. VERL_NPU_TORCH_NPU names Pythons of environments with wheels, as `scripts/smoke.sh
+--torch-npu 2.8.0` makes them, separated by colons: each test of ranks then runs under every one of them too.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from .ranks import Nursery, Run
 
+PROJECT = Path(__file__).parents[3]
+PYTHONS = [path for path in os.environ.get("VERL_NPU_TORCH_NPU", "").split(os.pathsep) if path]
 
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+
+@pytest.fixture(scope="session", params=[None, *PYTHONS], ids=lambda python: python or "ours")
+def nursery(request: pytest.FixtureRequest) -> Iterator[Nursery]:
+    if request.param is None:
+        made = Nursery(VERL_NPU_VIRTUAL_TORCH_NPU="ours")
+    else:
+        paths = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+        made = Nursery(python=request.param, PYTHONPATH=paths, VERL_NPU_VIRTUAL_TORCH_NPU="real")
     yield made
     made.close()
 

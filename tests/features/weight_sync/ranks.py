@@ -98,11 +98,11 @@ Run = Callable[..., "list[Ended]"]
 class Nursery:
     """A process that has torch, two virtual NPUs and the modules named, and forks ranks from there."""
 
-    def __init__(self, *modules: str, **changes: str) -> None:
+    def __init__(self, *modules: str, python: str = sys.executable, **changes: str) -> None:
         environment = {**os.environ, "VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1", **changes}
         environment.pop("ASCEND_RT_VISIBLE_DEVICES", None)
         self._process = subprocess.Popen(
-            [sys.executable, __file__, *modules],
+            [python, __file__, *modules],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Work", "broadcast", "connect", "destroy", "finish", "group_timeout", "prove", "wait_for_device"]
 
 BACKEND = "hccl"
+_LOOK = 1.0  # seconds between two looks for what makes it useless to wait
 
 _SUBJECT = "weight sync communicator"
 
@@ -125,31 +126,36 @@ def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeou
         )
 
 
-def wait_for_device(deadline: float) -> None:
+def wait_for_device(deadline: float, look: Callable[[], None] | None = None) -> None:
     """Wait until this NPU has done all that was queued on it. Raises GroupError after `deadline` (monotonic seconds).
 
-    A collective whose peer is gone never ends on an NPU, and a plain synchronize would hang with it.
+    A collective whose peer is gone never ends on an NPU, and a plain synchronize would hang with it. `look` is called
+    about every second, and may raise what makes it useless to wait.
     """
     import torch
 
     event = torch.npu.Event()
     event.record()
-    _poll(event.query, deadline)
+    _poll(event.query, deadline, look)
 
 
-def finish(work: Work, timeout: float) -> None:
+def finish(work: Work, timeout: float, look: Callable[[], None] | None = None) -> None:
     """Wait until a collective is over. Raises GroupError after `timeout` seconds, and RuntimeError if it failed.
 
-    torch_npu's own `wait` lets the NPU wait, and not this process: whatever reads a result next would hang.
+    `look` is called about every second, and may raise what makes it useless to wait. torch_npu's own `wait` lets the
+    NPU wait, and not this process: whatever reads a result next would hang.
     """
     deadline = time.monotonic() + timeout
     work.wait(timedelta(seconds=timeout))
-    _poll(work.is_completed, deadline)
+    _poll(work.is_completed, deadline, look)
 
 
-def _poll(done: Callable[[], bool], deadline: float) -> None:
-    pause = 1e-5
+def _poll(done: Callable[[], bool], deadline: float, look: Callable[[], None] | None) -> None:
+    pause, looks = 1e-5, time.monotonic() + _LOOK
     while not done():
+        if look is not None and time.monotonic() > looks:
+            look()
+            looks = time.monotonic() + _LOOK
         if time.monotonic() > deadline:
             raise GroupError(
                 subject=_SUBJECT,

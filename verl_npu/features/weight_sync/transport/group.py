@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -131,9 +132,24 @@ class Group:
             raise self._unusable()
         return communicator.broadcast(self._communicator, tensor, self.timeout)
 
-    def wait_for_device(self) -> None:
-        """Wait until this NPU has done its part of the broadcasts. Raises GroupError after the group's timeout."""
-        communicator.wait_for_device(time.monotonic() + self.timeout)
+    def finish(self, work: communicator.Work, number: int) -> None:
+        """Wait for a broadcast of sync `number`.
+
+        Raises GroupError after the group's timeout or as soon as a rank has given up the sync, and RuntimeError if the
+        broadcast failed.
+        """
+        communicator.finish(work, self.timeout, lambda: self.messages.look(_given_up(number)))
+
+    def wait_for_device(self, number: int) -> None:
+        """Wait until this NPU has done its part of the broadcasts of sync `number`. Raises GroupError as `finish`."""
+        deadline = time.monotonic() + self.timeout
+        communicator.wait_for_device(deadline, lambda: self.messages.look(_given_up(number)))
+
+    def give_up(self, number: int, reason: str) -> None:
+        """Refuse all further use as `break_off` does, and tell the ranks that wait in sync `number`."""
+        self.break_off(reason)
+        with contextlib.suppress(GroupError):
+            self.messages.give_up(_given_up(number), reason)
 
     def break_off(self, reason: str) -> None:
         """Refuse all further use, and drop the communicator so that ranks which wait for this one notice it."""
@@ -169,7 +185,6 @@ class Group:
                     del _groups[self.name]
 
     def _meet(self, label: str, moves: bool) -> None:
-        self.messages.refuse_late("join")
         ranks = [json.loads(text) for text in self.messages.exchange("join", _introduction(self.rank, label, moves))]
         self.messages.name_ranks([rank["name"] for rank in ranks])
         self._movers = tuple(number for number, rank in enumerate(ranks) if rank["moves"])
@@ -204,6 +219,10 @@ class Group:
             found=f"that the group broke and cannot be used: {self._broken or 'this rank moves no weights'}",
             fix="mend that error and start the job again",
         )
+
+
+def _given_up(number: int) -> str:
+    return f"{number}/given up"
 
 
 def _introduction(rank: int, label: str, moves: bool) -> bytes:

@@ -50,11 +50,12 @@ class Messages:
     def exchange(self, topic: str, message: bytes, limit: float | None = None) -> list[bytes]:
         """Send `message` to all ranks and return the message of each, by rank.
 
-        Raises GroupError that names the ranks which sent nothing within `limit` seconds (the group's timeout).
+        Raises GroupError that names the ranks which sent nothing within `limit` seconds (the group's timeout), also
+        on those ranks when they come later.
         """
         limit = self._timeout if limit is None else limit
         keys = [f"{topic}/{rank}" for rank in range(self._size)]
-        self.put(keys[self._rank], message)
+        self._answer(topic, keys[self._rank], message)
         timed_out = None
         with self._reached(topic):
             try:
@@ -123,17 +124,21 @@ class Messages:
             with self._reached(topic):
                 self._signed.delete_key(f"{topic}/{self._rank}")
 
-    def refuse_late(self, topic: str) -> None:
-        """Raise GroupError if somebody has already answered `topic` for this rank."""
-        with self._reached(topic):
-            late = self._signed.find(f"{topic}/{self._rank}") is not None
-        if late:
+    def give_up(self, key: str, reason: str) -> None:
+        """Tell the ranks that look under `key` why this one goes no further. The first reason stays."""
+        with self._reached(key):
+            self._signed.set_once(key, f"{self.describe(self._rank)}: {reason}".encode())
+
+    def look(self, key: str) -> None:
+        """Raise GroupError if a rank has given up under `key`, or if the process that serves the store is gone."""
+        with self._reached(key):
+            reason = self._signed.find(key)
+        if reason is not None:
             raise GroupError(
                 subject=self._subject,
-                expected=f"rank {self._rank} once and in time",
-                found=f"that rank {self._rank} came when the others had given up on it, or a second time",
-                fix="start all ranks together, each once",
-                override=WAIT_LONGER,
+                expected="every rank to go on",
+                found=f"that one has given up: {reason.decode()}",
+                fix="mend that error first",
             )
 
     def leave(self) -> None:
@@ -175,8 +180,20 @@ class Messages:
     def _mark_silent(self, keys: Sequence[str]) -> None:
         """Answer for the ranks that have not, so that all others stop waiting together with this one."""
         for key in keys:
-            if self._signed.find(key) is None:
-                self._signed.set(key, _SILENT)
+            self._signed.set_once(key, _SILENT)
+
+    def _answer(self, topic: str, key: str, message: bytes) -> None:
+        """Send a message, unless the others wait for it no more."""
+        with self._reached(topic):
+            there = self._signed.set_once(key, message)
+        if there != message:
+            raise GroupError(
+                subject=self._subject,
+                expected=f"an answer of rank {self._rank} to {topic!r}, once and in time",
+                found=f"that rank {self._rank} came late, when the others had given up on it, or a second time",
+                fix="start all ranks together, each once, and look for what held this one up",
+                override=WAIT_LONGER,
+            )
 
     def _collect(self, keys: Sequence[str], limit: float) -> list[bytes]:
         """Return the values of all keys once ranks have written them. Raises RuntimeError after `limit` seconds."""

@@ -26,6 +26,10 @@ class Store(Protocol):
         """Return the value of a key, once there is one."""
         ...
 
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """Put a value under a key that has the expected one, or none if that is empty; return what is there then."""
+        ...
+
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """Return the values of several keys."""
         ...
@@ -72,6 +76,17 @@ class SignedStore:
     def set(self, key: str, value: bytes) -> None:
         """Put a value under a key."""
         self.inner.set(key, self._signature(key, value) + value)
+
+    def set_once(self, key: str, value: bytes) -> bytes:
+        """Put a value under a key unless a rank of the group has put one there; return what is there then."""
+        signed, known = self._signature(key, value) + value, b""
+        while True:
+            there = bytes(self.inner.compare_set(key, known, signed))
+            found = self._checked(key, there)
+            if found is not None:
+                return found
+            # A stranger's value, to be replaced; if it is gone meanwhile, the store returns what was expected.
+            known = b"" if there == known else there
 
     def read(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the values of keys that have one; None for a value that is not signed by a rank of the group."""

@@ -134,7 +134,7 @@ def _run(
         plan = make_plan(group, agreed, of_source)
         seen = move(plan, number)
         if group.moves:
-            group.wait_for_device()
+            group.wait_for_device(number)
     except Exception as error:
         failure = error
     _conclude(group, number, failure, drain)
@@ -150,7 +150,7 @@ def _conclude(group: Group, number: int, failure: Exception | None, drain: Calla
     topic, verdict = f"{number}/done", b""
     if failure is not None:
         verdict = f"{type(failure).__name__}: {failure}".encode()
-        _give_up(group, topic, verdict, failure, drain)
+        _give_up(group, number, verdict, failure, drain)
     messages = group.messages
     try:
         verdicts = messages.exchange(topic, verdict, messages.grace if failure is not None else None)
@@ -172,13 +172,13 @@ def _conclude(group: Group, number: int, failure: Exception | None, drain: Calla
         raise refusal from failure
 
 
-def _give_up(group: Group, topic: str, verdict: bytes, failure: Exception, drain: Callable[[], None] | None) -> None:
+def _give_up(group: Group, number: int, verdict: bytes, failure: Exception, drain: Callable[[], None] | None) -> None:
     """Leave the sync before verdicts are exchanged: others may hang in a broadcast that this rank has left."""
     # What a frame of the failed broadcast still holds would keep its connections open.
     traceback.clear_frames(failure.__traceback__)
-    group.break_off(str(failure))
+    group.give_up(number, verdict.decode())
     with contextlib.suppress(GroupError):
-        group.messages.put(f"{topic}/{group.rank}", verdict)
+        group.messages.put(f"{number}/done/{group.rank}", verdict)
     if drain is not None:
         with contextlib.suppress(Exception):
             drain()

@@ -12,7 +12,7 @@ from ....errors import TransferError
 from ..settings import Check
 from .bucket import Bucket
 from .checksum import as_bytes, checksum_of
-from .communicator import Work, finish
+from .communicator import Work
 from .drawing import Weight, draw, draw_no_more
 from .group import Group
 from .plan import Plan
@@ -61,10 +61,10 @@ class _Moving:
     checksum: torch.Tensor | None
     works: tuple[Work, ...]
 
-    def wait(self, timeout: float) -> None:
-        """Wait for its broadcasts. Raises GroupError after `timeout` seconds, and RuntimeError if one failed."""
+    def wait(self, group: Group, number: int) -> None:
+        """Wait for its broadcasts in sync `number`. Raises the errors of `Group.finish`."""
         for work in self.works:
-            finish(work, timeout)
+            group.finish(work, number)
 
 
 def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: int) -> Seen:
@@ -82,7 +82,7 @@ def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: in
             own = {spec.name for spec in bucket.specs}
             tensors = [tensor for spec, tensor in zip(bucket.drawn, tensors, strict=True) if spec.name in own]
         if len(moving) == 2:
-            moving.popleft().wait(group.timeout)
+            moving.popleft().wait(group, number)
         if bucket.direct:
             buffer = as_bytes(tensors[0].to(group.device))
         else:
@@ -97,7 +97,7 @@ def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: in
     draw(weights, plan.metadata.specs[drawn:])
     draw_no_more(weights)
     for bucket_on_its_way in moving:
-        bucket_on_its_way.wait(group.timeout)
+        bucket_on_its_way.wait(group, number)
     if plan.check is not Check.ENGINE:
         return Seen()
     digest = _digest_of(plan, sums)
@@ -118,7 +118,7 @@ def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> Se
     moving = deque(_expect(group, plan, index) for index in range(min(2, len(plan.buckets))))
     for index, bucket in enumerate(plan.buckets):
         arrived = moving.popleft()
-        arrived.wait(group.timeout)
+        arrived.wait(group, number)
         _verify(index, bucket, arrived)
         tensors = plan.slots.views(index, arrived.buffer)
         weights = list(zip(bucket.names, tensors, strict=True))
