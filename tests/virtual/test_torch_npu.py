@@ -208,6 +208,18 @@ def test_a_name_that_went_is_no_longer_there() -> None:
     assert "_npu_set_threads_affinity" not in names.of_module("torch_npu._C", "2.7.1")
 
 
+def test_operators_whose_names_begin_with_an_underscore_are_those_of_torch_npu(torch_npu: ModuleType) -> None:
+    assert "_npu_dropout" in names.of_module("torch_npu", "2.7.1")
+    assert "_npu_dropout" not in names.of_module("torch_npu._C", "2.13.0")
+    with pytest.raises(NotImplementedError, match=r"^torch_npu\._npu_dropout is not implemented"):
+        torch_npu._npu_dropout(1)
+
+
+def test_what_the_wheels_take_from_their_compiled_part_raises_with_its_name(torch_npu: ModuleType) -> None:
+    with pytest.raises(NotImplementedError, match=r"^torch_npu\._C\._weak_ref_tensor is not implemented"):
+        importlib.import_module("torch_npu._C")._weak_ref_tensor(1)
+
+
 @pytest.mark.parametrize(("version", "there"), [("2.8.0", True), ("2.9.0", False), ("2.13.0", True)])
 def test_a_name_may_come_back(version: str, there: bool) -> None:
     assert ("npu_fused_linear_online_max_sum" in names.of_module("torch_npu", version)) is there
