@@ -73,6 +73,7 @@ def _valid() -> Iterator[tuple[str, tuple[object, ...], dict[str, object]]]:
     yield from _attention(square)
     yield from _experts(x)
     yield from _grouped()
+    yield from _inference()
 
 
 def _rotary() -> Iterator[tuple[str, tuple[object, ...], dict[str, object]]]:
@@ -173,6 +174,24 @@ def _grouped() -> Iterator[tuple[str, tuple[object, ...], dict[str, object]]]:
     total = T((2, 16, 8), "float32")
     yield "npu_grouped_matmul_add_", (total, x, T((6, 8)), ends), {}
     yield "npu_grouped_matmul_add_", (total, x, T((6, 8)), ints(2, 4)), {"group_list_type": 1}
+
+
+def _inference() -> Iterator[tuple[str, tuple[object, ...], dict[str, object]]]:
+    logits, few = T((2, 16)), ints(3, 5, dtype="int32")
+    yield "npu_top_k_top_p", (logits, T((2,), FLOAT, (0.5, 0.9)), few), {}
+    yield "npu_top_k_top_p", (logits,), {"k": few}
+    yield "npu_transpose_batchmatmul", (T((2, 3, 16)), T((2, 16, 32))), {}
+    yield "npu_transpose_batchmatmul", (T((3, 2, 16)), T((2, 16, 32))), {"perm_x1": [1, 0, 2], "perm_y": [1, 0, 2]}
+    angle = T((2, 1, 3, 64))
+    yield "npu_interleave_rope", (T((2, 2, 3, 64)), angle, angle), {}
+    caches = (T((2, 16, 1, 64)), T((2, 16, 1, 512)))
+    given = (T((2, 1, 3, 576)), T((512,)), angle, angle, ints(0, 1, 2, 17, 18, 19), *caches)
+    yield "npu_kv_rmsnorm_rope_cache", given, {"cache_mode": "PA"}
+    yield "npu_kv_rmsnorm_rope_cache", given, {"cache_mode": "PA", "is_output_kv": True}
+    turned = (T((3, 64)), T((3, 32)), T((8, 32)), 32)
+    yield "npu_mrope", (ints(0, 1, 2), *turned), {"mrope_section": [0, 0, 0]}
+    images = T((3, 3), "int64", (0, 1, 2, 0, 0, 1, 0, 1, 1))
+    yield "npu_mrope", (images, *turned), {"mrope_section": [8, 4, 4]}
 
 
 def calls() -> Iterator[Call]:

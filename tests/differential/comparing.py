@@ -13,6 +13,8 @@ from .behaviours import SAME
 __all__ = ["Difference", "Kind", "compared"]
 
 TOLERANCE = 0.02
+AREAS = {"call": "calls", "gradient": "gradients", "behaviour": "behaviours"}
+"""What was done, by the beginning of its label."""
 
 
 class Kind(Enum):
@@ -43,9 +45,9 @@ def compared(ours: dict[str, Any], wheel: dict[str, Any], used: dict[str, list[s
     found += _used(ours["names"], wheel["names"], used)
     found += _schemas(ours["schemas"], wheel["schemas"])
     for label, mine in ours.items():
-        area, _, what = label.partition(" ")
-        if area in ("call", "behaviour") and label in wheel:
-            found.append(_call(area, what, mine, wheel[label]))
+        kind, _, what = label.partition(" ")
+        if kind in AREAS and label in wheel:
+            found.append(_call(AREAS[kind], what, mine, wheel[label]))
     return found
 
 
@@ -112,7 +114,7 @@ def _schemas(ours: dict[str, Any], wheel: dict[str, Any]) -> list[Difference]:
 
 def _call(area: str, what: str, ours: dict[str, Any], wheel: dict[str, Any]) -> Difference:
     def difference(kind: Kind, reason: str = "") -> Difference:
-        return Difference("calls" if area == "call" else "behaviours", what, kind, reason)
+        return Difference(area, what, kind, reason)
 
     if ours["end"] == "ends":
         return difference(Kind.OTHER, f"ours ends the process: {ours['said']}")
@@ -130,7 +132,8 @@ def _call(area: str, what: str, ours: dict[str, Any], wheel: dict[str, Any]) -> 
         if wheel["reference"]:
             return difference(Kind.OTHER, f"the reference refuses under the wheel alone: {wheel['said']}")
         return difference(Kind.FALSE_YES, f"{wheel['type']}: {wheel['said']}")
-    reason = _results(ours["what"], wheel["what"]) if area == "call" else _answers(what, ours["what"], wheel["what"])
+    same = _answers(what, ours["what"], wheel["what"]) if area == "behaviours" else None
+    reason = _results(ours["what"], wheel["what"]) if same is None else same
     return difference(Kind.OTHER if reason else Kind.EQUAL, reason)
 
 

@@ -32,6 +32,8 @@ def work() -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"behaviour {label}", lambda behaviour=behaviour: ended(behaviour, as_text)
     for call in calls():
         yield f"call {call.label}", lambda call=call: ended(lambda: made(call), as_results)
+    for call in filter(lambda call: call.valid, calls()):
+        yield f"gradient {call.label}", lambda call=call: ended(lambda: differentiated(call), as_results)
 
 
 def made(call: Call) -> Any:
@@ -41,6 +43,23 @@ def made(call: Call) -> Any:
     operator = getattr(torch_npu, call.operator)
     args = [tensor(value) for value in call.args]
     return operator(*args, **{key: tensor(value) for key, value in call.options.items()})
+
+
+def differentiated(call: Call) -> list[Any]:
+    """The gradients of the floating-point arguments; None of those that the results do not depend on."""
+    import torch
+    import torch_npu
+
+    args = [tensor(value) for value in call.args]
+    options = {key: tensor(value) for key, value in call.options.items()}
+    given = [part for value in (*args, *options.values()) for part in (value if isinstance(value, list) else [value])]
+    leaves = [part.requires_grad_() for part in given if isinstance(part, torch.Tensor) and part.is_floating_point()]
+    results = getattr(torch_npu, call.operator)(*args, **options)
+    made = results if isinstance(results, list | tuple) else [results]
+    # If no result has a gradient torch raises, as it does to a program that trains.
+    outputs = [part for part in made if isinstance(part, torch.Tensor) and part.requires_grad] or list(made[:1])
+    cotangents = [tensor(T(tuple(part.shape), str(part.dtype).removeprefix("torch."))) for part in outputs]
+    return list(torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True))
 
 
 def tensor(value: object) -> Any:

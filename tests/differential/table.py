@@ -37,6 +37,12 @@ FOLDS = (
         {"en": "Calls that ours refuses and the wheel's code takes", "zh": "我们拒绝而 wheel 的代码接受的调用"},
     ),
     Fold("calls", Kind.OTHER, {"en": "Calls with other results", "zh": "结果不同的调用"}),
+    Fold(
+        "gradients",
+        Kind.FALSE_NO,
+        {"en": "Gradients that ours refuses and the wheel's code computes", "zh": "我们拒绝而 wheel 的代码计算的梯度"},
+    ),
+    Fold("gradients", Kind.OTHER, {"en": "Gradients with other results", "zh": "结果不同的梯度"}),
     Fold("behaviours", Kind.FALSE_NO, {"en": "Behaviours that ours refuses", "zh": "我们拒绝的行为"}),
     Fold(
         "used names",
@@ -109,7 +115,7 @@ def _folded(known: dict[str, Any], fold: Fold, language: str) -> str:
 
 def _short(one: Difference) -> str:
     # Single calls are too many to be listed: their reasons are, each with its operator.
-    if one.area == "calls":
+    if one.area in ("calls", "gradients"):
         operator = one.what.split()[1].partition("(")[0]
         return f"`{operator}`: {one.reason}"
     return f"`{one.what.strip()}`: {one.reason}" if one.reason else f"`{one.what.strip()}`"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ..processes import free_port, results, start_ranks
+from ..processes import Run, free_port, results, start_ranks
 
 pytestmark = pytest.mark.virtual
 
@@ -128,6 +128,17 @@ except RuntimeError as error: print(json.dumps(str(error)))
     )
     message, _ = results(start_ranks(code, tmp_path, HCCL_SO_PATH=None, HCCL_CONNECT_TIMEOUT="2"))
     assert message == "timeout: a rank did not come (virtual Ascend)"
+
+
+def test_a_program_finds_it_by_its_bare_name_alone(python: Run) -> None:
+    # vllm-ascend's find_hccl_library, where HCCL_SO_PATH is not set.
+    code = """
+        import ctypes, os, torch
+        path = os.environ.pop("HCCL_SO_PATH")
+        print(torch.version.cann is not None, bool(ctypes.CDLL("libhccl.so").HcclGetRootInfo))
+        print(len({line.split()[-1] for line in open("/proc/self/maps") if "libhccl" in line}))
+    """
+    assert python(code).stdout.split() == ["True", "True", "1"]
 
 
 PYHCCL = """

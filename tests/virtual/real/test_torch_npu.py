@@ -133,6 +133,44 @@ def test_tokens_come_back_from_their_experts_and_so_do_the_gradients(real: Run, 
     assert "nothing computes it" not in done.stderr
 
 
+def test_hccl_is_found_by_its_bare_name_alone(real: Run) -> None:
+    program = """
+        import ctypes, json, torch
+        names = ("HcclGetRootInfo", "HcclCommInitRootInfo", "HcclAllReduce", "HcclBroadcast", "HcclCommDestroy")
+        library = ctypes.CDLL("libhccl.so")
+        print(json.dumps([torch.version.cann is not None, all(hasattr(library, name) for name in names)]))
+    """
+    assert answer(real(program, HCCL_SO_PATH=None)) == [True, True]
+
+
+def test_the_gradients_that_the_wheel_asks_of_cann_are_those_of_the_operators(real: Run) -> None:
+    program = """
+        import json, torch, torch_npu
+        def draw(*shape): return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)))
+        cases = {
+            "silu": (torch_npu.npu_silu, torch.nn.functional.silu, [draw(4, 32)]),
+            "linear": (torch_npu.npu_linear, torch.nn.functional.linear, [draw(4, 32), draw(8, 32), draw(8)]),
+            "bmm": (lambda a, b: torch_npu.npu_bmmV2(a, b, []), torch.bmm, [draw(2, 3, 4), draw(2, 4, 5)]),
+            "cast": (lambda x: torch_npu.npu_dtype_cast(x, 5), lambda x: x.half(), [draw(4, 32)]),
+            "norm": (lambda x, g: torch_npu.npu_rms_norm(x, g, 1e-5)[0],
+                     lambda x, g: torch.nn.functional.rms_norm(x, (3, 8), g, 1e-5), [draw(2, 3, 8), draw(3, 8)]),
+        }
+        out = {}
+        for name, (own, plain, inputs) in cases.items():
+            found = []
+            for function, device in ((own, "npu"), (plain, "cpu")):
+                leaves = [x.detach().clone().to(device).requires_grad_() for x in inputs]
+                result = function(*leaves)
+                cotangent = draw(*result.shape).to(result)
+                found.append(torch.autograd.grad(result, leaves, cotangent))
+            out[name] = max((a.cpu() - b).abs().max().item() for a, b in zip(*found))
+        print(json.dumps(out))
+    """
+    found = answer(real(program))
+    assert isinstance(found, dict)
+    assert all(difference < 1e-3 for difference in found.values()), found
+
+
 def test_the_wheels_own_checks_refuse(real: Run) -> None:
     program = """
         import json, torch, torch_npu

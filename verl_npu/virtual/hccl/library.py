@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -10,11 +11,11 @@ from pathlib import Path
 from ..cache import check_owner, is_finished, publish
 from ..device import build
 
-__all__ = ["NAME", "SOURCE", "library", "sources"]
+__all__ = ["NAME", "SOURCE", "library", "load", "sources"]
 
 NAME = "libhccl.so"
 SOURCE = Path(__file__).parent / "libhccl.cpp"
-FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
+FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", f"-Wl,-soname,{NAME}")
 
 
 def library(cache: Path) -> Path:
@@ -37,6 +38,11 @@ def library(cache: Path) -> Path:
         publish(fresh, target)
     check_owner(target)
     return target
+
+
+def load(path: Path) -> None:
+    """Load the library, so that programs find it by its bare name: torch_npu brings HCCL into a process as well."""
+    ctypes.CDLL(str(path))
 
 
 def sources() -> list[Path]:

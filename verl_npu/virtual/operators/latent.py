@@ -86,6 +86,11 @@ def npu_kv_rmsnorm_rope_cache(
     check_half(name, "kv", kv)
     if kv.dim() != 4 or kv.shape[1] != 1 or kv.shape[-1] != _LATENT + _ROPE:
         raise RuntimeError(f"{name}: kv must be [B,1,S,{_LATENT + _ROPE}], but is {tuple(kv.shape)}")
+    if gamma.dim() != 1:
+        raise RuntimeError(f"{name}: gamma must be [{_LATENT}], but is {tuple(gamma.shape)}")
+    for what, tensor in (("cos", cos), ("sin", sin)):
+        if tensor.dim() != 4:
+            raise RuntimeError(f"{name}: {what} must be [B,1,S,{_ROPE}], but is {tuple(tensor.shape)}")
     if index.dtype != torch.int64 or index.numel() != kv.shape[0] * kv.shape[2]:
         raise RuntimeError(
             f"{name}: index must be int64 [{kv.shape[0] * kv.shape[2]}], but is {index.dtype} {tuple(index.shape)}"

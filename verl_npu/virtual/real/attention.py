@@ -69,7 +69,10 @@ def attention_grad(
 ) -> tuple[object, ...]:
     chosen = _attention_options(options)
 
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return operators.npu_fusion_attention(q, k, v, head_num, input_layout, **chosen)[0]  # type: ignore[arg-type]
+    pse = chosen.pop("pse", None)
 
-    return tuple(vjp(attend, [query, key, value], [dy]))
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shift: torch.Tensor | None = None) -> torch.Tensor:
+        return operators.npu_fusion_attention(q, k, v, head_num, input_layout, pse=shift, **chosen)[0]  # type: ignore[arg-type]
+
+    # The gradient of the shift comes fourth, where there is one.
+    return tuple(vjp(attend, [query, key, value, *([pse] if is_tensor(pse) else [])], [dy]))

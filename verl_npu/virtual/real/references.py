@@ -91,16 +91,19 @@ def _forward(function: Operator) -> Operator:
     return call
 
 
-def _dtype_cast(**arguments: object) -> object:
-    tensor, dtype = list(arguments.values())[:2]
-    return tensor.to(dtype)  # type: ignore[attr-defined]  # the schema says that it is a tensor
+def _dtype_cast(dtype: int | torch.dtype, **tensors: object) -> torch.Tensor:
+    # The tensor has another name in each of the operators; the other arguments are numbers.
+    (tensor,) = (value for value in tensors.values() if is_tensor(value))
+    return operators.npu_dtype_cast(tensor, dtype)
 
 
 def _rms_norm_backward(dy: torch.Tensor, input: torch.Tensor, gamma: torch.Tensor, rstd: torch.Tensor) -> object:
     # The forward's epsilon is in rstd alone: rstd = 1 / sqrt(mean of squares + epsilon).
+    normed = tuple(range(-gamma.dim(), 0))
+
     def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        mean = x.float().pow(2).mean(-1, keepdim=True)
-        epsilon = (rstd.float().pow(-2) - mean).detach()
+        mean = x.float().pow(2).mean(normed, keepdim=True)
+        epsilon = (rstd.float().pow(-2).view(mean.shape) - mean).detach()
         return (x.float() * torch.rsqrt(mean + epsilon) * weight.float()).to(x.dtype)
 
     dx, dgamma = vjp(norm, [input, gamma], [dy])
@@ -113,6 +116,29 @@ def _swiglu_backward(grad_output: torch.Tensor, input: torch.Tensor, dim: int = 
 
 def _fast_gelu_backward(grad: torch.Tensor, input: torch.Tensor) -> object:
     return vjp(operators.npu_fast_gelu, [input], [grad])[0]
+
+
+def _silu_backward(grad_output: torch.Tensor, x0: torch.Tensor, x1: torch.Tensor) -> object:
+    return vjp(torch.nn.functional.silu, [x0], [grad_output])[0]
+
+
+def _linear_backward(grad: torch.Tensor, input: torch.Tensor, weight: torch.Tensor) -> object:
+    return tuple(vjp(torch.nn.functional.linear, [input, weight], [grad]))
+
+
+def _batched_backward(which: int) -> Operator:
+    """The gradient of one factor of a product of batches, in the shape that the factor had."""
+
+    def call(grad: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, size: Sequence[int]) -> object:
+        factors = [mat1, mat2]
+
+        def product(factor: torch.Tensor) -> torch.Tensor:
+            return torch.matmul(*(factor if place == which else given for place, given in enumerate(factors)))
+
+        (found,) = vjp(product, [factors[which]], [grad])
+        return found if found is None else found.reshape(tuple(size))
+
+    return call
 
 
 def _gelu_backward(grad_output: torch.Tensor, input: torch.Tensor, approximate: str = "none") -> object:
@@ -145,8 +171,10 @@ def _cross_entropy_backward(
             logits, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
         )
 
-    # log_softmax of log-probabilities is what they are: the gradient is that of the logits.
-    return vjp(loss, [log_prob], [grad_loss])[0]
+    # log_softmax of log-probabilities is what they are: the gradient is that of the logits. The wheel's mean has a
+    # dimension, torch's has none.
+    given = grad_loss if reduction == "none" else grad_loss.reshape(())
+    return vjp(loss, [log_prob], [given])[0]
 
 
 def _softmax_backward(
@@ -198,12 +226,15 @@ REFERENCES: dict[str, Operator] = {
     "_npu_dtype_cast": _dtype_cast,
     "_npu_dtype_cast_backward": _dtype_cast,
     "npu_dtype_cast_backward": _dtype_cast,
+    "npu_bmm_v2_mat1_backward": _batched_backward(0),
+    "npu_bmm_v2_mat2_backward": _batched_backward(1),
     "npu_cross_entropy_loss_backward": _cross_entropy_backward,
     "npu_fast_gelu_backward": _fast_gelu_backward,
     "npu_fusion_attention_grad": attention_grad,
     "npu_fusion_attention_grad_v2": attention_grad,
     "npu_gather_backward": _gather_backward,
     "npu_gelu_backward": _gelu_backward,
+    "npu_linear_backward": _linear_backward,
     "npu_moe_token_permute_grad": permute_grad,
     "npu_moe_token_permute_grad_v2": permute_grad_v2,
     "npu_moe_token_unpermute_grad": unpermute_grad,
@@ -212,5 +243,6 @@ REFERENCES: dict[str, Operator] = {
     "npu_scaled_masked_softmax_backward": _softmax_backward,
     "npu_rms_norm_backward": _rms_norm_backward,
     "npu_rotary_mul_backward": _rotary_mul_backward,
+    "npu_silu_backward": _silu_backward,
     "npu_swiglu_backward": _swiglu_backward,
 }

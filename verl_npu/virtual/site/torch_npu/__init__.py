@@ -20,7 +20,8 @@ virtual.load()
 
 from torch_npu import _C, _saving, npu, profiler, utils, version  # noqa: E402
 from torch_npu._operators import *  # noqa: E402, F403
-from torch_npu._operators import ATB, IMPLEMENTED, MISSING  # noqa: E402
+from torch_npu._operators import ATB as _ATB  # noqa: E402
+from torch_npu._operators import IMPLEMENTED, MISSING  # noqa: E402
 from torch_npu._unimplemented import is_older_than, leave_out  # noqa: E402
 from torch_npu.npu._format import Format  # noqa: E402
 from torch_npu.npu.streams import erase_stream  # noqa: E402
@@ -33,7 +34,7 @@ if not is_older_than("2.7.1"):
     from torch_npu import multiprocessing
 
     multiprocessing.reductions.install()
-if "torch_npu.atb" in ATB:
+if "torch_npu.atb" in _ATB:
     from torch_npu import atb  # noqa: F401
 if torch.distributed.is_available():
     from torch_npu import distributed  # noqa: F401

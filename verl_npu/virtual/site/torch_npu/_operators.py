@@ -36,6 +36,6 @@ MISSING = tuple(_missing)
 globals().update(_offered)
 globals().update(_missing)
 
-__all__ = ["ATB", "IMPLEMENTED", "MISSING"]
+__all__ = ["IMPLEMENTED", "MISSING"]
 __all__ += IMPLEMENTED
 __all__ += MISSING

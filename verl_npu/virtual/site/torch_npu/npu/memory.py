@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from torch_npu._unimplemented import missing, not_implemented
+from torch_npu._unimplemented import is_older_than, missing, not_implemented
 from torch_npu.npu.device import _get_device_index
 from verl_npu.virtual.device.extension import extension
 
@@ -246,14 +246,18 @@ class MemPool:
         """The allocator that the pool was made with."""
         return self._allocator
 
+    if not is_older_than("2.13.0"):
+        del allocator
+
 
 @contextmanager
 def use_mem_pool(pool: MemPool, device: Place = None) -> Iterator[None]:
     """Within this context, what the thread allocates on an NPU comes from the pool."""
-    if pool.allocator is None:
+    allocator = pool._allocator
+    if allocator is None:
         yield
         return
-    _C.begin_pool(pool.allocator.malloc, pool.allocator.free)
+    _C.begin_pool(allocator.malloc, allocator.free)
     try:
         yield
     finally:
