@@ -159,7 +159,7 @@ class HiddenDeviceError(VerlNpuError):
 
 
 class EngineSettingError(VerlNpuError):
-    """A rollout engine would not start with the job's settings."""
+    """A rollout engine would not start with the job's settings, or with the releases that are installed."""
 
 
 class FleetError(VerlNpuError):

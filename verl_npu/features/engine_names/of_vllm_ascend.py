@@ -21,9 +21,11 @@ _PROCESSING = "features.weight_sync.engines.processing"
 _LAYOUT = "features.weight_sync.engines.layout"
 _CHECKPOINT = "features.weight_sync.patches.checkpoint_engine"
 _VARIABLES = "ascend.variables"
+_VERSIONS = "features.rollout.engine_versions"
 _NO_SYNC = "the first weight sync into this engine ends with an AttributeError that names it"
 _STALE = "MLA's copies of kv_b_proj are not made anew after a sync, and the model generates with stale weights"
 _IGNORED = "the variable is handed to every worker, and nothing reads it"
+_NOT_REFUSED = "a vLLM that does not fit this vllm-ascend is not refused before the job starts"
 _NOT_JUDGED = "`verl-npu check` does not say whether this patch of vllm-ascend's reaches its target"
 
 
@@ -98,14 +100,47 @@ _WORKER = (
     Name(
         "vllm_ascend.platform",
         ("vllm_ascend.platform",),
-        ("doctor.probes:vllm_ascend.platform",),
-        "`verl-npu doctor --level import` says that vllm-ascend does not load",
+        ("doctor.probes:vllm_ascend.platform", f"{_VERSIONS}:vllm_ascend.platform"),
+        f"`verl-npu doctor --level import` says that vllm-ascend does not load, and {_NOT_REFUSED}",
         Form.MODULE,
+    ),
+    *(
+        Name(
+            f"the patches of vllm-ascend's {part}",
+            (f"vllm_ascend.patch.{part}",),
+            (f"{_VERSIONS}:vllm_ascend.patch.{part}",),
+            _NOT_REFUSED,
+            Form.MODULE,
+            since="0.9.1",
+        )
+        for part in ("platform", "worker")
+    ),
+    Name(
+        "NPUWorker",
+        ("vllm_ascend.worker.worker:NPUWorker", "vllm_ascend.worker.worker_v1:NPUWorker"),
+        (f"{_VERSIONS}:NPUWorker",),
+        _NOT_REFUSED,
+    ),
+    Name(
+        "vllm_version_is",
+        ("vllm_ascend.utils:vllm_version_is",),
+        (f"{_VERSIONS}:vllm_version_is",),
+        _NOT_REFUSED,
+        arguments=1,
+        since="0.9.1",
+    ),
+    Name(
+        "VLLM_VERSION",
+        ("vllm_ascend.envs:VLLM_VERSION",),
+        (f"{_VERSIONS}:VLLM_VERSION",),
+        _NOT_REFUSED,
+        Form.READ,
+        since="0.9.1",
     ),
     Name(
         "vllm_ascend",
         ("vllm_ascend",),
-        (f"{_ENGINE}:vllm_ascend", "features.rollout.engine_settings:vllm_ascend"),
+        (f"{_ENGINE}:vllm_ascend", "features.rollout.engine_settings:vllm_ascend", f"{_VERSIONS}:vllm_ascend"),
         "the process is taken for one of vLLM alone, and VLLM_ASCEND_ENABLE_NZ is not asked for",
         Form.MODULE,
     ),

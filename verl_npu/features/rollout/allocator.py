@@ -11,6 +11,7 @@ from ...errors import FleetError
 from ...registry.source.probe import Defines, Never
 from ..configuration import Section
 from .engine_settings import refuse_engine_settings
+from .engine_versions import refuse_engine_versions
 from .feature import rollout
 from .kernels import warn_of_kernels
 from .sleep import remedy
@@ -50,6 +51,7 @@ def check_allocator_for_sleep_mode(
 ) -> Result:
     """Validate the configuration, and the allocator's setting with it."""
     refuse_expandable_segments(config)
+    refuse_engine_versions(config)
     refuse_engine_settings(config)
     warn_of_weight_format(config)
     warn_of_kernels(config)
@@ -69,6 +71,7 @@ def check_allocator_for_sleep_mode_in_trainer(
 ) -> Result:
     """Validate the configuration, and the allocator's setting with it."""
     refuse_expandable_segments(trainer.config)
+    refuse_engine_versions(trainer.config)
     refuse_engine_settings(trainer.config)
     warn_of_weight_format(trainer.config)
     warn_of_kernels(trainer.config)

@@ -162,6 +162,13 @@ class SourceTree:
             self._packages[module] = folder is not None and folder.entries(*parts) is not None
         return self._packages[module]
 
+    def is_compiled(self, module: str) -> bool:
+        """Whether `module` is there as a library, of which no source tells what it has."""
+        package, *parts = module.split(".")
+        folder = self._folders.get(package)
+        beside = (folder.entries(*parts[:-1]) or ()) if folder is not None and parts else ()
+        return any(entry.startswith(f"{parts[-1]}.") and entry.endswith(".so") for entry in beside)
+
     def modules_in(self, package: str) -> Iterator[str]:
         """The names of the modules and packages that lie in `package` itself."""
         top, *parts = package.split(".")

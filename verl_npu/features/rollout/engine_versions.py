@@ -1,0 +1,226 @@
+"""Releases of vLLM and vllm-ascend with which a rollout cannot start, seen before a process of the job is."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from ... import environment
+from ...ascend.matrix import PINS, Component, Pin
+from ...errors import EngineSettingError
+from ...manifest import manifest
+from ...registry.source.imports import Unmet, unmet_imports
+from ...registry.source.target import Target
+from ...registry.source.tree import SourceTree
+from ...reporting import warn
+from ..configuration import Section
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+__all__ = ["refuse_engine_versions"]
+
+_ROLLOUT = "verl.workers.rollout.vllm_rollout"
+_SERVER = f"{_ROLLOUT}.vllm_async_server"
+_SYNC = Target(f"{_ROLLOUT}.vllm_rollout_spmd", "vLLMRollout")
+_PLATFORM = "vllm_ascend.platform"
+_PATCHES = ("vllm_ascend.patch.platform", "vllm_ascend.patch.worker")
+_WORKER = re.compile(r"(vllm_ascend\.worker\.\w+)\.NPUWorker")
+_GATE = "vllm_version_is"
+_ASSUMED = "VLLM_VERSION"
+_OVERRIDE = "VERL_NPU_DISABLE=rollout"
+_ENGINE = (Component.VLLM, Component.VLLM_ASCEND)
+_BELOW = (Component.TORCH, Component.TORCH_NPU)
+
+
+def refuse_engine_versions(config: Section) -> None:
+    """Raise EngineSettingError if verl, vLLM and vllm-ascend, as they are installed here, cannot be imported together.
+
+    Nothing of them is imported: what counts is an import that their source makes, and that finds nothing. Releases
+    that are only not those that verl's documents or vllm-ascend's own requirements name are one line on stderr.
+    Nothing is said where vLLM is not installed, as on a host that only starts the job.
+    """
+    engine = config.actor_rollout_ref.rollout
+    if engine.get("name") != "vllm":
+        return
+    tree = SourceTree.installed(("verl", "vllm", "vllm_ascend"))
+    if "vllm" not in tree:
+        return
+    pin = _pin()
+    _refuse_for_verl(engine, tree, pin)
+    if "vllm_ascend" in tree:
+        _refuse_pair(tree, pin)
+    # Virtual NPUs take the place of torch_npu, and their vLLM is one for CPUs.
+    if environment.VIRTUAL.text() == "0":
+        _warn(pin)
+
+
+def _refuse_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> None:
+    at_once = mode == "async" if (mode := engine.get("mode")) else not tree.nodes(_SYNC)
+    own_server = ((engine.get("agent") or {}).get("custom_async_server") or {}).get("path")
+    starts = (_ROLLOUT, _SERVER) if at_once and not own_server else (_ROLLOUT,)
+    unmet = next(unmet_imports(starts, "verl", "vllm", tree), None)
+    if unmet is None:
+        return
+    sync = starts[1:] and tree.nodes(_SYNC) and next(unmet_imports(starts[:1], "verl", "vllm", tree), None) is None
+    raise _error(
+        f"vllm {_text(Component.VLLM)}",
+        "a vLLM with all that the rollout of the installed verl imports",
+        unmet,
+        f"install another one{_named(pin)}"
+        + (", or set actor_rollout_ref.rollout.mode=sync, for which all is there" if sync else ""),
+    )
+
+
+def _refuse_pair(tree: SourceTree, pin: Pin | None) -> None:
+    engine, plugin = _version(Component.VLLM), _version(Component.VLLM_ASCEND)
+    if engine is not None and plugin is not None and engine.release == plugin.release:
+        return
+    assumed = os.environ.get(_ASSUMED) or _text(Component.VLLM)
+
+    def decide(test: ast.expr) -> bool | None:
+        return _holds(test, assumed)
+
+    # It names a worker for each of vLLM's two engines, and one is enough.
+    ways: list[tuple[str, ...]] = [(_PLATFORM, *_PATCHES, worker) for worker in _workers(tree)]
+    found = [
+        next(unmet_imports(way, "vllm_ascend", "vllm", tree, decide), None) for way in ways or [(_PLATFORM, *_PATCHES)]
+    ]
+    lacking = [unmet for unmet in found if unmet is not None]
+    if len(lacking) == len(found):
+        raise _error(
+            f"vllm {_text(Component.VLLM)} beside vllm-ascend {_text(Component.VLLM_ASCEND)}",
+            "a vLLM with all that the installed vllm-ascend imports as an engine starts",
+            lacking[0],
+            f"install both of one number{_named(pin)}",
+        )
+
+
+def _error(subject: str, expected: str, unmet: Unmet, fix: str) -> EngineSettingError:
+    return EngineSettingError(
+        subject=subject,
+        expected=expected,
+        found=f"no {unmet.missing}, where line {unmet.line} of {unmet.module} imports {unmet.name}",
+        fix=fix,
+        override=_OVERRIDE,
+    )
+
+
+def _workers(tree: SourceTree) -> Sequence[str]:
+    """Return the modules of the workers that vllm-ascend's platform names."""
+    named = (_WORKER.fullmatch(text) for text in sorted(tree.used_names(_PLATFORM)))
+    return list(dict.fromkeys(match[1] for match in named if match is not None))
+
+
+def _holds(test: ast.expr, vllm: str) -> bool | None:
+    """Judge `vllm_version_is("0.11.0")`, by which vllm-ascend chooses what it imports."""
+    from packaging.version import InvalidVersion, Version
+
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _holds(test.operand, vllm)
+        return None if inner is None else not inner
+    asked = test.args[0] if isinstance(test, ast.Call) and len(test.args) == 1 else None
+    if not isinstance(asked, ast.Constant) or ast.unparse(test).partition("(")[0] != _GATE:
+        return None
+    try:
+        return Version(vllm) == Version(str(asked.value))
+    except InvalidVersion:
+        return None
+
+
+def _warn(pin: Pin | None) -> None:
+    """Say which of the installed releases nobody has named for this verl, and which vllm-ascend does not ask for."""
+    engine = _outside(pin, _ENGINE) if pin is not None else []
+    if engine and pin is not None:
+        warn(
+            f"verl's documents for NPUs name {_all(pin)} for {pin.name}, and here {' and '.join(engine)} "
+            f"{'is' if len(engine) == 1 else 'are'} installed; nothing was found that fails with it; "
+            "if the rollout does, `verl-npu doctor` says what to install"
+        )
+    for component, asked in _required():
+        warn(
+            f"vllm-ascend {_text(Component.VLLM_ASCEND)} requires {component.value}{asked}, and here "
+            f"{component.value} {_text(component)} is installed; if the engine ends with `undefined symbol`, or has "
+            f"no operators of its own: pip install '{component.value}{asked}'"
+        )
+
+
+def _outside(pin: Pin, components: Sequence[Component]) -> list[str]:
+    found = []
+    for component in components:
+        version, cell = _version(component), pin.cells.get(component)
+        claims = cell.about() if cell is not None else ()
+        if version is not None and claims and not any(_is_named(claim.needs, version) for claim in claims):
+            found.append(f"{component.value} {version}")
+    return found
+
+
+def _is_named(needs: str, version: Version) -> bool:
+    """Whether a document names this version, or a candidate of the same release."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
+    specifiers = SpecifierSet(needs)
+    named = [Version(each.version.removesuffix(".*")).release for each in specifiers if each.operator == "=="]
+    return specifiers.contains(version, prereleases=True) or version.release in named
+
+
+def _required() -> Iterator[tuple[Component, str]]:
+    """Yield what vllm-ascend's metadata ask of torch and torch_npu, and do not get, up to the post-release.
+
+    Documents of verl name post-releases that vllm-ascend's metadata exclude, and train with them.
+    """
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+    from packaging.version import Version
+
+    try:
+        texts = metadata.requires(Component.VLLM_ASCEND.value) or ()
+    except metadata.PackageNotFoundError:
+        return
+    for requirement in map(Requirement, texts):
+        for component in _BELOW:
+            version = _version(component)
+            if version is None or canonicalize_name(component.value) != canonicalize_name(requirement.name):
+                continue
+            asked = [each.version for each in requirement.specifier if each.operator == "=="]
+            near = any(Version(each.removesuffix(".*")).release == version.release for each in asked)
+            if not near and not requirement.specifier.contains(version.base_version, prereleases=True):
+                yield component, str(requirement.specifier)
+
+
+def _pin() -> Pin | None:
+    """Return the pin that the installed verl is, or is nearest to; None if nothing has judged it in this process."""
+    try:
+        revision = manifest()["upstreams"].get("verl")
+    except LookupError:
+        return None
+    return PINS.get(revision["nearest_pin"]) if revision is not None else None
+
+
+def _named(pin: Pin | None) -> str:
+    return f"; verl's documents for NPUs name {_all(pin)} for {pin.name}" if pin is not None else ""
+
+
+def _all(pin: Pin) -> str:
+    cells = [pin.cells[component] for component in _ENGINE if component in pin.cells]
+    firsts = [f"{cell.component.value} {str(cell.about()[0]).removeprefix('==')}" for cell in cells if cell.about()]
+    return " and ".join(firsts)
+
+
+def _text(component: Component) -> str:
+    version = _version(component)
+    return "of an unknown version" if version is None else str(version)
+
+
+def _version(component: Component) -> Version | None:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(metadata.version(component.value))
+    except (metadata.PackageNotFoundError, InvalidVersion):
+        return None
