@@ -10,32 +10,35 @@ from ....registry.source.probe import Defines, Never
 from ..engines.proof import Proof
 from ..engines.vllm import runner_in
 from ..feature import weight_sync
-from ..settings import Check, Settings
+from ..settings import Check
 from ..transport.drawing import Weight
 from .protocols import Rollout
+from .readback import brings_adapter, requested
 
 __all__ = ["prove_colocated_engine", "prove_colocated_llm", "prove_earlier_colocated_engine"]
 
 _ROLLOUT = "verl.workers.rollout.vllm_rollout"
 _SPMD = f"{_ROLLOUT}.vllm_rollout_spmd"
-_WHY = "If generated text looks wrong, nothing shows whether the engine computes with the weights that it was given."
-_HOW = "With VERL_NPU_WEIGHT_SYNC_CHECK=engine what it holds after a sync is compared with what it was given, bit for "
-_HOW += "bit, at any tensor and expert parallelism."
-_LINK = "none: nobody seems to have asked for it"
-_NEVER_RETIRED = Never("a check of ours, for users who doubt what the engine holds")
 _PROOFS = "_verl_npu_proofs"
 
 Update = Callable[..., Awaitable[object]]
 
 
-@weight_sync.wrap(
-    f"{_ROLLOUT}.vllm_rollout:vLLMAsyncRollout.update_weights",
-    why=_WHY,
-    how=_HOW,
-    link=_LINK,
-    retired_by=_NEVER_RETIRED,
-    requires=Defines(f"{_ROLLOUT}.vllm_rollout:vLLMAsyncRollout.update_weights"),
-)
+def _proving(target: str) -> Callable[[Update], Update]:
+    """Wrap one of upstream's methods that update an engine."""
+    return weight_sync.wrap(
+        target,
+        why="If generated text looks wrong, nothing shows whether the engine computes with the weights that it was "
+        "given.",
+        how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine what it holds after a sync is compared with what it was given, "
+        "bit for bit, at any tensor and expert parallelism.",
+        link="none: nobody seems to have asked for it",
+        retired_by=Never("a check of ours, for users who doubt what the engine holds"),
+        requires=Defines(target),
+    )
+
+
+@_proving(f"{_ROLLOUT}.vllm_rollout:vLLMAsyncRollout.update_weights")
 async def prove_colocated_engine(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
@@ -43,14 +46,7 @@ async def prove_colocated_engine(
     return await _proven(original, rollout, weights, args, kwargs)
 
 
-@weight_sync.wrap(
-    f"{_SPMD}:vLLMAsyncRollout.update_weights",
-    why=_WHY,
-    how=_HOW,
-    link=_LINK,
-    retired_by=_NEVER_RETIRED,
-    requires=Defines(f"{_SPMD}:vLLMAsyncRollout.update_weights"),
-)
+@_proving(f"{_SPMD}:vLLMAsyncRollout.update_weights")
 async def prove_earlier_colocated_engine(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
@@ -58,14 +54,7 @@ async def prove_earlier_colocated_engine(
     return await _proven(original, rollout, weights, args, kwargs)
 
 
-@weight_sync.wrap(
-    f"{_SPMD}:vLLMRollout.update_weights",
-    why=_WHY,
-    how=_HOW,
-    link=_LINK,
-    retired_by=_NEVER_RETIRED,
-    requires=Defines(f"{_SPMD}:vLLMRollout.update_weights"),
-)
+@_proving(f"{_SPMD}:vLLMRollout.update_weights")
 async def prove_colocated_llm(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
@@ -80,8 +69,7 @@ async def _proven(
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
 ) -> object:
-    adapter = bool(kwargs.get("peft_config") and kwargs.get("base_sync_done"))
-    if adapter or Settings.from_environment().check is not Check.ENGINE:
+    if brings_adapter(kwargs) or not requested(Check.ENGINE):
         return await original(rollout, weights, *args, **kwargs)
     model = runner_in(rollout.inference_engine).model
     proof = Proof(model)

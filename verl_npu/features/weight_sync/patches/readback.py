@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from .protocols import CheckpointEngine
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Tally", "publish", "requested"]
+__all__ = ["Tally", "brings_adapter", "publish", "requested"]
 
 _RECEIVE = "verl.checkpoint_engine.hccl_checkpoint_engine:HCCLCheckpointEngine.receive_weights"
 _WORKER = "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension"
@@ -81,6 +81,11 @@ def requested(check: Check = Check.CHECKSUMS) -> bool:
     """Return whether the user requested that check, or more."""
     setting = Settings.from_environment().check
     return setting is check or setting is Check.ENGINE
+
+
+def brings_adapter(arguments: Mapping[str, object]) -> bool:
+    """Return whether a sync with these arguments of upstream's brings a LoRA adapter alone, its base being there."""
+    return bool(arguments.get("peft_config") and arguments.get("base_sync_done"))
 
 
 def publish(engine: CheckpointEngine, tally: Tally) -> None:
@@ -159,8 +164,7 @@ def process_weights_once_and_prove_them(
     original: Callable[..., object], worker: Worker, *args: object, **kwargs: object
 ) -> object:
     """Take one sync's weights. Raises EngineError if the engine then does not hold them."""
-    adapter = bool(kwargs.get("peft_config") and kwargs.get("base_sync_done"))
-    if adapter:
+    if brings_adapter(kwargs):
         return original(worker, *args, **kwargs)
     lay_out_experts_for_loading(worker.model_runner.model)
     if not requested(Check.ENGINE):
