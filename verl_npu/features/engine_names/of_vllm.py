@@ -12,6 +12,7 @@ _QWEN = "vllm.model_executor.models.qwen2:Qwen2ForCausalLM"
 _ENGINE = "features.weight_sync.engines.vllm"
 _PROCESSING = "features.weight_sync.engines.processing"
 _LAYOUT = "features.weight_sync.engines.layout"
+_ARGUMENTS = "features.rollout.engine_arguments"
 _NO_SYNC = "the first weight sync into this engine ends with an AttributeError that names it"
 _NOT_FOUND = "the layers that need care after a sync are not recognised, and may compute with stale weights"
 _GRAPHS = "nothing on real NPUs; an engine with graphs on virtual ones ends by itself, minutes after it was started"
@@ -150,6 +151,42 @@ VLLM = (
         ("features.rollout.length:max_tokens",),
         "verl's server at v0.6.1, ccd7d934 and v0.7.0 ends with an AttributeError that names it",
         Form.SET,
+    ),
+    *(
+        Name(
+            module,
+            (module,),
+            (f"{_ARGUMENTS}:{module}",),
+            "an argument of engine_kwargs that vLLM does not know is not refused before the job starts",
+            Form.MODULE,
+        )
+        for module in (
+            "vllm.engine.arg_utils",
+            "vllm.entrypoints.openai.cli_args",
+            "vllm.entrypoints.cli.serve",
+            "vllm.entrypoints.llm",
+        )
+    ),
+    *(
+        Name(
+            f"EngineArgs.{member}",
+            (f"vllm.engine.arg_utils:EngineArgs.{member}",),
+            (f"{_ARGUMENTS}:{member}",),
+            "at 796871d7 a job that sets it is refused before it starts",
+            Form.SET,
+            since=since,
+        )
+        for member, since in (
+            ("max_num_seqs", "0.7.3"),
+            ("compilation_config", "0.7.3"),
+            ("enable_expert_parallel", "0.9.1"),
+        )
+    ),
+    Name(
+        "LLM",
+        ("vllm.entrypoints.llm:LLM",),
+        (f"{_ARGUMENTS}:LLM",),
+        "upstream's own rollout at 796871d7 cannot be imported",
     ),
     Name(
         "EngineArgs.enable_sleep_mode",

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from . import allocator, length, offload, release, repetition, roles  # noqa: F401  # they declare the patches
+from . import (  # noqa: F401  # they declare the patches
+    allocator,
+    engine_arguments,
+    length,
+    offload,
+    release,
+    repetition,
+    roles,
+)
 from .feature import rollout
 
 __all__ = ["rollout"]

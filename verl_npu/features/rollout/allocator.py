@@ -10,10 +10,12 @@ from ...ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS
 from ...errors import FleetError
 from ...registry.source.probe import Defines, Never
 from ..configuration import Section
+from .engine_arguments import refuse_unknown_arguments
 from .engine_settings import refuse_engine_settings
 from .engine_versions import refuse_engine_versions
 from .feature import rollout
 from .kernels import warn_of_kernels
+from .parallelism import refuse_unread_parallelism
 from .sleep import remedy
 from .weight_format import warn_of_weight_format
 
@@ -50,11 +52,7 @@ def check_allocator_for_sleep_mode(
     original: Callable[..., Result], config: Section, *args: object, **kwargs: object
 ) -> Result:
     """Validate the configuration, and the allocator's setting with it."""
-    refuse_expandable_segments(config)
-    refuse_engine_versions(config)
-    refuse_engine_settings(config)
-    warn_of_weight_format(config)
-    warn_of_kernels(config)
+    _judge(config)
     return original(config, *args, **kwargs)
 
 
@@ -70,12 +68,18 @@ def check_allocator_for_sleep_mode_in_trainer(
     original: Callable[..., Result], trainer: Trainer, *args: object, **kwargs: object
 ) -> Result:
     """Validate the configuration, and the allocator's setting with it."""
-    refuse_expandable_segments(trainer.config)
-    refuse_engine_versions(trainer.config)
-    refuse_engine_settings(trainer.config)
-    warn_of_weight_format(trainer.config)
-    warn_of_kernels(trainer.config)
+    _judge(trainer.config)
     return original(trainer, *args, **kwargs)
+
+
+def _judge(config: Section) -> None:
+    refuse_expandable_segments(config)
+    refuse_engine_versions(config)
+    refuse_engine_settings(config)
+    refuse_unread_parallelism(config)
+    refuse_unknown_arguments(config)
+    warn_of_weight_format(config)
+    warn_of_kernels(config)
 
 
 def refuse_expandable_segments(config: Section) -> None:

@@ -1,0 +1,234 @@
+"""The user's arguments reach the engine, and those that it does not know end the job before its first process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from verl_npu.errors import EngineSettingError
+from verl_npu.features.rollout import engine_arguments
+from verl_npu.features.rollout.engine_arguments import give_engine_the_users_arguments, refuse_unknown_arguments
+from verl_npu.registry.source.tree import SourceTree
+
+omegaconf = pytest.importorskip("omegaconf")
+
+SPMD = "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd"
+OWN = {"dtype": "bfloat16", "enable_prefix_caching": True, "compilation_config": {"level": 0}}
+
+
+def settings(mode: str = "sync", kwargs: object = None, **engine: Any) -> Any:
+    return omegaconf.OmegaConf.create({"name": "vllm", "mode": mode, "engine_kwargs": {"vllm": kwargs}, **engine})
+
+
+def job(*args: Any, **kwargs: Any) -> Any:
+    return omegaconf.OmegaConf.create({"actor_rollout_ref": {"rollout": settings(*args, **kwargs)}})
+
+
+# What the engine gets.
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """What upstream's module made engines with."""
+    engines: list[dict[str, object]] = []
+    module = ModuleType(SPMD)
+    module.LLM = lambda **given: engines.append(given)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, SPMD, module)
+    return engines
+
+
+def build(config: Any) -> None:
+    """As upstream does it: its own arguments, and engine_kwargs after them."""
+
+    def original(engine: object, model_path: str, config: Any, **kwargs: object) -> None:
+        given = omegaconf.OmegaConf.to_container(config.engine_kwargs.vllm or omegaconf.OmegaConf.create())
+        sys.modules[SPMD].LLM(**OWN, **given)  # type: ignore[attr-defined]
+
+    give_engine_the_users_arguments(original, object(), "model", config)
+
+
+def test_an_argument_that_upstream_gives_too_is_the_users(built: list[dict[str, object]]) -> None:
+    build(settings(kwargs={"enable_prefix_caching": False, "dtype": None, "max_logprobs": 3}))
+    assert built == [{**OWN, "enable_prefix_caching": False, "max_logprobs": 3}]
+
+
+def test_mappings_are_merged_and_never_replaced(built: list[dict[str, object]]) -> None:
+    asked = {"compilation_config": {"use_inductor": False}, "additional_config": {"refresh": True}}
+    build(settings(kwargs=asked, cudagraph_capture_sizes=[1, 8]))
+    assert built[0]["compilation_config"] == {"level": 0, "use_inductor": False, "cudagraph_capture_sizes": [1, 8]}
+    assert built[0]["additional_config"] == {"refresh": True}
+    assert all(type(value) is not omegaconf.DictConfig for value in built[0].values())
+
+
+def test_graph_sizes_of_the_user_win_over_those_of_the_rollout(built: list[dict[str, object]]) -> None:
+    asked = {"compilation_config": {"cudagraph_capture_sizes": [4]}}
+    build(settings(kwargs=asked, cudagraph_capture_sizes=[1, 8]))
+    assert built[0]["compilation_config"] == {"level": 0, "cudagraph_capture_sizes": [4]}
+
+
+def test_an_eager_engine_gets_no_graph_sizes(built: list[dict[str, object]]) -> None:
+    build(settings(cudagraph_capture_sizes=[1, 8], enforce_eager=True))
+    assert built == [OWN]
+
+
+def test_settings_of_the_rollout_that_upstream_does_not_hand_over_arrive(built: list[dict[str, object]]) -> None:
+    build(settings(max_num_seqs=64, enable_expert_parallel=True))
+    assert built == [{**OWN, "max_num_seqs": 64, "enable_expert_parallel": True}]
+
+
+def test_upstreams_default_of_a_setting_that_never_arrived_stays_away(built: list[dict[str, object]]) -> None:
+    build(settings(max_num_seqs=1024, enable_expert_parallel=False))
+    assert built == [OWN]
+
+
+def test_the_users_configuration_and_upstreams_module_stay_as_they_are(built: list[dict[str, object]]) -> None:
+    config = settings(kwargs={"enable_prefix_caching": False})
+    before = sys.modules[SPMD].LLM  # type: ignore[attr-defined]
+    build(config)
+    assert config == settings(kwargs={"enable_prefix_caching": False})
+    assert sys.modules[SPMD].LLM is before  # type: ignore[attr-defined]
+
+
+# What the engine does not know.
+
+ENGINE = """
+class EngineArgs:
+    model: str
+    max_num_seqs: int
+    enable_prefix_caching: bool
+    def add_cli_args(parser):
+        parser.add_argument("--max-logprobs")
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in {
+        "vllm/engine/arg_utils.py": ENGINE,
+        "vllm/entrypoints/openai/cli_args.py": "class FrontendArgs:\n    tool_call_parser: str",
+        "verl/workers/rollout/vllm_rollout/vllm_async_server.py": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    tree = SourceTree.at(tmp_path, ("vllm", "verl"))
+    monkeypatch.setattr(SourceTree, "installed", lambda packages: tree)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize(
+    "key", ["enable_prefix_caching", "max-logprobs", "max_logprob", "no_enable_prefix_caching", "tool_call_parser"]
+)
+def test_what_vllms_source_mentions_passes(key: str) -> None:
+    refuse_unknown_arguments(job(kwargs={key: 1}))
+
+
+@pytest.mark.usefixtures("site")
+def test_what_it_does_not_mention_is_refused_with_what_may_be_meant() -> None:
+    with pytest.raises(EngineSettingError, match=r"found max_logbrobs, which .* did you mean max_logprobs\?"):
+        refuse_unknown_arguments(job(kwargs={"max_logbrobs": 1}))
+
+
+@pytest.mark.usefixtures("site")
+def test_expert_parallelism_of_the_rollout_counts() -> None:
+    with pytest.raises(EngineSettingError, match="found enable_expert_parallel, which"):
+        refuse_unknown_arguments(job(enable_expert_parallel=True))
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize("value", [None, False])
+def test_what_upstream_leaves_out_of_the_command_line_passes(value: object) -> None:
+    refuse_unknown_arguments(job(kwargs={"disable_mm_preprocessor_cache": value}))
+
+
+@pytest.mark.parametrize("module", ["vllm/engine/arg_utils.py", "vllm/entrypoints/openai/cli_args.py"])
+def test_a_vllm_that_keeps_its_arguments_elsewhere_is_not_judged(site: Path, module: str) -> None:
+    (site / module).unlink()
+    refuse_unknown_arguments(job(kwargs={"anything": 1}))
+
+
+@pytest.mark.usefixtures("site")
+def test_another_engine_is_left() -> None:
+    refuse_unknown_arguments(job(kwargs={"anything": 1}, name="sglang"))
+
+
+# A server that reads none of them.
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(engine_arguments, "warn", lines.append)
+    return lines
+
+
+SERVER = "verl/workers/rollout/vllm_rollout/vllm_async_server.py"
+
+
+def test_arguments_that_the_server_does_not_read_are_said(site: Path, said: list[str]) -> None:
+    (site / SERVER).write_text("config.rollout")
+    refuse_unknown_arguments(job("async", {"tool_call_parser": "hermes"}, max_num_seqs=7))
+    (line,) = said
+    assert line.startswith("actor_rollout_ref.rollout.engine_kwargs.vllm: the server of this verl does not read it ")
+    assert "so that max_num_seqs, tool_call_parser will have no effect; use rollout.mode=sync" in line
+
+
+@pytest.mark.parametrize(("mode", "server"), [("sync", "config.rollout"), ("async", "config.engine_kwargs")])
+def test_nothing_is_said_where_they_are_read(mode: str, server: str, site: Path, said: list[str]) -> None:
+    (site / SERVER).write_text(server)
+    refuse_unknown_arguments(job(mode, {"tool_call_parser": "hermes"}))
+    assert said == []
+
+
+# Upstream's own releases.
+
+Source = Callable[[str, str], Path]
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize(
+    ("release", "unknown"),
+    [
+        ("0.7.3", {"enable_expert_parallel", "data_parallel_size", "mm_processor_cache_gb"}),
+        ("0.9.1", {"mm_processor_cache_gb"}),
+        ("0.11.0", set[str]()),
+        ("0.13.0", {"disable_mm_preprocessor_cache"}),
+        ("0.23.0", {"disable_mm_preprocessor_cache"}),
+    ],
+)
+def test_what_verls_scripts_ask_of_releases_of_vllm(
+    release: str, unknown: set[str], source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = SourceTree.at(source("vllm", f"v{release}"), ("vllm",))
+    monkeypatch.setattr(SourceTree, "installed", lambda packages: tree)
+    always = {
+        "compilation_config",
+        "additional_config",
+        "max_model_len",
+        "tool_call_parser",
+        "enable_auto_tool_choice",
+    }
+    new = {"enable_expert_parallel", "data_parallel_size", "mm_processor_cache_gb", "disable_mm_preprocessor_cache"}
+    refuse_unknown_arguments(job(kwargs=dict.fromkeys((always | new) - unknown, True)))
+    for key in unknown:
+        with pytest.raises(EngineSettingError, match=f"found {key}, "):
+            refuse_unknown_arguments(job(kwargs={key: True}))
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize(
+    ("pin", "read"), [("796871d7", False), ("v0.6.1", True), ("ccd7d934", True), ("v0.9.1", True)]
+)
+def test_which_servers_of_upstreams_read_them(
+    pin: str, read: bool, source: Source, site: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm = SourceTree.at(site, ("vllm",))
+    whole = vllm.with_packages(SourceTree.at(source("verl", pin), ("verl",)))
+    monkeypatch.setattr(SourceTree, "installed", lambda packages: whole)
+    refuse_unknown_arguments(job("async", {"tool_call_parser": "hermes"}))
+    assert bool(said) is not read

@@ -1,0 +1,148 @@
+"""Arguments of a vLLM engine: those that it does not know, and at 796871d7 those that did not reach it."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+from ...errors import EngineSettingError
+from ...registry.source.probe import Defines
+from ...registry.source.tree import SourceTree
+from ...reporting import warn
+from ..configuration import Section
+from .feature import rollout
+
+__all__ = ["give_engine_the_users_arguments", "refuse_unknown_arguments"]
+
+_SPMD = "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd"
+_SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
+_ENGINE = f"{_SPMD}:vLLMRollout.__init__"
+_KWARGS = "actor_rollout_ref.rollout.engine_kwargs.vllm"
+_MODULES = (
+    "vllm.engine.arg_utils",
+    "vllm.entrypoints.openai.cli_args",
+    "vllm.entrypoints.cli.serve",
+    "vllm.entrypoints.llm",
+)
+"""Where vLLM's source writes down the arguments of its engine and of its server."""
+_DEFAULTS = {"swap_space", "disable_mm_preprocessor_cache"}
+"""What upstream's own configuration has there."""
+_MAX_NUM_SEQS = 1024
+"""Upstream's own default at 796871d7, where it reached no engine."""
+
+
+def refuse_unknown_arguments(config: Section) -> None:
+    """Raise EngineSettingError for an argument of engine_kwargs that the installed vLLM does not know.
+
+    vLLM ends with `got an unexpected keyword argument` or `unrecognized arguments`, in a worker. A verl whose server
+    does not read engine_kwargs is a line on stderr.
+    """
+    engine = config.actor_rollout_ref.rollout
+    asked = {key: value for key, value in _arguments(engine).items() if value is not False}
+    if engine.get("name") != "vllm" or not asked:
+        return
+    tree = SourceTree.installed(("vllm", "verl"))
+    known = _known(tree)
+    unknown = [key for key in asked if known and not _is_known(key, known)]
+    if unknown:
+        near = [match for key in unknown for match in get_close_matches(key, known, n=1)]
+        raise EngineSettingError(
+            subject=_KWARGS,
+            expected="arguments that the installed vLLM knows",
+            found=f"{', '.join(unknown)}, which its source does not mention",
+            fix="leave out what this release does not know" + (f"; did you mean {', '.join(near)}?" if near else ""),
+            override="VERL_NPU_DISABLE=rollout",
+        )
+    chosen = sorted(asked.keys() - _DEFAULTS)
+    server = tree.used_names(_SERVER)
+    if engine.get("mode") == "async" and chosen and server and "engine_kwargs" not in server:
+        warn(
+            f"{_KWARGS}: the server of this verl does not read it in rollout.mode=async, so that {', '.join(chosen)} "
+            "will have no effect; use rollout.mode=sync"
+        )
+
+
+def _known(tree: SourceTree) -> frozenset[str]:
+    """Return all words of the modules that have the arguments; none if one of the first two is not there."""
+    if any(tree.read(module) is None for module in _MODULES[:2]):
+        return frozenset()
+    words = frozenset().union(*map(tree.used_names, _MODULES))
+    return frozenset(word.removeprefix("--").replace("-", "_") for word in words)
+
+
+def _is_known(key: str, known: frozenset[str]) -> bool:
+    """Whether vLLM's parser takes it: dashes, `--no-…` and beginnings of an argument are as good."""
+    name = key.partition(".")[0].replace("-", "_")
+    return any(word.startswith(name) for word in known) or name.removeprefix("no_") in known
+
+
+@rollout.wrap(
+    _ENGINE,
+    why="An argument of engine_kwargs.vllm that upstream gives as well, such as enable_prefix_caching, ends the job: "
+    "TypeError: LLM() got multiple values for keyword argument. max_num_seqs, cudagraph_capture_sizes and "
+    "enable_expert_parallel of the rollout reach no engine.",
+    how="The engine gets all of them: the user's engine_kwargs come last, as at later revisions, and what is a "
+    "mapping on both sides, such as compilation_config, is merged.",
+    link="https://github.com/volcengine/verl/commit/ff6978c14",
+    retired_by=Defines("verl.workers.config.rollout:RolloutConfig"),
+    requires=Defines(_ENGINE),
+)
+def give_engine_the_users_arguments(
+    original: Callable[..., None], engine: object, model_path: str, config: Section, *args: object, **kwargs: object
+) -> None:
+    """Build the engine."""
+    own = copy.deepcopy(config)
+    if _asked(config):
+        own.engine_kwargs.vllm = {}
+    with _adding(_arguments(config)):
+        original(engine, model_path, own, *args, **kwargs)
+
+
+@contextmanager
+def _adding(asked: Mapping[str, object]) -> Iterator[None]:
+    """Have the engines that upstream's module makes get these arguments too."""
+    module = vars(sys.modules[_SPMD])
+    engine = module["LLM"]
+    module["LLM"] = lambda **given: engine(**_merged(given, asked))
+    try:
+        yield
+    finally:
+        module["LLM"] = engine
+
+
+def _merged(given: Mapping[str, object], asked: Mapping[str, object]) -> dict[str, object]:
+    """Return both; what is asked wins, and mappings are merged by the same rule."""
+    merged = dict(given)
+    for key, value in asked.items():
+        before = merged.get(key)
+        merged[key] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _arguments(engine: Section) -> dict[str, object]:
+    """Return what the user asks of the engine: its engine_kwargs, and what else upstream hands over at later pins."""
+    asked: dict[str, object] = {}
+    if engine.get("max_num_seqs") not in (None, _MAX_NUM_SEQS):
+        asked["max_num_seqs"] = engine.get("max_num_seqs")
+    if engine.get("enable_expert_parallel"):
+        asked["enable_expert_parallel"] = True
+    sizes = engine.get("cudagraph_capture_sizes")
+    if sizes and not engine.get("enforce_eager"):
+        asked["compilation_config"] = {"cudagraph_capture_sizes": list(sizes)}
+    return _merged(asked, _asked(engine))
+
+
+def _asked(engine: Section) -> dict[str, object]:
+    """Return the user's engine_kwargs for vLLM as plain data, without those that are None."""
+    kwargs = (engine.get("engine_kwargs") or {}).get("vllm") or {}
+    return {str(key): _plain(value) for key, value in kwargs.items() if value is not None}
+
+
+def _plain(value: object) -> object:
+    """OmegaConf's containers are neither lists nor mappings to vLLM."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
