@@ -3,7 +3,8 @@
 Those come from PyPI as wheels, and as the checkouts that `VERL_NPU_UPSTREAMS` names. MindSpeed is in no registry, and
 vllm-ascend's packages bring an NPU's own: their tests run where that folder has `mindspeed-<revision>/`, checkouts of
 github.com/Ascend/MindSpeed, and `vllm-ascend-<version>/`, of github.com/vllm-project/vllm-ascend. vLLM's wheels are
-large: tests of its source need `vllm-<version>/`, unpacked from the source distribution.
+large: tests of its source need `vllm-<version>/`, unpacked from the source distribution. `kuberay-<version>/`, of
+github.com/ray-project/kuberay, has the schema of a RayJob.
 """
 
 from __future__ import annotations

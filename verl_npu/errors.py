@@ -15,6 +15,7 @@ __all__ = [
     "CommandLineError",
     "CompositionError",
     "ConflictError",
+    "ContainerError",
     "DeclarationError",
     "DeviceContradictionError",
     "DriftError",
@@ -256,6 +257,10 @@ class ScriptError(VerlNpuError):
 
 class CompositionError(VerlNpuError):
     """Hydra does not take a trainer's settings."""
+
+
+class ContainerError(VerlNpuError):
+    """A container with NPUs cannot be had as it was asked for."""
 
 
 class RehearsalError(VerlNpuError):

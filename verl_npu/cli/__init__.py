@@ -15,6 +15,7 @@ from . import terminal
 from .check import check
 from .compare import compare_logs
 from .completion import HOW
+from .container import container
 from .doctor import doctor
 from .drift import drift
 from .env import env
@@ -77,5 +78,5 @@ def main() -> None:
     """
 
 
-for command in (check, compare_logs, doctor, drift, env, explain, lock, mindspeed, rehearse, status, watch):
+for command in (check, compare_logs, container, doctor, drift, env, explain, lock, mindspeed, rehearse, status, watch):
     main.add_command(command)

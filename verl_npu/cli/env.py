@@ -11,8 +11,10 @@ import click
 from .. import environment
 from ..ascend.matrix import PINS
 from ..errors import SourceError
-from ..installation.image import dockerfile, run_command
+from ..installation.container import container, docker_run
+from ..installation.image import dockerfile
 from ..installation.requirements import constraints, requirements
+from ..installation.server import SERVERS
 from ..installation.steps import steps
 from ..installation.target import Arch, Npu, Target
 from ..variable import USER
@@ -80,9 +82,16 @@ def _files(host: Target, image: Target) -> dict[str, str]:
         "requirements.txt": requirements(host),
         "constraints.txt": constraints(host),
         f"Dockerfile.{host.npu.value}": dockerfile(image),
-        "docker-run.sh": f"#!/usr/bin/env bash\nset -euo pipefail\n{run_command(host)}",
+        "docker-run.sh": _docker_run(image),
     }
     return {name: text for name, text in made.items() if text}
+
+
+def _docker_run(image: Target) -> str:
+    if image.image is None:
+        return ""
+    made = container(image.pin, SERVERS[image.npu.value])
+    return f"#!/usr/bin/env bash\nset -euo pipefail\n{docker_run(made)}"
 
 
 def _script(target: Target) -> str:

@@ -1,24 +1,20 @@
-"""Packages of the extra `report`, which pictures and live screens need."""
+"""Packages of the extras, which some commands need: `report` for pictures and live screens, `kubernetes` for YAML."""
 
 from __future__ import annotations
 
 import importlib.util
 
-from ..errors import TrainingLogError
+from ..errors import TrainingLogError, VerlNpuError
 
 __all__ = ["need"]
 
 
-def need(package: str, purpose: str) -> None:
-    """Refuse at once what cannot be done without a package of the extra `report`.
-
-    Raises:
-        TrainingLogError: it is not installed.
-    """
+def need(package: str, purpose: str, extra: str = "report", error: type[VerlNpuError] = TrainingLogError) -> None:
+    """Refuse at once what cannot be done without a package of an extra; raises `error` if it is not installed."""
     if importlib.util.find_spec(package) is None:
-        raise TrainingLogError(
+        raise error(
             subject=purpose,
             expected=f"the package {package}",
             found="none",
-            fix="pip install 'verl-npu[report]'",
+            fix=f"pip install 'verl-npu[{extra}]'",
         )

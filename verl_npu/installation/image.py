@@ -1,4 +1,4 @@
-"""Images: a Dockerfile upon Ascend's base image, and the command that runs it with NPUs."""
+"""Images: a Dockerfile upon Ascend's base image."""
 
 from __future__ import annotations
 
@@ -6,19 +6,12 @@ from .requirements import constraints, requirements
 from .steps import Step, steps
 from .target import Arch, Target
 
-__all__ = ["dockerfile", "run_command"]
+__all__ = ["dockerfile"]
 
-_DEVICES = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
-_MOUNTS = (
-    "/usr/local/dcmi",
-    "/usr/local/bin/npu-smi",
-    "/usr/local/Ascend/driver",
-    "/etc/ascend_install.info",
-)
 _HEAD = """\
 # syntax=docker/dockerfile:1.4
 # verl {pin} for {npu} on {arch}. Base: verl's own {document}.
-# docker build --build-arg REGISTRY=… {index}-t verl-npu:{tag} -f {name} .
+# docker build --build-arg REGISTRY=… {index}-t {tag} -f {name} .
 # REGISTRY: where you get Ascend's images from. {index_note}
 ARG REGISTRY
 FROM ${{REGISTRY}}/{base}
@@ -52,7 +45,7 @@ def dockerfile(target: Target) -> str:
         document=image.source.document,
         index="--build-arg TORCH_CPU_INDEX=… " if x86 else "",
         index_note="TORCH_CPU_INDEX: what pytorch.org names for CPUs." if x86 else "",
-        tag=f"{target.pin.name}-{target.npu.value}",
+        tag=target.tag,
         name=f"Dockerfile.{target.npu.value}",
         base=image.base,
     )
@@ -72,16 +65,3 @@ def _layer(step: Step) -> str:
     commands = [command for command in (*_ENVIRONMENT, *step.commands) if not command.startswith("export PYTHONPATH")]
     commands = list(dict.fromkeys(commands))
     return f"# {step.title}.\nRUN " + " \\\n    && ".join(commands) + "\n"
-
-
-def run_command(target: Target) -> str:
-    """Return the command that starts a container with all NPUs of a host."""
-    lines = [
-        "docker run -it --rm --name verl-npu --network host --ipc host --shm-size 64g --ulimit nofile=1048576:1048576",
-        "$(printf -- '--device %s ' /dev/davinci[0-9]*)",
-        " ".join(f"--device {device}" for device in _DEVICES),
-        *(f"-v {mount}:{mount}:ro" for mount in _MOUNTS),
-        '-v "$HOME/.cache":/root/.cache -v "$PWD":/workspace -w /workspace',
-        f"verl-npu:{target.pin.name}-{target.npu.value} bash",
-    ]
-    return " \\\n    ".join(lines) + "\n"

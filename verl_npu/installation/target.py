@@ -57,6 +57,11 @@ class Target:
         """The base image that verl's Dockerfile of this pin builds upon, if it has one."""
         return next((image for image in self.pin.images if image.npu == self.npu.value), None)
 
+    @property
+    def tag(self) -> str:
+        """What the image that is built for it is called."""
+        return f"verl-npu:{self.pin.name}-{self.npu.value}"
+
     def claim(self, component: Component) -> Claim | None:
         """What is installed of a component; None if nothing is."""
         cell = self.pin.cells.get(component)
