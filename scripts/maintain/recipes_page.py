@@ -1,4 +1,5 @@
-"""Writes the tables of docs/recipes.md and its Chinese twin from the recipes' own header comments.
+"""Writes the tables of docs/recipes.md and its Chinese twin: from the recipes' own header comments, and from what
+several_machines.py has recorded of upstream's scripts.
 
 python scripts/maintain/recipes_page.py                     rewrite the tables
 python scripts/maintain/recipes_page.py --check             status 1 if a table is not up to date
@@ -19,14 +20,25 @@ from pathlib import Path
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.recipe import RECIPES
+from maintain import several_machines
 from maintain.section import replaced
 
-__all__ = ["BEGIN", "END", "PAGES", "RECIPES", "RESULTS", "Recipe", "read", "recipes", "render"]
+__all__ = ["BEGIN", "END", "PAGES", "RECIPES", "RESULTS", "Recipe", "read", "recipes", "render", "several"]
 
 PROJECT = Path(__file__).resolve().parents[2]
 RESULTS = RECIPES / "rehearsed.json"
 PAGES = {"en": PROJECT / "docs" / "recipes.md", "zh": PROJECT / "docs" / "recipes.zh-CN.md"}
 BEGIN, END = "<!-- recipes: made by scripts/maintain/recipes_page.py -->", "<!-- end of recipes -->"
+BEGIN_SEVERAL = "<!-- several machines: made by scripts/maintain/recipes_page.py -->"
+END_SEVERAL = "<!-- end of several machines -->"
+_SEVERAL = {
+    "en": ("script", "at", "machines", "other numbers of machines", "command"),
+    "zh": ("脚本", "版本", "机器", "其他机器数量", "命令"),
+}
+_OTHER = {
+    "en": ("in the variable `{}`", "`trainer.nnodes=…` behind the script", "only in the script"),
+    "zh": ("用变量 `{}`", "在脚本后面写 `trainer.nnodes=…`", "只能改脚本"),
+}
 _HEADINGS = {
     "en": ("row", "pin", "script", "what it takes", "rehearsed", "what only an NPU can show"),
     "zh": ("支持表的行", "版本", "脚本", "需要什么", "预演", "只有 NPU 能展示的"),
@@ -101,9 +113,30 @@ def table(found: Sequence[Recipe], results: Mapping[str, Mapping[str, str]], lan
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def several(language: str) -> str:
+    """Return upstream's scripts for several machines as a table in Markdown."""
+    lines = [_SEVERAL[language], ("---",) * len(_SEVERAL[language])]
+    by_variable, by_override, not_at_all = _OTHER[language]
+    for script, revisions in several_machines.rows(several_machines.recorded()):
+        other = {"overrides": by_override, "": not_at_all}.get(
+            script.takes, by_variable.format(script.takes.replace(" ", "`, `"))
+        )
+        lines.append(
+            (
+                f"`{script.path}`",
+                ", ".join(f"`{revision}`" for revision in revisions),
+                f"{script.nodes} x {script.npus}",
+                other,
+                f"`{several_machines.command(script)}`",
+            )
+        )
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def render(text: str, language: str, results: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the text of a page with its table made anew. Raises ValueError if a marker is missing."""
-    return replaced(text, BEGIN, END, table(recipes(), results, language))
+    """Return the text of a page with its tables made anew. Raises ValueError if a marker is missing."""
+    text = replaced(text, BEGIN, END, table(recipes(), results, language))
+    return replaced(text, BEGIN_SEVERAL, END_SEVERAL, several(language))
 
 
 def results() -> dict[str, dict[str, str]]:

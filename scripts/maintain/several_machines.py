@@ -1,0 +1,127 @@
+"""Upstream's own launch scripts for NPUs on several machines: what each takes, and the command that starts it.
+
+python scripts/maintain/several_machines.py v0.9.0=TREE verl-recipe@COMMIT=TREE…   record what the scripts of trees say
+
+A script is one for NPUs if its name or folder says so; what it takes is read from its own settings. The record is
+scripts/recipes/several_machines.json, of which recipes_page.py makes a table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# The scripts are no package that is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from harness.recipe import RECIPES
+
+__all__ = ["RECORD", "Script", "command", "read", "recorded", "rows", "scan"]
+
+RECORD = RECIPES / "several_machines.json"
+_SETTING = r"(?m)^[^#\n]*\b{}=[\"']?([^\s\"'\\#]+)"
+_FOR_NPUS = re.compile(r"npu|ascend", re.IGNORECASE)
+_STARTS_RAY = re.compile(r"(?m)^\s*ray start\b")
+
+
+@dataclass(frozen=True)
+class Script:
+    """What one script takes."""
+
+    path: str
+    nodes: int
+    npus: int
+    """On each node."""
+    submits: bool
+    """Whether it hands its job to `ray job submit`."""
+    takes: str
+    """What sets the nodes from outside: a variable, `overrides` if it passes its arguments on, or nothing."""
+
+
+def read(path: str, text: str) -> Script | None:
+    """Read a script. Returns None if it trains on one machine, or starts Ray and not a trainer."""
+    if _STARTS_RAY.search(text):
+        return None
+    trained, rollout = (_setting(text, rf"{each}\.nnodes") for each in ("trainer", "rollout"))
+    if trained is None:
+        return None
+    # Trainer and rollout have machines of their own if they are given by different settings.
+    counts = [trained] if rollout in (None, trained) else [trained, rollout]
+    nodes = sum(_number(text, count) for count in counts)
+    npus = _number(text, _setting(text, "NGPUS_PER_NODE|NPUS_PER_NODE") or "")
+    npus = npus or _number(text, _setting(text, r"trainer\.n_gpus_per_node") or "")
+    if nodes < 2 or not npus:
+        return None
+    submits = re.search(r"(?m)^ray job submit\b", text) is not None
+    return Script(path, nodes, npus, submits, _takes(text, counts))
+
+
+def _setting(text: str, name: str) -> str | None:
+    found = re.search(_SETTING.format(f"(?:{name})"), text)
+    return found[1] if found else None
+
+
+def _number(text: str, value: str) -> int:
+    """The number that a value stands for: 2, ${NNODES}, or ${NNODES:-2}; 0 if it is none."""
+    variable = re.fullmatch(r"\$\{?(\w+)(?::-(\w+))?\}?", value)
+    if variable:
+        default = variable[2] or _setting(text, variable[1])
+        return _number(text, default) if default and default != value else 0
+    return int(value) if value.isdigit() else 0
+
+
+def _takes(text: str, counts: Iterable[str]) -> str:
+    names = [name for count in counts for name in re.findall(r"\$\{?(\w+)", count)]
+    if names and all(re.search(rf"(?m)^{name}=\$\{{{name}:-", text) for name in names):
+        return " ".join(dict.fromkeys(names))
+    return "overrides" if re.search(r"(?m)\$@", text) else ""
+
+
+def scan(tree: Path) -> list[Script]:
+    """Return all scripts of a checkout that train on several machines with NPUs."""
+    found = []
+    for path in sorted(tree.rglob("*.sh")):
+        relative = path.relative_to(tree).as_posix()
+        if _FOR_NPUS.search(relative) and not relative.startswith("tests/"):
+            found.append(read(relative, path.read_text(errors="replace")))
+    return [script for script in found if script is not None]
+
+
+def recorded() -> dict[str, list[Script]]:
+    """Return the scripts of each revision, in the order in which they were recorded."""
+    content = json.loads(RECORD.read_text())
+    return {revision: [Script(**script) for script in scripts] for revision, scripts in content.items()}
+
+
+def rows(record: Mapping[str, Iterable[Script]]) -> list[tuple[Script, list[str]]]:
+    """Return each script once for all revisions at which it takes the same."""
+    found: dict[Script, list[str]] = {}
+    for revision, scripts in record.items():
+        for script in scripts:
+            found.setdefault(script, []).append(revision)
+    return sorted(found.items(), key=lambda row: (row[0].path, row[1]))
+
+
+def command(script: Script, checkout: str = "PATH_OF_VERL_NPU") -> str:
+    """Return the command that starts it, the same on every machine."""
+    words = f"{checkout}/scripts/without-submit.sh" if script.submits else "bash"
+    return f"verl-npu launch --nodes {script.nodes} --head HOST -- {words} {script.path}"
+
+
+def main() -> int:
+    """Record what the scripts of trees say."""
+    content = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
+    for word in sys.argv[1:]:
+        revision, _, tree = word.partition("=")
+        content[revision] = [dataclasses.asdict(script) for script in scan(Path(tree))]
+        print(f"{revision}: {len(content[revision])} scripts")
+    RECORD.write_text(json.dumps(content, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
