@@ -10,6 +10,9 @@ import sys
 from harness import environment, machine, pins
 from harness.errors import BadInput, RunFailed
 
+# Two processes, on however many cores: tests/conftest.py keeps trainings to one of them, for their memory.
+_ALL = ("-q", "--durations=30", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+
 
 def install_sandbox() -> None:
     """Install bubblewrap for the tests of rehearsals, if that can be; they are skipped without it."""
@@ -52,7 +55,7 @@ def main() -> int:
         ("ruff", "check", "."),
         ("ruff", "format", "--check", "."),
         ("mypy",),
-        ("pytest", *(sys.argv[1:] or ["-q", "--durations=10"])),
+        ("pytest", *(sys.argv[1:] or _ALL)),
     ):
         print(f"$ {' '.join(command)}", flush=True)
         status = subprocess.run(

@@ -25,12 +25,26 @@ PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "scripts"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests that load the virtual device into this process first.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put tests in the order in which processes may share them out (`-n 2 --dist loadgroup --no-loadscope-reorder`).
 
-    torch's autograd engine must not have run before: it counts the devices once.
+    The tests that load the virtual device into their own process are first, and all in one: torch's autograd engine
+    must not have run before, as it counts the devices once. Trainings come next, one at a time: each needs gigabytes.
+    A file of other tests stays together, because its fixtures are shared.
     """
-    items.sort(key=lambda item: "npu" not in getattr(item, "fixturenames", ()))
+    items.sort(key=lambda item: _ORDER.index(_group(item)) if _group(item) in _ORDER else len(_ORDER))
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+_ORDER = ("device", "e2e")
+
+
+def _group(item: pytest.Item) -> str:
+    if "npu" in getattr(item, "fixturenames", ()) and item.path.is_relative_to(PROJECT / "tests/virtual"):
+        return "device"
+    return "e2e" if item.get_closest_marker("e2e") else str(item.path)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from verl_npu import environment
@@ -82,8 +83,12 @@ def _wheel(distribution: str, version: str) -> Path:
     pattern = f"{distribution.replace('-', '_')}-{version}-*.whl"
     if not list(folder.glob(pattern)):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        command += ["--python-version=3.11", "--dest", str(folder), f"{distribution}=={version}"]
-        if subprocess.run(command, check=False).returncode:
-            raise DownloadFailed(f"pip could not download {distribution}=={version}: its own lines above say why")
+        # Beside its place: another process that looks for it finds a whole wheel or none.
+        with tempfile.TemporaryDirectory(dir=folder, prefix="download-") as beside:
+            command += ["--python-version=3.11", "--dest", beside, f"{distribution}=={version}"]
+            if subprocess.run(command, check=False).returncode:
+                raise DownloadFailed(f"pip could not download {distribution}=={version}: its own lines above say why")
+            (downloaded,) = Path(beside).glob(pattern)
+            downloaded.replace(folder / downloaded.name)
     (wheel,) = folder.glob(pattern)
     return wheel

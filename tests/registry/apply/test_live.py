@@ -39,7 +39,10 @@ def patched(package, plugin, why):
 
 
 @pytest.mark.parametrize(
-    "value", [Callable, Callable(), functools.partial(int), len, closure(), 5, staticmethod(closure())], ids=repr
+    "value",
+    [Callable, Callable(), functools.partial(int), len, closure(), 5, staticmethod(closure())],
+    # Not repr: processes that share the tests out must find them under the same names.
+    ids=["class", "instance", "partial", "builtin", "closure", "number", "staticmethod"],
 )
 def test_something_else_in_the_place_of_a_function_is_refused(package, patched, value) -> None:
     package.load("up.ops").run = value
