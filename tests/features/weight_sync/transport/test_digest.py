@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from verl_npu.errors import SettingError
 from verl_npu.features.weight_sync.transport.digest import Digest, digest_of
 
-# Around the words of a row, and around the rows that are summed at once.
-LENGTHS = st.one_of(st.integers(1, 40), st.sampled_from([16383, 16384, 16385, 16384 * 64 + 3, 16384 * 65]))
+# Around the lengths at which XXH3 takes another way.
+LENGTHS = st.one_of(st.integers(1, 40), st.sampled_from([128, 129, 240, 241, 1024, 1025, 16384 * 64 + 3]))
 
 
 def of_bytes(length: int, seed: int = 0) -> torch.Tensor:
@@ -73,3 +76,10 @@ def test_the_sum_of_many_tensors_tells_their_names_and_their_order() -> None:
 
     assert len({of(("a", a), ("b", b)), of(("b", b), ("a", a)), of(("a", b), ("b", a)), of(("a", a))}) == 4
     assert of(("a", a), ("b", b)) == of(("a", a.clone()), ("b", b.clone()))
+
+
+def test_without_xxhash_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    monkeypatch.setenv("VERL_NPU_WEIGHT_SYNC_CHECK", "engine")
+    with pytest.raises(SettingError, match=r"VERL_NPU_WEIGHT_SYNC_CHECK=engine: .*; pip install xxhash"):
+        digest_of(torch.ones(3))
