@@ -13,6 +13,7 @@ from .behaviours import SAME
 __all__ = ["Difference", "Kind", "compared"]
 
 TOLERANCE = 0.02
+NONE = "NoneType"
 AREAS = {"call": "calls", "gradient": "gradients", "behaviour": "behaviours"}
 """What was done, by the beginning of its label."""
 
@@ -125,6 +126,8 @@ def _call(area: str, what: str, ours: dict[str, Any], wheel: dict[str, Any]) -> 
             return difference(Kind.EQUAL, "" if ours["type"] == wheel["type"] else "another type of error")
         if ours["type"] == "NotImplementedError":
             return difference(Kind.FALSE_NO, "not implemented")
+        if area == "gradients" and all(one.get("type") == NONE for one in wheel.get("what", [{}])):
+            return difference(Kind.FALSE_NO, "the wheel warns, and gives no gradient")
         return difference(Kind.FALSE_NO, "ours refuses; the code of the wheel does not")
     if wheel["end"] == "ends":
         return difference(Kind.FALSE_YES, f"the wheel ends the process: {wheel['said']}")
@@ -132,9 +135,15 @@ def _call(area: str, what: str, ours: dict[str, Any], wheel: dict[str, Any]) -> 
         if wheel["reference"]:
             return difference(Kind.OTHER, f"the reference refuses under the wheel alone: {wheel['said']}")
         return difference(Kind.FALSE_YES, f"{wheel['type']}: {wheel['said']}")
+    if area == "gradients" and any(map(_is_lost, ours["what"], wheel["what"])):
+        return difference(Kind.FALSE_YES, "the wheel gives no gradient")
     same = _answers(what, ours["what"], wheel["what"]) if area == "behaviours" else None
     reason = _results(ours["what"], wheel["what"]) if same is None else same
     return difference(Kind.OTHER if reason else Kind.EQUAL, reason)
+
+
+def _is_lost(mine: dict[str, Any], other: dict[str, Any]) -> bool:
+    return other.get("type") == NONE and mine.get("type") != NONE
 
 
 def _answers(what: str, ours: str, wheel: str) -> str:

@@ -26,7 +26,7 @@ from verl_npu.virtual.operators import schemas
 from . import expected
 
 PROJECT = Path(__file__).resolve().parents[2]
-PATIENCE = 600  # seconds for one test
+PATIENCE = 600  # seconds for one test, unless they are given
 _TEMPLATE = Path("torchnpugen/templates/npu_testing_utils.py")
 # It checks the mode bits of files of expected values, and makes folders: nothing of the device.
 _PATHS = """
@@ -51,14 +51,16 @@ def prepared(checkout: Path, folder: Path) -> Path:
     return folder / "test"
 
 
-def outcomes(test: Path, file: Path, npus: int, seconds: float, wheel: Path | None = None) -> list[dict[str, str]]:
+def outcomes(
+    test: Path, file: Path, npus: int, seconds: float, wheel: Path | None = None, patience: int = PATIENCE
+) -> list[dict[str, str]]:
     """How each test of one file ended, as `recording` writes it."""
     paths = [str(Path(__file__).with_name("site")), *([str(wheel.resolve())] if wheel else []), str(PROJECT)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("VERL_NPU_") or k == "VERL_NPU_CACHE"}
     environment |= {"VERL_NPU_VIRTUAL": str(npus), "TORCH_NPU_TESTING": str(test.parent), "OMP_NUM_THREADS": "1"}
     results = test.parent / "results.jsonl"
     results.unlink(missing_ok=True)
-    environment |= {"TORCH_NPU_RESULTS": str(results), "TORCH_NPU_SECONDS": str(PATIENCE)}
+    environment |= {"TORCH_NPU_RESULTS": str(results), "TORCH_NPU_SECONDS": str(patience)}
     environment["VERL_NPU_VIRTUAL_TORCH_NPU_VERSION"] = schemas.versions()[-1]  # the checkout may be newer still
     environment["VERL_NPU_VIRTUAL_TORCH_NPU"] = "real" if wheel else "ours"
     environment["VERL_NPU_VIRTUAL_MEMORY"] = "16"  # which the tests fill, and the host has to have
@@ -107,6 +109,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--npus", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3600, help="for one file (default 3600)")
+    parser.add_argument("--patience", type=int, default=PATIENCE, help=f"seconds for one test (default {PATIENCE})")
     parser.add_argument("--expected", action="store_true", help="fail where it differs from expected.json")
     parser.add_argument("--save", type=Path, help="a folder for how each test ended")
     parser.add_argument("--wheel", type=Path, metavar="FOLDER", help="the torch_npu of a wheel in the place of ours")
@@ -122,7 +125,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="torch-npu-tests-") as folder:
         test = prepared(asked.checkout, Path(folder))
         for file in files(test, asked.files):
-            found = outcomes(test, file, asked.npus, asked.seconds, asked.wheel)
+            found = outcomes(test, file, asked.npus, asked.seconds, asked.wheel, asked.patience)
             counts = Counter(one["outcome"] for one in found)
             total += counts
             why.update(one["reason"] for one in found if one["outcome"] == "failed")

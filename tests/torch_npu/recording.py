@@ -6,6 +6,7 @@ $TORCH_NPU_RESULTS names the file, $TORCH_NPU_SECONDS limits each test.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -57,7 +58,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol() -> Iterator[Any]:
-    """End a test that takes too long."""
+    """End a test that takes too long, and the ranks that a failed one left: they hold the port of the next."""
     seconds = int(os.environ["TORCH_NPU_SECONDS"])
 
     def ring(*_: Any) -> None:
@@ -67,3 +68,6 @@ def pytest_runtest_protocol() -> Iterator[Any]:
     signal.alarm(seconds)
     yield
     signal.alarm(0)
+    for rank in multiprocessing.active_children():
+        rank.kill()
+        rank.join()

@@ -171,6 +171,26 @@ def test_the_gradients_that_the_wheel_asks_of_cann_are_those_of_the_operators(re
     assert all(difference < 1e-3 for difference in found.values()), found
 
 
+def test_a_tensor_is_turned_in_place_and_its_values_stay(real: Run) -> None:
+    program = """
+        import json, torch
+        x = torch.arange(4).view(2, 2)
+        turned = [x.npu().t_(), x.npu().transpose_(0, 1), torch.rot90(x.npu())]
+        print(json.dumps([t.tolist() for t in turned]))
+    """
+    assert answer(real(program)) == [[[0, 2], [1, 3]], [[0, 2], [1, 3]], [[1, 3], [0, 2]]]
+
+
+def test_the_callers_tensor_is_as_long_as_what_was_found(real: Run) -> None:
+    program = """
+        import json, torch
+        x, found = torch.arange(6).npu(), torch.empty(0, dtype=torch.int64).npu()
+        torch.masked_select(x, x > 2, out=found)
+        print(json.dumps(found.tolist()))
+    """
+    assert answer(real(program)) == [3, 4, 5]
+
+
 def test_the_wheels_own_checks_refuse(real: Run) -> None:
     program = """
         import json, torch, torch_npu

@@ -33,12 +33,16 @@ def _asks_for_a_gradient(given: Given) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-# With the wheel 2.5.1.post1 the gradients of their inputs are None, and a warning is all that says so.
-_UNDIFFERENTIABLE = "has no gradient before torch_npu 2.7.1, which leaves the gradients of its inputs None"
+def _undifferentiable(operator: str, before: str) -> Restriction:
+    # With these wheels the gradients of its inputs are None, and a warning is all that says so.
+    message = f"has no gradient before torch_npu {before}, which leaves the gradients of its inputs None"
+    return Restriction(operator, before, _asks_for_a_gradient, message)
+
 
 RESTRICTIONS = (
-    Restriction("npu_moe_token_permute", "2.7.1", _asks_for_a_gradient, _UNDIFFERENTIABLE),
-    Restriction("npu_moe_token_unpermute", "2.7.1", _asks_for_a_gradient, _UNDIFFERENTIABLE),
+    _undifferentiable("npu_moe_token_permute", "2.7.1"),
+    _undifferentiable("npu_moe_token_unpermute", "2.7.1"),
+    _undifferentiable("npu_fast_gelu", "2.9.0"),
     Restriction(
         "npu_grouped_matmul",
         "2.6",

@@ -19,9 +19,10 @@ def permute_grad(
     sorted_indices: torch.Tensor,
     padded_mode: bool = False,
 ) -> object:
-    """Add up the gradients of a token's copies."""
+    """Add up the gradients of a token's copies, of which only the first may have been kept."""
+    kept = grad_permuted_tokens.shape[0]
     return vjp(
-        lambda x: operators.npu_moe_token_permute(x, indices, None, padded_mode)[0], [tokens], [grad_permuted_tokens]
+        lambda x: operators.npu_moe_token_permute(x, indices, kept, padded_mode)[0], [tokens], [grad_permuted_tokens]
     )[0]
 
 

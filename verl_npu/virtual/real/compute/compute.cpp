@@ -43,7 +43,10 @@ c10::KernelFunction kernel_of(const c10::OperatorHandle& op) {
 }
 
 // These move or make memory, which the stub CANN does itself; or they read it.
-bool is_left_alone(const c10::FunctionSchema& schema) {
+bool is_left_alone(const c10::OperatorHandle& op) {
+  // Changes how a tensor looks at its memory, and not what is in it.
+  if (op.hasTag(at::Tag::inplace_view)) return true;
+  const auto& schema = op.schema();
   static const std::unordered_set<std::string_view> names = {
       "aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize", "aten::_to_copy", "aten::_local_scalar_dense", "aten::empty",
       "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided", "aten::set_", "aten::resize_",
@@ -308,6 +311,8 @@ class Computed final : public c10::OperatorKernel {
     std::optional<DefaultGenerator> drawn;
     if (plan.draws && plan.on_cpu) drawn.emplace(generator_like(std::nullopt, device).current_seed());
     compute(op, plan, &there);
+    // torch_npu could not know how much of the caller's tensor there is to write.
+    for (size_t i = 0; plan.mutates && i < plan.results && !there.empty(); ++i) fit((*stack)[stack->size() - plan.results + i], there[there.size() - plan.results + i], before);
     for (size_t i = 0; i < plan.results && !there.empty(); ++i) put((*stack)[stack->size() - plan.results + i], there[there.size() - plan.results + i], device);
   }
 
@@ -318,6 +323,12 @@ class Computed final : public c10::OperatorKernel {
     } else {
       op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), there);
     }
+  }
+
+  static void fit(c10::IValue& real, const c10::IValue& computed, const std::vector<std::pair<at::Tensor, at::Tensor>>& given) {
+    if (!real.isTensor() || !computed.isTensor() || real.toTensor().sizes() == computed.toTensor().sizes()) return;
+    for (const auto& [npu, saved] : given)
+      if (npu.is_same(real.toTensor())) npu.resize_(computed.toTensor().sizes());
   }
 
   // Writes a computed result into torch_npu's own.
@@ -407,7 +418,7 @@ std::pair<std::vector<std::string>, std::vector<std::string>> install(const std:
     const auto space = name.getNamespace();
     if (!op.has_value() || !space.has_value() || (*space != "aten" && *space != "npu")) continue;
     const bool copy = late && op->schema().name() == "aten::copy_";
-    if (is_left_alone(op->schema()) && !copy) continue;
+    if (is_left_alone(*op) && !copy) continue;
     auto& library = (*libraries)[std::string(*space)];
     if (library == nullptr)
       library = std::make_unique<torch::Library>(torch::Library::IMPL, std::string(*space), kNpuKey, __FILE__, __LINE__);
