@@ -208,6 +208,13 @@ VLLM_ASCEND = Text(
     forwarded=False,
     audience=CONTRIBUTOR,
 )
+TORCH_NPU = Text(
+    "VERL_NPU_TORCH_NPU",
+    "the Pythons of environments with a torch_npu and no CANN, for the tests of weight sync's ranks under its wheels",
+    expected="paths, separated by `:`",
+    forwarded=False,
+    audience=CONTRIBUTOR,
+)
 VLLM_ASCEND_TESTS = Text(
     "VERL_NPU_VLLM_ASCEND_TESTS",
     "what vllm-ascend's own unit tests need beside it: `python -m tests.vllm_ascend --help` lists it",

@@ -54,6 +54,7 @@ CHINESE = {
     "VERL_NPU_UPSTREAMS": "一个目录，含 git 检出（verl-796871d7 等），供不在软件源中的版本的测试和脚本使用",
     "VERL_NPU_VENVS": "脚本在哪里建立虚拟环境；不设置时为项目根目录",
     "VERL_NPU_MINDSPEED": "MindSpeed 的检出目录，供使用 Megatron 的作业使用",
+    "VERL_NPU_TORCH_NPU": "装有 torch_npu 而没有 CANN 的各环境的 Python，供在其 wheel 上测试权重同步各 rank 使用",
     "VERL_NPU_VLLM_ASCEND_TESTS": "vllm-ascend 自己的单元测试另外需要的包，见 `python -m tests.vllm_ascend --help`",
     "VERL_NPU_VLLM_ASCEND": "装有 vllm-ascend 的各环境的 Python，供在虚拟 NPU 上用它提供服务的测试使用",
 }

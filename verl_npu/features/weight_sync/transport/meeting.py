@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 import socket
 from contextlib import closing
@@ -52,7 +53,8 @@ def open_meeting(host: str, port: int, timeout: float) -> Meeting:
         # Left to itself the store listens on all interfaces.
         with closing(_listen(asked.host, port)) as listening:
             meeting = Meeting(asked.host, listening.getsockname()[1], asked.secret)
-            store = TCPStore(
+            serve = functools.partial(
+                TCPStore,
                 meeting.host,
                 meeting.port,
                 None,
@@ -61,6 +63,11 @@ def open_meeting(host: str, port: int, timeout: float) -> Meeting:
                 wait_for_workers=False,
                 master_listen_fd=listening.detach(),
             )
+            try:
+                store = serve()
+            except NotImplementedError:
+                # torch 2.5's newer way of serving, its default, takes no socket that listens already; its older does.
+                store = serve(use_libuv=False)
     except (OSError, RuntimeError) as error:
         raise GroupError(
             subject="weight sync",
