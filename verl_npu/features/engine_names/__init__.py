@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from .name import Form, Name
 from .of_layers import LAYERS
+from .of_start import START
 from .of_vllm import VLLM
 from .of_vllm_ascend import VLLM_ASCEND
 from .search import Found, Lack, accepts, find, lacks
 
 __all__ = ["DOCUMENTED", "NAMES", "Form", "Found", "Lack", "Name", "accepts", "find", "lacks"]
 
-NAMES: tuple[Name, ...] = (*VLLM, *LAYERS, *VLLM_ASCEND)
+NAMES: tuple[Name, ...] = (*VLLM, *LAYERS, *VLLM_ASCEND, *START)
 """All of them."""
 
 DOCUMENTED = {

@@ -13,6 +13,8 @@ _ENGINE = "features.weight_sync.engines.vllm"
 _PROCESSING = "features.weight_sync.engines.processing"
 _LAYOUT = "features.weight_sync.engines.layout"
 _ARGUMENTS = "features.rollout.engine_arguments"
+_RL = "features.weight_sync.engines.rl_mode"
+_MODE = "features.rollout.rl_mode"
 _NO_SYNC = "the first weight sync into this engine ends with an AttributeError that names it"
 _NOT_FOUND = "the layers that need care after a sync are not recognised, and may compute with stale weights"
 _GRAPHS = "nothing on real NPUs; an engine with graphs on virtual ones ends by itself, minutes after it was started"
@@ -183,6 +185,26 @@ VLLM = (
         )
     ),
     Name(
+        "GPUModelRunner.vllm_config",
+        ("vllm.v1.worker.gpu_model_runner:GPUModelRunner.vllm_config",),
+        (f"{_RL}:vllm_config",),
+        "an engine that lost its rl_config, which no released vllm-ascend has, is not noticed",
+        Form.SET,
+    ),
+    Name(
+        "VLLM_SERVER_DEV_MODE",
+        ("vllm.envs:VLLM_SERVER_DEV_MODE",),
+        (f"{_MODE}:VLLM_SERVER_DEV_MODE",),
+        "there are no endpoints for developers to keep closed",
+        Form.READ,
+    ),
+    Name(
+        "build_app",
+        ("vllm.entrypoints.openai.api_server:build_app",),
+        (f"{_MODE}:build_app",),
+        "upstream's own server cannot be imported",
+    ),
+    Name(
         "LLM",
         ("vllm.entrypoints.llm:LLM",),
         (f"{_ARGUMENTS}:LLM",),
@@ -206,7 +228,7 @@ VLLM = (
         Name(
             f"{kind}.{member}",
             (f"vllm.config.{module}:{kind}.{member}", f"vllm.config:{kind}.{member}"),
-            (f"virtual.graphs:{member}",),
+            (f"virtual.graphs:{member}", *([f"{_RL}:{member}"] if member == "additional_config" else [])),
             _GRAPHS,
             Form.SET,
             since=since,

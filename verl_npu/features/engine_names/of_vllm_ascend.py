@@ -22,10 +22,11 @@ _LAYOUT = "features.weight_sync.engines.layout"
 _CHECKPOINT = "features.weight_sync.patches.checkpoint_engine"
 _VARIABLES = "ascend.variables"
 _VERSIONS = "features.rollout.engine_versions"
+_RL = "features.rollout.rl_mode"
+_LOST = "features.weight_sync.engines.rl_mode"
 _NO_SYNC = "the first weight sync into this engine ends with an AttributeError that names it"
 _STALE = "MLA's copies of kv_b_proj are not made anew after a sync, and the model generates with stale weights"
 _IGNORED = "the variable is handed to every worker, and nothing reads it"
-_NOT_REFUSED = "a vLLM that does not fit this vllm-ascend is not refused before the job starts"
 _NOT_JUDGED = "`verl-npu check` does not say whether this patch of vllm-ascend's reaches its target"
 
 
@@ -101,46 +102,18 @@ _WORKER = (
         "vllm_ascend.platform",
         ("vllm_ascend.platform",),
         ("doctor.probes:vllm_ascend.platform", f"{_VERSIONS}:vllm_ascend.platform"),
-        f"`verl-npu doctor --level import` says that vllm-ascend does not load, and {_NOT_REFUSED}",
+        "`verl-npu doctor --level import` says that vllm-ascend does not load, and a vLLM that does not fit passes",
         Form.MODULE,
-    ),
-    *(
-        Name(
-            f"the patches of vllm-ascend's {part}",
-            (f"vllm_ascend.patch.{part}",),
-            (f"{_VERSIONS}:vllm_ascend.patch.{part}",),
-            _NOT_REFUSED,
-            Form.MODULE,
-            since="0.9.1",
-        )
-        for part in ("platform", "worker")
-    ),
-    Name(
-        "NPUWorker",
-        ("vllm_ascend.worker.worker:NPUWorker", "vllm_ascend.worker.worker_v1:NPUWorker"),
-        (f"{_VERSIONS}:NPUWorker",),
-        _NOT_REFUSED,
-    ),
-    Name(
-        "vllm_version_is",
-        ("vllm_ascend.utils:vllm_version_is",),
-        (f"{_VERSIONS}:vllm_version_is",),
-        _NOT_REFUSED,
-        arguments=1,
-        since="0.9.1",
-    ),
-    Name(
-        "VLLM_VERSION",
-        ("vllm_ascend.envs:VLLM_VERSION",),
-        (f"{_VERSIONS}:VLLM_VERSION",),
-        _NOT_REFUSED,
-        Form.READ,
-        since="0.9.1",
     ),
     Name(
         "vllm_ascend",
         ("vllm_ascend",),
-        (f"{_ENGINE}:vllm_ascend", "features.rollout.engine_settings:vllm_ascend", f"{_VERSIONS}:vllm_ascend"),
+        (
+            f"{_ENGINE}:vllm_ascend",
+            "features.rollout.engine_settings:vllm_ascend",
+            f"{_VERSIONS}:vllm_ascend",
+            f"{_RL}:vllm_ascend",
+        ),
         "the process is taken for one of vLLM alone, and VLLM_ASCEND_ENABLE_NZ is not asked for",
         Form.MODULE,
     ),
@@ -218,7 +191,13 @@ _WORKER = (
     Name(
         "get_ascend_config",
         ("vllm_ascend.ascend_config:get_ascend_config",),
-        (f"{_ENGINE}:vllm_ascend.ascend_config", f"{_ENGINE}:get_ascend_config"),
+        (
+            f"{_ENGINE}:vllm_ascend.ascend_config",
+            f"{_ENGINE}:get_ascend_config",
+            f"{_RL}:vllm_ascend.ascend_config",
+            f"{_LOST}:vllm_ascend.ascend_config",
+            f"{_LOST}:get_ascend_config",
+        ),
         "weight_nz_mode is judged by the job's configuration alone",
         arguments=0,
         since="0.9.1",

@@ -9,6 +9,7 @@ from . import (  # noqa: F401  # they declare the patches
     offload,
     release,
     repetition,
+    rl_mode,
     roles,
 )
 from .feature import rollout

@@ -16,6 +16,7 @@ from .engine_versions import refuse_engine_versions
 from .feature import rollout
 from .kernels import warn_of_kernels
 from .parallelism import refuse_unread_parallelism
+from .rl_mode import enable_rl_mode
 from .sleep import remedy
 from .weight_format import warn_of_weight_format
 
@@ -78,6 +79,7 @@ def _judge(config: Section) -> None:
     refuse_engine_settings(config)
     refuse_unread_parallelism(config)
     refuse_unknown_arguments(config)
+    enable_rl_mode(config)
     warn_of_weight_format(config)
     warn_of_kernels(config)
 

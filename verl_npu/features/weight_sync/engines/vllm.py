@@ -13,6 +13,7 @@ from ....reporting import warn
 from ..transport.drawing import Weight
 from . import layout
 from .proof import Proof
+from .rl_mode import refuse_lost_rl_mode
 from .verdict import SHOWN
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class VLLMEngine:
 
     def __init__(self, runner: Runner) -> None:
         refuse_nz()
+        refuse_lost_rl_mode(runner)
         tell_layouts(runner.model)
         self._runner = runner
         self._proof: Proof | None = None

@@ -1,0 +1,127 @@
+"""vllm-ascend's own switch for reinforcement learning, `additional_config.rl_config`, where the installed one has it.
+
+No release has it; its main has since commit 2c72a26f35 of 2026-08-19. Enabled, an engine lays no weights out in
+FRACTAL_NZ whatever its other settings say, takes its own settings and not those of an engine before it, and leaves
+expandable segments out. It also opens vLLM's endpoints for developers, which nobody has asked for.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from ...errors import EngineSettingError
+from ...registry.source.probe import Defines, Never
+from ...registry.source.target import Target
+from ...registry.source.tree import SourceTree
+from ...reporting import report
+from ..configuration import Section
+from .feature import rollout
+
+__all__ = ["enable_rl_mode", "keep_development_endpoints_closed"]
+
+_KEY = "rl_config"
+_SWITCH = "enabled"
+_CONFIG = "vllm_ascend.ascend_config"
+_CLASS = Target(_CONFIG, "RlConfig")
+_ADDITIONAL = "actor_rollout_ref.rollout.engine_kwargs.vllm.additional_config"
+_ENDPOINTS = "VLLM_SERVER_DEV_MODE"
+_SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
+_RUN = f"{_SERVER}:vLLMHttpServer.run_server"
+
+Result = TypeVar("Result")
+
+
+def enable_rl_mode(config: Section) -> None:
+    """Set `rl_config.enabled` in the engine's additional_config, unless the user has set it or nothing reads it.
+
+    Raises EngineSettingError for what vllm-ascend would refuse in the server: another key, or no truth value.
+    """
+    engine = config.actor_rollout_ref.rollout
+    tree = SourceTree.installed(("vllm_ascend",)) if engine.get("name") == "vllm" else None
+    known = _known(tree) if tree is not None else frozenset()
+    if _SWITCH not in known:
+        return
+    asked = ((engine.get("engine_kwargs") or {}).get("vllm") or {}).get("additional_config")
+    if isinstance(asked, str):
+        try:
+            whole = json.loads(asked)
+        except ValueError:
+            return
+    else:
+        whole = asked if asked is not None else {}
+    mode = whole.get(_KEY) if hasattr(whole, "get") else None
+    if mode is not None:
+        _refuse_wrong(mode, known)
+    if mode is not None and _SWITCH in mode:
+        return
+    _set(config, json.dumps({**whole, _KEY: {**(mode or {}), _SWITCH: True}}) if isinstance(asked, str) else None)
+    report(
+        f"{_ADDITIONAL}.{_KEY}.{_SWITCH}=True, which the installed vllm-ascend reads; set it to False to leave it out"
+    )
+
+
+def _refuse_wrong(mode: object, known: frozenset[str]) -> None:
+    # OmegaConf's sections are mappings without being registered as such.
+    pairs = dict(mode.items()) if hasattr(mode, "items") else None
+    wrong = [key for key, value in (pairs or {}).items() if key not in known or not isinstance(value, bool)]
+    if pairs is None or wrong:
+        raise EngineSettingError(
+            subject=f"{_ADDITIONAL}.{_KEY}",
+            expected=f"some of {', '.join(sorted(known))}, each True or False, as the installed vllm-ascend has them",
+            found=str(mode) if pairs is None else ", ".join(f"{key}={pairs[key]!r}" for key in wrong),
+            fix="leave out what it does not know",
+            override="VERL_NPU_DISABLE=rollout",
+        )
+
+
+def _known(tree: SourceTree) -> frozenset[str]:
+    """Return the keys that vllm-ascend's class has; none if there is no such class."""
+    fields = (field for node in tree.nodes(_CLASS) if isinstance(node, ast.ClassDef) for field in node.body)
+    return frozenset(
+        field.target.id for field in fields if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    )
+
+
+def _set(config: Section, text: str | None) -> None:
+    from omegaconf import OmegaConf
+
+    where, value = (f"{_ADDITIONAL}.{_KEY}.{_SWITCH}", True) if text is None else (_ADDITIONAL, text)
+    # The user's own keys beside it stay: only this one is set.
+    OmegaConf.update(config, where, value, merge=True, force_add=True)
+
+
+@rollout.wrap(
+    _RUN,
+    why="vllm-ascend's rl_config, which verl-npu enables where it is known, sets VLLM_SERVER_DEV_MODE=1: whoever "
+    "reaches the port of verl's server could run any method of its workers.",
+    how="As the server makes its application, the variable is again what it was before the engine was made.",
+    link="https://github.com/vllm-project/vllm-ascend/pull/13748",
+    retired_by=Never("it is about what vllm-ascend does to the environment"),
+    requires=Defines(_RUN),
+)
+async def keep_development_endpoints_closed(
+    original: Callable[..., Awaitable[Result]], server: object, *args: object, **kwargs: object
+) -> Result:
+    """Make the engine and its server."""
+    before = os.environ.get(_ENDPOINTS)
+    module = vars(sys.modules[_SERVER])
+    build = module["build_app"]
+
+    @functools.wraps(build)
+    def build_app(*given: object, **options: object) -> object:
+        os.environ.pop(_ENDPOINTS, None)
+        if before is not None:
+            os.environ[_ENDPOINTS] = before
+        return build(*given, **options)
+
+    module["build_app"] = build_app
+    try:
+        return await original(server, *args, **kwargs)
+    finally:
+        module["build_app"] = build
