@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
 from harness import environment, machine, pins
 from harness.errors import BadInput, RunFailed
@@ -44,22 +46,29 @@ def main() -> int:
         print(f"test.sh: FAILED: {error}", file=sys.stderr)
         return 1
     inherited = {name: value for name, value in os.environ.items() if name != "VERL_NPU_VIRTUAL"}
-    # Once, in the open: compiling it takes longer than a test may.
+    # Once: compiling it takes longer than a test may. Meanwhile the other core reads the source.
     print("$ building the virtual device", flush=True)
-    build = [str(python), "-c", "import torch, torch_npu"]
-    virtual = inherited | {"VERL_NPU_VIRTUAL": "2"}
-    if subprocess.run(build, cwd=environment.PROJECT, env=virtual, check=False).returncode:
+    building = subprocess.Popen(
+        [str(python), "-c", "import torch, torch_npu"],
+        cwd=environment.PROJECT,
+        env=inherited | {"VERL_NPU_VIRTUAL": "2"},
+    )
+    with building:
+        status = run(python, inherited, ("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",))
+    if status:
+        return status
+    if building.returncode:
         print("test.sh: FAILED: the virtual device does not load", file=sys.stderr)
         return 1
-    for command in (
-        ("ruff", "check", "."),
-        ("ruff", "format", "--check", "."),
-        ("mypy",),
-        ("pytest", *(sys.argv[1:] or _ALL)),
-    ):
+    return run(python, inherited, ("pytest", *(sys.argv[1:] or _ALL)))
+
+
+def run(python: Path, variables: Mapping[str, str], *commands: tuple[str, ...]) -> int:
+    """Run modules of the environment one after another; the status is that of the first one that fails."""
+    for command in commands:
         print(f"$ {' '.join(command)}", flush=True)
         status = subprocess.run(
-            [str(python), "-m", *command], cwd=environment.PROJECT, env=inherited, check=False
+            [str(python), "-m", *command], cwd=environment.PROJECT, env=variables, check=False
         ).returncode
         if status:
             print(f"test.sh: FAILED: {command[0]}", file=sys.stderr)
