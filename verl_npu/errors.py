@@ -12,6 +12,7 @@ __all__ = [
     "AscendSoftwareError",
     "AttentionSettingError",
     "BuildError",
+    "CheckpointError",
     "CommandLineError",
     "CompositionError",
     "ConflictError",
@@ -21,6 +22,7 @@ __all__ = [
     "DriftError",
     "EngineError",
     "EngineSettingError",
+    "EvaluationError",
     "FleetError",
     "GraphError",
     "GroupError",
@@ -41,6 +43,7 @@ __all__ = [
     "RolloutError",
     "SandboxError",
     "ScriptError",
+    "ServingError",
     "SettingError",
     "SettledError",
     "SourceError",
@@ -265,3 +268,18 @@ class ContainerError(VerlNpuError):
 
 class RehearsalError(VerlNpuError):
     """A rehearsal cannot be made with what was asked for."""
+
+
+# After the run.
+
+
+class CheckpointError(VerlNpuError):
+    """A checkpoint cannot be merged, or what was merged is not what the shards hold. Nothing was written."""
+
+
+class ServingError(VerlNpuError):
+    """vLLM's server cannot be started with what was asked for, or did not come up."""
+
+
+class EvaluationError(VerlNpuError):
+    """An evaluation cannot be made or go on; the answers that it has are kept."""

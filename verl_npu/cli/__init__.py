@@ -22,6 +22,7 @@ from .env import env
 from .explain import explain
 from .help import example
 from .lock import lock
+from .merge import merge
 from .mindspeed import mindspeed
 from .rehearse import rehearse
 from .status import status
@@ -78,5 +79,5 @@ def main() -> None:
     """
 
 
-for command in (check, compare_logs, container, doctor, drift, env, explain, lock, mindspeed, rehearse, status, watch):
+for command in (check, compare_logs, container, doctor, drift, env, explain, lock, merge, mindspeed, rehearse, status, watch):
     main.add_command(command)

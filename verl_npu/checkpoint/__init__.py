@@ -1,0 +1,1 @@
+"""Checkpoints of trainings made into models of Hugging Face's format, and read back from the shards."""
