@@ -16,7 +16,10 @@ _SHARD = re.compile(r"model_world_size_(?P<world>\d+)_rank_(?P<rank>\d+)\.pt")
 _STEP = re.compile(r"global_step_(?P<step>\d+)")
 _LATEST = "latest_checkpointed_iteration.txt"
 _CONFIG = "fsdp_config.json"
-_EXPECTED = "a folder with model_world_size_N_rank_R.pt (FSDP) or dist_ckpt (Megatron), such as CHECKPOINTS/global_step_N/actor"
+_EXPECTED = (
+    "a folder with model_world_size_N_rank_R.pt (FSDP) or dist_ckpt (Megatron), "
+    "such as CHECKPOINTS/global_step_N/actor"
+)
 
 
 class Backend(Enum):

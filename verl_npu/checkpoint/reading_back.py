@@ -62,8 +62,8 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     seen: dict[str, Path] = {}
     for path in files:
         try:
-            opened = safe_open(path, framework="pt", device="cpu")
-            names = list(opened.keys())
+            opened: Any = safe_open(path, framework="pt", device="cpu")
+            names = [str(name) for name in opened.keys()]  # noqa: SIM118 - it is no mapping
         except (SafetensorError, OSError) as error:
             raise _refusal(folder, f"{path.name} that can be read", str(error)) from error
         for name in names:
@@ -129,7 +129,7 @@ def _same(one: Any, other: Any) -> bool:
     import torch
 
     rounded = other.to(one.dtype)
-    return one.shape == other.shape and torch.equal(_bits(one), _bits(rounded))
+    return bool(one.shape == other.shape and torch.equal(_bits(one), _bits(rounded)))
 
 
 def _bits(tensor: Any) -> Any:

@@ -19,6 +19,7 @@ from .container import container
 from .doctor import doctor
 from .drift import drift
 from .env import env
+from .evaluate import evaluate
 from .explain import explain
 from .help import example
 from .lock import lock
@@ -79,5 +80,5 @@ def main() -> None:
     """
 
 
-for command in (check, compare_logs, container, doctor, drift, env, explain, lock, merge, mindspeed, rehearse, status, watch):
+for command in (check, compare_logs, container, doctor, drift, env, evaluate, explain, lock, merge, mindspeed, rehearse, status, watch):
     main.add_command(command)

@@ -37,9 +37,9 @@ def merge(
 ) -> None:
     """Merge a checkpoint into a model that transformers and vLLM load.
 
-    CHECKPOINT is the job's folder of checkpoints (its latest step is taken), a step's, or a model's in it. Whether FSDP,
-    FSDP2 or Megatron saved it is told by its files. verl's own merger merges it; no NPU is needed. "merged" is said
-    after each tensor on disk was compared with the shards. The checkpoint is only read.
+    CHECKPOINT is the job's folder of checkpoints (its latest step is taken), a step's, or a model's in it. Whether
+    FSDP, FSDP2 or Megatron saved it is told by its files. verl's own merger merges it; no NPU is needed. "merged" is
+    said after each tensor on disk was compared with the shards. The checkpoint is only read.
 
     Exit status: 0 merged and read back, 2 not: nothing was written.
     """

@@ -1,0 +1,160 @@
+"""The figures of an evaluation: mean, intervals, spread by round, pass@k."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from .packages import need
+from .record import Entry
+
+__all__ = ["CONFIDENCE", "Difference", "Figures", "Interval", "difference", "figures", "pass_at"]
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Where a mean lies, with a confidence of 95 %."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the answers to some prompts came to."""
+
+    prompts: int
+    answers: int
+    mean: float
+    over_prompts: Interval | None
+    """Of the mean, had other prompts of the same kind been asked; None of a single one."""
+    over_rounds: Interval | None
+    """Of the mean, had the same prompts been answered again; None of a single round."""
+    rounds: tuple[float, ...]
+    """The mean of each round."""
+    spread: float | None
+    """The standard deviation of those."""
+    pass_at: Mapping[int, float]
+    cut: float
+    """The share of answers that ended at the limit of tokens."""
+    tokens: float | None
+    """The mean length of an answer."""
+
+    def as_json(self) -> dict[str, object]:
+        """Return it as plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The mean of one evaluation less that of another one, over the prompts that both asked."""
+
+    prompts: int
+    mean: float
+    interval: Interval | None
+    """By the differences of each prompt's means."""
+
+    @property
+    def verdict(self) -> str:
+        """Whether the two can be told apart."""
+        if self.interval is None:
+            return "not told apart: a single prompt"
+        if self.interval.low > 0:
+            return "higher"
+        return "lower" if self.interval.high < 0 else "not told apart"
+
+
+def figures(entries: Iterable[Entry], correct_from: float) -> Figures:
+    """Return the figures of answers, of which there is at least one.
+
+    An answer is correct if its `acc`, or its score where the reward function returns no `acc`, is `correct_from` or
+    more.
+    """
+    all_of_them = list(entries)
+    by_row = _grouped(all_of_them)
+    by_round: dict[int, list[float]] = {}
+    for each in all_of_them:
+        by_round.setdefault(each.round, []).append(each.score)
+    rounds = tuple(_mean(by_round[number]) for number in sorted(by_round))
+    of_prompts = [_mean([each.score for each in row]) for row in by_row.values()]
+    tokens = [each.tokens for each in all_of_them if each.tokens is not None]
+    return Figures(
+        prompts=len(by_row),
+        answers=len(all_of_them),
+        mean=_mean([each.score for each in all_of_them]),
+        over_prompts=_interval(of_prompts),
+        over_rounds=_interval(rounds),
+        rounds=rounds,
+        spread=_deviation(rounds),
+        pass_at=_passes(by_row.values(), correct_from),
+        cut=sum(each.finish_reason == "length" for each in all_of_them) / len(all_of_them),
+        tokens=_mean(tokens) if tokens else None,
+    )
+
+
+def difference(entries: Iterable[Entry], against: Iterable[Entry]) -> Difference:
+    """Return how much higher the first ones' mean is than the second ones'."""
+    one, other = _grouped(entries), _grouped(against)
+    both = sorted(set(one) & set(other))
+    differences = [
+        _mean([each.score for each in one[row]]) - _mean([each.score for each in other[row]]) for row in both
+    ]
+    return Difference(len(both), _mean(differences), _interval(differences))
+
+
+def pass_at(k: int, answers: int, correct: int) -> float:
+    """Return the chance that one of k answers is correct, without bias, from `answers` of which so many are.
+
+    1 - C(n - c, k) / C(n, k), of "Evaluating Large Language Models Trained on Code" (2021), section 2.1.
+    """
+    return 1 - math.comb(answers - correct, k) / math.comb(answers, k)
+
+
+def _grouped(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
+    found: dict[int, list[Entry]] = {}
+    for each in entries:
+        found.setdefault(each.row, []).append(each)
+    return found
+
+
+def _passes(rows: Iterable[Sequence[Entry]], correct_from: float) -> dict[int, float]:
+    counts = [(len(row), sum(_worth(each) >= correct_from for each in row)) for row in rows]
+    fewest = min(answers for answers, _ in counts)
+    # Powers of two as verl's validation has them, and all.
+    sizes = {1 << power for power in range(fewest.bit_length()) if 1 << power <= fewest} | {fewest}
+    return {k: _mean([pass_at(k, answers, correct) for answers, correct in counts]) for k in sorted(sizes)}
+
+
+def _worth(entry: Entry) -> float:
+    accuracy = entry.more.get("acc")
+    return float(accuracy) if isinstance(accuracy, (int, float)) else entry.score
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    if len(values) < 2:
+        return None
+    mean = _mean(values)
+    return math.sqrt(math.fsum((each - mean) ** 2 for each in values) / (len(values) - 1))
+
+
+def _interval(values: Sequence[float]) -> Interval | None:
+    """Return Student's interval of the mean of independent values."""
+    spread = _deviation(values)
+    if spread is None:
+        return None
+    mean = _mean(values)
+    if spread == 0:
+        return Interval(mean, mean)
+    need("scipy", "the interval of a mean")
+    from scipy import stats
+
+    error = spread / math.sqrt(len(values))
+    low, high = stats.t.interval(CONFIDENCE, len(values) - 1, loc=mean, scale=error)
+    return Interval(float(low), float(high))

@@ -1,0 +1,41 @@
+"""Evaluation programs of others, run on the same endpoint."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import EvaluationError
+
+__all__ = ["NAMES", "run"]
+
+_PROGRAMS = {"lm-eval": ("lm_eval", "pip install 'lm-eval[api]'")}
+NAMES = tuple(_PROGRAMS)
+
+
+def run(name: str, url: str, model: str | None, output: Path, words: Sequence[str]) -> int:
+    """Run a program to its end, with `words` after what tells it of the endpoint, and return its exit status.
+
+    Raises:
+        EvaluationError: it is not installed, or no model is named.
+    """
+    program, fix = _PROGRAMS[name]
+    if shutil.which(program) is None:
+        raise EvaluationError(subject=f"--with {name}", expected=f"the program {program}", found="none", fix=fix)
+    if model is None:
+        raise EvaluationError(
+            subject=f"--with {name}",
+            expected="--model NAME",
+            found="none",
+            fix="give the name under which it is served",
+        )
+    return subprocess.run(command(url, model, output, words), check=False).returncode
+
+
+def command(url: str, model: str, output: Path, words: Sequence[str]) -> list[str]:
+    """Return lm-eval's command line, of docs/API_guide.md of EleutherAI/lm-evaluation-harness."""
+    given = f"model={model},base_url={url.rstrip('/')}/chat/completions,num_concurrent=16,tokenized_requests=False"
+    options = ["--model", "local-chat-completions", "--model_args", given]
+    return ["lm_eval", *options, "--apply_chat_template", "--output_path", str(output), *words]
