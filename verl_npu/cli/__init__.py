@@ -26,6 +26,7 @@ from .lock import lock
 from .merge import merge
 from .mindspeed import mindspeed
 from .rehearse import rehearse
+from .serve import serve
 from .status import status
 from .watch import watch
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import click
 
-__all__ = ["Styled", "block", "clean", "echo", "fail", "line", "paragraph", "styled", "table", "trouble"]
+__all__ = ["Styled", "block", "clean", "echo", "fail", "line", "paragraph", "styled", "table", "trouble", "width"]
 
 _WIDEST = 100
 """Columns of running text: longer lines are hard to read, however wide the terminal is."""

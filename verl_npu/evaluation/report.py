@@ -33,7 +33,7 @@ class Report:
     @property
     def complete(self) -> bool:
         """Whether all answers are there."""
-        return self.total.answers == self.settings["rounds"] * self.settings["data"]["rows"]
+        return bool(self.total.answers == self.settings["rounds"] * self.settings["data"]["rows"])
 
 
 def report(folder: Path, correct_from: float) -> Report:
