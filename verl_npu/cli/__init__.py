@@ -81,5 +81,5 @@ def main() -> None:
     """
 
 
-for command in (check, compare_logs, container, doctor, drift, env, evaluate, explain, lock, merge, mindspeed, rehearse, status, watch):
+for command in (check, compare_logs, container, doctor, drift, env, evaluate, explain, lock, merge, mindspeed, rehearse, serve, status, watch):
     main.add_command(command)

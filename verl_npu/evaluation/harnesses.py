@@ -39,7 +39,7 @@ def run(name: str, url: str, model: str | None, output: Path, words: Sequence[st
 
 
 def lm_eval(url: str, model: str, output: Path, words: Sequence[str]) -> list[str]:
-    """Return lm-eval's command line, of docs/interface.md and docs/API_guide.md of EleutherAI/lm-evaluation-harness."""
+    """Return lm-eval's command line, of docs/interface.md of EleutherAI/lm-evaluation-harness."""
     given = f"model={model},base_url={url.rstrip('/')}/chat/completions,num_concurrent=16,tokenized_requests=False"
     options = ["--model", "local-chat-completions", "--model_args", given]
     return ["lm_eval", *options, "--apply_chat_template", "--output_path", str(output), *words]

@@ -104,7 +104,7 @@ def check(launch: Launch) -> None:
     """Refuse what would end minutes after the start.
 
     Raises:
-        ServingError: the model is no folder of Hugging Face's format, cannot be divided as asked, or the port is taken.
+        ServingError: the folder is no model, it cannot be divided as asked, or the port is taken.
     """
     path = Path(launch.model)
     if path.is_dir() and not (path / "config.json").is_file():
@@ -138,6 +138,9 @@ def check(launch: Launch) -> None:
 
 class _Section(dict[str, Any]):
     """A section of a job's configuration, as the rules for rollout engines read it."""
+
+    def get(self, key: str, default: object = None) -> Any:  # type: ignore[override]
+        return super().get(key, default)
 
     def __getattr__(self, key: str) -> Any:
         return self[key]
