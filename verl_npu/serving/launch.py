@@ -139,7 +139,7 @@ def check(launch: Launch) -> None:
 class _Section(dict[str, Any]):
     """A section of a job's configuration, as the rules for rollout engines read it."""
 
-    def get(self, key: str, default: object = None) -> Any:  # type: ignore[override]
+    def get(self, key: str, default: object = None) -> Any:
         return super().get(key, default)
 
     def __getattr__(self, key: str) -> Any:
