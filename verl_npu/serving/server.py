@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -15,14 +16,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..diagnosis.logs import diagnose
-from ..errors import LogError, ServingError
+from ..diagnosis.judgement import judge
+from ..errors import ServingError
 from .launch import Launch
 
 __all__ = ["Running", "started", "tail"]
 
 PATIENCE = 30.0
 """Seconds that a server has to end by itself."""
+_SAYS_SO_ALONE = re.compile(r"\b(INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d ")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _EVERY = 0.5
 _LINES = 12
 
@@ -101,7 +104,7 @@ def tail(log: Path, lines: int = _LINES) -> Sequence[str]:
     try:
         with log.open("rb") as stream:
             stream.seek(max(log.stat().st_size - 65536, 0))
-            text = stream.read().decode(errors="replace")
+            text = _COLOURS.sub("", stream.read().decode(errors="replace"))
     except OSError:
         return []
     return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
@@ -110,8 +113,10 @@ def tail(log: Path, lines: int = _LINES) -> Sequence[str]:
 def _why(log: Path) -> tuple[str, str]:
     """Return what the rules for logs say that the cause is, and what to do; empty where they do not know it."""
     try:
-        root = diagnose([log]).root
-    except LogError:
+        with log.open(encoding="utf-8", errors="replace") as source:
+            # vLLM's warnings quote errors that may come, and it does not end by them.
+            root = judge((line for line in source if not _SAYS_SO_ALONE.search(line)), str(log)).root
+    except OSError:
         return "", ""
     if root is None:
         return "", ""
