@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ def _paired(
     renamed = []
     for name in list(lacking):
         # transformers moves a module's prefix; what stands at a name's end stays.
-        likely = [each for each in odd if each.split(".")[-3:] == name.split(".")[-3:]]
+        likely = sorted((each for each in odd if _ending(each, name) > 1), key=lambda each: -_ending(each, name))
         same = next((each for each in likely if _same(tensors[each](), expected[name]())), None)
         if same is not None:
             pairs[name] = same
@@ -101,6 +102,12 @@ def _paired(
         more = f" and {len(said) - 3} more" if said[3:] else ""
         raise _refusal(folder, "the tensors of the shards and no others", f"{', '.join(said[:3])}{more}")
     return pairs, tied, tuple(renamed)
+
+
+def _ending(one: str, other: str) -> int:
+    """Return how many parts of two names are the same, from their ends."""
+    pairs = zip(reversed(one.split(".")), reversed(other.split(".")), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _is_tied(folder: Path, name: str, expected: Mapping[str, Callable[[], Any]]) -> bool:
