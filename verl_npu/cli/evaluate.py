@@ -28,8 +28,8 @@ _PATH = click.Path(path_type=Path)
 
 @click.command(
     epilog=example(
-        "verl-npu evaluate test.parquet --rounds 16 --output outputs/before",
-        "verl-npu evaluate test.parquet --rounds 16 --output outputs/after --against outputs/before",
+        "verl-npu evaluate test.parquet --rounds 16 --output before",
+        "verl-npu evaluate test.parquet --rounds 16 --output after --against before",
         "verl-npu evaluate --with lm-eval --model my-model -- --tasks gsm8k",
     )
 )

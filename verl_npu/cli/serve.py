@@ -27,7 +27,7 @@ _EVERY = 10.0
 @click.command(
     epilog=example(
         "verl-npu serve models/step-100",
-        "verl-npu serve models/step-100 --tensor-parallel-size 4 -- --gpu-memory-utilization 0.8",
+        "verl-npu serve models/step-100 --tensor-parallel-size 4 -- --max-num-seqs 64",
     )
 )
 @click.argument("model")
