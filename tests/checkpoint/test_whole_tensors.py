@@ -102,6 +102,19 @@ def test_megatrons_tensors_are_cut_and_named_as_transformers_has_them(
     assert same({name: read() for name, read in found.items()}, tensors)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_checkpoint_without_a_model_says_where_the_model_is(
+    save_megatron: Save, tensors: Tensors, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.checkpoint.conftest.as_megatron", lambda tensors: {"optimizer.step": torch.ones(1)})
+    folder = save_megatron()
+    if whole:
+        (folder / "huggingface" / "model.safetensors").touch()
+    said = "use .*huggingface, where the job saved the whole model" if whole else "have the job save it"
+    with pytest.raises(CheckpointError, match=f"expected the tensors of a model, found none; {said}"):
+        megatron.whole_tensors(find(folder))
+
+
 def test_a_tensor_of_megatrons_that_nobody_knows_is_an_error(save_megatron: Save) -> None:
     folder = save_megatron(**{"decoder.layers.mlp.odd.weight": torch.ones(2, 3)})
     with pytest.raises(CheckpointError, match=r"Megatron's tensor decoder\.layers\.mlp\.odd\.weight"):

@@ -42,6 +42,11 @@ class Layout:
     huggingface: Path
     """Where upstream puts the model's configuration and the tokenizer."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the job saved the whole model too, as save_contents with hf_model and use_mbridge=True do."""
+        return any(self.huggingface.glob("*.safetensors"))
+
 
 def find(path: Path) -> Layout:
     """Return the checkpoint in `path`: a model's folder, a step's, or that of all steps, whose latest is taken.

@@ -52,7 +52,14 @@ def whole_tensors(layout: Layout) -> Mapping[str, Callable[[], Any]]:
                 raise _refusal(folder, f"one tensor for {name}", f"{key} as another one")
             found[name] = partial(_part, read, part)
     if not found:
-        raise _refusal(folder, "the tensors of a model", "none (checkpoint.save_contents has no model)")
+        raise CheckpointError(
+            subject=str(folder),
+            expected="the tensors of a model",
+            found="none",
+            fix=f"use {layout.huggingface}, where the job saved the whole model"
+            if layout.is_whole
+            else "have the job save it: actor.checkpoint.save_contents with model in it",
+        )
     return found
 
 

@@ -94,13 +94,14 @@ def _need(layout: Layout) -> None:
     needed = [("safetensors", "safetensors")]
     if layout.backend is Backend.MEGATRON:
         needed.append(_MEGATRON)
+    instead = f", or use the whole model in {layout.huggingface}" if layout.is_whole else ""
     for module, package in needed:
         if importlib.util.find_spec(module) is None:
             raise CheckpointError(
                 subject=f"a checkpoint of {layout.backend.value}",
                 expected=f"the package {package}",
                 found="none",
-                fix=f"pip install {package}, in the version that trained (see verl-npu env --pin PIN)",
+                fix=f"pip install {package}, in the version that trained (see verl-npu env --pin PIN){instead}",
             )
 
 

@@ -113,6 +113,9 @@ def evaluate(
     except KeyboardInterrupt:
         terminal.fail(f"ended by Ctrl-C; {output} has what was answered, and the same command goes on from there")
         sys.exit(_INTERRUPTED)
+    finally:
+        if sys.stderr.isatty() and not as_json:
+            click.echo(err=True)
     made = report(output, correct_from)
     _show(made, other, as_json)
 
@@ -157,7 +160,6 @@ def _progress() -> Progress:
         passed = time.monotonic() - began
         rate = f", {(done - said[1]) / passed:.1f} a second" if done > said[1] and passed > 0 else ""
         line = f"{done} of {total} answers{rate}{f', mean {mean:.4f}' if done else ''}"
-        end = "\n" if not screen or done == total else ""
-        click.echo(f"\r\x1b[K{line}{end}" if screen else line, err=True, nl=not screen)
+        click.echo(f"\r\x1b[K{line}" if screen else line, err=True, nl=not screen)
 
     return say

@@ -83,7 +83,7 @@ def serve(
 
 def _serve(running: Running, limit: float) -> None:
     try:
-        seconds = running.wait_until_it_answers(limit, _progress())
+        seconds = _wait(running, limit)
     except ServingError:
         for line in tail(running.log):
             terminal.line("    | ", line)
@@ -96,6 +96,14 @@ def _serve(running: Running, limit: float) -> None:
         terminal.line("    | ", line)
     terminal.fail(f"the server ended by itself with status {status}; its log is {running.log}")
     sys.exit(1)
+
+
+def _wait(running: Running, limit: float) -> float:
+    try:
+        return running.wait_until_it_answers(limit, _progress())
+    finally:
+        if sys.stderr.isatty():
+            click.echo("\r\x1b[K", err=True, nl=False)
 
 
 def _progress() -> Callable[[float, str], None]:
