@@ -24,6 +24,7 @@ class Served:
     """Statuses of the next requests, before they are answered."""
     models: list[str] = field(default_factory=lambda: ["small"])
     root: str = "models/small"
+    owner: str = "somebody"
     finish_reason: str = "stop"
     requests: list[Request] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -50,9 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
     served: Served
 
     def do_GET(self) -> None:
-        self._send(
-            200, {"data": [{"id": name, "object": "model", "root": self.served.root} for name in _models(self)]}
-        )
+        self._send(200, {"data": [_model(self.served, name) for name in self.served.models]})
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -79,5 +78,5 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def _models(handler: _Handler) -> list[str]:
-    return handler.served.models
+def _model(served: Served, name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": served.owner, "root": served.root}

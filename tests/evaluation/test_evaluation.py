@@ -51,6 +51,18 @@ def test_what_is_sent_is_what_was_asked_for(plan: MakePlan, endpoint: Served) ->
     assert request["chat_template_kwargs"] == {"enable_thinking": False}
 
 
+def test_vllm_is_kept_from_the_models_own_sampling_settings(plan: MakePlan, endpoint: Served) -> None:
+    endpoint.owner = "vllm"
+    run(plan(rounds=1))
+    request = endpoint.requests[0]
+    assert (request["top_k"], request["min_p"], request["repetition_penalty"]) == (-1, 0.0, 1.0)
+
+
+def test_another_server_is_sent_nothing_that_openai_does_not_have(plan: MakePlan, endpoint: Served) -> None:
+    run(plan(rounds=1))
+    assert set(endpoint.requests[0]) == {"model", "messages", "stream", "temperature", "top_p"}
+
+
 def test_answers_of_different_rounds_have_different_seeds(plan: MakePlan, endpoint: Served) -> None:
     run(plan(sampling=Sampling(seed=0)))
     assert len({each["seed"] for each in endpoint.requests}) == 8

@@ -31,9 +31,10 @@ class Sampling:
     template: Mapping[str, object] = field(default_factory=dict)
     """data.apply_chat_template_kwargs of the training."""
 
-    def request(self, row: int, number: int) -> dict[str, object]:
+    def request(self, row: int, number: int, model: Model) -> dict[str, object]:
         """Return what goes into the request of a round."""
-        body: dict[str, object] = {}
+        # What is not given vLLM takes from the model's generation_config.json, and verl's rollouts do not.
+        body: dict[str, object] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0} if model.of_vllm else {}
         if self.top_k is not None:
             body["top_k"] = self.top_k
         if self.template:
@@ -57,6 +58,8 @@ class Model:
     name: str
     root: str
     """Where the server has it from, if it says so: vLLM gives the folder."""
+    of_vllm: bool = False
+    """Whether the server is vLLM, which knows more settings than OpenAI's interface has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ class Endpoint:
             listed = (await self._client.models.list()).data
         except openai.OpenAIError as error:
             raise self._refusal("an OpenAI-style endpoint", error) from error
-        models = {each.id: Model(each.id, str(getattr(each, "root", None) or "")) for each in listed}
+        models = {each.id: Model(each.id, str(_extra(each, "root")), each.owned_by == "vllm") for each in listed}
         if name is None and len(models) == 1:
             return next(iter(models.values()))
         if name not in models:
@@ -142,3 +145,8 @@ class Endpoint:
             found=f"{type(error).__name__}: {why}",
             fix="look at the server's log; the same command goes on where this one ended",
         )
+
+
+def _extra(model: object, name: str) -> object:
+    """Return a field that OpenAI's own interface does not have; empty where the server leaves it out."""
+    return getattr(model, name, None) or ""

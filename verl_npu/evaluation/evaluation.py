@@ -85,7 +85,7 @@ async def _ask(
     async def work() -> None:
         # The workers share the iterator: each takes what is next.
         for number, prompt in missing:
-            answer = await endpoint.ask(model.name, prompt, plan.sampling.request(prompt.row, number))
+            answer = await endpoint.ask(model.name, prompt, plan.sampling.request(prompt.row, number, model))
             # Graded here, in the main thread: verl's graders of mathematics set an alarm, which only that may.
             entry = _entry(number, prompt, answer, *await _graded(plan.reward, prompt, answer))
             record.write(stream, entry)
