@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,9 +84,23 @@ def test_a_signal_while_it_comes_up_ends_all_of_it(serve: Serve, port: int, tmp_
     log = tmp_path / f"outputs/serve-{port}.log"
     while not log.is_file() or "CHILD" not in log.read_text():
         assert process.poll() is None
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     assert process.wait(40) == 0
     assert gone(child_of(log))
+
+
+def test_a_second_signal_does_not_wait_for_a_server_that_does_not_end(serve: Serve, port: int, tmp_path: Path) -> None:
+    process = serve("--", "--do", "stubborn")
+    assert process.stdout is not None
+    lines = [process.stdout.readline(), process.stdout.readline()]
+    assert lines[1].startswith("serving")
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 0
+    assert gone(child_of(tmp_path / f"outputs/serve-{port}.log"))
 
 
 def test_one_that_does_not_come_up_shows_its_last_lines_and_the_cause(serve: Serve, port: int) -> None:

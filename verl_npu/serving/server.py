@@ -147,8 +147,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     # vLLM ends its engines by itself if it is asked to; what is left after that is killed.
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(PATIENCE)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE)
+    finally:
+        # A second Ctrl-C comes here at once.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

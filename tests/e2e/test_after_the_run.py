@@ -1,0 +1,171 @@
+"""Real checkpoints merged, and a real vLLM served and evaluated: on virtual NPUs, SIMULATED.
+
+The second needs VERL_NPU_VLLM_ASCEND, as tests/e2e/test_vllm_ascend.py does. What it is compared with is computed by
+transformers, which shares neither engine nor server.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verl_npu.rehearse.reward import grade
+
+from ..virtual.processes import free_port
+from . import serving
+from .conftest import PROJECT, Smoke
+
+pytestmark = pytest.mark.e2e
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+safetensors = pytest.importorskip("safetensors.torch")
+for needed in ("openai", "pandas", "pyarrow", "scipy"):
+    pytest.importorskip(needed)
+
+COMMAND = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "from verl_npu.cli import main; main(prog_name='verl-npu')"
+)
+ROUNDS, TOKENS = 16, 16
+Evaluate = Callable[..., Sequence[str]]
+
+
+def call(python: str, *words: str) -> list[str]:
+    return [python, "-c", COMMAND, *words]
+
+
+def without_npus() -> dict[str, str]:
+    """This process's environment on a machine that has none."""
+    found = {name: value for name, value in os.environ.items() if name != "VERL_NPU_VIRTUAL"}
+    return found | {"PYTHONPATH": str(PROJECT)}
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp2"])
+def test_a_merged_checkpoint_is_the_model_that_the_job_saved(smoke: Smoke, tmp_path: Path, strategy: str) -> None:
+    settings = [f"actor_rollout_ref.{role}.strategy={strategy}" for role in ("actor", "ref")]
+    done = smoke(steps=1, settings=settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (checkpoints,) = tmp_path.glob("*/checkpoints")
+    target = tmp_path / "merged"
+    said = subprocess.run(
+        call(sys.executable, "merge", str(checkpoints), "--target", str(target), "--json"),
+        env=without_npus(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout)["backend"] == {"fsdp": "FSDP", "fsdp2": "FSDP2"}[strategy]
+    merged = safetensors.load_file(target / "model.safetensors")
+    saved = safetensors.load_file(checkpoints / "global_step_1" / "actor" / "huggingface" / "model.safetensors")
+    assert set(merged) == set(saved)
+    assert [name for name in saved if not torch.equal(merged[name], saved[name].bfloat16())] == []
+    assert transformers.AutoModelForCausalLM.from_pretrained(target).config.vocab_size
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The quickstart's model and data."""
+    from harness import dataset, model
+
+    made = tmp_path_factory.mktemp("served")
+    model.generate(made / "model", seed=0)
+    dataset.generate(made / "data", seed=0)
+    return made
+
+
+@pytest.fixture(scope="module", params=serving.PYTHONS or [None])
+def python(request: pytest.FixtureRequest) -> str:
+    if request.param is None:
+        pytest.skip("set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def url(python: str, folder: Path) -> Iterator[str]:
+    """The endpoint of `verl-npu serve` on virtual NPUs."""
+    port = free_port()
+    words = ["serve", str(folder / "model"), "--port", str(port), "--max-model-len", "128", "--limit", "500"]
+    process = subprocess.Popen(
+        call(python, *words, "--", "--max-num-seqs", "32", "--num-gpu-blocks-override", "64"),
+        env=serving.environment(serving.engine_of(python)) | {"PYTHONPATH": str(PROJECT)},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(2)]
+    try:
+        assert "SIMULATED" in lines[0]
+        assert lines[1].startswith("serving "), lines + process.stdout.readlines()
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, "ended, with all that it had started\n")
+
+
+@pytest.fixture
+def words(url: str, folder: Path, tmp_path: Path) -> list[str]:
+    """The evaluation of the served model."""
+    reward = PROJECT / "scripts" / "harness" / "reward.py"
+    given = ["--url", url, "--rounds", str(ROUNDS), "--max-tokens", str(TOKENS), "--reward", str(reward)]
+    data = folder / "data" / "test.parquet"
+    return ["evaluate", str(data), *given, "--reward-name", "grade", "--output", str(tmp_path / "out")]
+
+
+def sampled(folder: Path) -> list[float]:
+    """Return the scores of answers that transformers draws, as many for each prompt as there are rounds."""
+    import pandas
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model", padding_side="left")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model")
+    torch.manual_seed(1)
+    scores = []
+    for _, row in pandas.read_parquet(folder / "data" / "test.parquet").iterrows():
+        prompt = tokenizer.apply_chat_template(
+            list(row["prompt"]), add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        drawn: Any = model.generate(
+            **prompt, do_sample=True, top_k=0, max_new_tokens=TOKENS, num_return_sequences=ROUNDS
+        )
+        for tokens in drawn[:, prompt["input_ids"].shape[1] :]:
+            text = tokenizer.decode(tokens, skip_special_tokens=True)
+            scores.append(grade(row["data_source"], text, row["reward_model"]["ground_truth"])["score"])
+    return scores
+
+
+def test_a_killed_evaluation_goes_on_and_agrees_with_transformers(
+    words: list[str], folder: Path, tmp_path: Path
+) -> None:
+    answers = tmp_path / "out" / "answers.jsonl"
+    with subprocess.Popen(call(sys.executable, *words), env=without_npus(), stderr=subprocess.DEVNULL) as process:
+        while not answers.is_file() or len(answers.read_bytes().splitlines()) < 100:
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+    kept = answers.read_bytes()
+    kept = kept[: kept.rfind(b"\n") + 1]
+    said = subprocess.run(
+        call(sys.executable, *words, "--json"), env=without_npus(), capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 0, said.stderr
+    assert answers.read_bytes().startswith(kept)
+    total = json.loads(said.stdout)["evaluation"]["total"]
+    assert total["answers"] == ROUNDS * total["prompts"] == len(answers.read_bytes().splitlines())
+    scores = sampled(folder)
+    ours = [json.loads(line)["score"] for line in answers.read_text().splitlines()]
+    error = math.hypot(*(statistics.stdev(each) / math.sqrt(len(each)) for each in (ours, scores)))
+    assert abs(total["mean"] - statistics.mean(scores)) < 4 * error
