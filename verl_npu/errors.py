@@ -27,6 +27,7 @@ __all__ = [
     "GraphError",
     "GroupError",
     "HiddenDeviceError",
+    "LaunchError",
     "LockError",
     "LogError",
     "MetadataError",
@@ -188,6 +189,13 @@ class RepatchError(VerlNpuError):
 
 class SettledError(VerlNpuError):
     """Two workers of one process want different MindSpeed settings, and MindSpeed has one for a process."""
+
+
+# Several machines.
+
+
+class LaunchError(VerlNpuError):
+    """A job cannot be started over several machines, or not as it was asked for."""
 
 
 # Logs of trainings.

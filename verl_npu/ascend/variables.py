@@ -13,10 +13,12 @@ __all__ = [
     "HOME",
     "NZ",
     "NZ_KEY",
+    "ON_EVERY_HOST",
     "OPERATORS",
     "REQUIRED",
     "SHARED",
     "VISIBLE_DEVICES",
+    "Advice",
     "Requirement",
     "Shared",
 ]
@@ -138,3 +140,25 @@ SHARED = (
     Shared("VLLM_ASCEND_ENABLE_TOPK_OPTIMIZE", "v0.9.0", _LONG),
 )
 """What the documents and scripts of verl set for a whole job; if the user sets one, every worker is given it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A value that a document names for a variable on every host of a job; what the user sets wins."""
+
+    name: str
+    value: str
+    pin: str
+    path: str
+    """Which document that is."""
+
+
+ON_EVERY_HOST = (
+    Advice("HCCL_CONNECT_TIMEOUT", "3600", "1dda039b", _HOSTS),
+    Advice("HCCL_EXEC_TIMEOUT", "3600", "1dda039b", _HOSTS),
+    Advice("TASK_QUEUE_ENABLE", "1", "1dda039b", _HOSTS),
+    Advice("RAY_DEDUP_LOGS", "0", "1dda039b", _HOSTS),
+    Advice("HYDRA_FULL_ERROR", "1", "1dda039b", _HOSTS),
+    Advice(NZ.name, NZ.value, "1dda039b", _DAPO),
+)
+"""What verl's page on several machines sets on every host, but for ports, NPUs and interfaces."""

@@ -22,6 +22,7 @@ from .env import env
 from .evaluate import evaluate
 from .explain import explain
 from .help import example
+from .launch import launch
 from .lock import lock
 from .merge import merge
 from .mindspeed import mindspeed
@@ -81,5 +82,5 @@ def main() -> None:
     """
 
 
-for command in (check, compare_logs, container, doctor, drift, env, evaluate, explain, lock, merge, mindspeed, rehearse, serve, status, watch):
+for command in (check, compare_logs, container, doctor, drift, env, evaluate, explain, launch, lock, merge, mindspeed, rehearse, serve, status, watch):
     main.add_command(command)

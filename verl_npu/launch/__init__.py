@@ -1,0 +1,1 @@
+"""`verl-npu launch`: one job over several machines, on Ray."""

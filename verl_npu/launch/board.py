@@ -1,0 +1,157 @@
+"""What the nodes of a launch tell each other, in the key-value store of Ray's control service (GCS) on the head.
+
+Ray promises no stable interface for it; `GcsClient` has been the same from 2.41 to 2.55. A head that does not answer
+is an error of its own, and never ends this process, as Ray's clients do after a minute.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..errors import LaunchError
+
+__all__ = ["Board", "End", "Member", "NoAnswer", "Opening", "RayNode"]
+
+_SPACE = b"verl_npu_launch"
+_OPENING, _END, _MEMBER = b"opening", b"end", b"member/"
+_PATIENCE = 3.0
+"""Seconds for one answer."""
+_ALIVE = 0  # GcsNodeInfo.GcsNodeState
+_ENDLESS = str(1 << 22)
+
+
+class NoAnswer(Exception):
+    """The head did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Which launch this is, as the head says it."""
+
+    command: tuple[str, ...]
+    needed: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node as it says of itself; Ray calls its node by the same name."""
+
+    name: str
+    address: str
+    npus: int
+    state: str = "joined"
+    """`joined`, `refused` or `left`."""
+    reason: str = ""
+    """Why it was refused or has left."""
+    lines: tuple[str, ...] = ()
+    """The last ones that Ray printed there."""
+    findings: tuple[Mapping[str, str], ...] = ()
+    """The doctor's."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the launch ended; every node ends with the status."""
+
+    status: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RayNode:
+    """A node as Ray sees it."""
+
+    name: str
+    address: str
+    alive: bool
+    identity: str
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
+class Board:
+    """The store at an address."""
+
+    def __init__(self, address: str) -> None:
+        # Read when ray is imported: its clients otherwise end the process that they are in.
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", _ENDLESS)
+        try:
+            raylet = importlib.import_module("ray._raylet")
+            self._error: type[Exception] = importlib.import_module("ray.exceptions").RayError
+        except ImportError as error:
+            raise LaunchError(
+                subject="verl-npu launch",
+                expected="an installed ray",
+                found=f"{type(error).__name__}: {error}",
+                fix="pip install 'ray[default]'",
+            ) from error
+        self.address = address
+        self._connect = raylet.GcsClient
+        self._client = None
+
+    def open(self, opening: Opening) -> None:
+        """Say which launch this is. Raises NoAnswer."""
+        self._put(_OPENING, asdict(opening))
+
+    def opening(self) -> Opening | None:
+        """Return which launch this is; None if the head has not said it yet. Raises NoAnswer."""
+        content = self._get(_OPENING)
+        return None if content is None else Opening(**{**content, "command": tuple(content["command"])})
+
+    def tell(self, member: Member) -> None:
+        """Say what is with a node. Raises NoAnswer."""
+        self._put(_MEMBER + member.name.encode(), asdict(member))
+
+    def members(self) -> dict[str, Member]:
+        """Return what the nodes said last, by name. Raises NoAnswer."""
+        found = {}
+        for key in self._call("internal_kv_keys", _MEMBER, _SPACE):
+            content = self._get(key)
+            if content is not None:
+                content |= {"lines": tuple(content["lines"]), "findings": tuple(content["findings"])}
+                member = Member(**content)
+                found[member.name] = member
+        return found
+
+    def close(self, end: End) -> None:
+        """Say how the launch ended. Raises NoAnswer."""
+        self._put(_END, asdict(end))
+
+    def end(self) -> End | None:
+        """Return how the launch ended; None while it goes on. Raises NoAnswer."""
+        content = self._get(_END)
+        return None if content is None else End(**content)
+
+    def nodes(self) -> list[RayNode]:
+        """Return Ray's nodes, those that are gone among them. Raises NoAnswer."""
+        found = self._call("get_all_node_info")
+        return [
+            RayNode(
+                str(info.node_name),
+                str(info.node_manager_address),
+                info.state == _ALIVE,
+                str(info.node_id.hex()),
+                dict(info.resources_total),
+            )
+            for info in found.values()
+        ]
+
+    def _put(self, key: bytes, content: object) -> None:
+        self._call("internal_kv_put", key, json.dumps(content).encode(), True, _SPACE)
+
+    def _get(self, key: bytes) -> dict[str, Any] | None:
+        text = self._call("internal_kv_get", key, _SPACE)
+        return None if text is None else dict(json.loads(text))
+
+    def _call(self, name: str, *arguments: object) -> Any:
+        try:
+            if self._client is None:
+                self._client = self._connect(address=self.address)
+            return getattr(self._client, name)(*arguments, timeout=_PATIENCE)
+        except (self._error, OSError, RuntimeError) as error:
+            raise NoAnswer(str(error).partition("\n")[0]) from error

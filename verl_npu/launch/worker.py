@@ -1,0 +1,151 @@
+"""Every node but the head: it joins the head's Ray, stays as long as the job does, and ends as the job ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ..doctor.finding import Finding
+from ..errors import LaunchError
+from . import ports, ray_node
+from .board import Board, End, Member, NoAnswer, Opening
+from .family import Family
+from .interruption import Interrupted, Interruptions
+from .preparation import Prepared, refusal
+from .ray_start import PORTS, worker_command
+
+__all__ = ["run"]
+
+_EVERY = 15.0
+"""Seconds between two lines about the head that has not come."""
+_LOOK = 1.0
+_LINES = 12
+
+
+def run(
+    prepared: Prepared,
+    findings: Sequence[Finding],
+    family: Family,
+    interruptions: Interruptions,
+    say: Callable[[str], None],
+) -> End:
+    """Take part, and say how the launch ended. What was started is left to the family's end."""
+    board = Board(prepared.address)
+    _meet(prepared, board, interruptions, say)
+    own = Member(
+        _name(prepared, board),
+        prepared.interface.address,
+        prepared.npus,
+        findings=tuple(finding.as_json() for finding in findings),
+    )
+    refused = refusal([*findings])
+    if refused:
+        board.tell(replace(own, state="refused", reason=refused, findings=()))
+        raise LaunchError(
+            subject="this node", expected="no error of the doctor", found=refused, fix="mend it, or say --no-doctor"
+        )
+    say(f"joining Ray at {prepared.address} as {own.name} ({own.address} over {prepared.interface.name})")
+    command = worker_command(replace(prepared, name=own.name), ports.free(PORTS))
+    ray = ray_node.start(family, command, dict(prepared.environ))
+    board.tell(own)
+    try:
+        return _stay(prepared, board, lambda: ray_node.check(ray), interruptions)
+    except Interrupted as interrupted:
+        _leave(board, own, f"{interrupted} there", ())
+        return End(interrupted.status, str(interrupted))
+    except LaunchError as error:
+        _leave(board, own, "Ray ended there", ray.last_lines(_LINES))
+        return End(1, str(error))
+
+
+def _meet(prepared: Prepared, board: Board, interruptions: Interruptions, say: Callable[[str], None]) -> None:
+    """Wait for the head, and see that it is the one of this launch."""
+    request = prepared.request
+    start = time.monotonic()
+    said = float("-inf")
+    opening: Opening | None = None
+    while opening is None:
+        now = time.monotonic()
+        if now - said > _EVERY:
+            say(f"waiting for the head at {prepared.address}, {now - start:.0f} s of {request.wait:g}")
+            said = now
+        if now - start > request.wait:
+            raise LaunchError(
+                subject=f"the head {prepared.party.head}",
+                expected=f"verl-npu launch at {prepared.address} within {request.wait:g} s",
+                found="nobody who answers",
+                fix="start it there too, see what it printed, or open the port in the firewall",
+            )
+        _check_attached(request.attached)
+        if ports.listens(prepared.head, request.port):
+            try:
+                opening = board.opening()
+            except NoAnswer:
+                opening = None
+        if opening is None:
+            interruptions.pause(_LOOK)
+    if opening != Opening(request.command, prepared.party.needed, prepared.party.most):
+        raise LaunchError(
+            subject=f"the head at {prepared.address}",
+            expected=f"a launch of {' '.join(request.command)} on {prepared.party.needed} nodes",
+            found=f"one of {' '.join(opening.command)} on {opening.needed} nodes",
+            fix="give the same command and numbers on all nodes, or another --port to each launch",
+        )
+
+
+def _name(prepared: Prepared, board: Board) -> str:
+    """Return the name of this node, which nobody else who is there has. Raises LaunchError if there is no room."""
+    alive = {node.name: node for node in board.nodes() if node.alive}
+    if len(alive) >= prepared.party.most:
+        raise LaunchError(
+            subject="this node",
+            expected=f"one of the {prepared.party.most} of the launch at {prepared.address}",
+            found=f"all of them there already: {', '.join(alive)}",
+            fix="give another launch another --port, or raise --spare on all nodes",
+        )
+    other = alive.get(prepared.name)
+    # Containers often share a name.
+    return prepared.name if other is None else f"{prepared.name}-{prepared.interface.address}"
+
+
+def _stay(prepared: Prepared, board: Board, alive: Callable[[], None], interruptions: Interruptions) -> End:
+    grace = prepared.request.grace
+    heard = time.monotonic()
+    while True:
+        try:
+            # Ray's client waits for a control service that is gone; a closed port says it at once.
+            end = board.end() if ports.listens(prepared.head, prepared.request.port) else None
+            if end is not None:
+                return end
+            if ports.listens(prepared.head, prepared.request.port):
+                heard = time.monotonic()
+        except NoAnswer:
+            pass
+        if time.monotonic() - heard > grace:
+            return End(1, f"the head at {prepared.address} has not answered for {grace:g} s")
+        alive()
+        _check_attached(prepared.request.attached)
+        interruptions.pause(_LOOK)
+
+
+def _leave(board: Board, own: Member, reason: str, lines: tuple[str, ...]) -> None:
+    try:
+        board.tell(replace(own, state="left", reason=reason, lines=lines, findings=()))
+    except NoAnswer:
+        # The head is gone as well: there is nobody to tell.
+        return
+
+
+def _check_attached(attached: bool) -> None:
+    """Raise LaunchError if the host that started this one over ssh is gone."""
+    if attached and select.select([sys.stdin], [], [], 0)[0] and not os.read(sys.stdin.fileno(), 1):
+        raise LaunchError(
+            subject="the connection from the head",
+            expected="to stay open until the job has ended",
+            found="its end",
+            fix="see what the head printed",
+        )
