@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ _SPACE = b"verl_npu_launch"
 _OPENING, _END, _MEMBER = b"opening", b"end", b"member/"
 _PATIENCE = 3.0
 """Seconds for one answer."""
+_AGAIN = 0.5
 _ALIVE = 0  # GcsNodeInfo.GcsNodeState
 _ENDLESS = str(1 << 22)
 
@@ -75,9 +77,13 @@ class RayNode:
 
 
 class Board:
-    """The store at an address."""
+    """The store at an address.
 
-    def __init__(self, address: str) -> None:
+    A busy head may not answer for a while: it is asked again for `patience` seconds, with a call of `pause` in
+    between, which may raise what ends the waiting.
+    """
+
+    def __init__(self, address: str, patience: float, pause: Callable[[float], None]) -> None:
         # Read when ray is imported: its clients otherwise end the process that they are in.
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", _ENDLESS)
         try:
@@ -91,6 +97,8 @@ class Board:
                 fix="pip install 'ray[default]'",
             ) from error
         self.address = address
+        self._patience = patience
+        self._pause = pause
         self._connect = raylet.GcsClient
         self._client = None
 
@@ -149,9 +157,13 @@ class Board:
         return None if text is None else dict(json.loads(text))
 
     def _call(self, name: str, *arguments: object) -> Any:
-        try:
-            if self._client is None:
-                self._client = self._connect(address=self.address)
-            return getattr(self._client, name)(*arguments, timeout=_PATIENCE)
-        except (self._error, OSError, RuntimeError) as error:
-            raise NoAnswer(str(error).partition("\n")[0]) from error
+        ends = time.monotonic() + self._patience
+        while True:
+            try:
+                if self._client is None:
+                    self._client = self._connect(address=self.address)
+                return getattr(self._client, name)(*arguments, timeout=_PATIENCE)
+            except (self._error, OSError, RuntimeError) as error:
+                if time.monotonic() > ends:
+                    raise NoAnswer(str(error).partition("\n")[0]) from error
+            self._pause(_AGAIN)

@@ -78,8 +78,13 @@ def _start(prepared: Prepared, family: Family, interruptions: Interruptions, say
     temp = request.temp or Path(tempfile.mkdtemp(prefix="verl-npu-", dir="/tmp"))
     chosen = ports.free(PORTS)
     say(f"starting Ray on {prepared.name} ({prepared.address} over {prepared.interface.name}), logs in {temp}")
-    board = Board(prepared.address)
     ray = ray_node.start(family, head_command(prepared, temp, chosen), dict(prepared.environ))
+
+    def pause(seconds: float) -> None:
+        ray_node.check(ray)
+        interruptions.pause(seconds)
+
+    board = Board(prepared.address, request.grace, pause)
     return _Head(prepared, family, interruptions, say, board, ray, temp, chosen[0])
 
 
@@ -200,13 +205,14 @@ def _attempt(head: _Head, client: job.Client, attempt: int, nodes: Sequence[str]
     log = job.Log(head.temp, name, sys.stdout.buffer)
     job.submit(client, job.entrypoint(request.command, request.folder, head.prepared.environ), name)
     head.say(f"the job has started: {len(nodes)} nodes")
+    watched = job.Watched(client, name, request.grace)
     lost: list[roll.Lost] = []
     stop_at: float | None = None
     try:
         while True:
             log.copy()
             head.alive()
-            ended = job.ended(client.get_job_info(name))
+            ended = watched.look()
             now = roll.call(head.board).lost(nodes)
             for each in now[len(lost) :] if len(now) > len(lost) else ():
                 _mourn(head, each, log)
@@ -218,11 +224,11 @@ def _attempt(head: _Head, client: job.Client, attempt: int, nodes: Sequence[str]
                 stop_at = time.monotonic() + request.grace
             if stop_at is not None and time.monotonic() > stop_at:
                 head.say(f"the job has not ended within {request.grace:g} s of the loss, and is stopped")
-                client.stop_job(name)
+                watched.stop()
                 stop_at = float("inf")
             head.interruptions.pause(_LOOK)
     except Interrupted:
-        client.stop_job(name)
+        watched.stop()
         raise
     finally:
         log.copy()
@@ -243,6 +249,6 @@ def _dismiss(head: _Head, end: End) -> None:
         alone = lambda: {node.name for node in head.board.nodes() if node.alive} <= {head.prepared.name}  # noqa: E731
         if not head.interruptions.until(alone, grace, every=0.3):
             head.say(f"some nodes have not left Ray within {grace:g} s")
-    except (NoAnswer, Interrupted):
-        # Nobody can be told, or nobody is to be waited for.
+    except (NoAnswer, Interrupted, LaunchError):
+        # Nobody can be told, nobody is to be waited for, or Ray has ended here.
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shlex
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from ..ascend.variables import VISIBLE_DEVICES
 from ..errors import LaunchError
 from .interruption import Interruptions
 
-__all__ = ["Client", "Ended", "Log", "connect", "ended", "entrypoint", "submit"]
+__all__ = ["Client", "Ended", "Log", "Watched", "connect", "ended", "entrypoint", "submit"]
 
 _START = 180.0
 """Seconds for Ray's dashboard to answer, which imports much."""
@@ -73,7 +74,7 @@ def connect(port: int, alive: Callable[[], None], interruptions: Interruptions) 
         alive()
         try:
             found.append(module.JobSubmissionClient(f"http://127.0.0.1:{port}"))
-        except (ConnectionError, RuntimeError):
+        except (OSError, RuntimeError):
             return False
         return True
 
@@ -96,7 +97,7 @@ def submit(client: Client, entry: str, name: str) -> None:
     """Hand the job to Ray. Raises LaunchError."""
     try:
         client.submit_job(entrypoint=entry, submission_id=name)
-    except (RuntimeError, ConnectionError) as error:
+    except (OSError, RuntimeError) as error:
         raise LaunchError(
             subject="the job", expected="Ray to take it", found=str(error).strip(), fix="see Ray's dashboard.log"
         ) from error
@@ -112,6 +113,39 @@ def ended(details: Details) -> Ended | None:
         code = int(status != "SUCCEEDED")
     # A signal ended the driver.
     return Ended(128 - code if code < 0 else code, "" if code == 0 else (details.message or "").strip())
+
+
+class Watched:
+    """A job that runs, as Ray's job API sees it."""
+
+    def __init__(self, client: Client, name: str, patience: float) -> None:
+        self._client = client
+        self._name = name
+        self._patience = patience
+        self._heard = time.monotonic()
+
+    def look(self) -> Ended | None:
+        """Return how it ended; None while it runs. Raises LaunchError if Ray has not answered for too long."""
+        try:
+            details = self._client.get_job_info(self._name)
+        except (OSError, RuntimeError) as error:
+            if time.monotonic() - self._heard <= self._patience:
+                return None
+            raise LaunchError(
+                subject="Ray's job API",
+                expected=f"an answer within {self._patience:g} s",
+                found=str(error).strip(),
+                fix="see Ray's dashboard.log",
+            ) from error
+        self._heard = time.monotonic()
+        return ended(details)
+
+    def stop(self) -> None:
+        """Ask Ray to end it. If Ray does not answer, the end of Ray ends it."""
+        try:
+            self._client.stop_job(self._name)
+        except (OSError, RuntimeError):
+            return
 
 
 class Log:

@@ -34,7 +34,7 @@ def run(
     say: Callable[[str], None],
 ) -> End:
     """Take part, and say how the launch ended. What was started is left to the family's end."""
-    board = Board(prepared.address)
+    board = Board(prepared.address, prepared.request.grace, interruptions.pause)
     _meet(prepared, board, interruptions, say)
     own = Member(
         _name(prepared, board),
@@ -51,8 +51,8 @@ def run(
     say(f"joining Ray at {prepared.address} as {own.name} ({own.address} over {prepared.interface.name})")
     command = worker_command(replace(prepared, name=own.name), ports.free(PORTS))
     ray = ray_node.start(family, command, dict(prepared.environ))
-    board.tell(own)
     try:
+        board.tell(own)
         return _stay(prepared, board, lambda: ray_node.check(ray), interruptions)
     except Interrupted as interrupted:
         _leave(board, own, f"{interrupted} there", ())
@@ -113,20 +113,14 @@ def _name(prepared: Prepared, board: Board) -> str:
 
 
 def _stay(prepared: Prepared, board: Board, alive: Callable[[], None], interruptions: Interruptions) -> End:
-    grace = prepared.request.grace
-    heard = time.monotonic()
     while True:
         try:
-            # Ray's client waits for a control service that is gone; a closed port says it at once.
-            end = board.end() if ports.listens(prepared.head, prepared.request.port) else None
-            if end is not None:
-                return end
-            if ports.listens(prepared.head, prepared.request.port):
-                heard = time.monotonic()
+            end = board.end()
         except NoAnswer:
-            pass
-        if time.monotonic() - heard > grace:
+            grace = prepared.request.grace
             return End(1, f"the head at {prepared.address} has not answered for {grace:g} s")
+        if end is not None:
+            return end
         alive()
         _check_attached(prepared.request.attached)
         interruptions.pause(_LOOK)

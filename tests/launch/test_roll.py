@@ -1,0 +1,68 @@
+"""Who is there, who is missing, and who was lost."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from verl_npu.launch.board import Board, Member, RayNode
+from verl_npu.launch.party import Party
+from verl_npu.launch.roll import Roll, call, missing
+
+
+class Stored:
+    """A board with what the nodes and Ray said."""
+
+    def __init__(self, members: list[Member], nodes: list[RayNode]) -> None:
+        self._members, self._nodes = members, nodes
+
+    def members(self) -> dict[str, Member]:
+        return {member.name: member for member in self._members}
+
+    def nodes(self) -> list[RayNode]:
+        return self._nodes
+
+
+def ask(members: list[Member], nodes: list[RayNode]) -> Roll:
+    return call(cast(Board, Stored(members, nodes)))
+
+
+def member(name: str, state: str = "joined", reason: str = "", lines: tuple[str, ...] = ()) -> Member:
+    return Member(name, f"10.0.0.{name[1:]}", 8, state, reason, lines)
+
+
+def node(name: str, alive: bool = True) -> RayNode:
+    return RayNode(name, f"10.0.0.{name[1:]}", alive, name, {"NPU": 8.0})
+
+
+def test_a_node_is_present_if_it_and_ray_say_so() -> None:
+    called = ask([member("n1"), member("n2"), member("n3", "left")], [node("n1"), node("n3"), node("n4")])
+    assert [*called.present] == ["n1"]
+    assert called.npus == 8
+
+
+def test_a_node_that_is_coming_is_not_gone() -> None:
+    assert ask([member("n1"), member("n2")], [node("n1")]).gone() == []
+
+
+def test_a_node_that_ray_has_no_more_is_lost() -> None:
+    (lost,) = ask([member("n1"), member("n2")], [node("n1"), node("n2", alive=False)]).gone()
+    assert (lost.name, lost.address) == ("n2", "10.0.0.2")
+    assert "does not answer" in lost.reason
+
+
+def test_a_node_that_left_says_why() -> None:
+    called = ask([member("n1"), member("n2", "left", "Ctrl-C there", ("last",))], [node("n1"), node("n2")])
+    (lost,) = called.lost(["n1", "n2"])
+    assert (lost.reason, lost.lines) == ("Ctrl-C there", ("last",))
+
+
+def test_a_node_that_came_back_is_present() -> None:
+    called = ask([member("n2")], [node("n2", alive=False), node("n2")])
+    assert [*called.present] == ["n2"]
+    assert called.lost(["n2"]) == []
+
+
+def test_missing_hosts_are_named_as_the_list_has_them() -> None:
+    party = Party(3, 0, "n1", is_head=True, hosts=("n1.local", "10.0.0.2", "10.0.0.3"))
+    assert missing(party, {"n1": member("n1"), "n2": member("n2")}) == ["10.0.0.3"]
+    assert missing(Party(3, 0, "n1", is_head=True), {}) == []
