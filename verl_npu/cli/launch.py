@@ -27,8 +27,8 @@ _SECONDS = click.FloatRange(1)
 @click.command(
     epilog=example(
         "verl-npu launch --nodes 4 --head node1 -- bash run.sh",
-        "verl-npu launch --hosts node1,node2 --ssh -- python -m verl.trainer.main_ppo trainer.nnodes=2 …",
-        "srun --ntasks-per-node=1 verl-npu launch -- bash run.sh",
+        "verl-npu launch --hosts node1,node2 --ssh -- bash run.sh",
+        "verl-npu launch --nodes 4 --head node1 --dry-run -- bash run.sh",
     )
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
@@ -79,8 +79,8 @@ def launch(
     When a machine is lost, the job has --grace seconds to end, then it is stopped. With --restarts it is started again
     as soon as there are --nodes machines; verl goes on from its last checkpoint (trainer.resume_mode=auto).
 
-    Exit status on every machine: the job's; 1 for a machine or a head that was lost, 2 if it was not started, 130
-    after Ctrl-C.
+    Exit status: 0 the job ended with 0, else the job's own on every machine; 1 a machine or the head was lost, 2 it was
+    not started, 130 after Ctrl-C.
     """
     if hosts and hostfile is not None:
         raise click.UsageError("give either --hosts or --hostfile")

@@ -22,9 +22,9 @@ def launch(request: Request, environ: Mapping[str, str], say: Callable[[str], No
     Raises VerlNpuError for what the user can mend.
     """
     with Interruptions() as interruptions:
+        prepared = prepare(request, environ)
         family = Family()
         try:
-            prepared = prepare(request, environ)
             end = _take_part(prepared, family, interruptions, say)
             say(f"{'done' if end.status == 0 else 'FAILED'}: {end.reason} (status {end.status})")
             return end.status

@@ -19,7 +19,7 @@ from .hosts import PROJECT, Host, network, why_not
 
 TINY = Path(__file__).with_name("tiny.py")
 GRACE = 8
-LONGEST = 150.0
+LONGEST = 300.0
 """Seconds that anything may take on a busy machine."""
 QUICK = {
     # Ray gives a silent node half a minute by itself.
@@ -55,8 +55,8 @@ class Launch:
     def await_file(self, name: str) -> None:
         self.await_that((self.folder / name).exists, name)
 
-    def await_that(self, holds: Callable[[], bool], what: str) -> None:
-        ends = time.monotonic() + LONGEST
+    def await_that(self, holds: Callable[[], bool], what: str, within: float = LONGEST) -> None:
+        ends = time.monotonic() + within
         while not holds():
             if time.monotonic() > ends:
                 pytest.fail(f"waited in vain for {what}\n{self.everything()}")
@@ -67,11 +67,11 @@ class Launch:
         # `ip netns exec` and `unshare` have become the command itself.
         os.kill(self.processes[host.name].pid, number)
 
-    def statuses(self) -> list[int | None]:
+    def statuses(self, within: float = LONGEST) -> list[int | None]:
         """Wait for the end on all hosts."""
         start = time.monotonic()
         while any(process.poll() is None for process in self.processes.values()):
-            if time.monotonic() - start > LONGEST:
+            if time.monotonic() - start > within:
                 pytest.fail(f"it does not end\n{self.everything()}")
             time.sleep(0.1)
         if self.seconds < 0:

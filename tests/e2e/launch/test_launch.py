@@ -16,7 +16,7 @@ from .conftest import GRACE, Launch, Site
 pytestmark = [pytest.mark.e2e, pytest.mark.virtual]
 
 FOREVER = ("--rounds", "100000")
-SLACK = 25
+SLACK = 60
 """Seconds for Ray to end on a busy machine."""
 
 
@@ -35,13 +35,13 @@ def check(site: Site, launch: Launch, statuses: list[int], within: float, what: 
 
 def test_a_job_runs_on_four_hosts(site: Site) -> None:
     launch = site.launch(on=4)
-    check(site, launch, [0, 0, 0, 0], 150, "four hosts")
+    check(site, launch, [0, 0, 0, 0], 300, "four hosts")
     assert "driver: done on h0, h1, h2, h3" in launch.text(site.hosts[0])
     assert "driver: from round 0, visible all" in launch.text(site.hosts[0])
 
 
 def test_the_jobs_status_is_the_status_everywhere(site: Site) -> None:
-    check(site, site.launch(job=("--status", "7")), [7, 7], 150, "the job ends with 7")
+    check(site, site.launch(job=("--status", "7")), [7, 7], 300, "the job ends with 7")
 
 
 def test_a_late_host_is_waited_for_by_name(site: Site) -> None:
@@ -50,7 +50,7 @@ def test_a_late_host_is_waited_for_by_name(site: Site) -> None:
     launch = site.launch(*options, start=1)
     launch.await_text(h0, "1 of 2 nodes .*missing: h1")
     site.join(launch, h1, *options)
-    check(site, launch, [0, 0], 150, "a host comes late")
+    check(site, launch, [0, 0], 300, "a host comes late")
 
 
 def test_one_command_starts_all_hosts_over_ssh(site: Site, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_one_command_starts_all_hosts_over_ssh(site: Site, tmp_path: Path) -> No
     ssh.chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
     launch = site.launch("--hosts", "h0,h1", "--ssh", start=1, job=("--status", "3"), PATH=path)
-    check(site, launch, [3], 150, "over ssh, the job ends with 3")
+    check(site, launch, [3], 300, "over ssh, the job ends with 3")
     assert "driver: done on h0, h1" in launch.text(site.hosts[0])
 
 
@@ -141,7 +141,7 @@ def test_a_job_goes_on_from_its_last_whole_checkpoint(site: Site) -> None:
     assert len(starts) == 2
     assert starts[0] == 0 < starts[1]
     site.bystanders.clear()
-    check(site, launch, [0, 0], 150, "a host dies while the head saves; --restarts 1, and it comes back")
+    check(site, launch, [0, 0], 300, "a host dies while the head saves; --restarts 1, and it comes back")
 
 
 def test_a_spare_host_takes_the_place_of_a_lost_one(site: Site) -> None:
@@ -152,7 +152,7 @@ def test_a_spare_host_takes_the_place_of_a_lost_one(site: Site) -> None:
     kill(launch, site, h1)
     launch.statuses()
     starts = re.findall(r"driver: from round (\d+)", launch.text(h0))
-    check(site, launch, [0, 0], 150, "a host dies, and a spare one takes its place")
+    check(site, launch, [0, 0], 300, "a host dies, and a spare one takes its place")
     assert len(starts) in (1, 2)  # Ray may have given the job the spare host at once
 
 
