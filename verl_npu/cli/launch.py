@@ -79,8 +79,8 @@ def launch(
     When a machine is lost, the job has --grace seconds to end, then it is stopped. With --restarts it is started again
     as soon as there are --nodes machines; verl goes on from its last checkpoint (trainer.resume_mode=auto).
 
-    Exit status: 0 the job ended with 0, else the job's own on every machine; 1 a machine or the head was lost, 2 it was
-    not started, 130 after Ctrl-C.
+    Exit status: 0 the job ended with 0, else the job's own on every machine; 1 a machine or the head was lost, 2 it
+    was not started, 130 after Ctrl-C.
     """
     if hosts and hostfile is not None:
         raise click.UsageError("give either --hosts or --hostfile")

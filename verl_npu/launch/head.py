@@ -28,6 +28,8 @@ _UP = 180.0
 _EVERY = 15.0
 """Seconds between two lines about who is missing."""
 _LOOK = 0.5
+_LAST_WORDS = 5.0
+"""Seconds for Ray to end after its control service has."""
 _LINES = 8
 
 
@@ -68,7 +70,7 @@ def run(
     except LaunchError as error:
         end = End(2, str(error))
     except NoAnswer as silence:
-        end = End(1, f"Ray's control service on the head does not answer any more: {silence}")
+        end = End(1, f"Ray's control service on the head does not answer any more: {silence} {_last_words(head)}")
     _dismiss(head, end)
     return end
 
@@ -97,7 +99,9 @@ def _open(head: _Head, findings: Sequence[Finding]) -> None:
         if not ports.listens(prepared.head, prepared.request.port):
             return False
         try:
-            head.board.open(Opening(prepared.request.command, party.needed, party.most))
+            # Ray gives its own node half a minute to come up, so the others do not compete with it before.
+            if prepared.name not in {node.name for node in head.board.nodes() if node.alive}:
+                return False
             head.board.tell(
                 Member(
                     prepared.name,
@@ -106,6 +110,7 @@ def _open(head: _Head, findings: Sequence[Finding]) -> None:
                     findings=tuple(finding.as_json() for finding in findings),
                 )
             )
+            head.board.open(Opening(prepared.request.command, party.needed, party.most))
         except NoAnswer:
             return False
         return True
@@ -239,6 +244,14 @@ def _mourn(head: _Head, lost: roll.Lost, log: job.Log) -> None:
     head.say(f"LOST: the node {lost.name}{where}: {lost.reason}")
     for line in (*lost.lines, *log.lines_of(lost.address, _LINES)):
         head.say(f"  {lost.name}: {line}")
+
+
+def _last_words(head: _Head) -> str:
+    """Return what Ray printed last, if it ends now."""
+    ends = time.monotonic() + _LAST_WORDS
+    while head.ray.process.poll() is None and time.monotonic() < ends:
+        time.sleep(_LOOK)
+    return " | ".join(head.ray.last_lines(_LINES))
 
 
 def _dismiss(head: _Head, end: End) -> None:

@@ -58,7 +58,8 @@ class Launch:
     def await_that(self, holds: Callable[[], bool], what: str, within: float = LONGEST) -> None:
         ends = time.monotonic() + within
         while not holds():
-            if time.monotonic() > ends:
+            ended = all(process.poll() is not None for process in self.processes.values())
+            if time.monotonic() > ends or (ended and not holds()):
                 pytest.fail(f"waited in vain for {what}\n{self.everything()}")
             time.sleep(0.1)
 
