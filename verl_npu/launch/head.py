@@ -13,12 +13,12 @@ from pathlib import Path
 from ..doctor.cluster import differences, read
 from ..doctor.finding import Finding, Verdict
 from ..errors import LaunchError
-from . import job, over_ssh, ports, ray_node, roll
+from . import job, over_ssh, ports, roll
 from .board import Board, End, Member, NoAnswer, Opening
 from .family import Family
-from .family import Member as Process
 from .interruption import Interrupted, Interruptions
 from .preparation import Prepared
+from .ray_node import Node
 from .ray_start import PORTS, head_command
 
 __all__ = ["run"]
@@ -42,12 +42,12 @@ class _Head:
     interruptions: Interruptions
     say: Callable[[str], None]
     board: Board
-    ray: Process
+    ray: Node
     temp: Path
     dashboard: int
 
     def alive(self) -> None:
-        ray_node.check(self.ray)
+        self.ray.check()
 
 
 def run(
@@ -80,10 +80,10 @@ def _start(prepared: Prepared, family: Family, interruptions: Interruptions, say
     temp = request.temp or Path(tempfile.mkdtemp(prefix="verl-npu-", dir="/tmp"))
     chosen = ports.free(PORTS)
     say(f"starting Ray on {prepared.name} ({prepared.address} over {prepared.interface.name}), logs in {temp}")
-    ray = ray_node.start(family, head_command(prepared, temp, chosen), dict(prepared.environ))
+    ray = Node(family, head_command(prepared, temp, chosen), prepared.environ, say)
 
     def pause(seconds: float) -> None:
-        ray_node.check(ray)
+        ray.check()
         interruptions.pause(seconds)
 
     board = Board(prepared.address, request.grace, pause)
@@ -249,9 +249,9 @@ def _mourn(head: _Head, lost: roll.Lost, log: job.Log) -> None:
 def _last_words(head: _Head) -> str:
     """Return what Ray printed last, if it ends now."""
     ends = time.monotonic() + _LAST_WORDS
-    while head.ray.process.poll() is None and time.monotonic() < ends:
+    while not head.ray.has_ended() and time.monotonic() < ends:
         time.sleep(_LOOK)
-    return " | ".join(head.ray.last_lines(_LINES))
+    return " | ".join(head.ray.last_lines())
 
 
 def _dismiss(head: _Head, end: End) -> None:

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from ..doctor.finding import Finding
 from ..errors import LaunchError
-from . import ports, ray_node
+from . import ports
 from .board import Board, End, Member, NoAnswer, Opening
 from .family import Family
 from .interruption import Interrupted, Interruptions
 from .preparation import Prepared, refusal
+from .ray_node import Node
 from .ray_start import PORTS, worker_command
 
 __all__ = ["run"]
@@ -23,7 +24,6 @@ __all__ = ["run"]
 _EVERY = 15.0
 """Seconds between two lines about the head that has not come."""
 _LOOK = 1.0
-_LINES = 12
 
 
 def run(
@@ -50,15 +50,18 @@ def run(
         )
     say(f"joining Ray at {prepared.address} as {own.name} ({own.address} over {prepared.interface.name})")
     command = worker_command(replace(prepared, name=own.name), ports.free(PORTS))
-    ray = ray_node.start(family, command, dict(prepared.environ))
+    ray = Node(family, command, prepared.environ, say)
     try:
+        _come_up(own, board, ray, interruptions)
         board.tell(own)
-        return _stay(prepared, board, lambda: ray_node.check(ray), interruptions)
+        return _stay(prepared, board, ray.check, interruptions)
     except Interrupted as interrupted:
         _leave(board, own, f"{interrupted} there", ())
         return End(interrupted.status, str(interrupted))
+    except NoAnswer:
+        return End(1, f"the head at {prepared.address} has not answered for {prepared.request.grace:g} s")
     except LaunchError as error:
-        _leave(board, own, "Ray ended there", ray.last_lines(_LINES))
+        _leave(board, own, "Ray ended there", ray.last_lines())
         return End(1, str(error))
 
 
@@ -112,13 +115,16 @@ def _name(prepared: Prepared, board: Board) -> str:
     return prepared.name if other is None else f"{prepared.name}-{prepared.interface.address}"
 
 
+def _come_up(own: Member, board: Board, ray: Node, interruptions: Interruptions) -> None:
+    """Wait until Ray has this node, or the launch has ended without it."""
+    while board.end() is None and own.name not in {node.name for node in board.nodes() if node.alive}:
+        ray.check()
+        interruptions.pause(_LOOK)
+
+
 def _stay(prepared: Prepared, board: Board, alive: Callable[[], None], interruptions: Interruptions) -> End:
     while True:
-        try:
-            end = board.end()
-        except NoAnswer:
-            grace = prepared.request.grace
-            return End(1, f"the head at {prepared.address} has not answered for {grace:g} s")
+        end = board.end()
         if end is not None:
             return end
         alive()
