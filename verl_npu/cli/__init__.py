@@ -77,10 +77,28 @@ def _cleaned() -> Iterator[None]:
 def main() -> None:
     """Run unmodified verl on Ascend NPUs: see what is patched, and whether it fits.
 
-    Installing the package is enough to patch verl; these commands only look. Each has a --help of its own, and `env`
-    lists the environment variables.
+    Installing the package is enough to patch verl: no command does that. They look at environments, scripts and logs,
+    start jobs over several machines, and take care of what a job leaves. Each has a --help of its own, and `env` lists
+    the environment variables.
     """
 
 
-for command in (check, compare_logs, container, doctor, drift, env, evaluate, explain, launch, lock, merge, mindspeed, rehearse, serve, status, watch):
+for command in (
+    check,
+    compare_logs,
+    container,
+    doctor,
+    drift,
+    env,
+    evaluate,
+    explain,
+    launch,
+    lock,
+    merge,
+    mindspeed,
+    rehearse,
+    serve,
+    status,
+    watch,
+):
     main.add_command(command)
