@@ -1,26 +1,30 @@
 """What is known of torch_npu's own tests: `expected.json`, by file how many pass and skip, and which fail, each with
-its reason; and the tables of it in the docs.
+its reason; the same under the torch_npu of a wheel; and the tables of it in the docs.
 
 `python -m tests.torch_npu.expected FOLDER` takes up what `python -m tests.torch_npu … --save FOLDER` left, and makes
-expected.json and the tables anew. A failure that no rule of `reasons` explains is an error.
+expected.json and the tables anew; with --wheel, what a run with --wheel left. A failure that no rule of `reasons`
+explains is an error. Under the wheel only those are explained that our own torch_npu passes.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .reasons import Kind, reason
 
-__all__ = ["EXPECTED", "File", "differences", "read", "summarised"]
+__all__ = ["EXPECTED", "Ends", "File", "differences", "read", "summarised"]
 
 EXPECTED = Path(__file__).with_name("expected.json")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+BOTH = "ours fails it as well"
 BEGIN, END = "<!-- torch_npu: made by tests/torch_npu/expected.py -->", "<!-- end of torch_npu -->"
 AREAS = {  # the first that fits
     "DTensor": ("distributed/_tensor/", "distributed/tensor/"),
@@ -32,7 +36,7 @@ AREAS = {  # the first that fits
 
 
 @dataclass(slots=True)
-class File:
+class Ends:
     """How the tests of one file end; `failed` holds the reason of each."""
 
     passed: int = 0
@@ -40,17 +44,28 @@ class File:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def summarised(file: str, found: Iterable[dict[str, str]], unexplained: list[str] | None = None) -> File:
-    """One file's tests; a test with parts fails where one of them does. What no rule explains is appended."""
+@dataclass(slots=True)
+class File(Ends):
+    """How they end with our own torch_npu, and with a wheel's, where that was run."""
+
+    wheel: Ends | None = None
+
+
+def summarised(
+    file: str, found: Iterable[dict[str, str]], unexplained: list[str] | None = None, ours: Ends | None = None
+) -> File:
+    """One file's tests; a test with parts fails where one of them does. What no rule explains is appended. With how
+    they end with ours, these are a wheel's, and what fails with both has one reason."""
     ends: dict[str, str] = {}
     out = File()
     for one in found:
         test, outcome = one["test"], one["outcome"]
         if outcome == "failed" and test not in out.failed:
-            known = reason(file, test, one["reason"])
-            if known is None and unexplained is not None:
+            known = reason(file, test, one["reason"], wheel=ours is not None)
+            both = ours is not None and test in ours.failed
+            if known is None and not both and unexplained is not None:
                 unexplained.append(f"{file}::{test}: {one['reason'][:200]}")
-            out.failed[test] = f"{known.kind.value}: {known.why}" if known else "unexplained"
+            out.failed[test] = BOTH if both else f"{known.kind.value}: {known.why}" if known else "unexplained"
         if ends.get(test) != "failed":
             ends[test] = outcome
     counts = Counter(ends.values())
@@ -62,10 +77,15 @@ def summarised(file: str, found: Iterable[dict[str, str]], unexplained: list[str
 def read() -> dict[str, File]:
     """By file, what is expected."""
     files = json.loads(EXPECTED.read_text())["files"] if EXPECTED.is_file() else {}
-    return {name: File(**content) for name, content in files.items()}
+    return {name: _file(content) for name, content in files.items()}
 
 
-def differences(file: str, expected: File | None, found: File) -> list[str]:
+def _file(content: dict[str, Any]) -> File:
+    wheel = content.pop("wheel", None)
+    return File(**content, wheel=None if wheel is None else Ends(**wheel))
+
+
+def differences(file: str, expected: Ends | None, found: Ends) -> list[str]:
     """One line for each test that ends otherwise than expected."""
     if expected is None:
         return [f"{file}: nothing is expected of it: run with --save, then python -m tests.torch_npu.expected"]
@@ -84,31 +104,48 @@ def _area(file: str) -> str:
 
 
 def tables(files: dict[str, File]) -> str:
-    """The counts by area, and what does not pass by reason, in Markdown."""
-    counts = {area: Counter[str]() for area in AREAS}
-    why: Counter[tuple[str, str]] = Counter()
+    """The counts by area, with ours and with the wheel, and what does not pass by reason, in Markdown."""
+    lines = [
+        "| area | torch_npu | passed | skipped by themselves | failed | of these with both |",
+        "|---|---|---|---|---|---|",
+    ]
+    for area in AREAS:
+        inside = [file for name, file in files.items() if _area(name) == area]
+        lines.append(_row(area, "ours", inside))
+        if under := [file.wheel for file in inside if file.wheel is not None]:
+            missing = f", {len(under)} of {len(inside)} files" if len(under) < len(inside) else ""
+            lines.append(_row(area, f"the wheel{missing}", under))
+    lines += ["", "| area | torch_npu | failed | reason |", "|---|---|---|---|"]
+    why: Counter[tuple[str, str, str]] = Counter()
     for name, file in files.items():
-        counts[_area(name)] += Counter(passed=file.passed, skipped=file.skipped, failed=len(file.failed))
-        for text in file.failed.values():
-            why[_area(name), text] += 1
-    lines = ["| area | passed | skipped by themselves | failed |", "|---|---|---|---|"]
-    lines += [f"| {area} | {c['passed']} | {c['skipped']} | {c['failed']} |" for area, c in counts.items()]
-    lines += ["", "| area | failed | reason |", "|---|---|---|"]
+        why.update((_area(name), "ours", text) for text in file.failed.values())
+        ends = file.wheel or Ends()
+        why.update((_area(name), "the wheel", text) for text in ends.failed.values() if text != BOTH)
     order = {kind.value: index for index, kind in enumerate(Kind)}
-    for (area, text), count in sorted(
+    for (area, which, text), count in sorted(
         why.items(),
-        key=lambda item: (list(AREAS).index(item[0][0]), order.get(item[0][1].split(":")[0], 99), -item[1]),
-    ):
-        lines.append(f"| {area} | {count} | {text} |")
+        key=lambda item: (
+            list(AREAS).index(item[0][0]), item[0][1], order.get(item[0][2].split(":")[0], 99), -item[1], item[0][2]
+        ),
+    ):  # fmt: skip
+        lines.append(f"| {area} | {which} | {count} | {text} |")
     return "\n".join(lines)
+
+
+def _row(area: str, which: str, ends: Iterable[Ends]) -> str:
+    ends = list(ends)
+    failed = [text for one in ends for text in one.failed.values()]
+    both = str(failed.count(BOTH)) if which != "ours" else ""
+    passed, skipped = sum(one.passed for one in ends), sum(one.skipped for one in ends)
+    return f"| {area} | {which} | {passed} | {skipped} | {len(failed)} | {both} |"
 
 
 def write(files: dict[str, File]) -> None:
     """Make expected.json and the tables in the docs anew."""
-    content = {
-        name: {"passed": file.passed, "skipped": file.skipped, "failed": file.failed}
-        for name, file in sorted(files.items())
-    }
+    content = {name: dataclasses.asdict(file) for name, file in sorted(files.items())}
+    for each in content.values():
+        if each["wheel"] is None:
+            del each["wheel"]
     EXPECTED.write_text(json.dumps({"files": content}, indent=1) + "\n")
     for doc in ("virtual-ascend.md", "virtual-ascend.zh-CN.md"):
         text = (DOCS / doc).read_text()
@@ -121,11 +158,21 @@ def main() -> None:
     """Take up a folder of results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--wheel", action="store_true", help="the run was under the torch_npu of a wheel")
+    asked = parser.parse_args()
     files = read()
     unexplained: list[str] = []
-    for results in sorted(parser.parse_args().folder.glob("*.json")):
+    for results in sorted(asked.folder.glob("*.json")):
         saved = json.loads(results.read_text())
-        files[saved["file"]] = summarised(saved["file"], saved["tests"], unexplained)
+        name = saved["file"]
+        ours = files.get(name, File())
+        if asked.wheel:
+            found = summarised(name, saved["tests"], unexplained, ours)
+            ours.wheel = Ends(found.passed, found.skipped, found.failed)
+            files[name] = ours
+        else:
+            files[name] = summarised(name, saved["tests"], unexplained)
+            files[name].wheel = ours.wheel
     if unexplained:
         sys.exit("\n".join(["tests/torch_npu/reasons.py explains not:", *unexplained]))
     write(files)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import expected
-from .expected import File, differences, summarised
+from .expected import Ends, File, differences, summarised
 from .reasons import Kind, reason
 
 
@@ -80,4 +80,26 @@ def test_results_become_what_is_known(tmp_path: Path, monkeypatch: pytest.Monkey
     expected.main()
     assert expected.read() == {"npu/test_x.py": File(passed=1)}
     page = (tmp_path / "virtual-ascend.md").read_text()
-    assert (page.startswith("before\n"), page.endswith("after\n"), "| device | 1 | 0 | 0 |" in page) == (True,) * 3
+    assert (page.startswith("before\n"), page.endswith("after\n")) == (True, True)
+    assert "| device | ours | 1 | 0 | 0 |" in page
+    results.joinpath("x.json").write_text(
+        json.dumps(
+            {"file": "npu/test_x.py", "tests": [one("a", "failed", "Failed to find function aclmdlRICaptureBegin")]}
+        )
+    )
+    monkeypatch.setattr("sys.argv", ["expected", "--wheel", str(results)])
+    expected.main()
+    graphs = {"a": "not implemented: graphs and memory pools"}
+    assert expected.read() == {"npu/test_x.py": File(passed=1, wheel=Ends(failed=graphs))}
+    page = (tmp_path / "virtual-ascend.md").read_text()
+    assert "| device | the wheel | 0 | 0 | 1 | 0 |" in page
+    assert "| device | the wheel | 1 | not implemented: graphs and memory pools |" in page
+
+
+def test_what_fails_with_ours_too_needs_no_reason_of_its_own() -> None:
+    unexplained: list[str] = []
+    found = summarised(
+        "f.py", [one("a", "failed", "odd"), one("b", "failed", "odd")], unexplained, File(failed={"a": "x"})
+    )
+    assert found.failed == {"a": expected.BOTH, "b": "unexplained"}
+    assert unexplained == ["f.py::b: odd"]

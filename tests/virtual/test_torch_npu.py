@@ -180,6 +180,35 @@ def test_experts_have_gradients_only_in_versions_that_have_them(python: Run, ver
     assert (second == "ok") if there else ("npu_moe_token_permute: has no gradient before torch_npu 2.7.1" in second)
 
 
+FAST_GELU = """
+    import torch, torch_npu
+    try:
+        print(torch_npu.npu_fast_gelu(torch.ones(2).npu().requires_grad_()).requires_grad)
+    except RuntimeError as error:
+        print(error)
+    try:
+        print(torch.Stream(device="npu").device, torch.npu.Stream(device="npu:1").device)
+    except RuntimeError as error:
+        print(torch.npu.Stream(device="npu:1").device, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "gelu", "stream"),
+    [
+        ("2.5.1.post1", "has no gradient before torch_npu 2.9.0", "npu:1 Backend doesn't support create a new Stream"),
+        ("2.8.0", "has no gradient before torch_npu 2.9.0", "npu:0 npu:1"),
+        ("2.9.0", "True", "npu:0 npu:1"),
+    ],
+)
+def test_what_only_later_versions_can_do_is_refused(python: Run, version: str, gelu: str, stream: str) -> None:
+    result = python(FAST_GELU, timeout=300, VERL_NPU_VIRTUAL_TORCH_NPU_VERSION=version)
+    assert result.returncode == 0, result.stderr
+    first, second = result.stdout.splitlines()
+    assert gelu in first
+    assert stream in second
+
+
 MEMBERS = """
     import torch, torch_npu
     found = [hasattr(torch_npu.npu.Event, "ipc_handle"), hasattr(torch.npu, "get_per_process_memory_fraction"),

@@ -41,7 +41,10 @@ struct NpuGuard final : c10::impl::DeviceGuardImplInterface {
 
   c10::Stream getStream(c10::Device device) const VERL_NPU_NOEXCEPT override { return current_stream(resolve(device)); }
   c10::Stream getDefaultStream(c10::Device device) const override { return default_stream(resolve(device)); }
-  c10::Stream getNewStream(c10::Device device, int) const override { return new_stream(resolve(device)); }
+  c10::Stream getNewStream(c10::Device device, int) const override {
+    TORCH_CHECK(!streams_of_torch_are_refused(), "Backend doesn't support create a new Stream.");
+    return new_stream(resolve(device));
+  }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return new_stream(resolve(device)); }
   c10::Stream exchangeStream(c10::Stream stream) const VERL_NPU_NOEXCEPT override { return exchange_stream(stream); }
   bool queryStream(const c10::Stream& stream) const override {

@@ -33,6 +33,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("check_index", &check_index);
   m.def("set_device", &set_device);
   m.def("current_stream_id", [](int device) { return current_stream(device).id(); });
+  m.def("new_stream_id", [](int device) { return new_stream(device).id(); });
+  m.def("refuse_streams_of_torch", &refuse_streams_of_torch);
   m.def("set_stream_id", [](int device, int64_t id) {
     exchange_stream(c10::Stream(c10::Stream::UNSAFE, c10::Device(kNpu, static_cast<c10::DeviceIndex>(device)), id));
   });

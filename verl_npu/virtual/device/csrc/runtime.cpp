@@ -131,6 +131,10 @@ c10::Stream new_stream(int device) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kNpu, static_cast<c10::DeviceIndex>(device)), next_stream++);
 }
 
+static std::atomic<bool> streams_of_torch_refused{false};
+void refuse_streams_of_torch(bool refused) { streams_of_torch_refused = refused; }
+bool streams_of_torch_are_refused() { return streams_of_torch_refused; }
+
 c10::Stream exchange_stream(c10::Stream stream) {
   auto previous = current_stream(stream.device_index());
   t_streams.at(stream.device_index()) = stream.id();

@@ -45,6 +45,8 @@ void check_index(int index);
 c10::Stream current_stream(int device);
 c10::Stream default_stream(int device);
 c10::Stream new_stream(int device);
+void refuse_streams_of_torch(bool refused);  // as torch_npu before 2.7.1 does
+bool streams_of_torch_are_refused();
 c10::Stream exchange_stream(c10::Stream stream);
 
 // Makes `device` current for a scope.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch_npu.npu.device import Place
 
 _C = extension()
+_C.refuse_streams_of_torch(is_older_than("2.7.1"))
 _DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1.value)
 
 
@@ -32,7 +33,14 @@ class Stream(torch.Stream):  # type: ignore[misc]
             _C.check_index(identity.get("device_index", -1))
             existing: Stream = super().__new__(cls, priority=priority, **identity)
             return existing
-        fresh: Stream = super().__new__(cls, device=torch.device("npu", _get_device_index(device)), priority=priority)
+        index = _get_device_index(device)
+        fresh: Stream = super().__new__(
+            cls,
+            stream_id=_C.new_stream_id(index),
+            device_index=index,
+            device_type=_DEVICE_TYPE,
+            priority=priority,
+        )
         return fresh
 
     @property
