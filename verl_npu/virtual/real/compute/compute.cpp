@@ -293,11 +293,6 @@ class Computed final : public c10::OperatorKernel {
     for (const auto i : plan.generators)
       generators.push_back(generator_like(arguments[i].isNone() ? std::nullopt : std::optional<at::Generator>(arguments[i].toGenerator()), device));
 
-    // A collective of this stream may still have to write what is changed here.
-    if (plan.mutates) {
-      const auto* guard = c10::impl::getDeviceGuardImpl(kNpu);
-      guard->synchronizeStream(guard->getStream(device));
-    }
     // torch_npu copies through temporaries, into which nothing was computed.
     std::vector<std::pair<at::Tensor, at::Tensor>> before;
     for (size_t i = 0; plan.mutates && i < count; ++i)
