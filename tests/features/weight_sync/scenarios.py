@@ -4,15 +4,14 @@ from __future__ import annotations
 
 __all__ = ["HUNG", "KILLED", "LATE", "LIMIT", "PROMISED", "UNANNOUNCED"]
 
-LIMIT = 5
+LIMIT = 8
 """Seconds that the ranks wait for each other: their VERL_NPU_WEIGHT_SYNC_TIMEOUT."""
 PROMISED = LIMIT + 20
 """Seconds after which every rank has its error at the latest, as docs/weight-sync.md says."""
 
-# 64 MB, which no connection holds: who sends them to a rank that reads nothing has to wait.
 _GIVEN = """
-given = {f"layer.{i}.weight": torch.full((1024, 1024), float(i), device=DEVICE) for i in range(16)}
-small = Settings(bucket_bytes=1 << 22)
+given = {f"layer.{i}.weight": torch.full((256, 256), float(i), device=DEVICE) for i in range(16)}
+small = Settings(bucket_bytes=1 << 19)
 
 def told(begin, engine, error):
     tell(error=str(error), seconds=time.monotonic() - begin, usable=engine.usable)
@@ -76,6 +75,9 @@ except WeightSyncError as error:
 HUNG = (
     _GIVEN
     + """
+# 64 MB, which no connection holds: who sends them to a rank that reads nothing has to wait.
+given = {name: tensor.repeat(4, 4) for name, tensor in given.items()}
+small = Settings(bucket_bytes=1 << 22)
 from verl_npu.features.weight_sync.transport import communicator
 if os.environ["GROUP"] == "shorter":
     communicator.group_timeout = lambda timeout, hccl: timeout / 2

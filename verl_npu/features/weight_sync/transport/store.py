@@ -84,6 +84,9 @@ class SignedStore:
             there = bytes(self.inner.compare_set(key, known, signed))
             found = self._checked(key, there)
             if found is not None:
+                if there == signed:
+                    # Nobody replaces it now. compare_set alone does not wake who waits for the key under torch 2.5.
+                    self.inner.set(key, signed)
                 return found
             # A stranger's value, to be replaced; if it is gone meanwhile, the store returns what was expected.
             known = b"" if there == known else there
