@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from typing import cast
 
 from verl_npu.launch.board import Board, Member, RayNode
 from verl_npu.launch.party import Party
-from verl_npu.launch.roll import Roll, call, missing
+from verl_npu.launch.roll import Roll, call, missing, silent
 
 
 class Stored:
@@ -31,7 +32,7 @@ def member(name: str, state: str = "joined", reason: str = "", lines: tuple[str,
 
 
 def node(name: str, alive: bool = True) -> RayNode:
-    return RayNode(name, f"10.0.0.{name[1:]}", alive, name, {"NPU": 8.0})
+    return RayNode(name, f"10.0.0.{name[1:]}", alive, 1, {"NPU": 8.0})
 
 
 def test_a_node_is_present_if_it_and_ray_say_so() -> None:
@@ -66,3 +67,15 @@ def test_missing_hosts_are_named_as_the_list_has_them() -> None:
     party = Party(3, 0, "n1", is_head=True, hosts=("n1.local", "10.0.0.2", "10.0.0.3"))
     assert missing(party, {"n1": member("n1"), "n2": member("n2")}) == ["10.0.0.3"]
     assert missing(Party(3, 0, "n1", is_head=True), {}) == []
+
+
+def test_a_node_whose_ray_does_not_answer_is_lost_before_ray_knows_it() -> None:
+    with socket.socket() as listening, socket.socket() as bound:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        bound.bind(("127.0.0.1", 0))
+        nodes = [
+            RayNode(name, "127.0.0.1", True, each.getsockname()[1])
+            for name, each in (("n1", listening), ("n2", bound))
+        ]
+        assert [lost.name for lost in silent(cast(Board, Stored([], nodes)), ["n1", "n2"])] == ["n2"]

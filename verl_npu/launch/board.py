@@ -72,7 +72,8 @@ class RayNode:
     name: str
     address: str
     alive: bool
-    identity: str
+    port: int
+    """Where its raylet listens."""
     resources: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -143,7 +144,7 @@ class Board:
                 str(info.node_name),
                 str(info.node_manager_address),
                 info.state == _ALIVE,
-                str(info.node_id.hex()),
+                int(info.node_manager_port),
                 dict(info.resources_total),
             )
             for info in found.values()

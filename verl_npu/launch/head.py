@@ -224,6 +224,10 @@ def _attempt(head: _Head, client: job.Client, attempt: int, nodes: Sequence[str]
             lost = now if len(now) > len(lost) else lost
             if ended is not None:
                 log.copy()
+                if ended.status and not lost:
+                    lost = roll.silent(head.board, nodes)
+                    for each in lost:
+                        _mourn(head, each, log)
                 return ended, lost
             if lost and stop_at is None:
                 stop_at = time.monotonic() + request.grace

@@ -9,8 +9,9 @@ from ..errors import LaunchError
 from .board import Board, Member, RayNode
 from .interface import resolve
 from .party import Party
+from .ports import listens
 
-__all__ = ["Lost", "Roll", "call", "missing"]
+__all__ = ["Lost", "Roll", "call", "missing", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,18 @@ def call(board: Board) -> Roll:
         frozenset(node.name for node in nodes if not node.alive and node.name not in alive),
         int(sum(node.resources.get("NPU", 0) for name, node in alive.items() if name in present)),
     )
+
+
+def silent(board: Board, names: Sequence[str]) -> list[Lost]:
+    """Return those of `names` that Ray still takes for alive, and where its process does not answer. Raises NoAnswer.
+
+    A job notices at once that a node is gone; Ray's health checks take a while.
+    """
+    return [
+        Lost(node.name, node.address, "its Ray does not answer", ())
+        for node in board.nodes()
+        if node.alive and node.name in names and not listens(node.address, node.port)
+    ]
 
 
 def missing(party: Party, present: Mapping[str, Member]) -> list[str]:
