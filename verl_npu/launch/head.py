@@ -155,7 +155,9 @@ def _gather(head: _Head, remote: Sequence[over_ssh.Remote], patient: bool) -> ro
             there = f"{count} of {party.needed} nodes with {called.npus} NPUs ({', '.join(called.present)})"
             head.say(f"{there}{who}, {now - start:.0f} s of {request.wait:g}")
             said, next_line = count, now + _EVERY
-        if count >= party.needed and (not party.spare or count >= party.most or now > start + request.grace):
+        complete = count >= party.needed and (not party.spare or count >= party.most or now > start + request.grace)
+        # Ray may not know yet that a node is gone.
+        if complete and not roll.silent(head.board, [*called.present]):
             return called
         _stop_at_refusals(called, patient)
         for each in remote:

@@ -102,7 +102,8 @@ def _meet(prepared: Prepared, board: Board, interruptions: Interruptions, say: C
 
 def _name(prepared: Prepared, board: Board) -> str:
     """Return the name of this node, which nobody else who is there has. Raises LaunchError if there is no room."""
-    alive = {node.name: node for node in board.nodes() if node.alive}
+    # One that was just lost, perhaps this very host, is alive to Ray for a while.
+    alive = {node.name: node for node in board.nodes() if node.alive and ports.listens(node.address, node.port)}
     if len(alive) >= prepared.party.most:
         raise LaunchError(
             subject="this node",
