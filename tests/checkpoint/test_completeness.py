@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from verl_npu.checkpoint.completeness import check
 from verl_npu.checkpoint.layout import find
 from verl_npu.errors import CheckpointError
 
-from .conftest import Save
+from .conftest import Save, Tensors
 
 
 def fault(folder: Path) -> str:
@@ -20,6 +21,13 @@ def fault(folder: Path) -> str:
     said = str(caught.value)
     assert "\n" not in said
     return said
+
+
+def damage(path: Path, tensor: Any) -> None:
+    """Change one bit of a tensor's values; the table of contents stays whole."""
+    content = bytearray(path.read_bytes())
+    content[content.index(tensor.numpy().tobytes())] ^= 1
+    path.write_bytes(bytes(content))
 
 
 def test_a_whole_checkpoint_passes(save_fsdp: Save) -> None:
@@ -55,13 +63,10 @@ def test_a_shard_that_was_cut_short_is_named(save_fsdp: Save, share: float) -> N
     assert f"{path}: expected a whole shard" in fault(folder)
 
 
-def test_a_shard_with_one_wrong_byte_is_named(save_fsdp: Save) -> None:
+def test_a_shard_with_one_wrong_byte_is_named(save_fsdp: Save, tensors: Tensors) -> None:
     folder = save_fsdp()
     path = folder / "model_world_size_2_rank_0.pt"
-    content = bytearray(path.read_bytes())
-    # Into the values of a tensor: the table of contents at the end stays whole.
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
+    damage(path, tensors["lm_head.weight"][:5])
     assert str(path) in fault(folder)
 
 
@@ -73,6 +78,13 @@ def test_a_file_of_megatrons_that_is_missing_or_cut_short_is_named(save_megatron
     assert f"{path}: expected a whole shard of the checkpoint, found {len(content) - 100} of " in fault(folder)
     path.unlink()
     assert f"{path}: expected a whole shard of the checkpoint, found no such file" in fault(folder)
+
+
+def test_a_file_of_megatrons_with_one_wrong_byte_is_named(save_megatron: Save, tensors: Tensors) -> None:
+    folder = save_megatron()
+    (path,) = (folder / "dist_ckpt").glob("*.distcp")
+    damage(path, tensors["lm_head.weight"])
+    assert f"{path}: expected a whole shard of the checkpoint, found at byte " in fault(folder)
 
 
 def test_megatrons_metadata_that_are_missing_are_named(save_megatron: Save) -> None:

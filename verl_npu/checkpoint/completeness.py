@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import zipfile
 import zlib
 from pathlib import Path
+from typing import IO
 
 from ..errors import CheckpointError
 from .layout import Backend, Layout
 
 __all__ = ["check"]
+
+_ARCHIVE = b"PK"
 
 
 def check(layout: Layout) -> None:
@@ -42,15 +46,22 @@ def _archive(path: Path) -> str:
     """Return what is wrong with a file of torch.save's; empty if nothing is."""
     try:
         size = path.stat().st_size
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
+        with path.open("rb") as stream:
+            fault = _in_archive(stream)
     except FileNotFoundError:
         return "no such file"
-    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
-        return f"{size} bytes that are no whole archive ({error}): it was cut short or damaged"
     except OSError as error:
         return str(error)
-    return f"a wrong checksum of {damaged} in it" if damaged else ""
+    return f"{size} bytes that are {fault}" if fault else ""
+
+
+def _in_archive(stream: IO[bytes]) -> str:
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
+        return f"no whole archive ({error}): it was cut short or damaged"
+    return f"an archive with a wrong checksum of {damaged}" if damaged else ""
 
 
 def _of_megatron(folder: Path) -> list[tuple[Path, str]]:
@@ -63,14 +74,27 @@ def _of_megatron(folder: Path) -> list[tuple[Path, str]]:
         return [(metadata, "no such file")]
     except (EOFError, pickle.UnpicklingError, AttributeError, ImportError, ValueError, IndexError) as error:
         return [(metadata, f"a file that cannot be read ({error!r})")]
-    ends: dict[str, int] = {}
+    parts: dict[str, list[tuple[int, int]]] = {}
     for place in table.values():
-        ends[place.relative_path] = max(ends.get(place.relative_path, 0), place.offset + place.length)
-    faults = []
-    for name in sorted(ends):
-        path = folder / name
-        if not path.is_file():
-            faults.append((path, "no such file"))
-        elif path.stat().st_size < ends[name]:
-            faults.append((path, f"{path.stat().st_size} of {ends[name]} bytes: it was cut short"))
-    return faults
+        parts.setdefault(place.relative_path, []).append((place.offset, place.length))
+    return [(folder / name, fault) for name in sorted(parts) if (fault := _parts(folder / name, parts[name]))]
+
+
+def _parts(path: Path, parts: list[tuple[int, int]]) -> str:
+    """Return what is wrong with a file that holds these parts; each tensor is an archive of torch.save's in it."""
+    end = max(offset + length for offset, length in parts)
+    try:
+        size = path.stat().st_size
+        if size < end:
+            return f"{size} of {end} bytes: it was cut short"
+        with path.open("rb") as stream:
+            for offset, length in sorted(parts):
+                stream.seek(offset)
+                content = stream.read(length)
+                if content.startswith(_ARCHIVE) and (fault := _in_archive(io.BytesIO(content))):
+                    return f"at byte {offset} {fault}"
+    except FileNotFoundError:
+        return "no such file"
+    except OSError as error:
+        return str(error)
+    return ""
