@@ -114,12 +114,3 @@ def test_an_error_of_upstreams_merger_is_one_line_with_its_last_words(
     with pytest.raises(CheckpointError, match=r"status 1: Loading / NotImplementedError: Unknown architecture"):
         merge(save_fsdp(), tmp_path / "model")
     assert not (tmp_path / "model").exists()
-
-
-@pytest.mark.upstream
-@pytest.mark.e2e
-def test_upstreams_merger_makes_the_model_of_shards_that_npus_saved(save_fsdp: Save, tmp_path: Path) -> None:
-    if importlib.util.find_spec("verl") is None:
-        pytest.skip("verl is not installed")
-    made = merge(save_fsdp((2,)), tmp_path / "model")
-    assert made.compared.dtypes == ("bfloat16",)
