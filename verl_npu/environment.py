@@ -34,6 +34,7 @@ __all__ = [
     "VIRTUAL_DRIVER_VERSION",
     "VIRTUAL_FAULTS",
     "VIRTUAL_MEMORY",
+    "VIRTUAL_PHANTOM",
     "VIRTUAL_TORCH_NPU",
     "VIRTUAL_TORCH_NPU_VERSION",
     "WEIGHT_SYNC_BUCKET_MB",
@@ -124,6 +125,14 @@ VIRTUAL_MEMORY = Number(
     unit="GiB",
     default="64",  # kUsualMemory in csrc/allocator.h
     least=1e-9,
+    most=1 << 20,
+)
+VIRTUAL_PHANTOM = Number(
+    "VERL_NPU_VIRTUAL_PHANTOM",
+    "the size from which on a virtual NPU's tensor is a phantom: counted, and never computed; 0 is none",
+    unit="MiB",
+    default="0",
+    least=0,
     most=1 << 20,
 )
 VIRTUAL_COPIES = Choice(

@@ -44,6 +44,7 @@ CHINESE = {
     "VERL_NPU_WEIGHT_SYNC_PORT": "权重同步的各 rank 会合的端口；0 表示任意空闲端口",
     "VERL_NPU_VIRTUAL": "用多少块虚拟 NPU 代替真实的；0 表示不用",
     "VERL_NPU_VIRTUAL_MEMORY": "一块虚拟 NPU 的显存",
+    "VERL_NPU_VIRTUAL_PHANTOM": "虚拟 NPU 的张量从多大起成为虚影：只计显存，从不计算；0 表示没有",
     "VERL_NPU_VIRTUAL_COPIES": "主机与虚拟 NPU 之间的非阻塞拷贝何时到达：立即，或在等待它时",
     "VERL_NPU_VIRTUAL_FAULTS": "虚拟昇腾制造的故障，例如 die:collective=3:rank=1；见 docs/virtual-ascend.zh-CN.md",
     "VERL_NPU_VIRTUAL_TORCH_NPU": "虚拟 NPU 用谁的 torch_npu：已安装的（架在桩 CANN 上）、自带的，或有已安装的就用它",

@@ -67,6 +67,7 @@ def _load(settings: Settings) -> None:
     os.environ.setdefault(HCCL_LIBRARY, str(hccl))
     compiled.configure(settings.devices)
     compiled.set_total_memory(int(settings.memory * (1 << 30)))
+    compiled.set_phantom(int(settings.phantom * (1 << 20)))
     compiled.set_delayed_copies(settings.delayed_copies)
     injection.install(compiled, settings.faults)
     extension.hold(compiled)

@@ -26,6 +26,8 @@ class Settings:
     driver_version: str
     memory: float
     """The memory of one NPU, in GiB."""
+    phantom: float
+    """The size in MiB from which on a tensor is a phantom; 0 if none is."""
     torch_npu: str
     """Whose torch_npu the virtual NPUs are to have: "real", "ours", or "auto"."""
     delayed_copies: bool
@@ -46,6 +48,7 @@ class Settings:
             cann_version=_version(environment.VIRTUAL_CANN_VERSION, environ),
             driver_version=_version(environment.VIRTUAL_DRIVER_VERSION, environ),
             memory=environment.VIRTUAL_MEMORY.read(environ),
+            phantom=environment.VIRTUAL_PHANTOM.read(environ),
             torch_npu=environment.VIRTUAL_TORCH_NPU.read(environ),
             delayed_copies=environment.VIRTUAL_COPIES.read(environ) == "delayed",
             faults=parse(environment.VIRTUAL_FAULTS.read(environ)),

@@ -19,4 +19,7 @@ def description() -> str:
     if real is not None and real.is_loaded():
         return f"virtual NPUs under torch_npu {real.version()}"
     ours = sys.modules.get(f"{__package__}.device.extension")
-    return "virtual NPUs" if ours is not None and ours.is_loaded() else ""
+    if ours is None or not ours.is_loaded():
+        return ""
+    least = ours.extension().phantom()
+    return f"virtual NPUs, PHANTOM: no values from {least / (1 << 20):g} MiB on" if least else "virtual NPUs"

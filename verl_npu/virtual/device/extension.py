@@ -67,6 +67,15 @@ class Extension(Protocol):
     def total_memory(self) -> int: ...
     def memory_stats(self, device: int) -> dict[str, int]: ...
 
+    def set_phantom(self, least: int) -> None:
+        """Make phantoms of all tensors of so many bytes and more; 0 is of none."""
+
+    def phantom(self) -> int:
+        """The bytes from which on a tensor is a phantom; 0 if none is."""
+
+    def is_phantom(self, tensor: torch.Tensor) -> bool: ...
+    def is_phantom_address(self, data: int) -> bool: ...
+
     def begin_pool(self, malloc: int, free: int) -> None:
         """Have this thread's memory come from an allocator, by the addresses of its functions."""
 

@@ -125,6 +125,24 @@ def _complete() -> None:
     )
     names = {name.removeprefix("npu::").partition(".")[0] for half in _computed for name in half}
     injection.check_operators(settings.faults, names, f"torch_npu {version()}")
+    cache = Settings.read().cache
+    compute = cast("_Compute", build.load(build.library(torch.__version__, cache, COMPUTE)))
+    _computed = compute.install(str(_stub / stub.CORE), lambda device: torch.npu.default_generators[device])
+
+
+def _refuse_what_only_ours_has(settings: Settings) -> None:
+    asked = {
+        environment.VIRTUAL_COPIES: settings.delayed_copies,
+        environment.VIRTUAL_FAULTS: bool(settings.faults),
+        environment.VIRTUAL_PHANTOM: settings.phantom > 0,
+    }
+    for variable in (variable for variable, wanted in asked.items() if wanted):
+        raise SettingError(
+            subject=f"{variable.name}={variable.text()}",
+            expected="virtual NPUs with our own torch_npu, which alone makes delays, faults and phantoms",
+            found="an installed torch_npu",
+            fix=f"unset it, or set {environment.VIRTUAL_TORCH_NPU.name}=ours",
+        )
 
 
 def _refuse_cann() -> None:

@@ -2,6 +2,7 @@
 
 #include "allocator.h"
 #include "copies.h"
+#include "phantom.h"
 #include "pool.h"
 #include "runtime.h"
 #include "tensors.h"
@@ -48,6 +49,14 @@ void drop_lent(void* context) {
   delete lent;
 }
 
+// What is about to be read or written is there.
+void check_values(const at::Tensor& tensor) {
+  copies::before_operation(tensor.device().index());
+  const void* data = tensor.storage().data();
+  if (C10_UNLIKELY(phantom::is(data))) phantom::refuse("an operation");
+  pool::check_mapped(data);
+}
+
 at::Tensor cpu_over(const at::Tensor& tensor, void* context, c10::DeleterFnPtr drop) {
   const auto& storage = tensor.storage();
   c10::DataPtr pointer(const_cast<void*>(storage.data()), context, drop, c10::Device(c10::kCPU));
@@ -60,15 +69,13 @@ at::Tensor cpu_over(const at::Tensor& tensor, void* context, c10::DeleterFnPtr d
 
 at::Tensor cpu_alias(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().type() != kNpu) return tensor;
-  copies::before_operation(tensor.device().index());
-  pool::check_mapped(tensor.storage().data());
+  check_values(tensor);
   return cpu_over(tensor, c10::Storage(tensor.storage()).unsafeReleaseStorageImpl(), &drop_storage);
 }
 
 at::Tensor lent_alias(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().type() != kNpu) return tensor;
-  copies::before_operation(tensor.device().index());
-  pool::check_mapped(tensor.storage().data());
+  check_values(tensor);
   return cpu_over(tensor, new Lent{tensor.storage(), std::this_thread::get_id()}, &drop_lent);
 }
 
@@ -93,6 +100,7 @@ void move_storage(const at::Tensor& npu, const at::Tensor& cpu) {
   TORCH_CHECK(cpu.storage().nbytes() >= from.nbytes(), "expected at least ", from.nbytes(), " bytes, found ", cpu.storage().nbytes());
   copies::synchronize_device(npu.device().index());
   pool::check_mapped(from.data());
+  if (phantom::is(from)) phantom::refuse("moving memory");
   if (from.nbytes() > 0) std::memcpy(const_cast<void*>(cpu.storage().data()), from.data(), from.nbytes());
   from.unsafeGetStorageImpl()->set_data_ptr_noswap(adopt(cpu.storage(), npu.device().index()));
 }

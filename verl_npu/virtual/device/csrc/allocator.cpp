@@ -2,6 +2,7 @@
 
 #include "copies.h"
 #include "faults.h"
+#include "phantom.h"
 #include "pool.h"
 #include "runtime.h"
 
@@ -125,6 +126,17 @@ void free_block(void* data) {
   discharge(block.device, block.nbytes);
 }
 
+struct Phantom {
+  size_t nbytes;
+  int device;
+};
+
+void free_phantom(void* context) {
+  auto* phantom = static_cast<Phantom*>(context);
+  discharge(phantom->device, phantom->nbytes);
+  delete phantom;
+}
+
 struct Adopted {
   c10::Storage storage;
   size_t nbytes;
@@ -208,6 +220,7 @@ c10::DataPtr allocate_on(int device, size_t nbytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= (size_t{1} << 60), "NPU out of memory. Tried to allocate more than 1EB memory.");
   if (auto pooled = pool::allocate(device, nbytes)) return std::move(*pooled);
   charge(device, nbytes);
+  if (C10_UNLIKELY(phantom::wanted(nbytes))) return {phantom::new_address(nbytes), new Phantom{nbytes, device}, &free_phantom, where};
   void* raw = nullptr;
   if (posix_memalign(&raw, kHeader, nbytes + kHeader) != 0) {
     discharge(device, nbytes);

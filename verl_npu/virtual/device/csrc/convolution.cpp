@@ -1,9 +1,11 @@
 // Convolutions: ATen asks a device that it does not know for these two operators, whose CPU kernel only raises.
 #include "alias.h"
+#include "phantom.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 namespace verl_npu {
@@ -23,6 +25,13 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
   const Tensor shift = bias.value_or(Tensor());
   check_device(input, weight);
   check_device(input, shift);
+  if (C10_UNLIKELY(phantom::on())) {
+    phantom::Shapes shapes;
+    const auto shape = at::convolution(shapes.of(input), shapes.of(weight), shapes.of(shift), stride, padding, dilation, transposed,
+                                       output_padding, groups);
+    if (phantom::is(input) || phantom::is(weight) || phantom::is(shift) || phantom::wanted(shape))
+      return phantom::like(shape, input.device().index());
+  }
   const auto out = at::convolution(cpu_alias(input), cpu_alias(weight), cpu_alias(shift), stride, padding, dilation, transposed,
                                    output_padding, groups);
   return npu_alias(out, input.device().index());
@@ -34,6 +43,11 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& gradient, 
   check_device(input, gradient);
   check_device(input, weight);
   const std::vector<int64_t> shift{gradient.size(1)};
+  if (C10_UNLIKELY(phantom::is(gradient) || phantom::is(input) || phantom::is(weight))) {
+    // Each gradient looks like what it is the gradient of.
+    const auto zeros_if = [&](bool asked, IntArrayRef size) { return asked ? at::zeros(size, input.options()) : Tensor(); };
+    return {zeros_if(wanted[0], input.sizes()), zeros_if(wanted[1], weight.sizes()), zeros_if(wanted[2], shift)};
+  }
   const auto [to_input, to_weight, to_bias] =
       at::convolution_backward(cpu_alias(gradient), cpu_alias(input), cpu_alias(weight), IntArrayRef(shift), stride, padding, dilation,
                                transposed, output_padding, groups, wanted);

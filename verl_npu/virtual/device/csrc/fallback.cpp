@@ -5,12 +5,14 @@
 #include "allocator.h"
 #include "copies.h"
 #include "generator.h"
+#include "phantom.h"
 #include "runtime.h"
 #include "tensors.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
+#include <ATen/ops/nonzero.h>
 #include <torch/library.h>
 
 #include <memory>
@@ -65,10 +67,15 @@ struct Pair {
   bool written;
 };
 
-// The tensors of one call, and the device on which it runs.
+// The tensors of one call, and the device on which it runs. The kernel is given aliases of them on the CPU, or their
+// shapes alone.
 class Call {
  public:
-  Call(const c10::OperatorHandle& op, const Plan& plan) : op_(op), plan_(plan) {}
+  Call(const c10::OperatorHandle& op, const Plan& plan, bool shapes_alone = false) : op_(op), plan_(plan) {
+    if (shapes_alone) shapes_.emplace();
+  }
+
+  c10::Device computes_on() const { return shapes_.has_value() ? c10::kMeta : c10::kCPU; }
 
   int device() const { return device_ < 0 ? current_device() : device_; }
 
@@ -76,7 +83,7 @@ class Call {
     if (!tensor.defined()) return tensor;
     if (tensor.device().type() != kNpu) {
       if (tensor.dim() > 0 && host_ == nullptr) host_ = tensor.unsafeGetTensorImpl();
-      return tensor;
+      return shapes_.has_value() && plan_.accepts_host ? tensor.to(c10::kMeta) : tensor;
     }
     // A tensor that is given twice is one tensor to the kernel too: `x * x`, or `out` that is an input.
     for (auto& pair : pairs_) {
@@ -85,7 +92,7 @@ class Call {
       return pair.cpu;
     }
     use(tensor.device().index());
-    pairs_.push_back({tensor, cpu_alias(tensor), written});
+    pairs_.push_back({tensor, shapes_.has_value() ? shapes_->of(tensor) : cpu_alias(tensor), written});
     return pairs_.back().cpu;
   }
 
@@ -99,6 +106,30 @@ class Call {
     TORCH_CHECK(host_ == nullptr || pairs_.empty() || plan_.accepts_host,
                 "Expected all tensors to be on the same device, but found at least two devices, npu:", device(), " and cpu! (",
                 op_.schema().name(), ")");
+  }
+
+  // On shapes alone: memory that has to grow, and zeros in what is real and was written from phantoms.
+  void write_back_shapes() {
+    for (auto& [npu, shape, written] : pairs_) {
+      if (!written) continue;
+      const auto& storage = npu.storage();
+      if (shape.storage().nbytes() > storage.nbytes()) {
+        auto fresh = phantom::like(shape, npu.device().index());
+        storage.unsafeGetStorageImpl()->set_data_ptr_noswap(fresh.storage().set_data_ptr(c10::DataPtr()));
+        storage.unsafeGetStorageImpl()->set_nbytes(shape.storage().nbytes());
+      }
+      if (npu.sizes() != shape.sizes() || npu.strides() != shape.strides() || npu.storage_offset() != shape.storage_offset())
+        npu.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes(), shape.strides(), shape.storage_offset());
+      phantom::clear(npu);
+    }
+  }
+
+  // Whether a result that is not a view, or what was written to, is too large to be real.
+  bool makes_phantom(const at::Tensor& result) const {
+    if (!result.defined()) return false;
+    for (const auto& pair : pairs_)
+      if (result.storage().is_alias_of(pair.cpu.storage()) && pair.npu.storage().nbytes() >= result.storage().nbytes()) return false;
+    return phantom::wanted(result.storage().nbytes(), result.scalar_type());
   }
 
   // A kernel may have resized what it wrote to: show that in the NPU tensor, and in the storage that its views share.
@@ -117,13 +148,16 @@ class Call {
   }
 
   at::Tensor give(const at::Tensor& result) const {
-    if (!result.defined() || result.device().type() != c10::kCPU) return result;
+    if (!result.defined() || result.device() != computes_on()) return result;
     TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided, "operator ", op_.schema().operator_name(),
                                 " is not implemented by the virtual Ascend: its result is of layout ", result.layout());
     for (const auto& pair : pairs_)
       if (pair.cpu.is_same(result)) return pair.npu;
     for (const auto& pair : pairs_)
       if (result.storage().is_alias_of(pair.cpu.storage())) return view_of(pair.npu, result);
+    // What the CPU has computed because its size was not known before is dropped all the same.
+    if (C10_UNLIKELY(shapes_.has_value() || phantom::wanted(result.storage().nbytes(), result.scalar_type())))
+      return phantom::like(result, device());
     return npu_alias(result, device());
   }
 
@@ -140,11 +174,12 @@ class Call {
   const c10::OperatorHandle& op_;
   const Plan& plan_;
   c10::SmallVector<Pair, 4> pairs_;
+  std::optional<phantom::Shapes> shapes_;
   int device_ = -1;
   const c10::TensorImpl* host_ = nullptr;
 };
 
-void to_cpu(Call& call, c10::IValue& value, bool written) {
+void take(Call& call, c10::IValue& value, bool written) {
   if (value.isTensor()) {
     value = call.take(value.toTensor(), written);
   } else if (value.isTensorList()) {
@@ -161,11 +196,11 @@ void to_cpu(Call& call, c10::IValue& value, bool written) {
     value = std::move(list);
   } else if (value.isDevice() && value.toDevice().type() == kNpu) {
     call.use(resolve(value.toDevice()));
-    value = c10::Device(c10::kCPU);
+    value = call.computes_on();
   }
 }
 
-void to_npu(const Call& call, c10::IValue& value) {
+void give(const Call& call, c10::IValue& value) {
   if (value.isTensor()) {
     value = call.give(value.toTensor());
   } else if (value.isTensorList()) {
@@ -175,7 +210,96 @@ void to_npu(const Call& call, c10::IValue& value) {
   }
 }
 
+template <typename Visit>
+void visit_tensors(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+  } else if (value.isOptionalTensorList()) {
+    for (const auto& element : value.toOptionalTensorList()) {
+      std::optional<at::Tensor> tensor = element;
+      if (tensor.has_value()) visit(*tensor);
+    }
+  }
+}
+
+// A mask among indices stands for the places where it is true, of which only its values tell how many there are.
+void replace_masks(const std::string& name, c10::IValue& value) {
+  if (!value.isOptionalTensorList()) return;
+  c10::List<std::optional<at::Tensor>> list;
+  for (const auto& element : value.toOptionalTensorList()) {
+    std::optional<at::Tensor> index = element;
+    if (!index.has_value() || !index->defined() || (index->scalar_type() != at::kBool && index->scalar_type() != at::kByte)) {
+      list.push_back(index);
+      continue;
+    }
+    if (phantom::is(*index)) phantom::refuse(name + ", whose mask is one,");
+    const auto places = at::nonzero(cpu_alias(*index));
+    const auto on = index->device();
+    for (const auto& column : places.unbind(1))
+      list.push_back(on.type() == kNpu ? npu_alias(column.contiguous(), on.index()) : column);
+  }
+  value = std::move(list);
+}
+
+// Runs an operator on shapes alone if a phantom is among its tensors, or would be among its results. False: the CPU is
+// to compute it.
+bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* stack) {
+  const auto& name = op.schema().name();
+  const auto count = plan.written.size();
+  const auto first = stack->size() - count;
+  bool given = false;
+  for (size_t i = 0; i < count; ++i)
+    visit_tensors((*stack)[first + i], [&](const at::Tensor& tensor) { given = given || phantom::is(tensor); });
+  const bool in_place = name.back() == '_' && plan.results <= 1;
+  if (in_place) {
+    if (!given) return false;
+    for (size_t i = 0; i < count; ++i)
+      if (plan.written[i]) visit_tensors((*stack)[first + i], [](const at::Tensor& tensor) { phantom::clear(tensor); });
+    c10::IValue self = (*stack)[first];
+    torch::jit::drop(*stack, count);
+    if (plan.results == 1) stack->push_back(std::move(self));
+    return true;
+  }
+  if (plan.waited_for || !op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    if (given) phantom::refuse(name);
+    return false;
+  }
+  torch::jit::Stack shapes(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end());
+  Call call(op, plan, /*shapes_alone=*/true);
+  for (size_t i = 0; i < count; ++i) {
+    auto& value = shapes[i];
+    if (value.isNone()) continue;
+    if (value.isGenerator()) {
+      value = c10::IValue();
+      continue;
+    }
+    if (plan.accepts_host) replace_masks(name, value);
+    take(call, value, plan.written[i]);
+  }
+  call.check_devices();
+  try {
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &shapes);
+  } catch (const c10::NotImplementedError&) {
+    if (given) phantom::refuse(name);
+    return false;
+  } catch (const std::exception&) {
+    if (given) throw;
+    return false;  // the CPU says what is wrong
+  }
+  bool large = given;
+  for (const auto& value : shapes) visit_tensors(value, [&](const at::Tensor& tensor) { large = large || call.makes_phantom(tensor); });
+  if (!large) return false;
+  call.write_back_shapes();
+  for (auto& value : shapes) give(call, value);
+  torch::jit::drop(*stack, count);
+  for (auto& value : shapes) stack->push_back(std::move(value));
+  return true;
+}
+
 void run(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* stack) {
+  if (C10_UNLIKELY(phantom::on()) && run_on_shapes(op, plan, stack)) return;
   TORCH_CHECK_NOT_IMPLEMENTED(plan.computes, "operator ", op.schema().operator_name(),
                               " is not implemented by the virtual Ascend: it has no CPU kernel to fall back on");
   const auto count = plan.written.size();
@@ -183,7 +307,7 @@ void run(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* sta
   Call call(op, plan);
   for (size_t i = 0; i < count; ++i) {
     auto& value = (*stack)[first + i];
-    if (!value.isNone()) to_cpu(call, value, plan.written[i]);
+    if (!value.isNone()) take(call, value, plan.written[i]);
   }
   call.check_devices();
   if (plan.waited_for && copies::delayed()) copies::synchronize_current(call.device());
@@ -196,7 +320,7 @@ void run(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* sta
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   }
   call.write_back();
-  for (size_t i = stack->size() - plan.results; i < stack->size(); ++i) to_npu(call, (*stack)[i]);
+  for (size_t i = stack->size() - plan.results; i < stack->size(); ++i) give(call, (*stack)[i]);
 }
 
 void cpu_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) { run(op, Plan(op), stack); }

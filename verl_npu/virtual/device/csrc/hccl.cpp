@@ -5,9 +5,11 @@
 #include "faults.h"
 #include "hccl_types.h"
 #include "hccl_work.h"
+#include "phantom.h"
 #include "runtime.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
 
 namespace verl_npu {
 namespace {
@@ -25,7 +27,7 @@ Tensors aliases(const Tensors& tensors) {
 
 // HCCL counts elements: a scalar is gathered into a vector of one, which upstream's trainers do and gloo refuses.
 Tensors counted(const Tensors& tensors) {
-  auto out = moved(tensors);
+  auto out = moved(phantom::stand_in(tensors));
   for (auto& tensor : out) {
     if (tensor.is_contiguous()) tensor = tensor.view({-1});
   }
@@ -87,7 +89,7 @@ struct Reduction {
   Tensors tensors;
   std::function<void()> finish;
 
-  Reduction(const Tensors& tensors, const c10d::ReduceOp& op, int size) : tensors(aliases(tensors)) {
+  Reduction(const Tensors& tensors, const c10d::ReduceOp& op, int size) : tensors(aliases(phantom::stand_in(tensors))) {
     const auto own = this->tensors;
     for (auto& tensor : this->tensors) tensor = reducible_by_gloo(tensor);
     finish = [own, reduced = this->tensors, divide = dividing(op, this->tensors, size)] {
@@ -97,6 +99,45 @@ struct Reduction {
     };
   }
 };
+
+// Whether messages are too large to have values in phantom memory. Their sizes decide, which all ranks of a collective
+// have alike, and not where a rank's tensors lie: ranks that decided differently would wait for each other for ever.
+bool are_phantoms(const Tensors& messages) {
+  if (!phantom::on()) return false;
+  for (const auto& message : messages)
+    if (phantom::wanted(message)) return true;
+  return false;
+}
+
+// What one rank sends another: the tensor, or a byte in place of what is too large to have values.
+at::Tensor message(const at::Tensor& tensor) {
+  if (are_phantoms({tensor})) return at::zeros({1}, at::kByte);
+  return moved(phantom::stand_in(tensor).contiguous());
+}
+
+Tensors messages(const Tensors& tensors) {
+  Tensors out;
+  for (const auto& tensor : tensors) out.push_back(message(tensor));
+  return out;
+}
+
+void arrive(const at::Tensor& output, const at::Tensor& received) {
+  if (are_phantoms({output})) {
+    phantom::clear(output);
+  } else if (!phantom::is(output) && !output.is_contiguous()) {
+    output.copy_(received.view_as(output));
+  }
+}
+
+// The tag of an exchange's messages, which no program uses.
+constexpr int kExchange = 0x40000001;
+
+// What goes to or comes from each rank, along the first dimension.
+Tensors parts(const at::Tensor& whole, const std::vector<int64_t>& splits, int size) {
+  if (!splits.empty()) return whole.split_with_sizes(splits, 0);
+  TORCH_CHECK(whole.size(0) % size == 0, "Tensor's dim 0 does not divide equally across group size");
+  return whole.split(whole.size(0) / size, 0);
+}
 
 bool same_sizes(const Tensors& tensors, const at::Tensor& as) {
   for (const auto& tensor : tensors)
@@ -138,6 +179,14 @@ WorkPtr HcclBackend::run(c10d::OpType type, const char* name, Tensors results, c
   return work;
 }
 
+WorkPtr HcclBackend::meet(c10d::OpType type, const char* name, Tensors results) {
+  Tensors token{at::zeros({1})};
+  return run(type, name, results, [&] { return std::vector{gloo_->allreduce(token, c10d::AllreduceOptions())}; },
+             [results] {
+               for (const auto& result : results) phantom::clear(result);
+             });
+}
+
 void HcclBackend::startCoalescing() {
   coalescing_ = true;
   coalesced_.clear();
@@ -150,7 +199,8 @@ WorkPtr HcclBackend::endCoalescing() {
 
 WorkPtr HcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   check_contiguous(tensors);
-  auto t = moved(tensors);
+  if (are_phantoms(tensors)) return meet(c10d::OpType::BROADCAST, "broadcast", tensors);
+  auto t = moved(phantom::stand_in(tensors));
   return run(c10d::OpType::BROADCAST, "broadcast", tensors, [&] { return std::vector{gloo_->broadcast(t, options)}; }, nullptr,
              c10::str(" from rank ", options.rootRank));
 }
@@ -158,6 +208,7 @@ WorkPtr HcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& o
 WorkPtr HcclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   check_contiguous(tensors);
   for (const auto& tensor : tensors) check_reduction("allreduce", options.reduceOp, tensor, /*casts=*/true);
+  if (are_phantoms(tensors)) return meet(c10d::OpType::ALLREDUCE, "all_reduce", tensors);
   Reduction reduction(tensors, options.reduceOp, getSize());
   auto o = options;
   o.reduceOp = summing(options.reduceOp);
@@ -167,6 +218,7 @@ WorkPtr HcclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& o
 
 WorkPtr HcclBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   for (const auto& tensor : tensors) check_reduction("allreduce_coalesced", options.reduceOp, tensor, /*casts=*/true);
+  if (are_phantoms(tensors)) return meet(c10d::OpType::ALLREDUCE_COALESCED, "all_reduce_coalesced", tensors);
   Reduction reduction(tensors, options.reduceOp, getSize());
   c10d::AllreduceOptions o;
   o.reduceOp = summing(options.reduceOp);
@@ -186,6 +238,7 @@ WorkPtr HcclBackend::allreduce_coalesced(Tensors& tensors, const c10d::Allreduce
 WorkPtr HcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   check_contiguous(tensors);
   for (const auto& tensor : tensors) check_reduction("reduce", options.reduceOp, tensor, /*casts=*/true);
+  if (are_phantoms(tensors)) return meet(c10d::OpType::REDUCE, "reduce", getRank() == options.rootRank ? tensors : Tensors{});
   Reduction reduction(tensors, options.reduceOp, getSize());
   auto o = options;
   o.reduceOp = summing(options.reduceOp);
@@ -195,6 +248,7 @@ WorkPtr HcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options
 
 WorkPtr HcclBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   check_contiguous(inputs);
+  if (!outputs.empty() && are_phantoms(outputs.front())) return meet(c10d::OpType::ALLGATHER, "all_gather", outputs.front());
   auto out = counted(outputs);
   auto in = counted(inputs);
   const auto results = outputs.empty() ? Tensors{} : outputs.front();
@@ -222,8 +276,9 @@ WorkPtr HcclBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d
 
 WorkPtr HcclBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
   check_gathered(output, input, getSize());
-  auto out = moved(flat(output));
-  auto in = moved(flat(input));
+  if (are_phantoms({output})) return meet(c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor", {output});
+  auto out = moved(phantom::stand_in(flat(output)));
+  auto in = moved(phantom::stand_in(flat(input)));
   return run(c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor", {output},
              [&] { return std::vector{gloo_->_allgather_base(out, in, options)}; });
 }
@@ -232,8 +287,9 @@ WorkPtr HcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& 
   TORCH_CHECK(outputs.size() == inputs.size(), where("all_gather_into_tensor_coalesced", ""), ": ", outputs.size(), " outputs for ",
               inputs.size(), " inputs");
   for (size_t i = 0; i < inputs.size(); ++i) check_gathered(outputs[i], inputs[i], getSize());
-  auto out = moved(flat(outputs));
-  auto in = moved(flat(inputs));
+  if (are_phantoms(outputs)) return meet(c10d::OpType::COALESCED, "all_gather_into_tensor_coalesced", outputs);
+  auto out = moved(phantom::stand_in(flat(outputs)));
+  auto in = moved(phantom::stand_in(flat(inputs)));
   return run(c10d::OpType::COALESCED, "all_gather_into_tensor_coalesced", outputs, [&] {
     std::vector<WorkPtr> works;
     for (size_t i = 0; i < out.size(); ++i) works.push_back(gloo_->_allgather_base(out[i], in[i], options));
@@ -242,6 +298,7 @@ WorkPtr HcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& 
 }
 
 WorkPtr HcclBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+  if (are_phantoms(inputs)) return meet(c10d::OpType::GATHER, "gather", outputs.empty() ? Tensors{} : outputs.front());
   auto out = counted(outputs);
   auto in = counted(inputs);
   return run(c10d::OpType::GATHER, "gather", outputs.empty() ? Tensors{} : outputs.front(),
@@ -249,6 +306,7 @@ WorkPtr HcclBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::G
 }
 
 WorkPtr HcclBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
+  if (are_phantoms(outputs)) return meet(c10d::OpType::SCATTER, "scatter", outputs);
   auto out = counted(outputs);
   auto in = counted(inputs);
   return run(c10d::OpType::SCATTER, "scatter", outputs, [&] { return std::vector{gloo_->scatter(out, in, options)}; }, nullptr,
@@ -260,13 +318,14 @@ WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const
   TORCH_CHECK(outputs.size() == 1 && inputs.size() == 1 && static_cast<int>(inputs[0].size()) == getSize(),
               where("reduce_scatter", ""), ": expected one output and one input per rank");
   check_reduction("reduce_scatter", options.reduceOp, outputs[0], /*casts=*/false);
+  if (are_phantoms(inputs[0])) return meet(c10d::OpType::REDUCE_SCATTER, "reduce_scatter", outputs);
   auto parts = std::make_shared<Tensors>();
   for (const auto& part : inputs[0]) {
-    const auto own = cpu_alias(part);  // the inputs must stay as they are
+    const auto own = cpu_alias(phantom::stand_in(part));  // the inputs must stay as they are
     const auto reduced = reducible_by_gloo(own);
     parts->push_back(reduced.is_same(own) ? own.clone(at::MemoryFormat::Contiguous) : reduced);
   }
-  auto out = lent_alias(outputs[0]);
+  auto out = lent_alias(phantom::stand_in(outputs[0]));
   c10d::AllreduceOptions o;
   o.reduceOp = summing(options.reduceOp);
   o.timeout = options.timeout;
@@ -287,8 +346,9 @@ WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const
 
 WorkPtr HcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
   check_scattered("_reduce_scatter_base", output, input, options.reduceOp, getSize());
+  if (are_phantoms({input})) return meet(c10d::OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", {output});
   Reduction reduction({flat(output)}, options.reduceOp, getSize());
-  auto in = reducible_by_gloo(lent_alias(flat(input)));
+  auto in = reducible_by_gloo(lent_alias(phantom::stand_in(flat(input))));
   auto o = options;
   o.reduceOp = summing(options.reduceOp);
   return run(c10d::OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", {output},
@@ -299,8 +359,9 @@ WorkPtr HcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
   const char* name = "reduce_scatter_tensor_coalesced";
   TORCH_CHECK(outputs.size() == inputs.size(), where(name, ""), ": ", outputs.size(), " outputs for ", inputs.size(), " inputs");
   for (size_t i = 0; i < inputs.size(); ++i) check_scattered(name, outputs[i], inputs[i], options.reduceOp, getSize());
+  if (are_phantoms(inputs)) return meet(c10d::OpType::COALESCED, name, outputs);
   Reduction reduction(flat(outputs), options.reduceOp, getSize());
-  auto in = aliases(flat(inputs));
+  auto in = aliases(phantom::stand_in(flat(inputs)));
   for (auto& tensor : in) tensor = reducible_by_gloo(tensor);
   auto o = options;
   o.reduceOp = summing(options.reduceOp);
@@ -316,6 +377,10 @@ WorkPtr HcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
 WorkPtr HcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                                    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
   check_contiguous(Tensors{input, output});
+  if (phantom::on()) {
+    return exchange("all_to_all_single", c10d::OpType::ALLTOALL_BASE, {output}, parts(output, output_splits, getSize()),
+                    parts(input, input_splits, getSize()));
+  }
   auto out = moved(output);
   auto in = moved(input);
   return run(c10d::OpType::ALLTOALL_BASE, "all_to_all_single", {output},
@@ -324,6 +389,7 @@ WorkPtr HcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::v
 
 // Gloo has no all_to_all of lists: flatten, exchange, spread out.
 WorkPtr HcclBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  if (phantom::on()) return exchange("all_to_all", c10d::OpType::ALLTOALL, outputs, outputs, inputs);
   std::vector<int64_t> output_splits, input_splits;
   Tensors flat;
   for (const auto& output : outputs) output_splits.push_back(output.numel());
@@ -346,16 +412,48 @@ WorkPtr HcclBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::All
              });
 }
 
+// In phantom memory: a message for each pair of ranks, because a pair has its size alike, and the group has not.
+WorkPtr HcclBackend::exchange(const char* name, c10d::OpType type, Tensors results, const Tensors& outputs, const Tensors& inputs) {
+  TORCH_CHECK(static_cast<int>(outputs.size()) == getSize() && static_cast<int>(inputs.size()) == getSize(), where(name, ""),
+              ": expected one output and one input per rank");
+  auto fill = std::make_shared<std::vector<std::pair<at::Tensor, at::Tensor>>>();
+  return run(type, name, std::move(results),
+             [&] {
+               std::vector<WorkPtr> works;
+               for (int rank = 0; rank < getSize(); ++rank) {
+                 if (rank == getRank()) continue;
+                 if (inputs[rank].numel() > 0) {
+                   Tensors one{message(inputs[rank])};
+                   works.push_back(gloo_->send(one, rank, kExchange));
+                 }
+                 if (outputs[rank].numel() > 0) {
+                   Tensors one{message(outputs[rank])};
+                   works.push_back(gloo_->recv(one, rank, kExchange));
+                   fill->emplace_back(outputs[rank], one[0]);
+                 }
+               }
+               return works;
+             },
+             [fill, own_output = outputs[getRank()], own_input = inputs[getRank()]] {
+               for (const auto& [output, received] : *fill) arrive(output, received);
+               if (own_output.numel() > 0) own_output.copy_(own_input.view_as(own_output));
+             });
+}
+
 WorkPtr HcclBackend::send(Tensors& tensors, int to, int tag) {
   check_contiguous(tensors);
-  auto t = moved(tensors);
+  auto t = messages(tensors);
   return run(c10d::OpType::SEND, "send", {}, [&] { return std::vector{gloo_->send(t, to, tag)}; }, nullptr, c10::str(" to rank ", to));
 }
 
 WorkPtr HcclBackend::recv(Tensors& tensors, int from, int tag) {
   check_contiguous(tensors);
-  auto t = moved(tensors);
-  return run(c10d::OpType::RECV, "recv", tensors, [&] { return std::vector{gloo_->recv(t, from, tag)}; }, nullptr,
+  auto t = messages(tensors);
+  const auto finish = [tensors, t] {
+    for (size_t i = 0; i < t.size(); ++i) arrive(tensors[i], t[i]);
+  };
+  return run(c10d::OpType::RECV, "recv", tensors, [&] { return std::vector{gloo_->recv(t, from, tag)}; },
+             phantom::on() ? Finish(finish) : nullptr,
              c10::str(" from rank ", from));
 }
 

@@ -1,6 +1,7 @@
 // What ATen asks an accelerator for.
 #include "allocator.h"
 #include "generator.h"
+#include "phantom.h"
 #include "runtime.h"
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -48,7 +49,13 @@ struct NpuHooks final : at::PrivateUse1HooksInterface {
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbytes) const override {
     auto fresh = allocate_on(storage.device().index(), nbytes);
     const auto kept = std::min(nbytes, storage.nbytes());
-    if (kept > 0) std::memcpy(fresh.get(), storage.data(), kept);
+    if (kept > 0 && !phantom::is(fresh.get())) {
+      if (phantom::is(storage)) {
+        std::memset(fresh.get(), 0, nbytes);
+      } else {
+        std::memcpy(fresh.get(), storage.data(), kept);
+      }
+    }
     storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(fresh));
     storage.unsafeGetStorageImpl()->set_nbytes(nbytes);
   }

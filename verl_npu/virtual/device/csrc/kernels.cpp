@@ -2,6 +2,7 @@
 #include "alias.h"
 #include "allocator.h"
 #include "copies.h"
+#include "phantom.h"
 #include "pool.h"
 #include "generator.h"
 #include "runtime.h"
@@ -20,6 +21,7 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/WrapDimMinimal.h>
 #include <torch/library.h>
 
@@ -53,12 +55,14 @@ Tensor filled(Tensor fresh) {
 Tensor empty(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout>, optional<c10::Device> device,
              optional<bool> pin_memory, optional<at::MemoryFormat> format) {
   DeviceScope scope(device_of(device, pin_memory));
+  phantom::Making making(c10::dtype_or_default(dtype));
   return filled(at::detail::empty_generic(size, npu_allocator(), kNpuKeys, c10::dtype_or_default(dtype), format));
 }
 
 Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<at::ScalarType> dtype, optional<at::Layout>,
                      optional<c10::Device> device, optional<bool> pin_memory) {
   DeviceScope scope(device_of(device, pin_memory));
+  phantom::Making making(c10::dtype_or_default(dtype));
   return filled(at::detail::empty_strided_generic(size, stride, npu_allocator(), kNpuKeys, c10::dtype_or_default(dtype)));
 }
 
@@ -70,6 +74,10 @@ Tensor zeros(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layo
 }
 
 Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) {
+  if (C10_UNLIKELY(phantom::is(source) || phantom::is(target))) {
+    phantom::clear(target);
+    return target;
+  }
   const bool from_host = source.device().type() == c10::kCPU;
   const bool to_host = target.device().type() == c10::kCPU;
   if (copies::delayed() && from_host != to_host && target.numel() > 0) {
@@ -84,7 +92,7 @@ Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) 
 }
 
 bool same_bytes(const Tensor& to, const Tensor& from) {
-  return to.device().type() == kNpu && to.device() == from.device() && to.scalar_type() == from.scalar_type() &&
+  return to.device().type() == kNpu && to.device() == from.device() && !phantom::is(to) && !phantom::is(from) && to.scalar_type() == from.scalar_type() &&
          to.sizes() == from.sizes() && to.is_contiguous() && from.is_contiguous() && to.is_conj() == from.is_conj() &&
          to.is_neg() == from.is_neg();
 }
@@ -112,6 +120,7 @@ Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
 
 at::Scalar local_scalar(const Tensor& self) {
   copies::synchronize_current(self.device().index());
+  if (C10_UNLIKELY(phantom::is(self))) return at::_local_scalar_dense(at::zeros({}, self.options().device(c10::kCPU)));
   return at::_local_scalar_dense(cpu_alias(self));
 }
 
@@ -119,8 +128,9 @@ void grow_storage(const Tensor& self, int64_t elements) {
   const auto needed = static_cast<size_t>((elements + self.storage_offset()) * self.dtype().itemsize());
   const auto& storage = self.storage();
   if (elements == 0 || storage.nbytes() >= needed) return;
+  phantom::Making making(self.scalar_type());
   auto fresh = allocate_on(self.device().index(), needed);
-  if (storage.nbytes() > 0) std::memcpy(fresh.get(), storage.data(), storage.nbytes());
+  if (storage.nbytes() > 0 && !phantom::is(fresh.get()) && !phantom::is(storage)) std::memcpy(fresh.get(), storage.data(), storage.nbytes());
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(fresh));
   storage.unsafeGetStorageImpl()->set_nbytes(needed);
 }
@@ -218,6 +228,7 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, optiona
 
 // The CPU counts floating-point numbers only; the NPU's operator (aclnnHistc) whole ones too, into their own type.
 Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
+  if (C10_UNLIKELY(phantom::is(self))) return at::zeros({bins}, self.options());
   const auto host = cpu_alias(self);
   const bool whole = c10::isIntegralType(self.scalar_type(), /*includeBool=*/false);
   const auto counts = at::histc(whole ? host.to(at::kDouble) : host, bins, min, max);

@@ -6,6 +6,7 @@
 #include "faults.h"
 #include "generator.h"
 #include "hccl.h"
+#include "phantom.h"
 #include "runtime.h"
 
 #include <pybind11/chrono.h>
@@ -41,6 +42,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
   m.def("set_delayed_copies", &copies::set_delayed);
   m.def("synchronize_device", &copies::synchronize_device, py::call_guard<py::gil_scoped_release>());
+
+  m.def("set_phantom", &phantom::set_threshold);
+  m.def("phantom", &phantom::threshold);
+  m.def("is_phantom", [](const at::Tensor& tensor) { return phantom::is(tensor); });
+  m.def("is_phantom_address", [](uintptr_t data) { return phantom::is(reinterpret_cast<void*>(data)); });
 
   m.def("die_at_collective", &faults::die_at_collective);
   m.def("slow_collectives", &faults::slow_collectives);

@@ -2,6 +2,7 @@
 
 #include "allocator.h"
 #include "copies.h"
+#include "phantom.h"
 #include "runtime.h"
 
 #include <c10/util/Exception.h>
@@ -104,7 +105,7 @@ std::optional<c10::DataPtr> allocate(int device, size_t nbytes) {
 
 void* reserve(int device, size_t nbytes) {
   const size_t size = (nbytes + kPage - 1) / kPage * kPage;
-  void* data = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* data = phantom::wanted(size) ? phantom::new_address(size) : mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   TORCH_CHECK_WITH(OutOfMemoryError, data != MAP_FAILED, "NPU out of memory. The host has no ", size, " bytes of addresses left.");
   std::lock_guard<std::mutex> lock(ranges().mutex);
   ranges().by_start[static_cast<char*>(data)] = {size, device, false};
@@ -116,11 +117,13 @@ void map(void* data) {
   const auto range = range_at(data);
   TORCH_CHECK(!range.mapped, "the memory at ", data, " is mapped already");
   charge_block(range.device, range.nbytes);
-  if (mprotect(data, range.nbytes, PROT_READ | PROT_WRITE) != 0) {
-    discharge_block(range.device, range.nbytes);
-    TORCH_CHECK(false, "the host refuses ", range.nbytes, " bytes of memory");
+  if (!phantom::is(data)) {
+    if (mprotect(data, range.nbytes, PROT_READ | PROT_WRITE) != 0) {
+      discharge_block(range.device, range.nbytes);
+      TORCH_CHECK(false, "the host refuses ", range.nbytes, " bytes of memory");
+    }
+    std::memset(data, kPoison, range.nbytes);
   }
-  std::memset(data, kPoison, range.nbytes);
   set_mapped(data, true);
 }
 
@@ -128,8 +131,10 @@ void unmap(void* data) {
   const auto range = range_at(data);
   TORCH_CHECK(range.mapped, "the memory at ", data, " is not mapped");
   copies::synchronize_device(range.device);
-  madvise(data, range.nbytes, MADV_DONTNEED);
-  mprotect(data, range.nbytes, PROT_NONE);
+  if (!phantom::is(data)) {
+    madvise(data, range.nbytes, MADV_DONTNEED);
+    mprotect(data, range.nbytes, PROT_NONE);
+  }
   set_mapped(data, false);
   discharge_block(range.device, range.nbytes);
 }
@@ -138,7 +143,7 @@ void release(void* data) {
   if (range_at(data).mapped) unmap(data);
   std::lock_guard<std::mutex> lock(ranges().mutex);
   const auto found = ranges().by_start.find(static_cast<char*>(data));
-  munmap(data, found->second.nbytes);
+  if (!phantom::is(data)) munmap(data, found->second.nbytes);
   ranges().by_start.erase(found);
   --g_unmapped;
 }
