@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from .fused import Result, fused, is_fusible
 from .heads import Layout, by_head, from_head, layout_of, sequences_of
 from .masks import UNBOUNDED, Rule, check_prefix, rule_of
-from .scores import How, attend
+from .scores import How, attend, check_heads
 
 __all__ = ["check", "dense", "npu_fusion_attention", "refuse"]
 
@@ -70,14 +72,46 @@ def npu_fusion_attention(
     how = How(scale, keep_prob, pse, sink)
     rule = rule_of(sparse_mode, atten_mask, pre_tockens, next_tockens, prefix, packed=layout is Layout.TND)
     check(query, key, value, head_num, layout, how)
-    if layout is Layout.TND:
-        lengths = sequences_of(query, key, actual_seq_qlen, actual_seq_kvlen)
-        check_prefix(rule, len(lengths))
-        out, top, total = _packed(query, key, value, how, rule, lengths)
+    packed = layout is Layout.TND
+    lengths = sequences_of(query, key, actual_seq_qlen, actual_seq_kvlen) if packed else []
+    check_prefix(rule, len(lengths) if packed else query.shape[1 if layout is Layout.SBH else 0])
+
+    def compute(
+        query: Tensor, key: Tensor, value: Tensor, pse: Tensor | None, sink: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        here, bound = replace(how, pse=pse, sink=sink), replace(rule, mask=mask)
+        if packed:
+            return _packed(query, key, value, here, bound, lengths)
+        return _dense(query, key, value, head_num, layout, here, bound)
+
+    given = (query, key, value, pse, sink, atten_mask)
+    # What is dropped has to be drawn from the NPU's own generator.
+    if keep_prob < 1 or not is_fusible(given):
+        out, top, total = compute(*given)
     else:
-        check_prefix(rule, query.shape[1 if layout is Layout.SBH else 0])
-        out, top, total = _dense(query, key, value, head_num, layout, how, rule)
+        out, top, total = fused(compute, _results(query, key, value, head_num, layout), given)
     return out, top, total, query.new_empty(0), 0, 0, 0
+
+
+def _results(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: Layout) -> tuple[Result, Result, Result]:
+    """What the attention, the row maximum and the row sum look like.
+
+    Raises:
+        RuntimeError: the heads of query are no multiple of those of key.
+    """
+    if layout is Layout.TND:
+        check_heads(heads, key.shape[1])
+        rows: tuple[int, ...] = (query.shape[0], heads)
+        shape = (*query.shape[:2], value.shape[-1])
+    else:
+        # Views of the right shapes: nothing is computed.
+        q, k, v = dense(query.detach(), key.detach(), value.detach(), heads, layout)
+        check_heads(heads, k.shape[1])
+        rows = tuple(q.shape[:3])
+        width = v.shape[-1]
+        shape = (*query.shape[:2], heads * width) if query.dim() == 3 else (*query.shape[:3], width)
+    maximum = Result((*rows, 8), torch.float32)
+    return Result(shape, query.dtype), maximum, maximum
 
 
 def refuse(**arguments: object) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["How", "attend", "through"]
+__all__ = ["How", "attend", "check_heads", "through"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,18 @@ class How:
     sink: Tensor | None = None
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, how: How, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """query [B,N,Sq,D], key and value [B,Nkv,Skv,D] -> attention [B,N,Sq,D], row maximum and sum [B,N,Sq,8]."""
-    heads, key_heads = query.shape[1], key.shape[1]
+def check_heads(heads: int, key_heads: int) -> None:
+    """Raise RuntimeError unless the heads of query can share those of key."""
     if heads % key_heads:
         raise RuntimeError(
             f"npu_fusion_attention: the heads of query ({heads}) must be a multiple of those of key ({key_heads})"
         )
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, how: How, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """query [B,N,Sq,D], key and value [B,Nkv,Skv,D] -> attention [B,N,Sq,D], row maximum and sum [B,N,Sq,8]."""
+    heads, key_heads = query.shape[1], key.shape[1]
+    check_heads(heads, key_heads)
     if heads != key_heads:
         key = key.repeat_interleave(heads // key_heads, dim=1)
         value = value.repeat_interleave(heads // key_heads, dim=1)

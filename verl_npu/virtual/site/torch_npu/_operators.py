@@ -10,7 +10,7 @@ from verl_npu.virtual import operators
 from verl_npu.virtual.device.extension import extension
 from verl_npu.virtual.faults import injection
 from verl_npu.virtual.operators import atb as _atb_written
-from verl_npu.virtual.operators import schemas
+from verl_npu.virtual.operators import dot_product, schemas
 from verl_npu.virtual.settings import Settings
 
 _settings = Settings.read()
@@ -19,6 +19,7 @@ _written = injection.wrap({**_npu, **_atb_written.OPERATORS}, _settings.faults, 
 # As in torch_npu, `torch_npu.npu_x` is `torch.ops.npu.npu_x`: torch itself checks the arguments against the schema.
 _registered = schemas.register({name: _written[name] for name in _npu}, _settings.torch_npu_version)
 _of_atb = {name: _written[name] for name in _atb_written.OPERATORS}
+dot_product.register()
 schemas.register_atb(_of_atb, _atb_written.HOST, _settings.torch_npu_version)
 ATB: dict[str, dict[str, object]] = {
     place: {

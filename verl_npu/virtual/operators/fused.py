@@ -1,0 +1,118 @@
+"""Operators with a kernel of their own, as far as memory goes: saved is what the real one saves, and what computes it
+here is not charged to the NPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ..device import extension
+
+__all__ = ["Result", "fused", "is_fusible"]
+
+Given: TypeAlias = "Tensor | None"
+Compute: TypeAlias = "Callable[..., tuple[Tensor, ...]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a result looks like."""
+
+    shape: Sequence[int]
+    dtype: torch.dtype
+
+
+class _Context(Protocol):
+    """What torch.autograd.Function keeps from forward to backward."""
+
+    compute: Compute
+    given: int
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Given, ...]
+
+    def save_for_backward(self, *tensors: Given) -> None: ...
+    def mark_non_differentiable(self, *tensors: Tensor) -> None: ...
+    def set_materialize_grads(self, value: bool) -> None: ...
+
+
+def is_fusible(tensors: Sequence[Given]) -> bool:
+    """Whether all are plain tensors of an NPU that is ours: others (DTensor, FakeTensor, those of torch.func)
+    only have the rules of the operators that an operator is composed of."""
+    given = [tensor for tensor in tensors if tensor is not None]
+    return extension.is_loaded() and all(
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.device.type == "npu"
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        for tensor in given
+    )
+
+
+def fused(compute: Compute, results: Sequence[Result], tensors: Sequence[Given]) -> tuple[Tensor, ...]:
+    """Make `results`, of which the first is differentiable in `tensors`.
+
+    Args:
+        compute: what computes the results, or the first of them, of the same tensors on the host, differentiably. It
+            is not called where one of them is a phantom.
+        results: what they look like; they are contiguous.
+        tensors: the arguments, which are saved for the gradient as the results are.
+    """
+    found: tuple[Tensor, ...] = _Fused.apply(compute, tuple(results), *tensors)
+    return found
+
+
+class _Fused(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: _Context, compute: Compute, results: tuple[Result, ...], *tensors: Given) -> tuple[Tensor, ...]:
+        like = next(tensor for tensor in tensors if tensor is not None)
+        made = tuple(torch.empty(tuple(result.shape), dtype=result.dtype, device=like.device) for result in results)
+        if _have_values([*tensors, *made]):
+            # Results that nobody is given, and only the gradient of a real NPU needs, are not computed.
+            for result, host in zip(made, compute(*map(_host, tensors)), strict=False):
+                _fill(result, host)
+        else:
+            for result in made:
+                result.zero_()
+        ctx.compute, ctx.given = compute, len(tensors)
+        ctx.save_for_backward(*tensors, *made)
+        ctx.mark_non_differentiable(*made[1:])
+        ctx.set_materialize_grads(False)
+        return made
+
+    @staticmethod
+    def backward(ctx: _Context, gradient: Given, *others: Given) -> tuple[Given, ...]:
+        tensors = ctx.saved_tensors[: ctx.given]
+        wanted = [number for number in range(ctx.given) if ctx.needs_input_grad[2 + number]]
+        gradients: list[Given] = [None] * (2 + ctx.given)
+        if gradient is None:
+            return tuple(gradients)
+        for number in wanted:
+            gradients[2 + number] = torch.zeros_like(tensors[number], memory_format=torch.contiguous_format)
+        if not _have_values([*tensors, gradient]):
+            return tuple(gradients)
+        hosts = [_host(tensor) for tensor in tensors]
+        with torch.enable_grad():
+            leaves = {number: hosts[number].detach().requires_grad_() for number in wanted}  # type: ignore[union-attr]
+            out = ctx.compute(*(leaves.get(number, host) for number, host in enumerate(hosts)))[0]
+        found = torch.autograd.grad(out, list(leaves.values()), _host(gradient), allow_unused=True)
+        for number, host in zip(leaves, found, strict=True):
+            if host is not None:
+                _fill(gradients[2 + number], host)
+        return tuple(gradients)
+
+
+def _have_values(tensors: Sequence[Given]) -> bool:
+    return not any(extension.extension().is_phantom(tensor) for tensor in tensors if tensor is not None)
+
+
+def _host(tensor: Given) -> Given:
+    return None if tensor is None else extension.extension().cpu_alias(tensor.detach())
+
+
+def _fill(result: Given, host: Tensor) -> None:
+    alias = _host(result)
+    if alias is not None:
+        alias.copy_(host)
