@@ -73,6 +73,8 @@ def expose() -> None:
     hooks.add_hook("verl.checkpoint_engine", _offer_checkpoint_engine)
     hooks.add_hook("torchvision.extension", _declare_vision)
     hooks.add_hook("vllm.triton_utils.importing", _launch_references)
+    if settings.phantom:
+        hooks.add_hook("transformers.modeling_utils", _leave_weights_out)
     for name in _OF_MINDSPEED:
         hooks.add_hook(name, _compute_mindspeeds)
     for workers in ("verl.workers.fsdp_workers", "verl.workers.megatron_workers"):
@@ -143,6 +145,13 @@ def _refuse_graphs(module: ModuleType) -> None:
     from .graphs import refuse_graphs
 
     refuse_graphs(module)
+
+
+def _leave_weights_out(module: ModuleType) -> None:
+    """Have transformers make models without reading their weights, which would be phantoms."""
+    from .checkpoints import leave_weights_out
+
+    leave_weights_out(module)
 
 
 def _declare_vision(module: ModuleType) -> None:

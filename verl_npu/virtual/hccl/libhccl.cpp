@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -125,6 +126,12 @@ int guarded(const Body& body) {
   }
 }
 
+// Phantom memory of the virtual Ascend (../device/csrc/phantom.h) has nothing that could be sent.
+void check_memory(std::initializer_list<const void*> memory) {
+  for (const auto* data : memory)
+    if ((reinterpret_cast<uintptr_t>(data) >> 60) == 1) throw Failure{kNotSupported};
+}
+
 Comm& checked(void* comm) {
   if (comm == nullptr) throw Failure{kPtr};
   return *static_cast<Comm*>(comm);
@@ -186,16 +193,23 @@ int HcclGetRankId(void* comm, uint32_t* rank) {
 }
 
 int HcclAllReduce(void* from, void* into, uint64_t count, int type, int op, void* comm, void*) {
-  return guarded([&] { all_reduce(checked(comm), from, into, count, type, op); });
+  return guarded([&] {
+    check_memory({from, into});
+    all_reduce(checked(comm), from, into, count, type, op);
+  });
 }
 
 int HcclBroadcast(void* data, uint64_t count, int type, uint32_t root, void* comm, void*) {
-  return guarded([&] { broadcast(checked(comm), data, count * bytes_of(type), root); });
+  return guarded([&] {
+    check_memory({data});
+    broadcast(checked(comm), data, count * bytes_of(type), root);
+  });
 }
 
 int HcclAllGather(void* from, void* into, uint64_t count, int type, void* comm, void*) {
   return guarded([&] {
     const auto& c = checked(comm);
+    check_memory({from, into});
     const size_t size = count * bytes_of(type);
     auto* parts = static_cast<char*>(into);
     std::memmove(parts + c.rank * size, from, size);
@@ -206,6 +220,7 @@ int HcclAllGather(void* from, void* into, uint64_t count, int type, void* comm, 
 int HcclReduceScatter(void* from, void* into, uint64_t count, int type, int op, void* comm, void*) {
   return guarded([&] {
     const auto& c = checked(comm);
+    check_memory({from, into});
     const size_t size = count * bytes_of(type);
     std::vector<char> whole(size * c.size);
     all_reduce(c, from, whole.data(), count * c.size, type, op);
@@ -214,11 +229,17 @@ int HcclReduceScatter(void* from, void* into, uint64_t count, int type, int op, 
 }
 
 int HcclSend(void* data, uint64_t count, int type, uint32_t rank, void* comm, void*) {
-  return guarded([&] { peer_of(checked(comm), rank).write(data, count * bytes_of(type)); });
+  return guarded([&] {
+    check_memory({data});
+    peer_of(checked(comm), rank).write(data, count * bytes_of(type));
+  });
 }
 
 int HcclRecv(void* data, uint64_t count, int type, uint32_t rank, void* comm, void*) {
-  return guarded([&] { peer_of(checked(comm), rank).read(data, count * bytes_of(type)); });
+  return guarded([&] {
+    check_memory({data});
+    peer_of(checked(comm), rank).read(data, count * bytes_of(type));
+  });
 }
 
 int HcclBarrier(void* comm, void*) {

@@ -158,7 +158,9 @@ class Call {
     // What the CPU has computed because its size was not known before is dropped all the same.
     if (C10_UNLIKELY(shapes_.has_value() || phantom::wanted(result.storage().nbytes(), result.scalar_type())))
       return phantom::like(result, device());
-    return npu_alias(result, device());
+    // Some kernels of the CPU reduce within memory of the size of their input.
+    const bool roomy = result.storage().nbytes() > static_cast<size_t>(result.numel()) * result.itemsize() && result.is_contiguous();
+    return npu_alias(roomy ? result.clone() : result, device());
   }
 
  private:
@@ -235,10 +237,7 @@ void replace_masks(const std::string& name, c10::IValue& value) {
       continue;
     }
     if (phantom::is(*index)) phantom::refuse(name + ", whose mask is one,");
-    const auto places = at::nonzero(cpu_alias(*index));
-    const auto on = index->device();
-    for (const auto& column : places.unbind(1))
-      list.push_back(on.type() == kNpu ? npu_alias(column.contiguous(), on.index()) : column);
+    for (const auto& column : at::nonzero(cpu_alias(*index)).unbind(1)) list.push_back(column);  // on the host: not charged
   }
   value = std::move(list);
 }

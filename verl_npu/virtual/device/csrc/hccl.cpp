@@ -179,10 +179,10 @@ WorkPtr HcclBackend::run(c10d::OpType type, const char* name, Tensors results, c
   return work;
 }
 
-WorkPtr HcclBackend::meet(c10d::OpType type, const char* name, Tensors results) {
+WorkPtr HcclBackend::meet(c10d::OpType type, const char* name, Tensors results, Tensors held) {
   Tensors token{at::zeros({1})};
   return run(type, name, results, [&] { return std::vector{gloo_->allreduce(token, c10d::AllreduceOptions())}; },
-             [results] {
+             [results, held = std::move(held)] {
                for (const auto& result : results) phantom::clear(result);
              });
 }
@@ -238,7 +238,7 @@ WorkPtr HcclBackend::allreduce_coalesced(Tensors& tensors, const c10d::Allreduce
 WorkPtr HcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   check_contiguous(tensors);
   for (const auto& tensor : tensors) check_reduction("reduce", options.reduceOp, tensor, /*casts=*/true);
-  if (are_phantoms(tensors)) return meet(c10d::OpType::REDUCE, "reduce", getRank() == options.rootRank ? tensors : Tensors{});
+  if (are_phantoms(tensors)) return meet(c10d::OpType::REDUCE, "reduce", getRank() == options.rootRank ? tensors : Tensors{}, tensors);
   Reduction reduction(tensors, options.reduceOp, getSize());
   auto o = options;
   o.reduceOp = summing(options.reduceOp);
@@ -248,7 +248,7 @@ WorkPtr HcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options
 
 WorkPtr HcclBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   check_contiguous(inputs);
-  if (!outputs.empty() && are_phantoms(outputs.front())) return meet(c10d::OpType::ALLGATHER, "all_gather", outputs.front());
+  if (!outputs.empty() && are_phantoms(outputs.front())) return meet(c10d::OpType::ALLGATHER, "all_gather", outputs.front(), inputs);
   auto out = counted(outputs);
   auto in = counted(inputs);
   const auto results = outputs.empty() ? Tensors{} : outputs.front();
@@ -276,7 +276,7 @@ WorkPtr HcclBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d
 
 WorkPtr HcclBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
   check_gathered(output, input, getSize());
-  if (are_phantoms({output})) return meet(c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor", {output});
+  if (are_phantoms({output})) return meet(c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor", {output}, {input});
   auto out = moved(phantom::stand_in(flat(output)));
   auto in = moved(phantom::stand_in(flat(input)));
   return run(c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor", {output},
@@ -287,7 +287,7 @@ WorkPtr HcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& 
   TORCH_CHECK(outputs.size() == inputs.size(), where("all_gather_into_tensor_coalesced", ""), ": ", outputs.size(), " outputs for ",
               inputs.size(), " inputs");
   for (size_t i = 0; i < inputs.size(); ++i) check_gathered(outputs[i], inputs[i], getSize());
-  if (are_phantoms(outputs)) return meet(c10d::OpType::COALESCED, "all_gather_into_tensor_coalesced", outputs);
+  if (are_phantoms(outputs)) return meet(c10d::OpType::COALESCED, "all_gather_into_tensor_coalesced", outputs, inputs);
   auto out = moved(phantom::stand_in(flat(outputs)));
   auto in = moved(phantom::stand_in(flat(inputs)));
   return run(c10d::OpType::COALESCED, "all_gather_into_tensor_coalesced", outputs, [&] {
@@ -298,7 +298,7 @@ WorkPtr HcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& 
 }
 
 WorkPtr HcclBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  if (are_phantoms(inputs)) return meet(c10d::OpType::GATHER, "gather", outputs.empty() ? Tensors{} : outputs.front());
+  if (are_phantoms(inputs)) return meet(c10d::OpType::GATHER, "gather", outputs.empty() ? Tensors{} : outputs.front(), inputs);
   auto out = counted(outputs);
   auto in = counted(inputs);
   return run(c10d::OpType::GATHER, "gather", outputs.empty() ? Tensors{} : outputs.front(),
@@ -306,7 +306,7 @@ WorkPtr HcclBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::G
 }
 
 WorkPtr HcclBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
-  if (are_phantoms(outputs)) return meet(c10d::OpType::SCATTER, "scatter", outputs);
+  if (are_phantoms(outputs)) return meet(c10d::OpType::SCATTER, "scatter", outputs, inputs.empty() ? Tensors{} : inputs.front());
   auto out = counted(outputs);
   auto in = counted(inputs);
   return run(c10d::OpType::SCATTER, "scatter", outputs, [&] { return std::vector{gloo_->scatter(out, in, options)}; }, nullptr,
@@ -318,7 +318,7 @@ WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const
   TORCH_CHECK(outputs.size() == 1 && inputs.size() == 1 && static_cast<int>(inputs[0].size()) == getSize(),
               where("reduce_scatter", ""), ": expected one output and one input per rank");
   check_reduction("reduce_scatter", options.reduceOp, outputs[0], /*casts=*/false);
-  if (are_phantoms(inputs[0])) return meet(c10d::OpType::REDUCE_SCATTER, "reduce_scatter", outputs);
+  if (are_phantoms(inputs[0])) return meet(c10d::OpType::REDUCE_SCATTER, "reduce_scatter", outputs, inputs[0]);
   auto parts = std::make_shared<Tensors>();
   for (const auto& part : inputs[0]) {
     const auto own = cpu_alias(phantom::stand_in(part));  // the inputs must stay as they are
@@ -346,7 +346,7 @@ WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const
 
 WorkPtr HcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
   check_scattered("_reduce_scatter_base", output, input, options.reduceOp, getSize());
-  if (are_phantoms({input})) return meet(c10d::OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", {output});
+  if (are_phantoms({input})) return meet(c10d::OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", {output}, {input});
   Reduction reduction({flat(output)}, options.reduceOp, getSize());
   auto in = reducible_by_gloo(lent_alias(phantom::stand_in(flat(input))));
   auto o = options;
@@ -359,7 +359,7 @@ WorkPtr HcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
   const char* name = "reduce_scatter_tensor_coalesced";
   TORCH_CHECK(outputs.size() == inputs.size(), where(name, ""), ": ", outputs.size(), " outputs for ", inputs.size(), " inputs");
   for (size_t i = 0; i < inputs.size(); ++i) check_scattered(name, outputs[i], inputs[i], options.reduceOp, getSize());
-  if (are_phantoms(inputs)) return meet(c10d::OpType::COALESCED, name, outputs);
+  if (are_phantoms(inputs)) return meet(c10d::OpType::COALESCED, name, outputs, inputs);
   Reduction reduction(flat(outputs), options.reduceOp, getSize());
   auto in = aliases(phantom::stand_in(flat(inputs)));
   for (auto& tensor : in) tensor = reducible_by_gloo(tensor);
@@ -434,7 +434,7 @@ WorkPtr HcclBackend::exchange(const char* name, c10d::OpType type, Tensors resul
                }
                return works;
              },
-             [fill, own_output = outputs[getRank()], own_input = inputs[getRank()]] {
+             [fill, held = inputs, own_output = outputs[getRank()], own_input = inputs[getRank()]] {
                for (const auto& [output, received] : *fill) arrive(output, received);
                if (own_output.numel() > 0) own_output.copy_(own_input.view_as(own_output));
              });
@@ -443,7 +443,9 @@ WorkPtr HcclBackend::exchange(const char* name, c10d::OpType type, Tensors resul
 WorkPtr HcclBackend::send(Tensors& tensors, int to, int tag) {
   check_contiguous(tensors);
   auto t = messages(tensors);
-  return run(c10d::OpType::SEND, "send", {}, [&] { return std::vector{gloo_->send(t, to, tag)}; }, nullptr, c10::str(" to rank ", to));
+  const auto hold = [held = tensors] {};
+  return run(c10d::OpType::SEND, "send", {}, [&] { return std::vector{gloo_->send(t, to, tag)}; },
+             phantom::on() ? Finish(hold) : nullptr, c10::str(" to rank ", to));
 }
 
 WorkPtr HcclBackend::recv(Tensors& tensors, int from, int tag) {

@@ -63,8 +63,9 @@ class HcclBackend final : public c10d::Backend {
   WorkPtr run(c10d::OpType type, const char* name, Tensors results, const Start& start, Finish finish = nullptr,
               const std::string& detail = "");
   std::string where(const char* name, const std::string& detail) const;
-  // In place of a message that is too large to have values: the ranks meet, and `results` read as zeros.
-  WorkPtr meet(c10d::OpType type, const char* name, Tensors results);
+  // In place of a message that is too large to have values: the ranks meet, and `results` read as zeros. Until then
+  // `held` is not freed either, as the message would not be.
+  WorkPtr meet(c10d::OpType type, const char* name, Tensors results, Tensors held = {});
   WorkPtr exchange(const char* name, c10d::OpType type, Tensors results, const Tensors& outputs, const Tensors& inputs);
 
   c10::intrusive_ptr<c10d::Backend> gloo_;

@@ -7,6 +7,7 @@
 #include <ATen/core/jit_type.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include <atomic>
 #include <mutex>
 #include <thread>
 
@@ -21,6 +22,7 @@ class HcclWork final : public c10d::Work {
       : Work(rank, type), inner_(std::move(inner)), finish_(std::move(finish)), results_(std::move(results)), watched_(std::move(watched)) {}
 
   bool isCompleted() override {
+    if (waited_) return true;
     for (const auto& work : inner_)
       if (!work->isCompleted()) return false;
     return Watched::Clock::now() >= watched_->not_before;
@@ -38,6 +40,7 @@ class HcclWork final : public c10d::Work {
       TORCH_CHECK_WITH(DistBackendError, false, watched_->name, " failed: ", error.what());
     }
     waited_ = true;
+    let_go();
     free_dropped();
     return true;
   }
@@ -46,9 +49,10 @@ class HcclWork final : public c10d::Work {
   void abort() override {
     for (const auto& work : inner_) work->abort();
   }
-  int sourceRank() const override { return inner_.front()->sourceRank(); }
+  int sourceRank() const override { return waited_ ? source_ : inner_.front()->sourceRank(); }
   std::vector<at::Tensor> result() override { return results_; }
   bool isSuccess() const override {
+    if (waited_) return true;
     for (const auto& work : inner_)
       if (!work->isSuccess()) return false;
     return true;
@@ -70,12 +74,26 @@ class HcclWork final : public c10d::Work {
   }
 
  private:
+  // Gloo's threads hold the tensors for a moment after they are done with them, and an account that waits for that is
+  // another one at every run.
+  void let_go() {
+    finish_ = nullptr;
+    if (retrieveOpType() == c10d::OpType::RECV) source_ = inner_.front()->sourceRank();
+    const auto until = std::chrono::steady_clock::now() + kLettingGo;
+    for (const auto& work : inner_)
+      while (work.use_count() > 1 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    inner_.clear();
+  }
+
+  static constexpr std::chrono::milliseconds kLettingGo{100};
+
   Works inner_;
   std::function<void()> finish_;
   std::vector<at::Tensor> results_;
   std::shared_ptr<const Watched> watched_;
   std::mutex wait_mutex_;
-  bool waited_ = false;
+  std::atomic<bool> waited_{false};
+  int source_ = -1;
 };
 
 // Several operations that were issued together.

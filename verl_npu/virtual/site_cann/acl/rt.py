@@ -34,6 +34,8 @@ def get_device_count() -> tuple[int, int]:
 def memcpy(dst: int, dest_max: int, src: int, count: int, direction: int) -> int:
     """Copy `count` bytes between addresses, of the host or an NPU: a virtual NPU's memory is the host's.
 
+    A phantom takes all and gives zeros; large memory of the host that is to hold a phantom's content is left as it is.
+
     Returns:
         The return code: invalid parameters for more bytes than there is room for, as in CANN, and a failure for memory
         of an engine that sleeps.
@@ -41,10 +43,18 @@ def memcpy(dst: int, dest_max: int, src: int, count: int, direction: int) -> int
     if count > dest_max or not dst or not src:
         return ACL_ERROR_INVALID_PARAM
     if extension.is_loaded():
+        device = extension.extension()
         try:
             for address in (dst, src):
-                extension.extension().check_mapped(address)
+                device.check_mapped(address)
         except RuntimeError:
             return ACL_ERROR_FAILURE
+        if device.is_phantom_address(dst):
+            return ACL_SUCCESS
+        if device.is_phantom_address(src):
+            # An engine that sleeps keeps its weights in fresh memory, which would become real by being cleared.
+            if count < device.phantom():
+                ctypes.memset(dst, 0, count)
+            return ACL_SUCCESS
     ctypes.memmove(dst, src, count)
     return ACL_SUCCESS

@@ -8,6 +8,7 @@ the receiver has it.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 
 import torch
@@ -16,6 +17,8 @@ from torch.multiprocessing import reductions
 from verl_npu.virtual.device.extension import extension
 
 __all__ = ["rebuild_npu_tensor"]
+
+_PHANTOM = b"phantom"  # in place of the manager of shared memory
 
 _shared: dict[
     int, tuple[reductions.StorageWeakRef, tuple[bytes, bytes, int]]
@@ -31,6 +34,12 @@ def _share(tensor: torch.Tensor) -> tuple[bytes, bytes, int] | None:
         return None
     known = _shared.get(storage.data_ptr())
     if known is None or known[0].expired():
+        if extension().is_phantom(tensor):
+            # It has nothing to share but its size. The name makes tensors of one storage one storage there too.
+            name = f"{os.getpid()}-{storage.data_ptr()}".encode()
+            handle = (_PHANTOM, name, storage.nbytes())
+            _shared[storage.data_ptr()] = (reductions.StorageWeakRef(storage), handle)
+            return handle
         host = torch.UntypedStorage(storage.nbytes())
         handle = host._share_filename_cpu_()
         extension().move_storage(tensor.detach(), torch.empty(0, dtype=torch.uint8).set_(host))
@@ -46,6 +55,16 @@ def _receive(manager: bytes, name: bytes, size: int, device: int) -> torch.Untyp
         pointer = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
         if pointer is not None:
             return pointer
+    if manager == _PHANTOM:
+        phantom = torch.empty(size, dtype=torch.uint8, device=f"npu:{device}")
+        if not extension().is_phantom(phantom):
+            raise RuntimeError(
+                f"a phantom of {size} bytes came from a process with a lower VERL_NPU_VIRTUAL_PHANTOM: set it "
+                "alike in all processes"
+            )
+        whole: torch.UntypedStorage = phantom.untyped_storage()
+        _received[name, device] = reductions.StorageWeakRef(whole)
+        return whole
     host = torch.UntypedStorage._new_shared_filename_cpu(manager, name, size)
     ours = extension().npu_alias(torch.empty(0, dtype=torch.uint8).set_(host), device)
     storage: torch.UntypedStorage = ours.untyped_storage()

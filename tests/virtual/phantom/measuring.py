@@ -1,0 +1,55 @@
+"""What a case costs an NPU: its peak, and how much was allocated in how many blocks, at the end of it and in all."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+
+import torch
+
+__all__ = ["Case", "answer", "cost", "trained"]
+
+Case = Callable[[], object]
+
+
+def cost(case: Case) -> list[int] | str:
+    """Run a case; what it raised, if it did."""
+    gc.collect()
+    torch.npu.reset_peak_memory_stats()
+    torch.npu.reset_accumulated_memory_stats()
+    before = torch.npu.memory_allocated()
+    torch.manual_seed(0)
+    try:
+        case()
+    except Exception as error:  # of one case: the others are to be measured
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}"
+    gc.collect()
+    stats = torch.npu.memory_stats()
+    names = ("allocated_bytes.all.peak", "allocated_bytes.all.allocated", "allocation.all.allocated")
+    return [torch.npu.memory_allocated() - before, *(stats[name] for name in names)]
+
+
+def trained(
+    step: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer, steps: int = 2, clip: bool = True
+) -> None:
+    """Train; the second step finds the optimizer's state."""
+    for _ in range(steps):
+        loss = step()
+        loss.backward()
+        loss.item()
+        del loss
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if clip:
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def answer(cases: Mapping[str, Case]) -> None:
+    """Print what each case costs as JSON; those that are named on the command line, or all."""
+    chosen = sys.argv[1:] or list(cases)
+    print(json.dumps({name: cost(cases[name]) for name in chosen}), flush=True)
