@@ -1,8 +1,8 @@
 """What a full-size training step costs each NPU, without values: FSDP2 as verl has it (float32 shards, bfloat16
 computation, AdamW) over virtual NPUs with phantom memory, one process each.
 
-Run as `python benchmarks/phantom.py --npus 8 --sequence 4096 --recompute`. Prints one line of JSON: the peak of each
-phase, the host memory of a process, and how long it took; or the error of an NPU that has too little memory. SIMULATED.
+Run as `python benchmarks/phantom.py --npus 8 --sequence 4096 --recompute`. Prints one line of JSON: each phase's peak,
+the host memory of a process, and how long it took; or the error of an NPU with too little memory. SIMULATED.
 """
 
 from __future__ import annotations
