@@ -317,6 +317,12 @@ def test_beside_a_cann_it_refuses(real: Run, tmp_path: Path) -> None:
     assert "expected a machine without CANN, found CANN's libascendcl.so" in done.stderr
 
 
+def test_phantoms_which_only_ours_makes_are_refused_and_not_passed_over(real: Run) -> None:
+    done = real("import torch", VERL_NPU_VIRTUAL_PHANTOM="1024")
+    assert done.returncode != 0
+    assert "VERL_NPU_VIRTUAL_PHANTOM=1024: expected virtual NPUs with our own torch_npu" in done.stderr
+
+
 def test_ours_can_be_asked_for_where_the_wheel_is_installed(real: Run) -> None:
     program = "import json, torch; from verl_npu import virtual; print(json.dumps(virtual.description()))"
     assert answer(real(program, VERL_NPU_VIRTUAL_TORCH_NPU="ours")) == "virtual NPUs"

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from ...errors import RealAscendError
+from ... import environment
+from ...errors import RealAscendError, SettingError
 from ...reporting import report
 from .. import cann, choice, exposure
 from ..device import build
@@ -95,6 +96,7 @@ def _prepare() -> None:
     if _stub is not None or package is None:
         return
     settings = Settings.read()
+    _refuse_phantoms(settings)
     _refuse_cann()
     cann.install(settings.cache, os.environ, settings.cann_version, settings.driver_version)
     folder = stub.build_stub(package, settings.cache)
@@ -125,21 +127,14 @@ def _complete() -> None:
     )
     names = {name.removeprefix("npu::").partition(".")[0] for half in _computed for name in half}
     injection.check_operators(settings.faults, names, f"torch_npu {version()}")
-    cache = Settings.read().cache
-    compute = cast("_Compute", build.load(build.library(torch.__version__, cache, COMPUTE)))
-    _computed = compute.install(str(_stub / stub.CORE), lambda device: torch.npu.default_generators[device])
 
 
-def _refuse_what_only_ours_has(settings: Settings) -> None:
-    asked = {
-        environment.VIRTUAL_COPIES: settings.delayed_copies,
-        environment.VIRTUAL_FAULTS: bool(settings.faults),
-        environment.VIRTUAL_PHANTOM: settings.phantom > 0,
-    }
-    for variable in (variable for variable, wanted in asked.items() if wanted):
+def _refuse_phantoms(settings: Settings) -> None:
+    if settings.phantom > 0:
+        phantom = environment.VIRTUAL_PHANTOM
         raise SettingError(
-            subject=f"{variable.name}={variable.text()}",
-            expected="virtual NPUs with our own torch_npu, which alone makes delays, faults and phantoms",
+            subject=f"{phantom.name}={phantom.text()}",
+            expected="virtual NPUs with our own torch_npu, which alone makes phantoms",
             found="an installed torch_npu",
             fix=f"unset it, or set {environment.VIRTUAL_TORCH_NPU.name}=ours",
         )
