@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 
-from ..ascend.timeouts import CONNECT, EXECUTION
-from ..ascend.variables import HCCL_INTERFACE, REQUIRED
+from ..ascend.variables import HCCL_INTERFACE, ON_EVERY_HOST
 from .container import SHARED_MEMORY, SHARED_MEMORY_GIB
 from .driver import FILES
 from .job import Job
@@ -25,13 +24,7 @@ _SET_ENV = (
     # KubeRay replaces the entry point of the image, which would have done this. It puts these before its `ray start`.
     "source /usr/local/Ascend/ascend-toolkit/set_env.sh && source /usr/local/Ascend/nnal/atb/set_env.sh"
 )
-_VARIABLES = {
-    # verl 1dda039b: docs/ascend_tutorial/model_support/examples/multi-machine_task_startup_practice.rst
-    CONNECT: "3600",
-    EXECUTION: "3600",
-    "TASK_QUEUE_ENABLE": "1",
-    **{requirement.name: requirement.value for requirement in REQUIRED},
-}
+_VARIABLES = {advice.name: advice.value for advice in ON_EVERY_HOST}
 _HEAD_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001}
 
 
