@@ -309,6 +309,23 @@ def test_ranks_talk_over_the_wheels_own_process_group(settings: dict[str, str], 
     ]  # fmt: skip
 
 
+def test_what_a_collective_writes_may_be_changed_in_place(settings: dict[str, str], tmp_path: Path) -> None:
+    program = """
+        import json, os, torch, torch.distributed as dist
+        rank = int(os.environ["RANK"])
+        torch.npu.set_device(rank)
+        dist.init_process_group("hccl", init_method=os.environ["INIT"], rank=rank, world_size=2)
+        found = []
+        for _ in range(5):
+            x = torch.full((4,), rank + 2.0, device="npu")
+            dist.all_reduce(x)
+            found += x.div_(2).tolist()
+        dist.all_reduce(x, op=dist.ReduceOp.AVG)
+        print(json.dumps([*found, *x.tolist()]))
+    """
+    assert results(start_ranks(program, tmp_path, **settings)) == [[2.5] * 24] * 2
+
+
 def test_beside_a_cann_it_refuses(real: Run, tmp_path: Path) -> None:
     library = tmp_path / "libascendcl.so"
     subprocess.run(["g++", "-shared", "-x", "c", "/dev/null", "-o", str(library)], check=True)
