@@ -19,7 +19,7 @@ from .family import Family
 from .interruption import Interrupted, Interruptions
 from .preparation import Prepared
 from .ray_node import Node
-from .ray_start import PORTS, head_command
+from .ray_start import PATIENT, PORTS, head_command
 
 __all__ = ["run"]
 
@@ -80,7 +80,7 @@ def _start(prepared: Prepared, family: Family, interruptions: Interruptions, say
     temp = request.temp or Path(tempfile.mkdtemp(prefix="verl-npu-", dir="/tmp"))
     chosen = ports.free(PORTS)
     say(f"starting Ray on {prepared.name} ({prepared.address} over {prepared.interface.name}), logs in {temp}")
-    ray = Node(family, head_command(prepared, temp, chosen), prepared.environ, say)
+    ray = Node(family, head_command(prepared, temp, chosen), {**PATIENT, **prepared.environ}, say)
 
     def pause(seconds: float) -> None:
         ray.check()

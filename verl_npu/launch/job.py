@@ -18,7 +18,7 @@ from .interruption import Interruptions
 
 __all__ = ["Client", "Ended", "Log", "Watched", "connect", "ended", "entrypoint", "submit"]
 
-_START = 180.0
+_START = 300.0
 """Seconds for Ray's dashboard to answer, which imports much."""
 _KEPT = 400
 """Lines of the log that are kept for the case that a node is lost."""

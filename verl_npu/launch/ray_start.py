@@ -9,8 +9,10 @@ from pathlib import Path
 
 from .preparation import Prepared
 
-__all__ = ["PORTS", "head_command", "worker_command"]
+__all__ = ["PATIENT", "PORTS", "head_command", "worker_command"]
 
+PATIENT = {"RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "300"}
+"""What lets Ray's dashboard, which has the job API, come up on a busy host: after half a minute it hangs for ever."""
 PORTS = 3
 """How many free ports a node needs that Ray does not choose by itself: dashboard, its agent, Ray's client server."""
 
@@ -25,6 +27,8 @@ def head_command(prepared: Prepared, temp: Path, ports: Sequence[int]) -> list[s
         f"--temp-dir={temp}",
         # Ray starts its dashboard, which has the job API, by itself. Asked for it, Ray ends where the dashboard takes
         # more than 20 seconds. Whoever reaches the dashboard may run anything. Nobody needs it from outside.
+        # Not --include-dashboard: with it Ray itself ends where the dashboard takes more than 20 seconds.
+        # Whoever reaches the dashboard may run anything, and nobody needs it from outside.
         "--dashboard-host=127.0.0.1",
         f"--dashboard-port={dashboard}",
         f"--ray-client-server-port={client}",
