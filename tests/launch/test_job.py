@@ -33,8 +33,8 @@ def test_the_line_is_one_that_a_shell_can_read() -> None:
     ("status", "code", "expected"),
     [
         ("SUCCEEDED", 0, Ended(0, "")),
-        ("FAILED", 3, Ended(3, "why")),
-        ("FAILED", -9, Ended(137, "why")),
+        ("FAILED", 3, Ended(3, "")),
+        ("FAILED", -9, Ended(137, "")),
         ("FAILED", None, Ended(1, "why")),
         ("STOPPED", None, Ended(1, "why")),
         ("RUNNING", None, None),

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+import click
+
 from ..ascend.variables import VISIBLE_DEVICES
 from ..errors import LaunchError
 from .interruption import Interruptions
@@ -110,9 +112,9 @@ def ended(details: Details) -> Ended | None:
         return None
     code = details.driver_exit_code
     if code is None:
-        code = int(status != "SUCCEEDED")
-    # A signal ended the driver.
-    return Ended(128 - code if code < 0 else code, "" if code == 0 else (details.message or "").strip())
+        return Ended(int(status != "SUCCEEDED"), (details.message or "").strip())
+    # A negative one is the signal that ended the driver. Ray's message then only repeats the end of the log.
+    return Ended(128 - code if code < 0 else code, "")
 
 
 class Watched:
@@ -176,4 +178,4 @@ class Log:
 
     def lines_of(self, address: str, count: int) -> list[str]:
         """Return the last lines that processes on another host printed; Ray names the address in each."""
-        return [line for line in self._lines if f"ip={address})" in line][-count:]
+        return [click.unstyle(line) for line in self._lines if f"ip={address})" in line][-count:]
