@@ -81,11 +81,13 @@ class HcclWork final : public c10d::Work {
     if (retrieveOpType() == c10d::OpType::RECV) source_ = inner_.front()->sourceRank();
     const auto until = std::chrono::steady_clock::now() + kLettingGo;
     for (const auto& work : inner_)
-      while (work.use_count() > 1 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+      while (work.use_count() > 1 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kMoment);
     inner_.clear();
+    watched_->forget();
   }
 
-  static constexpr std::chrono::milliseconds kLettingGo{100};
+  static constexpr std::chrono::seconds kLettingGo{1};
+  static constexpr std::chrono::microseconds kMoment{20};
 
   Works inner_;
   std::function<void()> finish_;

@@ -26,12 +26,18 @@ bool wanted() {
 
 bool Watched::succeeded() const {
   if (Clock::now() < not_before) return false;
+  std::lock_guard<std::mutex> lock(mutex);
   for (const auto& each : inner) {
     // What nobody holds any more is over: while it runs, gloo does.
     const auto work = each.lock();
     if (work && !(work->isCompleted() && work->isSuccess())) return false;
   }
   return true;
+}
+
+void Watched::forget() const {
+  std::lock_guard<std::mutex> lock(mutex);
+  inner.clear();
 }
 
 void take_down_if_overdue(const Watched& work) {

@@ -21,11 +21,14 @@ struct Watched {
   Clock::time_point began, not_before;  // before `not_before` it is not over (faults.h)
   std::chrono::milliseconds timeout;
   // Weak, and gloo's only: what this process drops last may free Python's objects, which a thread must not do.
-  std::vector<c10::weak_intrusive_ptr<c10d::Work>> inner;
+  mutable std::vector<c10::weak_intrusive_ptr<c10d::Work>> inner;
+  mutable std::mutex mutex;  // of `inner`
 
   bool overdue() const { return Clock::now() - began >= timeout; }
   // A work that failed never ends on an NPU: it is over only if it succeeded.
   bool succeeded() const;
+  // It was waited for. Even a weak reference keeps a work's tensors.
+  void forget() const;
 };
 
 // Says which operation took too long and aborts, if the process has a watchdog.
