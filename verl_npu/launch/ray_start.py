@@ -25,8 +25,6 @@ def head_command(prepared: Prepared, temp: Path, ports: Sequence[int]) -> list[s
         "--head",
         f"--port={prepared.request.port}",
         f"--temp-dir={temp}",
-        # Ray starts its dashboard, which has the job API, by itself. Asked for it, Ray ends where the dashboard takes
-        # more than 20 seconds. Whoever reaches the dashboard may run anything. Nobody needs it from outside.
         # Not --include-dashboard: with it Ray itself ends where the dashboard takes more than 20 seconds.
         # Whoever reaches the dashboard may run anything, and nobody needs it from outside.
         "--dashboard-host=127.0.0.1",
