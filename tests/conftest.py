@@ -25,6 +25,17 @@ PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "scripts"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --nightly."""
+    parser.addoption("--nightly", action="store_true", help="run the tests that are marked nightly, too")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what is only for the night."""
+    if item.get_closest_marker("nightly") and not item.config.getoption("--nightly"):
+        pytest.skip("runs every night: give --nightly")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put tests in the order in which processes may share them out (`-n 2 --dist loadgroup --no-loadscope-reorder`).
 

@@ -26,7 +26,7 @@ from ..virtual.processes import free_port
 from . import serving
 from .conftest import PROJECT, Smoke
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -44,6 +44,7 @@ def test_the_jobs_status_is_the_status_everywhere(site: Site) -> None:
     check(site, site.launch(job=("--status", "7")), [7, 7], 300, "the job ends with 7")
 
 
+@pytest.mark.nightly
 def test_a_late_host_is_waited_for_by_name(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     options = ("--hosts", "h0,h1")
@@ -53,6 +54,7 @@ def test_a_late_host_is_waited_for_by_name(site: Site) -> None:
     check(site, launch, [0, 0], 300, "a host comes late")
 
 
+@pytest.mark.nightly
 def test_one_command_starts_all_hosts_over_ssh(site: Site, tmp_path: Path) -> None:
     ssh = tmp_path / "ssh"
     # What ssh does with its arguments: it joins them, and the other host's shell reads them.
@@ -71,12 +73,14 @@ def test_one_command_starts_all_hosts_over_ssh(site: Site, tmp_path: Path) -> No
 # Nodes that are missing, or lost.
 
 
+@pytest.mark.nightly
 def test_a_host_that_never_comes_is_named(site: Site) -> None:
     launch = site.launch("--hosts", "h0,h1,h2", "--wait", "15", on=3, start=2)
     check(site, launch, [2, 2], 15 + SLACK, "a host never comes (--wait 15)")
     assert "missing: h2" in launch.text(site.hosts[0])
 
 
+@pytest.mark.nightly
 def test_a_host_that_dies_before_the_job_ends_the_launch(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     launch = site.launch(on=3, start=2)
@@ -110,6 +114,7 @@ def test_a_host_that_dies_in_the_job_is_named_with_its_last_lines(site: Site, jo
     assert ("is stopped" in said) == bool(job)
 
 
+@pytest.mark.nightly
 def test_a_host_whose_network_is_gone_is_lost(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     launch = site.launch(job=(*FOREVER, "--hang"))
@@ -124,6 +129,7 @@ def test_a_host_whose_network_is_gone_is_lost(site: Site) -> None:
     assert site.left() == []
 
 
+@pytest.mark.nightly
 def test_a_job_goes_on_from_its_last_whole_checkpoint(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     job = ("--rounds", "4", "--save", "2")
@@ -144,6 +150,7 @@ def test_a_job_goes_on_from_its_last_whole_checkpoint(site: Site) -> None:
     check(site, launch, [0, 0], 300, "a host dies while the head saves; --restarts 1, and it comes back")
 
 
+@pytest.mark.nightly
 def test_a_spare_host_takes_the_place_of_a_lost_one(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     options = ("--nodes", "2", "--head", "h0", "--spare", "1", "--restarts", "1")
@@ -156,6 +163,7 @@ def test_a_spare_host_takes_the_place_of_a_lost_one(site: Site) -> None:
     assert len(starts) in (1, 2)  # Ray may have given the job the spare host at once
 
 
+@pytest.mark.nightly
 def test_a_head_that_dies_ends_the_others(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     launch = site.launch(on=3, job=FOREVER)
@@ -168,6 +176,7 @@ def test_a_head_that_dies_ends_the_others(site: Site) -> None:
 # The user ends it.
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_a_signal_on_the_head_while_it_waits(site: Site, number: int) -> None:
     h0 = site.hosts[0]
@@ -177,6 +186,7 @@ def test_a_signal_on_the_head_while_it_waits(site: Site, number: int) -> None:
     check(site, launch, [128 + number] * 2, SLACK, f"{signal.Signals(number).name} on the head while it waits")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_a_signal_on_the_head_in_the_job(site: Site, number: int) -> None:
     launch = site.launch(job=FOREVER)
@@ -185,6 +195,7 @@ def test_a_signal_on_the_head_in_the_job(site: Site, number: int) -> None:
     check(site, launch, [128 + number] * 2, SLACK, f"{signal.Signals(number).name} on the head in the job")
 
 
+@pytest.mark.nightly
 def test_a_signal_while_ray_starts(site: Site) -> None:
     h0 = site.hosts[0]
     launch = site.launch(start=1)
@@ -203,6 +214,7 @@ def test_a_signal_while_a_node_waits_for_the_head(site: Site) -> None:
     check(site, launch, [130], SLACK, "SIGINT on a node that waits for the head")
 
 
+@pytest.mark.nightly
 def test_a_signal_on_another_node_in_the_job(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     launch = site.launch(job=FOREVER)
@@ -212,6 +224,7 @@ def test_a_signal_on_another_node_in_the_job(site: Site) -> None:
     assert "LOST: the node h1 (10.78.0.2): Ctrl-C there" in launch.text(h0)
 
 
+@pytest.mark.nightly
 def test_a_launch_that_is_killed_leaves_nothing(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     launch = site.launch(job=FOREVER)
@@ -227,6 +240,7 @@ def test_a_launch_that_is_killed_leaves_nothing(site: Site) -> None:
 # Two at once, and what is refused before anything is started.
 
 
+@pytest.mark.nightly
 def test_two_launches_on_the_same_hosts_do_not_meet(site: Site) -> None:
     first = site.launch(job=FOREVER)
     first.await_file("round-2")
@@ -238,6 +252,7 @@ def test_two_launches_on_the_same_hosts_do_not_meet(site: Site) -> None:
     check(site, first, [130, 130], SLACK, "two jobs at once: the second ends with 5, the first goes on until SIGINT")
 
 
+@pytest.mark.nightly
 def test_a_second_launch_at_the_same_port_is_refused(site: Site) -> None:
     first = site.launch(job=FOREVER)
     first.await_file("round-2")

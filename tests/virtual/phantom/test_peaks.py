@@ -130,13 +130,13 @@ def test_two_npus_pay_the_same(sharded: dict[str, list[Costs]], case: str) -> No
     _compare(sharded, case)
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", LONG_SINGLE)
 def test_one_npu_pays_the_same_in_all_cases(long_single: dict[str, list[Costs]], case: str) -> None:
     _compare(long_single, case)
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", LONG_SHARDED)
 def test_two_npus_pay_the_same_in_all_cases(long_sharded: dict[str, list[Costs]], case: str) -> None:
     _compare(long_sharded, case)
