@@ -38,6 +38,8 @@ HEALTHY = [
     "(WorkerDict pid=12) NCCL version is not asked for; HCCL_CONNECT_TIMEOUT=1500 HCCL_EXEC_TIMEOUT=3600",
     "Training Progress:   0%|          | 0/10 [00:00<?, ?it/s]",
     "(TaskRunner pid=100) {'trainer': {'device': 'npu', 'n_gpus_per_node': 8}}",
+    "(vLLMHttpServer pid=101) WARNING 11-23 00:36:08 [__init__.py:2878] Found ulimit of 1024 and failed to "
+    "automatically increase. This can cause fd limit errors like `OSError: [Errno 24] Too many open files`.",
     STEP.format(1),
     "Total training steps: 10",
 ]

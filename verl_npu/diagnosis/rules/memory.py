@@ -93,7 +93,8 @@ MEMORY = (
     rule(
         "open-files",
         Precision.EXACT,
-        r"Too many open files",
+        # vLLM warns of what might come, in these words (vllm/utils, set_ulimit).
+        r"(?<!errors like `OSError: \[Errno 24\] )Too many open files",
         means="a process has more files and sockets open than its limit allows",
         fix="`ulimit -n 1048576` on each host before `ray start`",
         seen=("pytorch/pytorch#14768", "Python: errno EMFILE"),
