@@ -17,7 +17,7 @@ from types import ModuleType
 import torch
 from torch.distributed import BroadcastOptions, ProcessGroup, TCPStore
 
-from ...features.weight_sync.transport import communicator
+from ...features.weight_sync.transport import communicator, meeting
 
 __all__ = ["Communicator", "make_group", "offer_checkpoint_engine", "offer_group"]
 
@@ -58,8 +58,14 @@ class Communicator:
 def make_group(
     master_address: str, master_port: int, rank: int, world_size: int, device: int | str | torch.device
 ) -> Communicator:
-    """Return a communicator over the ranks that meet at this address, for tensors on `device`."""
-    store = TCPStore(master_address, master_port, world_size, is_master=rank == 0, timeout=timedelta(seconds=_TIMEOUT))
+    """Return a communicator over the ranks that meet at this address, for tensors on `device`.
+
+    Rank 0 listens at that address and no other. verl hands over no secret: whoever reaches the port may join.
+    """
+    if rank == 0:
+        store = meeting.serve(master_address, master_port, _TIMEOUT)
+    else:
+        store = TCPStore(master_address, master_port, world_size, False, timedelta(seconds=_TIMEOUT))
     group = communicator.connect("checkpoint_engine", store, rank, range(world_size), _TIMEOUT)
     return Communicator(group, torch.device("npu", device) if isinstance(device, int) else torch.device(device))
 

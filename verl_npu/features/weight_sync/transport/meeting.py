@@ -6,7 +6,7 @@ import functools
 import secrets
 import socket
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from .store import Secret, SignedStore, first_line
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
-__all__ = ["Meeting", "enter", "open_meeting"]
+__all__ = ["Meeting", "enter", "open_meeting", "serve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +46,9 @@ def open_meeting(host: str, port: int, timeout: float) -> Meeting:
     `host` is an address of this machine that the other ranks reach: IPv4, or IPv6 with or without brackets. Raises
     GroupError if the port is taken, or if this machine has no such address.
     """
-    from torch.distributed import TCPStore
-
     asked = Meeting(host.strip("[]"), port, Secret(secrets.token_bytes(32)))
     try:
-        # Left to itself the store listens on all interfaces.
-        with closing(_listen(asked.host, port)) as listening:
-            meeting = Meeting(asked.host, listening.getsockname()[1], asked.secret)
-            serve = functools.partial(
-                TCPStore,
-                meeting.host,
-                meeting.port,
-                None,
-                True,
-                timedelta(seconds=timeout),
-                wait_for_workers=False,
-                master_listen_fd=listening.detach(),
-            )
-            try:
-                store = serve()
-            except NotImplementedError:
-                # torch 2.5's newer way of serving, its default, takes no socket that listens already; its older does.
-                store = serve(use_libuv=False)
+        store = serve(asked.host, port, timeout)
     except (OSError, RuntimeError) as error:
         raise GroupError(
             subject="weight sync",
@@ -76,8 +57,34 @@ def open_meeting(host: str, port: int, timeout: float) -> Meeting:
             fix=f"use another port, or unset {environment.WEIGHT_SYNC_PORT.name} to get a free one; the address is "
             "what Ray was given for this machine (`ray start --node-ip-address`)",
         ) from error
+    meeting = replace(asked, port=store.port)
     _served[meeting] = store
     return meeting
+
+
+def serve(host: str, port: int, timeout: float) -> TCPStore:
+    """Serve a store in this process at this address and no other; left to itself it listens on all interfaces.
+
+    Raises OSError or RuntimeError if the port is taken, or if this machine has no such address.
+    """
+    from torch.distributed import TCPStore
+
+    with closing(_listen(host, port)) as listening:
+        made = functools.partial(
+            TCPStore,
+            host,
+            listening.getsockname()[1],
+            None,
+            True,
+            timedelta(seconds=timeout),
+            wait_for_workers=False,
+            master_listen_fd=listening.detach(),
+        )
+        try:
+            return made()
+        except NotImplementedError:
+            # torch 2.5's newer way of serving, its default, takes no socket that listens already; its older does.
+            return made(use_libuv=False)
 
 
 def _listen(host: str, port: int) -> socket.socket:
