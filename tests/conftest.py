@@ -10,10 +10,11 @@ github.com/ray-project/kuberay, has the schema of a RayJob.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,14 @@ def _group(item: pytest.Item) -> str:
     if "npu" in getattr(item, "fixturenames", ()) and item.path.is_relative_to(PROJECT / "tests/virtual"):
         return "device"
     return "e2e" if item.get_closest_marker("e2e") else str(item.path)
+
+
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """Have what is started meanwhile heed Ctrl-C: a shell that starts tests in the background has them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -99,11 +99,9 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(heeds_ctrl_c: None) -> Iterator[Start]:
     """Start the command as a process of its own, and end it."""
     started: list[subprocess.Popen[str]] = []
-    # A shell that starts tests in the background has them ignore Ctrl-C, and so would what they start.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def begin(*arguments: str, **options: object) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(PROJECT), "TERM": "xterm", "PYTHONUTF8": "1"}
@@ -114,7 +112,6 @@ def start() -> Iterator[Start]:
         return process
 
     yield begin
-    signal.signal(signal.SIGINT, before)
     for process in started:
         process.kill()
         process.wait()

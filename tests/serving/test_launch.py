@@ -32,17 +32,18 @@ def launch(model: Path | str = "m", kind: Engine = Engine.CPU, **more: object) -
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An environment without torch_npu, vLLM and virtual NPUs, whatever this one has."""
     found = importlib.util.find_spec
     hidden = ("torch_npu", "vllm", "vllm_ascend")
-    site = "site"
 
     def find_spec(name: str, package: str | None = None) -> object:
         spec = found(name, package)
-        return None if name in hidden and spec and f"/{site}/" not in str(spec.origin) else spec
+        return None if name in hidden and spec and str(tmp_path) not in str(spec.origin) else spec
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    # An earlier test may have loaded virtual NPUs into this process: what is loaded is found before any path is read.
+    monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
     monkeypatch.delenv("VERL_NPU_VIRTUAL", raising=False)
 
 

@@ -162,7 +162,7 @@ def hosts() -> Iterator[tuple[Path, list[Host]]]:
 
 
 @pytest.fixture
-def site(hosts: tuple[Path, list[Host]], request: pytest.FixtureRequest) -> Iterator[Site]:
+def site(hosts: tuple[Path, list[Host]], heeds_ctrl_c: None) -> Iterator[Site]:
     """Four hosts, on each of which somebody else's Python runs, under a name that a careless `pkill` would hit."""
     root, made = hosts
     folder = Path(tempfile.mkdtemp(prefix="t", dir=root))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,10 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, 
     """What each rank found at each revision in each case."""
     folder = tmp_path_factory.mktemp("ranks")
     multiprocessing = pytest.importorskip("torch.multiprocessing")
-    multiprocessing.spawn(worker, (free_port(), str(folder)), nprocs=2)
+    with pytest.MonkeyPatch.context() as patch:
+        # An earlier test may have loaded virtual NPUs into this process, whose torch_npu the ranks would find.
+        patch.setattr(sys, "path", [path for path in sys.path if "verl_npu/virtual/site" not in path])
+        multiprocessing.spawn(worker, (free_port(), str(folder)), nprocs=2)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -36,7 +36,7 @@ out["results"] = {
 out["rows"] = [list(x[small].shape), list(x[small % 3 == 0].shape)]
 out["written"] = torch.ones(2, device="npu").copy_(x[0, :2]).tolist()
 out["refused"] = {name: raised(call) for name, call in {"nonzero": x.nonzero, "unique": lambda: torch.unique(x), "mask": lambda: torch.ones(2 * N, N, 64, dtype=torch.bool, device="npu").nonzero(), "equal": lambda: torch.equal(x, x)}.items()}
-out["shapes"] = raised(lambda: x @ torch.ones(3, device="npu"))
+out["shapes"] = raised(lambda: x @ torch.ones(3, 3, device="npu"))
 out["devices"] = raised(lambda: x + torch.ones(N))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 y = torch.empty(16 << 30, dtype=torch.int8, device="npu"); y.add_(1); z = y + y
@@ -186,7 +186,7 @@ def test_weights_are_neither_read_nor_made_on_the_host(python: Run, tmp_path: An
     done = python(LOADING, VERL_NPU_VIRTUAL_PHANTOM="1", FOLDER=str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["bytes"] > 7 << 30
+    assert found["bytes"] > 6 << 30
     assert found["charged"] >= found["bytes"]
     assert found["host"] < 1500
     assert (found["norm"], found["dtype"]) == ([1, 1], "torch.float32")

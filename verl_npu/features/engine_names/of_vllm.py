@@ -199,6 +199,20 @@ VLLM = (
         Form.READ,
     ),
     Name(
+        "vllm.entrypoints.openai.api_server",
+        ("vllm.entrypoints.openai.api_server",),
+        ("serving.launch:vllm.entrypoints.openai.api_server",),
+        "`verl-npu serve` ends, and says that the server did",
+        Form.MODULE,
+    ),
+    Name(
+        "VLLM_PLUGINS",
+        ("vllm.envs:VLLM_PLUGINS",),
+        ("serving.launch:VLLM_PLUGINS",),
+        "vllm-ascend claims a machine without NPUs, and `verl-npu serve` ends, and says that the server did",
+        Form.READ,
+    ),
+    Name(
         "build_app",
         ("vllm.entrypoints.openai.api_server:build_app",),
         (f"{_MODE}:build_app",),

@@ -113,6 +113,7 @@ _WORKER = (
             "features.rollout.engine_settings:vllm_ascend",
             f"{_VERSIONS}:vllm_ascend",
             f"{_RL}:vllm_ascend",
+            "serving.launch:vllm_ascend",
         ),
         "the process is taken for one of vLLM alone, and VLLM_ASCEND_ENABLE_NZ is not asked for",
         Form.MODULE,
