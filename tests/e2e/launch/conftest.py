@@ -179,5 +179,6 @@ def site(hosts: tuple[Path, list[Host]], heeds_ctrl_c: None) -> Iterator[Site]:
     finally:
         for host in made:
             host.die()
+            host.plug()
         for process in (*bystanders, *site.started):
             process.wait()

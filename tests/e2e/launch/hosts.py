@@ -54,6 +54,10 @@ class Host:
         """Lose its network, without a word to anybody."""
         ip("-n", self.space, "link", "set", "net0", "down")
 
+    def plug(self) -> None:
+        """Have its network, as at the beginning."""
+        ip("-n", self.space, "link", "set", "net0", "up")
+
     def start(self, folder: Path, log: Path, command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen:
         """Start a command on the host."""
         own = ["unshare", "--mount", "--uts", "sh", "-c", OWN, str(folder), str(folder.parent / "hosts"), self.name]
