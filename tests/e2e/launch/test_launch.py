@@ -57,11 +57,12 @@ def test_a_late_host_is_waited_for_by_name(site: Site) -> None:
 @pytest.mark.nightly
 def test_one_command_starts_all_hosts_over_ssh(site: Site, tmp_path: Path) -> None:
     ssh = tmp_path / "ssh"
-    # What ssh does with its arguments: it joins them, and the other host's shell reads them. It passes on no variables.
+    # What ssh does with its arguments: it joins them, and the other host's shell reads them, without our variables.
     spaces = " ".join(f"{host.name}) s={host.space};;" for host in site.hosts)
     ssh.write_text(
-        f"#!/bin/sh\nshift 2; h=$1; shift; case $h in {spaces} esac\nmount -t tmpfs none {site.root}/l1/r\n"
-        'exec env -i HOME="$HOME" nsenter --net=/run/netns/$s unshare --uts sh -c "hostname $h; $*"\n'
+        f"#!/bin/sh\nshift 2; h=$1; shift; case $h in {spaces} esac\n"
+        'exec env -i HOME="$HOME" nsenter --net=/run/netns/$s unshare --mount --uts '
+        f'sh -c "mount -t tmpfs none {site.root}/l1/r; hostname $h; $*"\n'
     )
     ssh.chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
