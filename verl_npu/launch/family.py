@@ -59,7 +59,9 @@ class Family:
         stdin: int = subprocess.DEVNULL,
         stderr: int = subprocess.STDOUT,
     ) -> Member:
-        """Start a process out of reach of the terminal's Ctrl-C, which gets SIGTERM if this process dies.
+        """Start a process out of reach of the terminal's Ctrl-C, which is killed if this process dies.
+
+        Killed, because Ray's own end by SIGTERM can stand still; what it has started ends with it.
 
         What it prints goes to a file that its `Member` reads, or to `output`. Raises OSError.
         """
@@ -129,7 +131,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _die_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _descendants() -> list[int]:
