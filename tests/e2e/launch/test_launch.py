@@ -147,7 +147,6 @@ def test_a_job_goes_on_from_its_last_whole_checkpoint(site: Site) -> None:
     starts = [int(number) for number in re.findall(r"driver: from round (\d+)", said)]
     assert len(starts) == 2
     assert starts[0] == 0 < starts[1]
-    site.bystanders.clear()
     check(site, launch, [0, 0], 300, "a host dies while the head saves; --restarts 1, and it comes back")
 
 
