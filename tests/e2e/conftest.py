@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from . import serving
+
 PROJECT = Path(__file__).resolve().parents[2]
 Smoke = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -24,6 +26,14 @@ def pin() -> str:
     if version != "0.6.1":
         pytest.skip(f"verl {version} is installed here, and the job is written for 0.6.1")
     return f"v{version}"
+
+
+@pytest.fixture(scope="module", params=serving.PYTHONS or [None])
+def python(request: pytest.FixtureRequest) -> str:
+    """The Python of each environment with vllm-ascend that there is."""
+    if request.param is None:
+        pytest.skip("set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend")
+    return str(request.param)
 
 
 @pytest.fixture

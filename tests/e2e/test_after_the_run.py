@@ -86,13 +86,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture(scope="module", params=serving.PYTHONS or [None])
-def python(request: pytest.FixtureRequest) -> str:
-    if request.param is None:
-        pytest.skip("set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend")
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
 def url(python: str, folder: Path) -> Iterator[str]:
     """The endpoint of `verl-npu serve` on virtual NPUs."""

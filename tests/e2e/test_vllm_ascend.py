@@ -20,13 +20,6 @@ pytestmark = pytest.mark.e2e
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module", params=serving.PYTHONS or [None])
-def python(request: pytest.FixtureRequest) -> str:
-    if request.param is None:
-        pytest.skip("set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend")
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
 def engine(python: str) -> Engine:
     """The release that the environment has, as the pin's documents name it."""

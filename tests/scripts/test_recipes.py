@@ -17,9 +17,7 @@ from maintain import recipes_page
 from maintain.recipes_page import Recipe
 
 from verl_npu.cli import main
-from verl_npu.errors import SandboxError
 from verl_npu.rehearse.capture import Call, Capture, capture
-from verl_npu.rehearse.sandbox import sandbox_program
 from verl_npu.rehearse.trainer import Trainer, of_capture
 
 SHELL_FILES = sorted(recipes_page.RECIPES.rglob("*.sh"))
@@ -27,14 +25,6 @@ RECIPES = recipes_page.recipes()
 ROWS = 24
 
 each_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.path.stem)
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> None:
-    try:
-        sandbox_program()
-    except SandboxError as error:
-        pytest.skip(str(error))
 
 
 def started(recipe: Recipe, tree: Path, *arguments: str, **given: str) -> Capture:

@@ -12,9 +12,7 @@ from harness.pins import SCRIPTS
 from maintain import several_machines
 from maintain.several_machines import Script, command, read, recorded, scan
 
-from verl_npu.errors import SandboxError
 from verl_npu.rehearse.capture import Call, capture
-from verl_npu.rehearse.sandbox import sandbox_program
 
 WITHOUT = SCRIPTS / "without-submit.sh"
 RECORDED = recorded()
@@ -33,14 +31,6 @@ def checkout(revision: str) -> Path:
     if not tree.is_dir():
         pytest.skip(f"VERL_NPU_UPSTREAMS has no {tree.name}")
     return tree
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> None:
-    try:
-        sandbox_program()
-    except SandboxError as error:
-        pytest.skip(str(error))
 
 
 # Against upstream.

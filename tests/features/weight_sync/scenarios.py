@@ -28,6 +28,15 @@ def live_on():
         time.sleep(0.1)
 """
 
+_SYNCED = """
+begin = time.monotonic()
+try:
+    sync(group, given, engine, small)
+except WeightSyncError as error:
+    told(begin, engine, error)
+live_on()
+"""
+
 KILLED = (
     _GIVEN
     + """
@@ -86,13 +95,8 @@ def load(weights, true=engine.load):
     if RANK == 1 and engine.loads == 2: time.sleep(TIMEOUT + 6)
     true(weights)
 engine.load = load
-begin = time.monotonic()
-try:
-    sync(group, given, engine, small)
-except WeightSyncError as error:
-    told(begin, engine, error)
-live_on()
 """
+    + _SYNCED
 )
 """The engine of rank 1 hangs in the middle of a sync, for longer than the others wait."""
 
@@ -103,13 +107,8 @@ group, engine = meet(), Engine()
 sync(group, given, engine, small)
 if RANK == 1:
     time.sleep(TIMEOUT + 4)
-begin = time.monotonic()
-try:
-    sync(group, given, engine, small)
-except WeightSyncError as error:
-    told(begin, engine, error)
-live_on()
 """
+    + _SYNCED
 )
 """Rank 1 comes to the second sync when the others wait for it no more."""
 

@@ -212,20 +212,6 @@ void give(const Call& call, c10::IValue& value) {
   }
 }
 
-template <typename Visit>
-void visit_tensors(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
-  } else if (value.isOptionalTensorList()) {
-    for (const auto& element : value.toOptionalTensorList()) {
-      std::optional<at::Tensor> tensor = element;
-      if (tensor.has_value()) visit(*tensor);
-    }
-  }
-}
-
 // A mask among indices stands for the places where it is true, of which only its values tell how many there are.
 void replace_masks(const std::string& name, c10::IValue& value) {
   if (!value.isOptionalTensorList()) return;

@@ -4,10 +4,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/Storage.h>
 
+#include <optional>
 #include <utility>
 
 namespace verl_npu {
@@ -32,6 +34,21 @@ inline bool takes_generator(const c10::Argument& argument) {
   if (type->kind() == c10::TypeKind::GeneratorType) return true;
   return type->kind() == c10::TypeKind::OptionalType &&
          type->expectRef<c10::OptionalType>().getElementType()->kind() == c10::TypeKind::GeneratorType;
+}
+
+// Calls `visit` with each tensor of one argument.
+template <typename Visit>
+void visit_tensors(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+  } else if (value.isOptionalTensorList()) {
+    for (const auto& element : value.toOptionalTensorList()) {
+      const std::optional<at::Tensor> tensor = element;
+      if (tensor.has_value()) visit(*tensor);
+    }
+  }
 }
 
 }  // namespace verl_npu

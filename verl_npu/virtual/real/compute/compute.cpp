@@ -211,20 +211,6 @@ struct Plan {
   std::optional<c10::OperatorHandle> reference;
 };
 
-template <typename Visit>
-void each_tensor(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
-  } else if (value.isOptionalTensorList()) {
-    for (const auto& element : value.toOptionalTensorList()) {
-      const std::optional<at::Tensor> tensor = element;
-      if (tensor.has_value()) visit(*tensor);
-    }
-  }
-}
-
 c10::IValue aliased(const c10::IValue& value) {
   if (value.isTensor()) return host_view(value.toTensor());
   if (value.isTensorList()) {
@@ -286,7 +272,7 @@ class Computed final : public c10::OperatorKernel {
     std::vector<c10::IValue> arguments(stack->begin() + static_cast<ptrdiff_t>(first), stack->end());
     c10::Device device(kNpu, c10::impl::getDeviceGuardImpl(kNpu)->getDevice().index());
     for (const auto& argument : arguments)
-      each_tensor(argument, [&](const at::Tensor& t) { if (t.defined() && t.device().type() == kNpu) device = t.device(); });
+      visit_tensors(argument, [&](const at::Tensor& t) { if (t.defined() && t.device().type() == kNpu) device = t.device(); });
     // A collective may still be writing what is read here. Not every kernel of torch_npu names its stream to CANN.
     if (g_cann.is_pending()) g_cann.settle(current_stream(device));
     std::vector<at::Generator> generators;
@@ -296,7 +282,7 @@ class Computed final : public c10::OperatorKernel {
     // torch_npu copies through temporaries, into which nothing was computed.
     std::vector<std::pair<at::Tensor, at::Tensor>> before;
     for (size_t i = 0; plan.mutates && i < count; ++i)
-      if (plan.written[i]) each_tensor(arguments[i], [&](const at::Tensor& t) { if (t.defined()) before.emplace_back(t, host_view(t).clone()); });
+      if (plan.written[i]) visit_tensors(arguments[i], [&](const at::Tensor& t) { if (t.defined()) before.emplace_back(t, host_view(t).clone()); });
     {
       Inside inside;
       real_.callBoxed(op, keys, stack);
