@@ -281,6 +281,10 @@ CASES: dict[str, Case] = {
 
 if __name__ == "__main__":
     torch.npu.set_device(_rank())
+    if "ALONE" in os.environ:
+        from verl_npu.virtual.hccl.backend import be_alone
+
+        be_alone()
     dist.init_process_group(
         "cpu:gloo,npu:hccl",
         init_method=os.environ["INIT"],

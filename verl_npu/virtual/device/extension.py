@@ -29,6 +29,9 @@ class Extension(Protocol):
     """Makes a process group's backend of a rank, a size, the gloo backend that moves the data, and the timeout after
     which the watchdog ends the process."""
 
+    AloneBackend: Callable[[int, int], Backend]
+    """Makes a backend of a rank and a size, of which no other rank exists."""
+
     def configure(self, installed: int) -> None:
         """Set how many NPUs the machine has. Called once, before anything else."""
 
@@ -75,6 +78,28 @@ class Extension(Protocol):
 
     def is_phantom(self, tensor: torch.Tensor) -> bool: ...
     def is_phantom_address(self, data: int) -> bool: ...
+
+    def start_ledger(self, flops: float, bytes: float) -> None:
+        """Keep from now on what is allocated and done; `flops` and `bytes` a second are an NPU's."""
+
+    def ledger_clock(self) -> int:
+        """How many allocations and frees there have been."""
+
+    def ledger_blocks(self) -> list[tuple[int, int, int, int]]:
+        """Of each block its bytes, when it was allocated and freed (0: not), and its holder (csrc/ledger.h)."""
+
+    def take_ledger(self) -> tuple[list[tuple[str, int, float, float, float]], list[tuple[str, int, int, float]]]:
+        """What was done since the last call: operators with calls, flops, bytes and seconds at best, and messages with
+        the size of their group, calls and bytes."""
+
+    def groups_in_ledger(self) -> int:
+        """How many process groups with other ranks have communicated."""
+
+    def mark_in_ledger(self, data: int, holder: int) -> None:
+        """Say who holds the block at an address."""
+
+    def work_in_ledger(self, name: str, flops: float, bytes: float) -> None:
+        """Add what one call of an operator costs."""
 
     def begin_pool(self, malloc: int, free: int) -> None:
         """Have this thread's memory come from an allocator, by the addresses of its functions."""

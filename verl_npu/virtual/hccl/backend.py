@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Protocol
 
 from ...ascend.variables import HCCL_INTERFACE
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed import Backend, P2POp, ProcessGroup, Store, Work
 
-__all__ = ["interface", "register"]
+__all__ = ["be_alone", "interface", "register"]
 
 NAME = "hccl"
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own variable
 _SIOCGIFADDR = 0x8915  # netdevice(7)
+_is_alone = False
 
 
 class _Gather(Protocol):
@@ -101,6 +102,8 @@ def _create(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
     import torch
     from torch.distributed import PrefixStore, ProcessGroupGloo
 
+    if _is_alone:
+        return extension().HcclBackend(rank, size, _alone(store, rank, size), timeout)
     options = ProcessGroupGloo._Options()
     options._timeout = timeout
     options._devices = [_transport(ProcessGroupGloo)]
@@ -109,6 +112,41 @@ def _create(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
     # While the first group is made there is no other: its ranks are the program's.
     compiled.set_rank(torch.distributed.get_rank() if torch.distributed.is_initialized() else rank)
     return compiled.HcclBackend(rank, size, gloo, timeout)
+
+
+def be_alone() -> None:
+    """Have this process be the only rank of each group that it makes from now on; the others have what it has.
+
+    For plans in phantom memory: see csrc/alone.h.
+    """
+    global _is_alone
+    from torch.distributed import distributed_c10d as c10d
+
+    class AloneGloo(metaclass=_StandIn):
+        """In place of ProcessGroupGloo, whose groups of the host's tensors nobody would answer either."""
+
+        _Options = c10d.ProcessGroupGloo._Options
+        create_device = c10d.ProcessGroupGloo.create_device
+        create_default_device = c10d.ProcessGroupGloo.create_default_device
+
+        def __new__(cls, store: Store, rank: int, size: int, *_: object, **__: object) -> Backend:
+            return _alone(store, rank, size)
+
+    _is_alone = True
+    c10d.ProcessGroupGloo = AloneGloo
+
+
+class _StandIn(type):
+    """Takes every backend for one of its own: c10d asks of what it has just made."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return True
+
+
+def _alone(store: Store, rank: int, size: int) -> Backend:
+    backend = extension().AloneBackend(rank, size)
+    backend.options = SimpleNamespace()  # in which c10d writes down which ranks the group has
+    return backend
 
 
 def _transport(gloo: _Gloo) -> object:

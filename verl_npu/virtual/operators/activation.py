@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .fused import Result, fused, is_fusible
+
 
 def npu_swiglu(input: Tensor, dim: int = -1) -> Tensor:
     """`silu(first half) * second half` along `dim`, formed in float32; differentiable.
@@ -18,8 +20,16 @@ def npu_swiglu(input: Tensor, dim: int = -1) -> Tensor:
     """
     if input.shape[dim] % 2:
         raise RuntimeError(f"npu_swiglu: the size of dimension {dim} must be even, but is {input.shape[dim]}")
-    gate, up = input.float().chunk(2, dim=dim)
-    return (functional.silu(gate) * up).to(input.dtype)
+
+    def compute(input: Tensor) -> tuple[Tensor]:
+        gate, up = input.float().chunk(2, dim=dim)
+        return ((functional.silu(gate) * up).to(input.dtype),)
+
+    if not is_fusible((input,)):
+        return compute(input)[0]
+    shape = list(input.shape)
+    shape[dim] //= 2
+    return fused("npu_swiglu", compute, (Result(shape, input.dtype),), (input,))[0]
 
 
 def npu_silu(input: Tensor) -> Tensor:

@@ -8,12 +8,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .fused import Result, fused, is_fusible
+from .fused import Result, flops_of, fused, is_fusible
 from .heads import Layout, by_head, from_head, layout_of, sequences_of
-from .masks import UNBOUNDED, Rule, check_prefix, rule_of
+from .masks import UNBOUNDED, Rule, SparseMode, check_prefix, rule_of
 from .scores import How, attend, check_heads
 
 __all__ = ["check", "dense", "npu_fusion_attention", "refuse"]
+
+_TOKENS = {Layout.BSH: 1, Layout.SBH: 0, Layout.BSND: 1, Layout.BNSD: 2}
+_CAUSAL = (SparseMode.LEFT_UP_CAUSAL, SparseMode.RIGHT_DOWN_CAUSAL)
 
 
 def npu_fusion_attention(
@@ -89,7 +92,9 @@ def npu_fusion_attention(
     if keep_prob < 1 or not is_fusible(given):
         out, top, total = compute(*given)
     else:
-        out, top, total = fused(compute, _results(query, key, value, head_num, layout), given)
+        results = _results(query, key, value, head_num, layout)
+        flops = _flops(query, results[1], key, layout, lengths, is_causal=rule.mode in _CAUSAL)
+        out, top, total = fused("attention", compute, results, given, flops=flops)
     return out, top, total, query.new_empty(0), 0, 0, 0
 
 
@@ -112,6 +117,18 @@ def _results(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: Layo
         shape = (*query.shape[:2], heads * width) if query.dim() == 3 else (*query.shape[:3], width)
     maximum = Result((*rows, 8), torch.float32)
     return Result(shape, query.dtype), maximum, maximum
+
+
+def _flops(
+    query: Tensor, rows: Result, key: Tensor, layout: Layout, lengths: Sequence[tuple[slice, slice]], is_causal: bool
+) -> float:
+    """What it takes an NPU. `rows` are the row maxima, [B,N,S,8], in TND [T,N,8]."""
+    if layout is Layout.TND:
+        sizes = [(queries.stop - queries.start, keys.stop - keys.start) for queries, keys in lengths]
+        return sum(flops_of(rows.shape[1], *size, query.shape[-1], is_causal) for size in sizes)
+    batch, heads, queries, _ = rows.shape
+    keys = key.shape[_TOKENS[layout]]
+    return flops_of(batch * heads, queries, keys, query.numel() // (batch * heads * queries), is_causal)
 
 
 def refuse(**arguments: object) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .fused import Result, fused, is_fusible
+from .fused import Result, flops_of, fused, is_fusible
 from .masks import TEMPLATE
 
 __all__ = ["register", "scaled_dot_product_attention"]
@@ -61,7 +61,9 @@ def scaled_dot_product_attention(
 
     rows = Result((*query.shape[:3], 8), torch.float32)
     out = Result((*query.shape[:3], value.shape[-1]), query.dtype)
-    return fused(compute, (out, rows, rows), (query, key, value, _masked(attn_mask, is_causal, query, key)))[0]
+    flops = flops_of(query.shape[0] * query.shape[1], query.shape[2], key.shape[2], query.shape[3], is_causal)
+    given = (query, key, value, _masked(attn_mask, is_causal, query, key))
+    return fused("attention", compute, (out, rows, rows), given, flops=flops)[0]
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> bool:

@@ -12,8 +12,12 @@ from torch import Tensor
 
 from ..device import extension
 
-__all__ = ["Result", "fused", "is_fusible"]
+__all__ = ["Result", "flops_of", "fused", "is_fusible"]
 
+_BEFORE = 4
+"""Arguments of the autograd function that are no tensors."""
+_BACKWARD = 2.5
+"""Matrix products of the gradient, five, for the two of the result."""
 Given: TypeAlias = "Tensor | None"
 Compute: TypeAlias = "Callable[..., tuple[Tensor, ...]]"
 
@@ -31,6 +35,7 @@ class _Context(Protocol):
 
     compute: Compute
     given: int
+    cost: tuple[str, float]
     needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[Given, ...]
 
@@ -51,7 +56,15 @@ def is_fusible(tensors: Sequence[Given]) -> bool:
     )
 
 
-def fused(compute: Compute, results: Sequence[Result], tensors: Sequence[Given]) -> tuple[Tensor, ...]:
+def fused(
+    name: str,
+    compute: Compute,
+    results: Sequence[Result],
+    tensors: Sequence[Given],
+    *,
+    flops: float = 0.0,
+    instead: int | None = None,
+) -> tuple[Tensor, ...]:
     """Make `results`, of which the first is differentiable in `tensors`.
 
     Args:
@@ -59,14 +72,30 @@ def fused(compute: Compute, results: Sequence[Result], tensors: Sequence[Given])
             is not called where one of them is a phantom.
         results: what they look like; they are contiguous.
         tensors: the arguments, which are saved for the gradient as the results are.
+        instead: the result that is saved in place of the first argument, and has the same gradient. Then of the
+            results no other is saved.
+        name: the operator, for those who ask what a program costs (csrc/ledger.h).
+        flops: what an NPU does for it, for those who ask what a program costs (csrc/ledger.h).
     """
-    found: tuple[Tensor, ...] = _Fused.apply(compute, tuple(results), *tensors)
+    found: tuple[Tensor, ...] = _Fused.apply((name, flops), compute, tuple(results), instead, *tensors)
     return found
+
+
+def flops_of(heads: int, queries: int, keys: int, width: int, is_causal: bool) -> float:
+    """Return what the two matrix products of attention take; a causal one leaves half of the scores out."""
+    return 4.0 * heads * queries * keys * width / (2 if is_causal else 1)
 
 
 class _Fused(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: _Context, compute: Compute, results: tuple[Result, ...], *tensors: Given) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: _Context,
+        cost: tuple[str, float],
+        compute: Compute,
+        results: tuple[Result, ...],
+        instead: int | None,
+        *tensors: Given,
+    ) -> tuple[Tensor, ...]:
         like = next(tensor for tensor in tensors if tensor is not None)
         made = tuple(torch.empty(tuple(result.shape), dtype=result.dtype, device=like.device) for result in results)
         if _have_values([*tensors, *made]):
@@ -76,21 +105,32 @@ class _Fused(torch.autograd.Function):  # type: ignore[misc]
         else:
             for result in made:
                 result.zero_()
+        name, flops = ctx.cost = cost
+        extension.extension().work_in_ledger(name, flops, _size((*tensors, *made)))
         ctx.compute, ctx.given = compute, len(tensors)
-        ctx.save_for_backward(*tensors, *made)
+        if instead is None:
+            ctx.save_for_backward(*tensors, *made)
+        else:
+            ctx.save_for_backward(made[instead], *tensors[1:])
         ctx.mark_non_differentiable(*made[1:])
         ctx.set_materialize_grads(False)
         return made
 
     @staticmethod
     def backward(ctx: _Context, gradient: Given, *others: Given) -> tuple[Given, ...]:
-        tensors = ctx.saved_tensors[: ctx.given]
-        wanted = [number for number in range(ctx.given) if ctx.needs_input_grad[2 + number]]
-        gradients: list[Given] = [None] * (2 + ctx.given)
+        # Recomputation unpacks them once.
+        saved = ctx.saved_tensors
+        tensors = saved[: ctx.given]
+        wanted = [number for number in range(ctx.given) if ctx.needs_input_grad[_BEFORE + number]]
+        gradients: list[Given] = [None] * (_BEFORE + ctx.given)
         if gradient is None:
             return tuple(gradients)
         for number in wanted:
-            gradients[2 + number] = torch.zeros_like(tensors[number], memory_format=torch.contiguous_format)
+            gradients[_BEFORE + number] = torch.zeros_like(tensors[number], memory_format=torch.contiguous_format)
+        name, flops = ctx.cost
+        extension.extension().work_in_ledger(
+            f"{name} backward", _BACKWARD * flops, _size((*saved, gradient, *gradients))
+        )
         if not _have_values([*tensors, gradient]):
             return tuple(gradients)
         hosts = [_host(tensor) for tensor in tensors]
@@ -100,8 +140,12 @@ class _Fused(torch.autograd.Function):  # type: ignore[misc]
         found = torch.autograd.grad(out, list(leaves.values()), _host(gradient), allow_unused=True)
         for number, host in zip(leaves, found, strict=True):
             if host is not None:
-                _fill(gradients[2 + number], host)
+                _fill(gradients[_BEFORE + number], host)
         return tuple(gradients)
+
+
+def _size(tensors: Sequence[Given]) -> int:
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 def _have_values(tensors: Sequence[Given]) -> bool:

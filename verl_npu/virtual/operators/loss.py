@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .fused import Result, fused, is_fusible
+
 
 def npu_cross_entropy_loss(
     input: Tensor,
@@ -40,8 +42,24 @@ def npu_cross_entropy_loss(
             "npu_cross_entropy_loss: label_smoothing, lse_square_scale_for_zloss and return_zloss are not "
             "implemented by the virtual Ascend"
         )
-    log_prob = torch.log_softmax(input.float(), dim=-1)
-    weights = None if weight is None else weight.float()
-    loss = functional.nll_loss(log_prob, target, weight=weights, reduction=reduction, ignore_index=ignore_index)
+
+    def compute(input: Tensor, target: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        log_prob = torch.log_softmax(input.float(), dim=-1)
+        weights = None if weight is None else weight.float()
+        loss = functional.nll_loss(log_prob, target, weight=weights, reduction=reduction, ignore_index=ignore_index)
+        return loss.reshape(-1).to(input.dtype), log_prob.detach().to(input.dtype)
+
+    if is_fusible((input, target, weight)):
+        losses = Result((input.shape[0] if reduction == "none" else 1,), input.dtype)
+        # The gradient of the real one is made of log_prob too, whose own log_softmax it is.
+        loss, log_prob = fused(
+            "npu_cross_entropy_loss",
+            compute,
+            (losses, Result(input.shape, input.dtype)),
+            (input, target, weight),
+            instead=1,
+        )
+    else:
+        loss, log_prob = compute(input, target, weight)
     empty = input.new_empty(0)
-    return loss.reshape(-1).to(input.dtype), log_prob.detach().to(input.dtype), empty, empty.clone()
+    return loss, log_prob, empty, empty.clone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .fused import Result, fused, is_fusible
 from .gradient import without_formula
 
 
@@ -21,9 +22,17 @@ def npu_rms_norm(input: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[T
     """
     _check("npu_rms_norm", input, gamma)
     dims = tuple(range(input.dim() - gamma.dim(), input.dim()))
-    x = input.float()
-    rstd = torch.rsqrt(x.pow(2).mean(dim=dims, keepdim=True) + epsilon)
-    return (x * rstd * gamma.float()).to(input.dtype), rstd.detach()
+
+    def compute(input: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+        x = input.float()
+        rstd = torch.rsqrt(x.pow(2).mean(dim=dims, keepdim=True) + epsilon)
+        return (x * rstd * gamma.float()).to(input.dtype), rstd.detach()
+
+    if not is_fusible((input, gamma)):
+        return compute(input, gamma)
+    rows = Result((*input.shape[: dims[0]], *(1 for _ in dims)), torch.float32)
+    y, rstd = fused("npu_rms_norm", compute, (Result(input.shape, input.dtype), rows), (input, gamma))
+    return y, rstd
 
 
 def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:

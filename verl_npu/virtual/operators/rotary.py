@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .fused import Result, fused, is_fusible
 from .gradient import without_formula
 
 WIDEST = 896
@@ -39,7 +40,14 @@ def npu_rotary_mul(
             f"npu_rotary_mul: r1 and r2 must have the full width {width}, but are {tuple(r1.shape)} and "
             f"{tuple(r2.shape)}"
         )
-    return (input * r1 + _rotated("npu_rotary_mul", input, rotary_mode) * r2).to(input.dtype)
+
+    def compute(input: Tensor, r1: Tensor, r2: Tensor) -> tuple[Tensor]:
+        return ((input * r1 + _rotated("npu_rotary_mul", input, rotary_mode) * r2).to(input.dtype),)
+
+    shape = torch.broadcast_shapes(input.shape, r1.shape)
+    if not is_fusible((input, r1, r2)):
+        return compute(input, r1, r2)[0]
+    return fused("npu_rotary_mul", compute, (Result(shape, input.dtype),), (input, r1, r2))[0]
 
 
 def npu_apply_rotary_pos_emb(

@@ -2,6 +2,7 @@
 
 #include "copies.h"
 #include "faults.h"
+#include "ledger.h"
 #include "phantom.h"
 #include "pool.h"
 #include "runtime.h"
@@ -122,17 +123,20 @@ void free_block(void* data) {
   if (data == nullptr) return;
   char* raw = static_cast<char*>(data) - kHeader;
   const Block block = *reinterpret_cast<Block*>(raw);
+  ledger::freed(data);
   std::free(raw);
   discharge(block.device, block.nbytes);
 }
 
 struct Phantom {
+  void* data;
   size_t nbytes;
   int device;
 };
 
 void free_phantom(void* context) {
   auto* phantom = static_cast<Phantom*>(context);
+  ledger::freed(phantom->data);
   discharge(phantom->device, phantom->nbytes);
   delete phantom;
 }
@@ -145,6 +149,7 @@ struct Adopted {
 
 void free_adopted(void* context) {
   auto* adopted = static_cast<Adopted*>(context);
+  ledger::freed(adopted->storage.data());
   discharge(adopted->device, adopted->nbytes);
   delete adopted;
 }
@@ -220,7 +225,11 @@ c10::DataPtr allocate_on(int device, size_t nbytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= (size_t{1} << 60), "NPU out of memory. Tried to allocate more than 1EB memory.");
   if (auto pooled = pool::allocate(device, nbytes)) return std::move(*pooled);
   charge(device, nbytes);
-  if (C10_UNLIKELY(phantom::wanted(nbytes))) return {phantom::new_address(nbytes), new Phantom{nbytes, device}, &free_phantom, where};
+  if (C10_UNLIKELY(phantom::wanted(nbytes))) {
+    void* address = phantom::new_address(nbytes);
+    ledger::allocated(address, rounded(nbytes));
+    return {address, new Phantom{address, nbytes, device}, &free_phantom, where};
+  }
   void* raw = nullptr;
   if (posix_memalign(&raw, kHeader, nbytes + kHeader) != 0) {
     discharge(device, nbytes);
@@ -230,6 +239,7 @@ c10::DataPtr allocate_on(int device, size_t nbytes) {
   }
   *static_cast<Block*>(raw) = Block{nbytes, device};
   void* data = static_cast<char*>(raw) + kHeader;
+  ledger::allocated(data, rounded(nbytes));
   return {data, data, &free_block, where};
 }
 
@@ -238,6 +248,7 @@ c10::DataPtr adopt(const c10::Storage& cpu_storage, int device) {
   const auto nbytes = cpu_storage.nbytes();
   charge(device, nbytes);
   void* data = const_cast<void*>(cpu_storage.data());
+  ledger::allocated(data, rounded(nbytes));
   return {data, new Adopted{cpu_storage, nbytes, device}, &free_adopted,
           c10::Device(kNpu, static_cast<c10::DeviceIndex>(device))};
 }

@@ -5,6 +5,7 @@
 #include "allocator.h"
 #include "copies.h"
 #include "generator.h"
+#include "ledger.h"
 #include "phantom.h"
 #include "runtime.h"
 #include "tensors.h"
@@ -15,6 +16,7 @@
 #include <ATen/ops/nonzero.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -283,7 +285,7 @@ bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::
   return true;
 }
 
-void run(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* stack) {
+void compute(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* stack) {
   if (C10_UNLIKELY(phantom::on()) && run_on_shapes(op, plan, stack)) return;
   TORCH_CHECK_NOT_IMPLEMENTED(plan.computes, "operator ", op.schema().operator_name(),
                               " is not implemented by the virtual Ascend: it has no CPU kernel to fall back on");
@@ -306,6 +308,53 @@ void run(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* sta
   }
   call.write_back();
   for (size_t i = stack->size() - plan.results; i < stack->size(); ++i) give(call, (*stack)[i]);
+}
+
+// What a call costs an NPU: what it reads and writes, and the multiplications of a matrix product.
+class Cost {
+ public:
+  Cost(const std::string& name, const torch::jit::Stack& stack, size_t count) : name_(name) {
+    const auto first = stack.size() - count;
+    for (size_t i = first; i < stack.size(); ++i)
+      visit_tensors(stack[i], [&](const at::Tensor& tensor) {
+        if (!tensor.defined()) return;
+        bytes_ += static_cast<double>(tensor.nbytes());
+        if (tensor.device().type() == kNpu) given_.push_back(tensor.storage().unsafeGetStorageImpl());
+      });
+    const auto at = [&](size_t i) { return stack[first + i].toTensor(); };
+    if (name == "aten::mm" || name == "aten::bmm") multiplied(at(0), at(1));
+    if (name == "aten::addmm" || name == "aten::baddbmm") multiplied(at(1), at(2));
+    if (name == "aten::convolution") each_result_ = 2.0 * static_cast<double>(at(1).numel()) / static_cast<double>(at(1).size(0));
+  }
+
+  void tell(const torch::jit::Stack& stack, const Plan& plan) {
+    const bool writes = std::find(plan.written.begin(), plan.written.end(), true) != plan.written.end();
+    bool is_view = false;
+    for (size_t i = stack.size() - plan.results; i < stack.size(); ++i)
+      visit_tensors(stack[i], [&](const at::Tensor& tensor) {
+        if (!tensor.defined()) return;
+        bytes_ += static_cast<double>(tensor.nbytes());
+        flops_ += each_result_ * static_cast<double>(tensor.numel());
+        for (const auto* storage : given_) is_view = is_view || (!writes && storage == tensor.storage().unsafeGetStorageImpl());
+      });
+    if (!is_view) ledger::operated(name_, flops_, bytes_);
+  }
+
+ private:
+  void multiplied(const at::Tensor& left, const at::Tensor& right) {
+    flops_ = 2.0 * static_cast<double>(left.numel()) * static_cast<double>(right.size(-1));
+  }
+
+  const std::string& name_;
+  double flops_ = 0, bytes_ = 0, each_result_ = 0;
+  c10::SmallVector<const c10::StorageImpl*, 8> given_;
+};
+
+void run(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* stack) {
+  if (C10_LIKELY(!ledger::on())) return compute(op, plan, stack);
+  Cost cost(op.schema().name(), *stack, plan.written.size());
+  compute(op, plan, stack);
+  cost.tell(*stack, plan);
 }
 
 void cpu_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) { run(op, Plan(op), stack); }

@@ -5,11 +5,14 @@
 #include "faults.h"
 #include "hccl_types.h"
 #include "hccl_work.h"
+#include "ledger.h"
 #include "phantom.h"
 #include "runtime.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
+
+#include <algorithm>
 
 namespace verl_npu {
 namespace {
@@ -109,6 +112,11 @@ bool are_phantoms(const Tensors& messages) {
   return false;
 }
 
+// A rank that is alone need not decide as others do.
+bool any_is_phantom(const Tensors& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return phantom::is(tensor); });
+}
+
 // What one rank sends another: the tensor, or a byte in place of what is too large to have values.
 at::Tensor message(const at::Tensor& tensor) {
   if (are_phantoms({tensor})) return at::zeros({1}, at::kByte);
@@ -156,6 +164,8 @@ WorkPtr HcclBackend::run(c10d::OpType type, const char* name, Tensors results, c
   free_dropped();
   int64_t bytes = 0;
   for (const auto& result : results) bytes += static_cast<int64_t>(result.nbytes());
+  if (getSize() > 1) ledger::sent(name, this, getSize(), static_cast<double>(bytes));
+  for (const auto& result : results) ledger::mark(result.storage().data(), ledger::kMessage);
   const double slow = faults::at_collective(name, bytes);
   const auto began = Watched::Clock::now();
   std::vector<WorkPtr> inner;
@@ -377,19 +387,21 @@ WorkPtr HcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
 WorkPtr HcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                                    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
   check_contiguous(Tensors{input, output});
-  if (phantom::on()) {
+  if (phantom::on() && !alone_) {
     return exchange("all_to_all_single", c10d::OpType::ALLTOALL_BASE, {output}, parts(output, output_splits, getSize()),
                     parts(input, input_splits, getSize()));
   }
-  auto out = moved(output);
-  auto in = moved(input);
+  if (are_phantoms({output, input})) return meet(c10d::OpType::ALLTOALL_BASE, "all_to_all_single", {output}, {input});
+  auto out = moved(phantom::stand_in(output));
+  auto in = moved(phantom::stand_in(input));
   return run(c10d::OpType::ALLTOALL_BASE, "all_to_all_single", {output},
              [&] { return std::vector{gloo_->alltoall_base(out, in, output_splits, input_splits, options)}; });
 }
 
 // Gloo has no all_to_all of lists: flatten, exchange, spread out.
 WorkPtr HcclBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
-  if (phantom::on()) return exchange("all_to_all", c10d::OpType::ALLTOALL, outputs, outputs, inputs);
+  if (phantom::on() && !alone_) return exchange("all_to_all", c10d::OpType::ALLTOALL, outputs, outputs, inputs);
+  if (any_is_phantom(outputs) || any_is_phantom(inputs)) return meet(c10d::OpType::ALLTOALL, "all_to_all", outputs, inputs);
   std::vector<int64_t> output_splits, input_splits;
   Tensors flat;
   for (const auto& output : outputs) output_splits.push_back(output.numel());

@@ -18,7 +18,7 @@ class HcclBackend final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
   HcclBackend(int rank, int size, c10::intrusive_ptr<c10d::Backend> gloo, std::chrono::milliseconds timeout)
-      : Backend(rank, size), gloo_(std::move(gloo)), timeout_(timeout) {}
+      : Backend(rank, size), gloo_(std::move(gloo)), timeout_(timeout), alone_(gloo_->getBackendName() == "alone") {}
 
   const std::string getBackendName() const override { return "hccl"; }
   void shutdown() { watchdog_.stop(); }              // overrides, from torch 2.6 on
@@ -70,6 +70,7 @@ class HcclBackend final : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Backend> gloo_;
   std::chrono::milliseconds timeout_;
+  const bool alone_;
   Watchdog watchdog_;
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;

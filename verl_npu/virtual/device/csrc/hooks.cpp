@@ -1,6 +1,7 @@
 // What ATen asks an accelerator for.
 #include "allocator.h"
 #include "generator.h"
+#include "ledger.h"
 #include "phantom.h"
 #include "runtime.h"
 
@@ -47,6 +48,7 @@ struct NpuHooks final : at::PrivateUse1HooksInterface {
 
   // FSDP frees a parameter by resizing its storage to nothing, and brings it back.
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbytes) const override {
+    ledger::Gathering gathering;
     auto fresh = allocate_on(storage.device().index(), nbytes);
     const auto kept = std::min(nbytes, storage.nbytes());
     if (kept > 0 && !phantom::is(fresh.get())) {

@@ -2,6 +2,7 @@
 #include "alias.h"
 #include "allocator.h"
 #include "copies.h"
+#include "ledger.h"
 #include "phantom.h"
 #include "pool.h"
 #include "generator.h"
@@ -74,6 +75,14 @@ Tensor zeros(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layo
 }
 
 Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) {
+  if (C10_UNLIKELY(ledger::on())) {
+    const auto bytes = static_cast<double>(target.nbytes());
+    if (source.device().type() == target.device().type()) {
+      ledger::operated("copy", 0, bytes + static_cast<double>(source.nbytes()));
+    } else {
+      ledger::copied(bytes);
+    }
+  }
   if (C10_UNLIKELY(phantom::is(source) || phantom::is(target))) {
     phantom::clear(target);
     return target;

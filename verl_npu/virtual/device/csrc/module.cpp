@@ -1,15 +1,18 @@
 // The Python face of the extension. torch_npu.npu and the hccl backend are built on it.
 #include "alias.h"
 #include "allocator.h"
+#include "alone.h"
 #include "copies.h"
 #include "fallback.h"
 #include "faults.h"
 #include "generator.h"
 #include "hccl.h"
+#include "ledger.h"
 #include "phantom.h"
 #include "runtime.h"
 
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/python_headers.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -91,11 +94,21 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("empty_cache", &empty_cache);
   pool::offer(m);
 
+  m.def("start_ledger", &ledger::start);
+  m.def("ledger_clock", &ledger::now);
+  m.def("ledger_blocks", &ledger::blocks);
+  m.def("take_ledger", &ledger::take);
+  m.def("groups_in_ledger", &ledger::groups);
+  m.def("mark_in_ledger", [](uintptr_t data, int holder) { ledger::mark(reinterpret_cast<void*>(data), holder); });
+  m.def("work_in_ledger", &ledger::operated);
+
   m.def("default_generator", [](int device) { return default_generator(device); });
   m.def("cpu_alias", &cpu_alias, "A CPU tensor over the memory of an NPU tensor.");
   m.def("npu_alias", &npu_alias, "An NPU tensor over the memory of a CPU tensor.");
 
   m.def("move_storage", &move_storage, "Moves an NPU tensor's storage into the memory of a CPU tensor's.");
+
+  py::class_<AloneBackend, c10d::Backend, c10::intrusive_ptr<AloneBackend>>(m, "AloneBackend", py::dynamic_attr()).def(py::init<int, int>());
 
   py::class_<HcclBackend, c10d::Backend, c10::intrusive_ptr<HcclBackend>>(m, "HcclBackend")
       .def(py::init<int, int, c10::intrusive_ptr<c10d::Backend>, std::chrono::milliseconds>())
