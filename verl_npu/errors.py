@@ -36,6 +36,7 @@ __all__ = [
     "NoFlashAttentionError",
     "OverrideError",
     "PlacementError",
+    "PlanError",
     "RealAscendError",
     "RearrangeError",
     "RehearsalError",
@@ -276,6 +277,10 @@ class ContainerError(VerlNpuError):
 
 class RehearsalError(VerlNpuError):
     """A rehearsal cannot be made with what was asked for."""
+
+
+class PlanError(VerlNpuError):
+    """A job cannot be planned as it is asked for."""
 
 
 # After the run.

@@ -26,6 +26,7 @@ from .launch import launch
 from .lock import lock
 from .merge import merge
 from .mindspeed import mindspeed
+from .plan import plan
 from .rehearse import rehearse
 from .serve import serve
 from .status import status
@@ -96,6 +97,7 @@ for command in (
     lock,
     merge,
     mindspeed,
+    plan,
     rehearse,
     serve,
     status,

@@ -1,0 +1,76 @@
+"""How a step is divided among ranks, and what a plan gives one of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_npu.errors import PlanError
+from verl_npu.plan.share import share_of
+
+ACTOR = "actor_rollout_ref__actor__"
+
+
+def test_each_rank_has_its_part_of_a_step(settings) -> None:
+    share = share_of(settings(), None)
+    assert (share.world, share.data, share.step_sequences, share.mini_sequences) == (8, 8, 32, 16)
+    assert share.ranks == (0,)
+
+
+def test_a_plan_has_two_micro_batches_of_each_phase(settings) -> None:
+    # 8 for the log-probabilities, 4 for the update, and a mini batch of 16.
+    assert share_of(settings(), None).sequences == 16
+
+
+def test_a_plan_has_no_more_than_a_mini_batch(settings) -> None:
+    assert share_of(settings(**{f"{ACTOR}ppo_mini_batch_size": 8}), None).sequences == 4
+
+
+def test_ranks_that_share_a_sequence_share_its_data(settings) -> None:
+    share = share_of(settings(**{f"{ACTOR}ulysses_sequence_parallel_size": 2}), None)
+    assert (share.inner, share.data, share.step_sequences) == (2, 4, 64)
+
+
+def test_sequences_fill_a_token_budget(settings) -> None:
+    dynamic = {f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 12288}
+    dynamic["actor_rollout_ref__rollout__log_prob_micro_batch_size_per_gpu"] = 1
+    assert share_of(settings(**dynamic), None).sequences == 6
+
+
+def test_an_answer_is_cut_to_a_budget_that_is_smaller_and_that_is_said(settings) -> None:
+    share = share_of(settings(**{f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 2048}), None)
+    assert share.response == 1024
+    assert "answers of 1024 tokens are planned" in share.notes[0]
+
+
+def test_a_budget_without_room_for_an_answer_is_one_line(settings) -> None:
+    with pytest.raises(PlanError, match="room for a prompt of 1024 tokens and an answer, found 1024 tokens"):
+        share_of(settings(**{f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 1024}), None)
+
+
+def test_a_pipeline_has_a_rank_of_each_kind(settings) -> None:
+    stages = {
+        f"{ACTOR}strategy": "megatron",
+        f"{ACTOR}megatron__tensor_model_parallel_size": 2,
+        f"{ACTOR}megatron__pipeline_model_parallel_size": 4,
+        f"{ACTOR}megatron__context_parallel_size": 1,
+        "trainer__nnodes": 2,
+    }
+    share = share_of(settings(**stages), None)
+    assert (share.world, share.data, share.ranks) == (16, 2, (0, 8, 12))
+    assert share.kinds[12] == "the last stage of the pipeline"
+
+
+def test_sizes_that_do_not_divide_the_npus_are_one_line(settings) -> None:
+    with pytest.raises(PlanError, match=r"the parallel sizes: expected a product that divides 8 NPUs .*, found 3"):
+        share_of(settings(**{f"{ACTOR}ulysses_sequence_parallel_size": 3}), None)
+
+
+@pytest.mark.parametrize("key", ["trainer.nnodes", "data.max_prompt_length", "data.train_batch_size"])
+def test_what_is_missing_is_named(settings, key: str) -> None:
+    with pytest.raises(PlanError, match=f"{key}: expected a number above 0, found none"):
+        share_of(settings(**{key.replace(".", "__"): None}), None)
+
+
+def test_answers_of_a_measured_length_are_planned(settings) -> None:
+    assert share_of(settings(), 500).response == 500
+    assert share_of(settings(), 50000).response == 3072

@@ -1,0 +1,62 @@
+"""Time as a range: what it follows, and that its ends are in order."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from verl_npu.plan.phase import Phase
+from verl_npu.plan.planning import Planned
+from verl_npu.plan.timing import Span, spans, total
+
+
+def _update(plan: Planned) -> Span:
+    return next(span for span in spans(plan) if span.phase == Phase.UPDATE_ACTOR.value)
+
+
+def _with(plan: Planned, **changes: object) -> Planned:
+    outcome = plan.outcomes[0]
+    costs = [dataclasses.replace(cost, **changes) for cost in outcome.phases]
+    return dataclasses.replace(plan, outcomes=(dataclasses.replace(outcome, phases=costs),))
+
+
+def test_a_range_has_its_ends_in_order(planned) -> None:
+    plan = planned({"update actor": 10.0, "log-probabilities": 5.0})
+    assert all(0 < span.least < span.most for span in spans(plan))
+
+
+def test_a_step_takes_as_long_as_its_phases(planned) -> None:
+    found = spans(planned({"update actor": 10.0}))
+    assert total(found).least == pytest.approx(sum(span.least for span in found))
+
+
+def test_work_grows_with_the_sequences_of_a_step(planned) -> None:
+    # A plan has 16 of the 32 sequences; the NPU reaches at most 60 % of its figures.
+    assert _update(planned({"update actor": 10.0})).least == pytest.approx(2 * 1.0 / 0.6)
+
+
+def test_messages_between_nodes_take_the_network(planned) -> None:
+    inside = _with(planned({"update actor": 1.0}), seconds=0.0, calls=0, messages=[("all_gather", 8, 1, 1e12)])
+    outside = _with(planned({"update actor": 1.0}), seconds=0.0, calls=0, messages=[("all_gather", 16, 1, 1e12)])
+    assert _update(outside).least > 5 * _update(inside).least
+
+
+def test_a_reduction_is_sent_twice_and_a_scattered_one_by_its_input(planned) -> None:
+    def seconds(name: str) -> float:
+        return _update(
+            _with(planned({"update actor": 1.0}), seconds=0.0, calls=0, messages=[(name, 8, 1, 1e12)])
+        ).least
+
+    assert seconds("all_reduce") == pytest.approx(2 * seconds("all_gather"))
+    assert seconds("reduce_scatter_tensor") == pytest.approx(8 * seconds("all_gather"))
+
+
+def test_copies_to_the_host_happen_once(planned) -> None:
+    plan = _with(planned({"update actor": 1.0}), seconds=0.0, calls=0, copied=26e9)
+    assert _update(plan).least == pytest.approx(1 / 0.9)
+
+
+def test_longer_answers_take_longer(planned) -> None:
+    short = planned({"update actor": 1.0}, data__max_response_length=1000)
+    assert spans(short)[0].most < spans(planned({"update actor": 1.0}))[0].most

@@ -1,0 +1,103 @@
+"""A plan as JSON has it, and what a later plan is compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..errors import PlanError
+from .fitting import Try
+from .planning import Planned
+from .timing import ASSUMPTIONS, Span, spans, total
+from .verdict import Verdict
+
+__all__ = ["FORMAT", "content", "read"]
+
+FORMAT = 1
+
+
+def content(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try] = ()) -> dict[str, object]:
+    """Return all of a plan. Bytes and seconds."""
+    found = spans(planned)
+    return {
+        "format": FORMAT,
+        "simulated": True,
+        "name": name,
+        "verdict": verdict.fit.value,
+        "hardware": {**dataclasses.asdict(planned.hardware)},
+        "capacity": verdict.capacity,
+        "model": {
+            "source": planned.model.source,
+            "parameters": planned.model.parameters,
+            "active": planned.model.active,
+        },
+        "share": {**dataclasses.asdict(planned.share), "kinds": {str(k): v for k, v in planned.share.kinds.items()}},
+        "rollout": dataclasses.asdict(planned.rollout),
+        "reserve": [dataclasses.asdict(each) for each in verdict.reserve],
+        "phases": [
+            {
+                "phase": phase.phase,
+                "rank": phase.rank,
+                "tensors": phase.tensors,
+                "needed": phase.needed,
+                "fit": phase.fit.value,
+                "holders": dict(phase.cost.holders) if phase.cost else {},
+            }
+            for phase in verdict.phases
+        ],
+        "seconds": [_span(span) for span in (*found, total(found))],
+        "assumptions": list(ASSUMPTIONS),
+        "timeline": {
+            str(outcome.rank): [dataclasses.asdict(point) for point in outcome.timeline]
+            for outcome in planned.outcomes
+        },
+        "ranks": [
+            {
+                "rank": outcome.rank,
+                "kind": planned.share.kinds.get(outcome.rank, ""),
+                "host": outcome.host,
+                "seconds": outcome.seconds,
+                "error": outcome.error,
+                "failed_in": outcome.failed_in,
+            }
+            for outcome in planned.outcomes
+        ],
+        "tries": [
+            {"changes": dict(each.knob.changes), "why": each.knob.why, "verdict": each.verdict.fit.value}
+            for each in tries
+        ],
+        "proposal": dict(tries[-1].changes) if tries and tries[-1].verdict.fit.value == "fits" else {},
+        "notes": list(planned.notes),
+        "took": planned.seconds,
+    }
+
+
+def _span(span: Span) -> dict[str, object]:
+    return {"phase": span.phase, "least": span.least, "most": span.most}
+
+
+def read(path: Path) -> Mapping[str, object]:
+    """Read a plan that was written as JSON.
+
+    Raises:
+        PlanError: the file is none.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise PlanError(
+            subject=str(path),
+            expected="a plan that `verl-npu plan --json` wrote",
+            found=str(error),
+            fix="give another file",
+        ) from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise PlanError(
+            subject=str(path),
+            expected=f"a plan of format {FORMAT}",
+            found=str(found.get("format", "none")) if isinstance(found, dict) else "none",
+            fix="write it again with this verl-npu",
+        )
+    return found

@@ -1,0 +1,89 @@
+"""What one rank of a plan is asked to do, and what it answers, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+__all__ = ["Job", "Outcome", "PhaseCost", "Point"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One rank, the trainer's configuration, and the share of a step that it gets."""
+
+    tree: str
+    """The source tree of verl."""
+    folder: str
+    """The folder of the trainer's configuration."""
+    name: str
+    overrides: Sequence[str]
+    rank: int
+    world: int
+    local: int
+    """Ranks on a node."""
+    sequences: int
+    """That this rank gets in a step: enough for two micro batches of each phase."""
+    prompt: int
+    response: int
+    """Tokens of each sequence."""
+    rollout_weights: int
+    """Bytes of the weights that the rollout engine has on this NPU while it is awake; 0 if it has NPUs of its own."""
+    critic: bool
+    reference: bool
+    flops: float
+    """That an NPU does in a second at best."""
+    bandwidth: float
+    """Bytes that an NPU reads and writes in a second at best."""
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCost:
+    """What a phase cost a rank. Bytes."""
+
+    phase: str
+    before: int
+    peak: int
+    after: int
+    holders: Mapping[str, int]
+    """Who held the memory at the peak."""
+    micro_batches: int = 0
+    seconds: float = 0.0
+    """That the operators would take an NPU at its best."""
+    calls: int = 0
+    copied: float = 0.0
+    """Bytes between host and NPU."""
+    messages: Sequence[tuple[str, int, int, float]] = ()
+    """Collectives by name and ranks: calls and bytes."""
+    optimizer_seconds: float = 0.0
+    optimizer_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Memory at one moment: bytes by holder."""
+
+    phase: str
+    holders: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one rank answers."""
+
+    rank: int
+    phases: Sequence[PhaseCost] = ()
+    timeline: Sequence[Point] = ()
+    groups: int = 0
+    """Process groups with other ranks, each of which has communication buffers of its own."""
+    parameters: int = 0
+    host: int = 0
+    """Bytes of this machine's memory that the rank took."""
+    seconds: float = 0.0
+    not_shown: Sequence[str] = ()
+    error: str = ""
+    failed_in: str = ""
+    notes: Sequence[str] = field(default=())

@@ -1,0 +1,74 @@
+"""Writes config.json and tokenizer of the model whose settings FOLDER/asked.json has, and prints its sizes as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..rehearse.tiny_model import tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+_BYTES = 2  # of bfloat16, in which engines keep keys and values
+
+
+def main(words: list[str]) -> int:
+    """Make the folder that the command line names."""
+    import torch
+    import transformers
+
+    folder = Path(words[0])
+    asked: dict[str, Any] = json.loads((folder / "asked.json").read_text())
+    tokens = tokenizer(folder)
+    kind = asked.pop("model_type")
+    # A tokenizer of ours has words enough for a plan, whatever the model's own has.
+    asked |= {
+        "eos_token_id": tokens["<|im_end|>"],
+        "pad_token_id": tokens["<|endoftext|>"],
+        "bos_token_id": tokens["<|endoftext|>"],
+    }
+    config = transformers.AutoConfig.for_model(kind, **asked)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(folder)
+    sizes = {name: weight.numel() for name, weight in model.named_parameters()}
+    text = config.get_text_config()
+    told = {
+        "parameters": sum(sizes.values()),
+        "active": _active(sizes, text),
+        "cache": _cache(text),
+        "key_heads": _key_heads(text),
+        "heads": text.num_attention_heads,
+        "layers": text.num_hidden_layers,
+    }
+    print(json.dumps(told))
+    return 0
+
+
+def _active(sizes: Mapping[str, int], text: PretrainedConfig) -> int:
+    experts = sum(size for name, size in sizes.items() if ".experts." in name)
+    all_of_them = getattr(text, "num_experts", None) or getattr(text, "n_routed_experts", None) or 1
+    chosen = getattr(text, "num_experts_per_tok", None) or 1
+    return sum(sizes.values()) - experts + experts * int(chosen) // int(all_of_them)
+
+
+def _cache(text: PretrainedConfig) -> int:
+    """Bytes that a token takes in an engine's cache, on all NPUs together."""
+    if rank := getattr(text, "kv_lora_rank", None):
+        # Latent attention keeps one vector for all heads.
+        return int(text.num_hidden_layers * (rank + text.qk_rope_head_dim) * _BYTES)
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return int(2 * text.num_hidden_layers * _key_heads(text) * width * _BYTES)
+
+
+def _key_heads(text: PretrainedConfig) -> int:
+    return int(getattr(text, "num_key_value_heads", text.num_attention_heads))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,219 @@
+"""One plan from script to verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import environment
+from ..errors import PlanError
+from ..rehearse.composition import compose
+from ..rehearse.settings import Settings, override
+from ..rehearse.trainer import Trainer
+from .hardware import Hardware
+from .job import Job, Outcome, PhaseCost, Point
+from .model import Model, model_of
+from .rollout import Rollout, rollout_of
+from .share import Share, share_of
+
+__all__ = ["Planned", "Request", "plan"]
+
+_ACTOR_REF = "actor_rollout_ref"
+_MODELS = (f"{_ACTOR_REF}.model.path", "critic.model.path")
+_THRESHOLD = "1"  # MiB: smaller tensors are real
+_MEMORY = "1024"  # GiB: what does not fit is to be seen, not to end
+_TOGETHER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user asks for."""
+
+    output: Path
+    hardware: Hardware
+    model_config: Path | None = None
+    response: int | None = None
+    """Tokens of the answers; None: the most that the script allows."""
+    seconds: float = 600.0
+    changes: tuple[tuple[str, object], ...] = ()
+    """Settings besides the script's own: a knob that is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What was found."""
+
+    trainer: Trainer
+    settings: Settings
+    model: Model
+    share: Share
+    rollout: Rollout
+    outcomes: tuple[Outcome, ...]
+    hardware: Hardware
+    seconds: float
+    notes: tuple[str, ...]
+
+
+def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], None] = lambda text: None) -> Planned:
+    """Run one rank of each kind in phantom memory, and tell what its phases cost.
+
+    `told` hears of each phase that begins.
+
+    Raises:
+        CompositionError: Hydra does not take the script's settings.
+        PlanError: the model is not known, or the sizes do not fit each other.
+    """
+    started = time.monotonic()
+    given = [override(key, value) for key, value in request.changes]
+    composition = compose(trainer, tree, given)
+    settings = Settings(composition.values)
+    _check_kind(trainer, settings)
+    share = share_of(settings, request.response)
+    folder = request.output.resolve()
+    model = model_of(settings.text(_MODELS[0]), request.model_config, folder / "model")
+    rollout = rollout_of(settings, model, share, request.hardware)
+    overrides = [*trainer.overrides, *given, *_options(trainer), *_scaled(settings, share, model)]
+    jobs = [
+        Job(
+            tree=str(tree),
+            folder=str(composition.entry.folder),
+            name=composition.entry.name,
+            overrides=overrides,
+            rank=rank,
+            world=share.world,
+            local=share.local,
+            sequences=share.sequences,
+            prompt=share.prompt,
+            response=share.response,
+            rollout_weights=rollout.weights,
+            critic=_has_critic(settings),
+            reference=_has_reference(settings),
+            flops=request.hardware.flops.value,
+            bandwidth=request.hardware.bandwidth.value,
+        )
+        for rank in share.ranks
+    ]
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        outcomes = tuple(pool.map(lambda job: _run(job, trainer, request, folder, told), jobs))
+    return Planned(
+        trainer,
+        settings,
+        model,
+        share,
+        rollout,
+        outcomes,
+        request.hardware,
+        time.monotonic() - started,
+        (*share.notes, *rollout.notes),
+    )
+
+
+def _check_kind(trainer: Trainer, settings: Settings) -> None:
+    if f"{_ACTOR_REF}.actor.strategy" not in settings:
+        raise PlanError(
+            subject=f"the trainer {trainer.module}",
+            expected="one of verl's reinforcement learning, with actor_rollout_ref in its configuration",
+            found="none",
+            fix="plan the script of a GRPO, PPO or DAPO run; fine-tuning is not planned yet",
+        )
+
+
+def _has_critic(settings: Settings) -> bool:
+    enabled = settings.get("critic.enable")
+    if enabled is not None:
+        return settings.truth("critic.enable")
+    return settings.text("algorithm.adv_estimator") in ("gae", "")
+
+
+def _has_reference(settings: Settings) -> bool:
+    wanted = settings.truth("algorithm.use_kl_in_reward") or settings.truth(f"{_ACTOR_REF}.actor.use_kl_loss")
+    # With LoRA the actor without its adapters is the reference.
+    ranks = (settings.whole(f"{_ACTOR_REF}.model.lora_rank"), settings.whole(f"{_ACTOR_REF}.model.lora.rank"))
+    return wanted and max(ranks) <= 0
+
+
+def _options(trainer: Trainer) -> list[str]:
+    return [word for word in trainer.options if not word.startswith("-")]
+
+
+def _scaled(settings: Settings, share: Share, model: Model) -> list[str]:
+    """The overrides that give one rank its part of two micro batches, and nothing that only a job has."""
+    size = share.sequences * share.data
+    changes: dict[str, object] = {
+        f"{_ACTOR_REF}.rollout.n": 1,
+        "data.train_batch_size": size,
+        f"{_ACTOR_REF}.actor.ppo_mini_batch_size": size,
+    }
+    if "critic.ppo_mini_batch_size" in settings:
+        changes["critic.ppo_mini_batch_size"] = size
+    changes |= {key: str(model.folder) for key in _MODELS if key in settings}
+    changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
+    changes |= dict.fromkeys(settings.matching(r"critic\.model\.tokenizer_path"))
+    contents = f"{_ACTOR_REF}.actor.checkpoint.save_contents"
+    if contents in settings:
+        changes[contents] = ["model", "optimizer", "extra"]
+    return [override(key, value) for key, value in changes.items()]
+
+
+def _run(job: Job, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None]) -> Outcome:
+    log = folder / f"rank-{job.rank}.log"
+    variables = {
+        **os.environ,
+        **trainer.exports,
+        environment.VIRTUAL.name: str(job.local),
+        environment.VIRTUAL_PHANTOM.name: _THRESHOLD,
+        environment.VIRTUAL_MEMORY.name: _MEMORY,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    program = [sys.executable, "-m", f"{__package__}.rank"]
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            program,
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=job.tree,
+        )
+        told(f"rank {job.rank} of {job.world}")
+        try:
+            answer, _ = process.communicate(json.dumps(job.as_json()), timeout=request.seconds)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            process.wait()
+            raise PlanError(
+                subject=f"rank {job.rank}",
+                expected=f"its phases to end in {request.seconds:.0f} s",
+                found=f"it still ran; its log is {log}",
+                fix="give it more time: --timeout SECONDS",
+            ) from error
+    if not answer.strip():
+        lines = log.read_text(errors="replace").strip().splitlines()
+        raise PlanError(
+            subject=f"rank {job.rank}",
+            expected="verl's workers to start in this environment",
+            found=f"{(lines or ['no output'])[-1][:300]}",
+            fix=f"read {log}",
+        )
+    return _outcome(json.loads(answer))
+
+
+def _outcome(answer: Mapping[str, object]) -> Outcome:
+    read = dict(answer)
+    phases: Sequence[Mapping[str, object]] = read.pop("phases")  # type: ignore[assignment]
+    points: Sequence[Mapping[str, object]] = read.pop("timeline")  # type: ignore[assignment]
+    return Outcome(
+        **read,  # type: ignore[arg-type]
+        phases=[PhaseCost(**each) for each in phases],  # type: ignore[arg-type]
+        timeline=[Point(**each) for each in points],  # type: ignore[arg-type]
+    )

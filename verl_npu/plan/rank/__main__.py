@@ -1,0 +1,154 @@
+"""Reads a job, runs its phases in phantom memory as the only rank of its groups, and writes what they cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..job import Job, Outcome
+from ..phase import Phase
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from .recording import Recording
+    from .workers import Workers
+
+_HOST = "127.0.0.1"
+
+
+def main() -> int:
+    """Answer with an Outcome; an exception of verl's is one too, with the phase that it came from."""
+    job = Job(**json.load(sys.stdin))
+    # Whatever verl prints must not be taken for the answer.
+    answer, sys.stdout = sys.stdout, sys.stderr
+    began = time.monotonic()
+    outcome = dataclasses.replace(_run(job), seconds=time.monotonic() - began)
+    json.dump(dataclasses.asdict(outcome), answer)
+    answer.flush()
+    # Threads of verl's and Ray's would keep the process.
+    os._exit(0)
+
+
+def _run(job: Job) -> Outcome:
+    sys.path.insert(0, job.tree)
+    os.environ.update(_variables(job))
+    import torch
+
+    from ...virtual.device.extension import extension
+    from ...virtual.hccl.backend import be_alone
+    from .recording import Recording
+
+    device = extension()
+    device.start_ledger(job.flops, job.bandwidth)
+    be_alone()
+    recording = Recording(device)
+    recording.watch()
+    phase, error = Phase.LOAD, ""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.distributed.init_process_group(
+            "cpu:gloo,npu:hccl",
+            store=torch.distributed.FileStore(f"{folder}/store", job.world),
+            rank=job.rank,
+            world_size=job.world,
+        )
+        try:
+            for phase in _phases(job, recording, Path(folder)):
+                print(f"verl-npu: {phase.value}", file=sys.stderr, flush=True)
+        except Exception as raised:  # whatever verl raises is what the user is told
+            traceback.print_exc()
+            error = f"{type(raised).__name__}: {raised}".strip()
+        return Outcome(
+            rank=job.rank,
+            phases=recording.costs(),
+            timeline=recording.timeline(),
+            groups=device.groups_in_ledger(),
+            host=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+            error=error,
+            failed_in=phase.value if error else "",
+        )
+
+
+def _phases(job: Job, recording: Recording, folder: Path) -> Iterator[Phase]:
+    """Run one phase after the other; each is yielded before it begins."""
+    config = _configuration(job)
+    workers = _workers(config, job)
+    yield Phase.LOAD
+    with recording.phase(Phase.LOAD):
+        workers.load()
+    step = workers.step()
+    # The optimizers have no state before their first step.
+    first = {phase: run for phase, run in step.items() if phase in (Phase.UPDATE_CRITIC, Phase.UPDATE_ACTOR)}
+    for phase, run in [*first.items(), *step.items()]:
+        yield phase
+        with recording.phase(phase):
+            run()
+    yield Phase.WEIGHT_SYNC
+    with recording.phase(Phase.WEIGHT_SYNC):
+        workers.hand_over()
+    yield Phase.CHECKPOINT
+    with recording.phase(Phase.CHECKPOINT), _writing_nothing():
+        workers.checkpoint(str(folder))
+
+
+def _workers(config: DictConfig, job: Job) -> Workers:
+    # v0.7 has both; "auto" are the old ones there.
+    legacy = importlib.util.find_spec("verl.workers.fsdp_workers") is not None
+    if legacy and config.trainer.get("use_legacy_worker_impl", "auto") != "disable":
+        from .legacy import LegacyWorkers
+
+        return LegacyWorkers(config, job)
+    from .engines import EngineWorkers
+
+    return EngineWorkers(config, job)
+
+
+def _configuration(job: Job) -> DictConfig:
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    with initialize_config_dir(version_base=None, config_dir=job.folder):
+        config = compose(config_name=job.name, overrides=list(job.overrides))
+    OmegaConf.resolve(config)
+    return config
+
+
+@contextmanager
+def _writing_nothing() -> Iterator[None]:
+    """Have torch.save write nothing: phantoms would be files of zeros as large as the checkpoint."""
+    import torch
+
+    before, torch.save = torch.save, lambda *_, **__: None
+    try:
+        yield
+    finally:
+        torch.save = before
+
+
+def _variables(job: Job) -> dict[str, str]:
+    """What Ray's worker group sets for a worker: verl/single_controller/base/worker.py, `env_keys`."""
+    return {
+        "RANK": str(job.rank),
+        "WORLD_SIZE": str(job.world),
+        "LOCAL_RANK": str(job.rank % job.local),
+        "LOCAL_WORLD_SIZE": str(job.local),
+        "RAY_LOCAL_WORLD_SIZE": str(job.local),
+        "MASTER_ADDR": _HOST,
+        "MASTER_PORT": "0",
+        "WG_BACKEND": "ray",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

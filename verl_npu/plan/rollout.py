@@ -1,0 +1,77 @@
+"""The rollout engine's memory, by its own rule: a share of the NPU, of which the cache has what is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..rehearse.settings import Settings
+from .hardware import Hardware
+from .model import Model
+from .share import Share
+
+__all__ = ["Rollout", "rollout_of"]
+
+_ROLLOUT = "actor_rollout_ref.rollout"
+_BYTES = 2  # of bfloat16
+_BUFFERS = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What an engine has on one NPU. Bytes.
+
+    Source: `gpu_memory_utilization` in vLLM's documents; its worker refuses to start if less than that share is free.
+    """
+
+    utilization: float
+    taken: int
+    weights: int
+    """That the trainer's NPUs have; 0 if the engine has NPUs of its own."""
+    engine_weights: int
+    npus: int
+    """Of all engines together."""
+    buffers: int
+    """An assumption: the engine's own activations and graphs."""
+    cache: int
+    token: int
+    """Of the cache, for one token."""
+    sequences: int
+    """Of full length that the cache holds at once."""
+    alone: bool
+    """Whether the engine has NPUs of its own."""
+    notes: tuple[str, ...] = ()
+
+
+def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardware) -> Rollout:
+    """Return what the engine of a script takes."""
+    tensor = max(settings.whole(f"{_ROLLOUT}.tensor_model_parallel_size", 1), 1)
+    utilization = settings.number(f"{_ROLLOUT}.gpu_memory_utilization", 0.5)
+    alone = settings.whole("rollout.n_gpus_per_node") > 0
+    weights = model.parameters * _BYTES // tensor
+    taken = int(utilization * hardware.memory.value)
+    token = model.cache // min(tensor, model.key_heads)
+    cache = taken - weights - _BUFFERS
+    length = share.prompt + share.response
+    notes = []
+    if cache < token * length:
+        notes.append(
+            f"rollout: gpu_memory_utilization {utilization} leaves no room for the key-value cache of one sequence of "
+            f"{length} tokens beside the engine's weights"
+        )
+    return Rollout(
+        utilization=utilization,
+        taken=taken,
+        weights=0 if alone else weights,
+        engine_weights=weights,
+        npus=_npus(settings) if alone else share.world,
+        buffers=_BUFFERS,
+        cache=max(cache, 0),
+        token=token,
+        sequences=max(cache, 0) // max(token * length, 1),
+        alone=alone,
+        notes=tuple(notes),
+    )
+
+
+def _npus(settings: Settings) -> int:
+    return max(settings.whole("rollout.n_gpus_per_node") * max(settings.whole("rollout.nnodes", 1), 1), 1)

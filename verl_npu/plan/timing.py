@@ -1,0 +1,124 @@
+"""How long the phases of a step would take: a range, from what operators and collectives were, and an NPU's figures.
+
+The lower end is an NPU at good efficiency whose communication hides behind its computation; the upper end one at poor
+efficiency that does one after the other. What is left out: stragglers, recompilation, the reward, the trainer's own
+process, and answers that are longer than the others (all are taken to be of the planned length).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .hardware import Hardware
+from .job import Outcome, PhaseCost
+from .phase import Phase
+from .planning import Planned
+
+__all__ = ["ASSUMPTIONS", "Span", "spans", "total"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Seconds of one phase in one step, from at best to at worst."""
+
+    phase: str
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Efficiency:
+    """What part of its figures an NPU reaches, and how long the host takes to issue an operator. Assumptions."""
+
+    operators: float
+    links: float
+    copies: float
+    issue: float
+
+
+_GOOD = _Efficiency(operators=0.6, links=0.8, copies=0.9, issue=4e-6)
+_POOR = _Efficiency(operators=0.3, links=0.4, copies=0.4, issue=20e-6)
+ASSUMPTIONS = (
+    f"operators reach {_POOR.operators:.0%} to {_GOOD.operators:.0%} of an NPU's figures, links {_POOR.links:.0%} to "
+    f"{_GOOD.links:.0%}, copies between host and NPU {_POOR.copies:.0%} to {_GOOD.copies:.0%}",
+    f"the host issues an operator in {_GOOD.issue * 1e6:.0f} to {_POOR.issue * 1e6:.0f} microseconds",
+    "all answers have the planned length, and the engine decodes all of its sequences together",
+)
+_DECODING_CALLS = 14
+"""Operators of a layer that an engine issues for each token, without graphs."""
+_BOTH_WAYS = 2
+_WEIGHT = 2  # bytes of a weight in bfloat16
+
+
+def spans(planned: Planned) -> list[Span]:
+    """Return the phases of a step that take time, in its order."""
+    found = [_rollout(planned)]
+    for phase in Phase:
+        if phase in (Phase.LOAD, Phase.ROLLOUT, Phase.CHECKPOINT):
+            continue
+        each = [_span(cost, planned) for outcome in planned.outcomes for cost in _costs(outcome, phase)]
+        if each:
+            # Stages of a pipeline wait for the slowest.
+            found.append(Span(phase.value, max(span.least for span in each), max(span.most for span in each)))
+    return found
+
+
+def total(found: Sequence[Span]) -> Span:
+    """Return a whole step, in which one phase comes after the other."""
+    return Span("step", sum(span.least for span in found), sum(span.most for span in found))
+
+
+def _costs(outcome: Outcome, phase: Phase) -> list[PhaseCost]:
+    return [cost for cost in outcome.phases if cost.phase == phase.value]
+
+
+def _span(cost: PhaseCost, planned: Planned) -> Span:
+    share = planned.share
+    # The plan had so many sequences; a step has more, in as many more micro batches.
+    times = share.step_sequences / share.sequences if cost.micro_batches else 1.0
+    steps = share.step_sequences / share.mini_sequences if cost.optimizer_calls else 0.0
+    planned_steps = max(share.sequences / share.mini_sequences, 1.0)
+
+    def seconds(efficiency: _Efficiency) -> tuple[float, float]:
+        working = times * max(cost.seconds / efficiency.operators, cost.calls * efficiency.issue)
+        optimizing = max(cost.optimizer_seconds / efficiency.operators, cost.optimizer_calls * efficiency.issue)
+        copying = cost.copied / planned.hardware.host.value / efficiency.copies
+        talking = times * _talking(cost, planned.hardware, share.local) / efficiency.links
+        return working + optimizing * steps / planned_steps + copying, talking
+
+    computing, talking = seconds(_GOOD)
+    computing_at_worst, talking_at_worst = seconds(_POOR)
+    return Span(cost.phase, max(computing, talking), computing_at_worst + talking_at_worst)
+
+
+def _talking(cost: PhaseCost, hardware: Hardware, local: int) -> float:
+    """Seconds of a phase's messages at best: what each rank has to send, over the slowest link on the way."""
+    seconds = 0.0
+    for name, ranks, _, size in cost.messages:
+        link = hardware.link.value if ranks <= local else hardware.network.value
+        others = (ranks - 1) / ranks
+        if name.startswith("reduce_scatter"):
+            sent = size * (ranks - 1)  # the size is that of the part that is kept
+        elif name.startswith("all_reduce"):
+            sent = _BOTH_WAYS * size * others
+        else:
+            sent = size * others
+        seconds += sent / link
+    return seconds
+
+
+def _rollout(planned: Planned) -> Span:
+    """Prefilling is computation, decoding reads the weights and the cache for each token."""
+    share, rollout, hardware, model = planned.share, planned.rollout, planned.hardware, planned.model
+    tensor = max(round(model.parameters * _WEIGHT / rollout.engine_weights), 1)
+    sequences = max(share.step_sequences * share.data * tensor // rollout.npus, 1)
+    together = min(max(rollout.sequences, 1), sequences)
+    rounds = -(-sequences // together)
+    prefill = 2.0 * model.active * share.prompt * sequences / tensor / hardware.flops.value
+    read = rollout.engine_weights + rollout.token * together * (share.prompt + share.response / 2)
+    decode = rounds * share.response * read / hardware.bandwidth.value
+    calls = rounds * share.response * model.layers * _DECODING_CALLS
+    least = (prefill + decode) / _GOOD.operators
+    most = prefill / _POOR.operators + max(decode / _POOR.operators, calls * _POOR.issue)
+    return Span(Phase.ROLLOUT.value, least, most)
