@@ -58,6 +58,7 @@ _MARKS = {
 @click.option(
     "--response-length", type=click.IntRange(1), help="Tokens of an answer [default: the most that the script allows]."
 )
+@click.option("--prompt-length", type=click.IntRange(1), help="Tokens of a question [default: alike].")
 @click.option("--no-tries", is_flag=True, help="Do not look for settings that fit.")
 @click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds a rank may take.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/plan"), show_default=True)
@@ -72,6 +73,7 @@ def plan(
     npu: str,
     model_config: Path | None,
     response_length: int | None,
+    prompt_length: int | None,
     no_tries: bool,
     timeout: float,
     output: Path,
@@ -92,7 +94,7 @@ def plan(
         need("matplotlib", "--png and --html", error=PlanError)
     before = content.read(compare) if compare else None
     trainer, tree, name = _trainer(script, arguments, verl)
-    request = Request(output, HARDWARE[npu], model_config, response_length, timeout)
+    request = Request(output, HARDWARE[npu], model_config, response_length, prompt_length, timeout)
     told = (lambda text: None) if as_json else (lambda text: terminal.line(terminal.styled(text, "dim")))
     planned = make(trainer, tree, request, told)
     verdict = judge(planned)

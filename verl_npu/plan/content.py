@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ..errors import PlanError
 from .fitting import Try
+from .job import Outcome
 from .planning import Planned
 from .timing import ASSUMPTIONS, Span, spans, total
-from .verdict import Verdict
+from .verdict import PhaseFit, Verdict
 
 __all__ = ["FORMAT", "content", "read"]
 
@@ -36,34 +37,14 @@ def content(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try] 
         "share": {**dataclasses.asdict(planned.share), "kinds": {str(k): v for k, v in planned.share.kinds.items()}},
         "rollout": dataclasses.asdict(planned.rollout),
         "reserve": [dataclasses.asdict(each) for each in verdict.reserve],
-        "phases": [
-            {
-                "phase": phase.phase,
-                "rank": phase.rank,
-                "tensors": phase.tensors,
-                "needed": phase.needed,
-                "fit": phase.fit.value,
-                "holders": dict(phase.cost.holders) if phase.cost else {},
-            }
-            for phase in verdict.phases
-        ],
+        "phases": [_phase(phase) for phase in verdict.phases],
         "seconds": [_span(span) for span in (*found, total(found))],
         "assumptions": list(ASSUMPTIONS),
         "timeline": {
             str(outcome.rank): [dataclasses.asdict(point) for point in outcome.timeline]
             for outcome in planned.outcomes
         },
-        "ranks": [
-            {
-                "rank": outcome.rank,
-                "kind": planned.share.kinds.get(outcome.rank, ""),
-                "host": outcome.host,
-                "seconds": outcome.seconds,
-                "error": outcome.error,
-                "failed_in": outcome.failed_in,
-            }
-            for outcome in planned.outcomes
-        ],
+        "ranks": [_rank(outcome, planned) for outcome in planned.outcomes],
         "tries": [
             {"changes": dict(each.knob.changes), "why": each.knob.why, "verdict": each.verdict.fit.value}
             for each in tries
@@ -71,6 +52,28 @@ def content(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try] 
         "proposal": dict(tries[-1].changes) if tries and tries[-1].verdict.fit.value == "fits" else {},
         "notes": list(planned.notes),
         "took": planned.seconds,
+    }
+
+
+def _phase(phase: PhaseFit) -> dict[str, object]:
+    return {
+        "phase": phase.phase,
+        "rank": phase.rank,
+        "tensors": phase.tensors,
+        "needed": phase.needed,
+        "fit": phase.fit.value,
+        "holders": dict(phase.cost.holders) if phase.cost else {},
+    }
+
+
+def _rank(outcome: Outcome, planned: Planned) -> dict[str, object]:
+    return {
+        "rank": outcome.rank,
+        "kind": planned.share.kinds.get(outcome.rank, ""),
+        "host": outcome.host,
+        "seconds": outcome.seconds,
+        "error": outcome.error,
+        "failed_in": outcome.failed_in,
     }
 
 

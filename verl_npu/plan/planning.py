@@ -41,6 +41,8 @@ class Request:
     model_config: Path | None = None
     response: int | None = None
     """Tokens of the answers; None: the most that the script allows."""
+    prompt: int | None = None
+    """Tokens of the questions, alike."""
     seconds: float = 600.0
     changes: tuple[tuple[str, object], ...] = ()
     """Settings besides the script's own: a knob that is tried."""
@@ -75,7 +77,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
     composition = compose(trainer, tree, given)
     settings = Settings(composition.values)
     _check_kind(trainer, settings)
-    share = share_of(settings, request.response)
+    share = share_of(settings, request.response, request.prompt)
     folder = request.output.resolve()
     model = model_of(settings.text(_MODELS[0]), request.model_config, folder / "model")
     rollout = rollout_of(settings, model, share, request.hardware)

@@ -42,8 +42,8 @@ class Share:
     notes: tuple[str, ...] = ()
 
 
-def share_of(settings: Settings, response: int | None) -> Share:
-    """Divide a script's step.
+def share_of(settings: Settings, response: int | None, prompt: int | None = None) -> Share:
+    """Divide a script's step; lengths that are not given are the most that the script allows.
 
     Raises:
         PlanError: the parallel sizes do not divide the NPUs, or a length is missing.
@@ -59,7 +59,8 @@ def share_of(settings: Settings, response: int | None) -> Share:
             fix="change the sizes, or the NPUs",
         )
     data = world // (inner * stages)
-    prompt = _positive(settings, "data.max_prompt_length")
+    most = _positive(settings, "data.max_prompt_length")
+    prompt = most if prompt is None else min(prompt, most)
     longest = _positive(settings, "data.max_response_length")
     lengths, notes = longest if response is None else min(response, longest), []
     budget = _least_budget(settings)
