@@ -9,7 +9,17 @@ import pytest
 
 FEATURES = "verl_npu.features"
 REGISTRY = "verl_npu.registry"
-LEAVES = ("errors", "environment", "reporting", "process", "variable", "version")
+LEAVES = (
+    "errors",
+    "environment",
+    "family",
+    "interruption",
+    "ports",
+    "process",
+    "reporting",
+    "variable",
+    "version",
+)
 
 
 @pytest.fixture(scope="module")

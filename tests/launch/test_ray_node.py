@@ -9,7 +9,7 @@ from pathlib import Path
 PROGRAM = """
 import sys, time
 from verl_npu.errors import LaunchError
-from verl_npu.launch.family import Family
+from verl_npu.family import Family
 from verl_npu.launch.ray_node import Node
 family = Family()
 node = Node(family, ['sh', '-c', sys.argv[1]], {'PATH': '/usr/bin:/bin'}, print)

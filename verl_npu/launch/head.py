@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import ports
 from ..doctor.cluster import differences, read
 from ..doctor.finding import Finding, Verdict
 from ..errors import LaunchError
-from . import job, over_ssh, ports, roll
+from ..family import Family
+from ..interruption import Interrupted, Interruptions
+from . import job, over_ssh, roll
 from .board import Board, End, Member, NoAnswer, Opening
-from .family import Family
-from .interruption import Interrupted, Interruptions
 from .preparation import Prepared
 from .ray_node import Node
 from .ray_start import PATIENT, PORTS, head_command

@@ -16,7 +16,7 @@ import click
 
 from ..ascend.variables import VISIBLE_DEVICES
 from ..errors import LaunchError
-from .interruption import Interruptions
+from ..interruption import Interruptions
 
 __all__ = ["Client", "Ended", "Log", "Watched", "connect", "ended", "entrypoint", "submit"]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 from ..doctor import Finding
 from ..errors import LaunchError, VerlNpuError
+from ..family import Family
+from ..interruption import Interrupted, Interruptions
 from . import head, worker
 from .board import End, NoAnswer
-from .family import Family
-from .interruption import Interrupted, Interruptions
 from .preparation import Prepared, examine, prepare, refusal
 from .request import Request
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from .. import environment
 from ..ascend.variables import SHARED
 from ..errors import LaunchError
-from .family import Family, Member
+from ..family import Family, Member
 from .preparation import Prepared
 
 __all__ = ["Remote", "remote_command", "start"]

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from subprocess import DEVNULL
 
+from .. import ports
 from ..doctor import Finding, Verdict
 from ..doctor.cluster import read
 from ..errors import LaunchError
-from . import npus, ports, settings
-from .family import Family
+from ..family import Family
+from ..interruption import Interruptions
+from . import npus, settings
 from .interface import Interface, here, is_here, named, resolve, towards
-from .interruption import Interruptions
 from .party import Party, party_of
 from .request import Request
 
@@ -55,7 +56,14 @@ def prepare(request: Request, environ: Mapping[str, str]) -> Prepared:
     if party.is_head:
         own = _of_head(request, party, interfaces)
         head = own.address
-        ports.check_free(request.port)
+        taken = ports.why_taken("", request.port)
+        if taken:
+            raise LaunchError(
+                subject=f"port {request.port} of this host",
+                expected="a free port for Ray",
+                found=taken,
+                fix="give all nodes another one with --port; the other launch or Ray on this host is not touched",
+            )
     else:
         head = resolve(party.head)
         own = named(request.interface, interfaces) if request.interface else towards(head, interfaces)

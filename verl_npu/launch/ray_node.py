@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import LaunchError
-from .family import Family, Member
+from ..family import Family, Member
 
 __all__ = ["Node"]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import LaunchError
+from ..ports import listens
 from .board import Board, Member, RayNode
 from .interface import resolve
 from .party import Party
-from .ports import listens
 
 __all__ = ["Lost", "Roll", "call", "missing", "silent"]
 

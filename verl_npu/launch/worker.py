@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from .. import ports
 from ..doctor.finding import Finding
 from ..errors import LaunchError
-from . import ports
+from ..family import Family
+from ..interruption import Interrupted, Interruptions
 from .board import Board, End, Member, NoAnswer, Opening
-from .family import Family
-from .interruption import Interrupted, Interruptions
 from .preparation import Prepared, refusal
 from .ray_node import Node
 from .ray_start import PORTS, worker_command

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from .. import environment
+from .. import environment, ports
 from ..errors import EngineSettingError, ServingError
 from ..features.rollout.engine_settings import refuse_engine_settings
 
@@ -123,17 +122,14 @@ def check(launch: Launch) -> None:
             found=error.found,
             fix=error.fix,
         ) from error
-    with socket.socket(socket.AF_INET6 if ":" in launch.host else socket.AF_INET) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((launch.host, launch.port))
-        except OSError as error:
-            raise ServingError(
-                subject=f"{launch.host}:{launch.port}",
-                expected="a port that is free",
-                found=error.strerror or str(error),
-                fix="give another one with --port",
-            ) from error
+    taken = ports.why_taken(launch.host, launch.port)
+    if taken:
+        raise ServingError(
+            subject=f"{launch.host}:{launch.port}",
+            expected="a port that is free",
+            found=taken,
+            fix="give another one with --port",
+        )
 
 
 class _Section(dict[str, Any]):

@@ -1,30 +1,27 @@
-"""Ports of this host: whether one is free, and which one is."""
+"""Ports of this host: whether one can be listened at, which ones are free, and whether somebody answers at one."""
 
 from __future__ import annotations
 
 import socket
 
-from ..errors import LaunchError
-
-__all__ = ["check_free", "free", "listens"]
+__all__ = ["free", "listens", "why_taken"]
 
 _PATIENCE = 2.0
 """Seconds for a connection."""
 
 
-def check_free(port: int) -> None:
-    """Raise LaunchError if somebody on this host listens at a port."""
-    with socket.socket() as tried:
+def why_taken(host: str, port: int) -> str:
+    """Return why nobody can listen at a port of this host, in the system's words; empty if it is free.
+
+    `host` is one of its addresses, or empty for all of them.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            tried.bind(("", port))
+            tried.bind((host, port))
         except OSError as error:
-            raise LaunchError(
-                subject=f"port {port} of this host",
-                expected="a free port for Ray",
-                found=error.strerror or str(error),
-                fix="give all nodes another one with --port; the other launch or Ray on this host is not touched",
-            ) from error
+            return error.strerror or str(error)
+    return ""
 
 
 def free(count: int) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 PROGRAM = """
 import subprocess, sys, time
-from verl_npu.launch.family import Family
+from verl_npu.family import Family
 before = subprocess.Popen(['sleep', '1000'], start_new_session=True)
 family = Family()
 shell = '''{shell}'''
@@ -41,7 +41,7 @@ def test_what_does_not_listen_is_killed_after_the_patience() -> None:
 
 def test_nothing_stays_when_the_launch_itself_is_killed() -> None:
     program = (
-        "import time; from verl_npu.launch.family import Family;"
+        "import time; from verl_npu.family import Family;"
         "print(Family().start(['sleep', '1000'], {'PATH': '/usr/bin:/bin'}).process.pid, flush=True); time.sleep(100)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as launch:
