@@ -19,6 +19,18 @@ from verl_npu.serving.launch import Engine, Launch
 from verl_npu.serving.server import started, tail
 
 Make = Callable[..., Launch]
+SERVING = """
+import sys, time
+from pathlib import Path
+from verl_npu.serving import server
+from verl_npu.serving.launch import Engine, Launch
+server.PATIENCE = 0.2
+made = Launch(sys.argv[1], Engine.CPU, "127.0.0.1", int(sys.argv[2]), "small", 1, "auto", None, ("--do", "stubborn"))
+with server.started(made, Path(sys.argv[3])) as running:
+    running.wait_until_it_answers(60, lambda passed, last: None)
+    print("serving", flush=True)
+    time.sleep(600)
+"""
 SILENT: Callable[[float, str], None] = lambda passed, last: None  # noqa: E731
 
 
@@ -45,7 +57,16 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
 
 def child_of(log: Path) -> int:
     """The process that the server has started."""
-    return next(int(line.split()[1]) for line in log.read_text().splitlines() if line.startswith("CHILD"))
+    return number_in(log, "CHILD")
+
+
+def server_of(log: Path) -> int:
+    """The server itself."""
+    return number_in(log, "SERVER")
+
+
+def number_in(log: Path, word: str) -> int:
+    return next(int(line.split()[1]) for line in log.read_text().splitlines() if line.startswith(word))
 
 
 def runs(pid: int) -> bool:
@@ -56,9 +77,9 @@ def runs(pid: int) -> bool:
         return False
 
 
-def gone(pid: int) -> bool:
-    """Whether a process is gone within a second: the system takes a moment to end it."""
-    until = time.monotonic() + 1
+def gone(pid: int, within: float = 1) -> bool:
+    """Whether a process is gone within some seconds: the system takes a moment to end it."""
+    until = time.monotonic() + within
     while runs(pid) and time.monotonic() < until:
         time.sleep(0.01)
     return not runs(pid)
@@ -74,6 +95,21 @@ def test_it_is_waited_for_and_ended_with_its_children_and_no_others(
         assert runs(child)
     assert gone(running.process.pid)
     assert gone(child)
+    assert bystander.poll() is None
+
+
+def test_it_ends_with_all_its_children_when_we_are_killed(
+    make: Make, tmp_path: Path, bystander: subprocess.Popen[bytes]
+) -> None:
+    log, made = tmp_path / "serve.log", make("stubborn")
+    command = [sys.executable, "-c", SERVING, made.model, str(made.port), str(log)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout is not None
+        assert serving.stdout.readline() == "serving\n"
+        pids = (child_of(log), server_of(log))
+        assert all(runs(pid) for pid in pids)
+        serving.kill()
+    assert [pid for pid in pids if not gone(pid, within=10)] == []
     assert bystander.poll() is None
 
 

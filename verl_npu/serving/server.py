@@ -1,12 +1,8 @@
-"""A server as a process group: started, waited for, ended with all that it started."""
+"""A server: started, waited for, ended with all that it started."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import re
-import signal
 import subprocess
 import time
 import urllib.error
@@ -16,16 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from ..diagnosis.judgement import judge
 from ..errors import ServingError
+from .guardian import guarded
 from .launch import Launch
 
 __all__ = ["Running", "started", "tail"]
 
 PATIENCE = 30.0
 """Seconds that a server has to end by itself."""
-_SAYS_SO_ALONE = re.compile(r"\b(INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d ")
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _EVERY = 0.5
 _LINES = 12
 
@@ -72,7 +69,8 @@ class Running:
 
 @contextmanager
 def started(launch: Launch, log: Path) -> Iterator[Running]:
-    """Start a server that writes to `log`; at the end of the `with` its process group is ended, whatever happened.
+    """Start a server that writes to `log`; at the end of the `with` it is ended with all that it started, whatever
+    happened, SIGKILL to this process included.
 
     Raises:
         ServingError: the log cannot be written.
@@ -85,14 +83,7 @@ def started(launch: Launch, log: Path) -> Iterator[Running]:
             subject=f"--log {log}", expected="a file that can be written", found=str(error), fix="give another one"
         ) from error
     with stream:
-        process = subprocess.Popen(
-            launch.command(),
-            env=launch.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # its group is ended, and Ctrl-C reaches us alone
-        )
+        process = guarded(launch.command(), launch.environment(), stream, PATIENCE)
     try:
         yield Running(launch, process, log)
     finally:
@@ -104,7 +95,7 @@ def tail(log: Path, lines: int = _LINES) -> Sequence[str]:
     try:
         with log.open("rb") as stream:
             stream.seek(max(log.stat().st_size - 65536, 0))
-            text = _COLOURS.sub("", stream.read().decode(errors="replace"))
+            text = click.unstyle(stream.read().decode(errors="replace"))
     except OSError:
         return []
     return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
@@ -114,8 +105,7 @@ def _why(log: Path) -> tuple[str, str]:
     """Return what the rules for logs say that the cause is, and what to do; empty where they do not know it."""
     try:
         with log.open(encoding="utf-8", errors="replace") as source:
-            # vLLM's warnings quote errors that may come, and it does not end by them.
-            root = judge((line for line in source if not _SAYS_SO_ALONE.search(line)), str(log)).root
+            root = judge(source, str(log)).root
     except OSError:
         return "", ""
     if root is None:
@@ -144,14 +134,12 @@ def _get(url: str) -> bytes | None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    # vLLM ends its engines by itself if it is asked to; what is left after that is killed.
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
+    if process.stdin is not None:
+        process.stdin.close()
     try:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(PATIENCE)
-    finally:
-        # A second Ctrl-C comes here at once.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    except KeyboardInterrupt:
+        # A second Ctrl-C: no more patience.
+        process.terminate()
+        process.wait()
+        raise
