@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import socket
-from typing import cast
 
-from verl_npu.launch.board import Board, Member, RayNode
+from verl_npu.launch.board import Member, RayNode
 from verl_npu.launch.party import Party
 from verl_npu.launch.roll import Roll, call, missing, silent
 
-
-class Stored:
-    """A board with what the nodes and Ray said."""
-
-    def __init__(self, members: list[Member], nodes: list[RayNode]) -> None:
-        self._members, self._nodes = members, nodes
-
-    def members(self) -> dict[str, Member]:
-        return {member.name: member for member in self._members}
-
-    def nodes(self) -> list[RayNode]:
-        return self._nodes
+from .stored import Stored, as_board, member, node
 
 
 def ask(members: list[Member], nodes: list[RayNode]) -> Roll:
-    return call(cast(Board, Stored(members, nodes)))
-
-
-def member(name: str, state: str = "joined", reason: str = "", lines: tuple[str, ...] = ()) -> Member:
-    return Member(name, f"10.0.0.{name[1:]}", 8, state, reason, lines)
-
-
-def node(name: str, alive: bool = True) -> RayNode:
-    return RayNode(name, f"10.0.0.{name[1:]}", alive, 1, {"NPU": 8.0})
+    return call(as_board(Stored(members, nodes)))
 
 
 def test_a_node_is_present_if_it_and_ray_say_so() -> None:
@@ -78,4 +58,4 @@ def test_a_node_whose_ray_does_not_answer_is_lost_before_ray_knows_it() -> None:
             RayNode(name, "127.0.0.1", True, each.getsockname()[1])
             for name, each in (("n1", listening), ("n2", bound))
         ]
-        assert [lost.name for lost in silent(cast(Board, Stored([], nodes)), ["n1", "n2"])] == ["n2"]
+        assert [lost.name for lost in silent(as_board(Stored([], nodes)), ["n1", "n2"])] == ["n2"]

@@ -23,6 +23,7 @@ _OPENING, _END, _MEMBER = b"opening", b"end", b"member/"
 _PATIENCE = 3.0
 """Seconds for one answer."""
 _AGAIN = 0.5
+_GIVEN = ("NPU", "CPU")
 _ALIVE = 0  # GcsNodeInfo.GcsNodeState
 _ENDLESS = str(1 << 22)
 
@@ -149,6 +150,17 @@ class Board:
             )
             for info in found.values()
         ]
+
+    def busy(self) -> set[str]:
+        """Return the names of the nodes on which something holds NPUs or CPUs. Raises NoAnswer."""
+        names = {bytes(info.node_id): str(info.node_name) for info in self._call("get_all_node_info").values()}
+        usage = self._call("get_all_resource_usage").resource_usage_data.batch
+        return {
+            names[bytes(node.node_id)]
+            for node in usage
+            if bytes(node.node_id) in names
+            and any(node.resources_available.get(name, 0) < node.resources_total.get(name, 0) for name in _GIVEN)
+        }
 
     def _put(self, key: bytes, content: object) -> None:
         self._call("internal_kv_put", key, json.dumps(content).encode(), True, _SPACE)

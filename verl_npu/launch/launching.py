@@ -8,7 +8,7 @@ from ..doctor import Finding
 from ..errors import LaunchError, VerlNpuError
 from ..family import Family
 from ..interruption import Interrupted, Interruptions
-from . import head, worker
+from . import head, refused, worker
 from .board import End, NoAnswer
 from .preparation import Prepared, examine, prepare, refusal
 from .request import Request
@@ -22,7 +22,10 @@ def launch(request: Request, environ: Mapping[str, str], say: Callable[[str], No
     Raises VerlNpuError for what the user can mend.
     """
     with Interruptions() as interruptions:
-        prepared = prepare(request, environ)
+        try:
+            prepared = prepare(request, environ)
+        except LaunchError as refusal:
+            return refused.tell(request, environ, refusal, interruptions, say)
         family = Family()
         try:
             end = _take_part(prepared, family, interruptions, say)
@@ -49,9 +52,9 @@ def _take_part(prepared: Prepared, family: Family, interruptions: Interruptions,
             return worker.run(prepared, findings, family, interruptions, say)
         except NoAnswer as silence:
             return End(1, f"the head at {prepared.address} does not answer any more: {silence}")
-    refused = refusal(findings)
-    if refused:
+    errors = refusal(findings)
+    if errors:
         raise LaunchError(
-            subject="this node", expected="no error of the doctor", found=refused, fix="mend it, or say --no-doctor"
+            subject="this node", expected="no error of the doctor", found=errors, fix="mend it, or say --no-doctor"
         )
     return head.run(prepared, findings, family, interruptions, say)

@@ -14,6 +14,7 @@ from ..doctor.finding import Finding
 from ..errors import LaunchError
 from ..family import Family
 from ..interruption import Interrupted, Interruptions
+from . import meeting
 from .board import Board, End, Member, NoAnswer, Opening
 from .preparation import Prepared, refusal
 from .ray_node import Node
@@ -37,7 +38,7 @@ def run(
     board = Board(prepared.address, prepared.request.grace, interruptions.pause)
     _meet(prepared, board, interruptions, say)
     own = Member(
-        _name(prepared, board),
+        meeting.free_name(board, prepared.party, prepared.name, prepared.interface.address),
         prepared.interface.address,
         prepared.npus,
         findings=tuple(finding.as_json() for finding in findings),
@@ -84,11 +85,7 @@ def _meet(prepared: Prepared, board: Board, interruptions: Interruptions, say: C
                 fix="start it there too, see what it printed, or open the port in the firewall",
             )
         _check_attached(request.attached)
-        if ports.listens(prepared.head, request.port):
-            try:
-                opening = board.opening()
-            except NoAnswer:
-                opening = None
+        opening = meeting.opening(board, prepared.head, request.port)
         if opening is None:
             interruptions.pause(_LOOK)
     if opening != Opening(request.command, prepared.party.needed, prepared.party.most):
@@ -98,22 +95,6 @@ def _meet(prepared: Prepared, board: Board, interruptions: Interruptions, say: C
             found=f"one of {' '.join(opening.command)} on {opening.needed} nodes",
             fix="give the same command and numbers on all nodes, or another --port to each launch",
         )
-
-
-def _name(prepared: Prepared, board: Board) -> str:
-    """Return the name of this node, which nobody else who is there has. Raises LaunchError if there is no room."""
-    # One that was just lost, perhaps this very host, is alive to Ray for a while.
-    alive = {node.name: node for node in board.nodes() if node.alive and ports.listens(node.address, node.port)}
-    if len(alive) >= prepared.party.most:
-        raise LaunchError(
-            subject="this node",
-            expected=f"one of the {prepared.party.most} of the launch at {prepared.address}",
-            found=f"all of them there already: {', '.join(alive)}",
-            fix="give another launch another --port, or raise --spare on all nodes",
-        )
-    other = alive.get(prepared.name)
-    # Containers often share a name.
-    return prepared.name if other is None else f"{prepared.name}-{prepared.interface.address}"
 
 
 def _come_up(own: Member, board: Board, ray: Node, interruptions: Interruptions) -> None:

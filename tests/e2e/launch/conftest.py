@@ -182,3 +182,21 @@ def site(hosts: tuple[Path, list[Host]], heeds_ctrl_c: None) -> Iterator[Site]:
             host.plug()
         for process in (*bystanders, *site.started):
             process.wait()
+
+
+@pytest.fixture
+def ssh(site: Site, tmp_path: Path) -> str:
+    """A PATH with an `ssh` to the hosts, for the first launch of the site.
+
+    It does what ssh does with its arguments: they are joined, and the other host's shell reads them, without our
+    variables.
+    """
+    program = tmp_path / "ssh"
+    spaces = " ".join(f"{host.name}) s={host.space};;" for host in site.hosts)
+    program.write_text(
+        f"#!/bin/sh\nshift 2; h=$1; shift; case $h in {spaces} esac\n"
+        'exec env -i HOME="$HOME" nsenter --net=/run/netns/$s unshare --mount --uts '
+        f'sh -c "mount -t tmpfs none {site.root}/l1/r; hostname $h; $*"\n'
+    )
+    program.chmod(0o755)
+    return f"{tmp_path}:{os.environ['PATH']}"

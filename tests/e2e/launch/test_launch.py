@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -55,18 +53,8 @@ def test_a_late_host_is_waited_for_by_name(site: Site) -> None:
 
 
 @pytest.mark.nightly
-def test_one_command_starts_all_hosts_over_ssh(site: Site, tmp_path: Path) -> None:
-    ssh = tmp_path / "ssh"
-    # What ssh does with its arguments: it joins them, and the other host's shell reads them, without our variables.
-    spaces = " ".join(f"{host.name}) s={host.space};;" for host in site.hosts)
-    ssh.write_text(
-        f"#!/bin/sh\nshift 2; h=$1; shift; case $h in {spaces} esac\n"
-        'exec env -i HOME="$HOME" nsenter --net=/run/netns/$s unshare --mount --uts '
-        f'sh -c "mount -t tmpfs none {site.root}/l1/r; hostname $h; $*"\n'
-    )
-    ssh.chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    launch = site.launch("--hosts", "h0,h1", "--ssh", start=1, job=("--status", "3"), PATH=path)
+def test_one_command_starts_all_hosts_over_ssh(site: Site, ssh: str) -> None:
+    launch = site.launch("--hosts", "h0,h1", "--ssh", start=1, job=("--status", "3"), PATH=ssh)
     check(site, launch, [3], 300, "over ssh, the job ends with 3")
     assert "driver: done on h0, h1" in launch.text(site.hosts[0])
 
@@ -89,6 +77,17 @@ def test_a_host_that_dies_before_the_job_ends_the_launch(site: Site) -> None:
     kill(launch, site, h1)
     check(site, launch, [2], GRACE + SLACK, "a host dies before the job")
     assert "the node h1 (10.78.0.2)" in launch.text(h0)
+
+
+@pytest.mark.nightly
+def test_a_host_that_is_refused_ends_the_wait_of_the_head_by_name(site: Site) -> None:
+    h0, h1, _, _ = site.hosts
+    options = ("--wait", "280")
+    launch = site.launch(*options, start=1)
+    launch.await_text(h0, "1 of 2 nodes")
+    site.join(launch, h1, *options, "--interface", "eth7")
+    check(site, launch, [2, 2], SLACK, "a host is refused by itself (--interface eth7), and tells the head")
+    assert "the node h1 (10.78.0.2): expected to take part, found --interface eth7" in launch.text(h0)
 
 
 def kill(launch: Launch, site: Site, host) -> None:
@@ -161,6 +160,19 @@ def test_a_spare_host_takes_the_place_of_a_lost_one(site: Site) -> None:
     starts = re.findall(r"driver: from round (\d+)", launch.text(h0))
     check(site, launch, [0, 0], 300, "a host dies, and a spare one takes its place")
     assert len(starts) in (1, 2)  # Ray may have given the job the spare host at once
+
+
+@pytest.mark.nightly
+def test_the_job_goes_on_when_a_spare_host_dies_that_it_does_not_use(site: Site) -> None:
+    h0, _, h2, _ = site.hosts
+    options, job = ("--nodes", "2", "--head", "h0", "--spare", "1"), ("--rounds", "60")
+    launch = site.launch(*options, job=job)
+    # The job asks for two NPUs of a host.
+    site.join(launch, h2, *options, job=job, VERL_NPU_VIRTUAL="1")
+    launch.await_file("round-2")
+    kill(launch, site, h2)
+    check(site, launch, [0, 0], 300, "a spare host dies that the job does not use")
+    assert re.search(r"LOST: the node h2 \(10\.78\.0\.3\): .*; the job does not use it, and goes on", launch.text(h0))
 
 
 @pytest.mark.nightly
@@ -272,7 +284,8 @@ def test_a_second_launch_at_the_same_port_is_refused(site: Site) -> None:
     ids=["--interface", "GLOO_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"],
 )
 def test_an_interface_that_is_not_there_is_refused(site: Site, options: tuple[str, ...], variables: dict) -> None:
-    launch = site.launch(*options, command=(sys.executable, "-c", "0"), **variables)
+    # The other host tries to tell the head, which is refused as well.
+    launch = site.launch(*options, "--wait", "5", command=(sys.executable, "-c", "0"), **variables)
     check(site, launch, [2, 2], SLACK, f"an interface named wrongly ({' '.join([*options, *variables])})")
     said = launch.text(site.hosts[0]).strip()
     assert "eth7" in said
