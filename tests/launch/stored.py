@@ -48,10 +48,11 @@ def node(name: str, alive: bool = True) -> RayNode:
     return RayNode(name, f"10.0.0.{name[1:]}", alive, 1, {"NPU": 8.0})
 
 
-def leader(board: Stored, said: list[str], needed: int, spare: int, temp: Path) -> Leader:
+def leader(board: Stored, said: list[str], needed: int, spare: int, temp: Path, hosts: tuple[str, ...] = ()) -> Leader:
     """The head of a launch, whose Ray never ends."""
     request = Request(("train",), Asked(needed, spare, "n1"), wait=2.0, grace=0.5, temp=temp)
-    prepared = SimpleNamespace(request=request, party=Party(needed, spare, "n1", is_head=True), environ={})
+    party = Party(needed, spare, "n1", is_head=True, hosts=hosts)
+    prepared = SimpleNamespace(request=request, party=party, environ={})
     ray = SimpleNamespace(check=lambda: None)
     fake = SimpleNamespace(
         prepared=prepared, interruptions=Interruptions(), say=said.append, board=board, ray=ray, temp=temp

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from verl_npu.errors import LaunchError
+from verl_npu.family import Member as Process
 from verl_npu.launch import gathering, roll
 from verl_npu.launch.gathering import gather
+from verl_npu.launch.over_ssh import Remote
 
 from .stored import Stored, leader, member, node
 
@@ -26,8 +30,10 @@ def gathered(said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Gather two nodes and perhaps spare ones, of which all that Ray has answer."""
     monkeypatch.setattr(roll, "listens", lambda address, port: True)
 
-    def call(board: Stored, spare: int = 0, patient: bool = False) -> roll.Roll:
-        return gather(leader(board, said, 2, spare, tmp_path), (), patient)
+    def call(
+        board: Stored, spare: int = 0, patient: bool = False, remote: Sequence[Remote] = (), hosts: Sequence[str] = ()
+    ) -> roll.Roll:
+        return gather(leader(board, said, 2, spare, tmp_path, tuple(hosts)), remote, patient)
 
     return call
 
@@ -62,3 +68,12 @@ def test_a_lost_node_may_come_back_where_there_is_patience(gathered: Gather) -> 
     left = member("n3", "left", "Ctrl-C there")
     with pytest.raises(LaunchError, match="the nodes of this launch: expected 2 within 2 s"):
         gathered(Stored([member("n1"), left], [node("n1")]), patient=True)
+
+
+def test_what_a_missing_host_printed_last_is_said_where_it_was_started_over_ssh(gathered: Gather) -> None:
+    with tempfile.TemporaryFile() as output, subprocess.Popen(["sleep", "100"]) as process:
+        output.write(b"launch: waiting for the head\n")
+        remote = [Remote("10.0.0.2", Process(process, output))]
+        with pytest.raises(LaunchError, match=r"missing: 10\.0\.0\.2 \(10\.0\.0\.2: launch: waiting for the head\)"):
+            gathered(Stored([member("n1")], [node("n1")]), remote=remote, hosts=("10.0.0.1", "10.0.0.2"))
+        process.kill()

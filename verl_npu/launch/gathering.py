@@ -49,10 +49,16 @@ def gather(head: Leader, remote: Sequence[over_ssh.Remote], patient: bool) -> ro
             raise LaunchError(
                 subject="the nodes of this launch",
                 expected=f"{party.needed} within {request.wait:g} s",
-                found=f"{count} ({', '.join(called.present)}){who}",
+                found=f"{count} ({', '.join(called.present)}){who}{_said_by(remote, missing)}",
                 fix="see what verl-npu launch printed on those that are missing, or raise --wait",
             )
         head.interruptions.pause(_LOOK)
+
+
+def _said_by(remote: Sequence[over_ssh.Remote], missing: Sequence[str]) -> str:
+    """Return the last line that each missing host, started over ssh, has printed."""
+    lines = [f"{each.host}: {line}" for each in remote if each.host in missing for line in each.process.last_lines(1)]
+    return f" ({'; '.join(lines)})" if lines else ""
 
 
 def _without(head: Leader, called: roll.Roll, patient: bool, before: Mapping[str, roll.Lost]) -> dict[str, roll.Lost]:
