@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
+
+from .processes import gone
 
 PROGRAM = """
 import subprocess, sys, time
@@ -49,15 +49,4 @@ def test_nothing_stays_when_the_launch_itself_is_killed() -> None:
         pid = int(launch.stdout.readline())
         launch.send_signal(signal.SIGKILL)
         launch.wait()
-    ends = time.monotonic() + 5
-    while runs(pid) and time.monotonic() < ends:
-        time.sleep(0.05)
-    assert not runs(pid)
-
-
-def runs(pid: int) -> bool:
-    """Whether a process is there, and not only its status."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert gone(pid, within=5)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-__all__ = ["Family", "Member"]
+__all__ = ["Family", "Member", "descendants"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -49,7 +49,7 @@ class Family:
     def __init__(self) -> None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._members: dict[int, Member] = {}
-        self._earlier = frozenset(_descendants())
+        self._earlier = frozenset(descendants(os.getpid()))
 
     def start(
         self,
@@ -98,7 +98,7 @@ class Family:
     def left(self) -> list[int]:
         """Return the ids of the processes that descend from this one, and that it did not have at the beginning."""
         self.reap()
-        return [pid for pid in _descendants() if pid not in self._earlier]
+        return [pid for pid in descendants(os.getpid()) if pid not in self._earlier]
 
     def end(self, patience: float, impatient: Callable[[], bool] = lambda: False) -> list[int]:
         """End them all: the started ones are asked, and after `patience` seconds the whole family is killed.
@@ -134,17 +134,17 @@ def _die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _descendants() -> list[int]:
-    """Return the ids of all processes below this one, by proc(5)'s stat."""
+def descendants(pid: int) -> list[int]:
+    """Return the ids of all processes below one, by proc(5)'s stat."""
     children: dict[int, list[int]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
+    for entry in os.scandir("/proc"):
+        if entry.name.isdecimal():
             try:
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                stat = Path(entry.path, "stat").read_text(errors="replace")
             except OSError:
                 continue  # it has ended meanwhile
-            children.setdefault(parent, []).append(int(folder.name))
-    found, waiting = [], [os.getpid()]
+            children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
+    found, waiting = [], [pid]
     while waiting:
         below = children.get(waiting.pop(), [])
         found += below

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,6 +16,8 @@ from verl_npu.errors import ServingError
 from verl_npu.serving import server
 from verl_npu.serving.launch import Engine, Launch
 from verl_npu.serving.server import started, tail
+
+from ..processes import gone, runs
 
 Make = Callable[..., Launch]
 SERVING = """
@@ -67,22 +68,6 @@ def server_of(log: Path) -> int:
 
 def number_in(log: Path, word: str) -> int:
     return next(int(line.split()[1]) for line in log.read_text().splitlines() if line.startswith(word))
-
-
-def runs(pid: int) -> bool:
-    """Whether a process is there and not dead."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        return False
-
-
-def gone(pid: int, within: float = 1) -> bool:
-    """Whether a process is gone within some seconds: the system takes a moment to end it."""
-    until = time.monotonic() + within
-    while runs(pid) and time.monotonic() < until:
-        time.sleep(0.01)
-    return not runs(pid)
 
 
 def test_it_is_waited_for_and_ended_with_its_children_and_no_others(

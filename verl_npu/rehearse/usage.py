@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..family import descendants
+
 __all__ = ["Limits", "Watch", "adopting"]
 
 _SET_SUBREAPER = 36
@@ -37,13 +39,13 @@ class Limits:
 @contextmanager
 def adopting() -> Iterator[None]:
     """Have all that is started meanwhile, and outlives what started it, become this process's own, and end it."""
-    before = set(processes_below(os.getpid()))
+    before = set(descendants(os.getpid()))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_SET_SUBREAPER, 1, 0, 0, 0)
     try:
         yield
         until = time.monotonic() + _GRACE
-        while left := [pid for pid in processes_below(os.getpid()) if pid not in before]:
+        while left := [pid for pid in descendants(os.getpid()) if pid not in before]:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError, ChildProcessError):
                     os.kill(pid, signal.SIGKILL)
@@ -73,7 +75,7 @@ class Watch:
         # Processes that double are seen by the number of all, before there are too many to be looked at.
         if now - self.looked < _LOOK and _all_threads() - self.others < limits.processes:
             return ""
-        inside = processes_below(self.pid)
+        inside = descendants(self.pid)
         self.looked = time.monotonic()
         self.others = max(_all_threads() - len(inside), 0)
         if len(inside) > limits.processes:
@@ -86,24 +88,6 @@ class Watch:
 def _all_threads() -> int:
     """Threads of the whole machine."""
     return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
-
-
-def processes_below(pid: int) -> list[int]:
-    """Return the processes below `pid`, which are all that a sandbox has."""
-    children: dict[int, list[int]] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                stat = Path(entry.path, "stat").read_text(errors="replace")
-            except OSError:
-                continue  # it ended meanwhile
-            children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    found, left = [], [pid]
-    while left:
-        below = children.get(left.pop(), [])
-        found += below
-        left += below
-    return found
 
 
 def memory_of(processes: Sequence[int]) -> int:
