@@ -38,17 +38,18 @@ def python(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def smoke(pin: str, tmp_path: Path) -> Smoke:
-    """Run the GRPO job for some steps with an interpreter's own verl; results go to `tmp_path`."""
+    """Run a job for some steps with an interpreter's own verl; results go to `tmp_path`."""
 
     def run(
         python: str = sys.executable,
         steps: int = 6,
         before: Sequence[str] = (),
         settings: Sequence[str] = (),
+        job: str = "grpo",
         **changes: str,
     ) -> subprocess.CompletedProcess[str]:
         environment = {key: value for key, value in os.environ.items() if key != "VERL_NPU_VIRTUAL"} | changes
-        asked = ["--pin", pin, "--job", "grpo", "--steps", str(steps), "--timeout", "400", "--output", str(tmp_path)]
+        asked = ["--pin", pin, "--job", job, "--steps", str(steps), "--timeout", "400", "--output", str(tmp_path)]
         return subprocess.run(
             [*before, python, str(PROJECT / "scripts" / "smoke.py"), "--no-venv", *asked, "--", *settings],
             capture_output=True,

@@ -20,8 +20,11 @@ from typing import Any
 
 import pytest
 
+from verl_npu.family import descendants
 from verl_npu.rehearse.reward import grade
+from verl_npu.serving.server import PATIENCE
 
+from ..processes import gone
 from ..virtual.processes import free_port
 from . import serving
 from .conftest import PROJECT, Smoke
@@ -52,15 +55,22 @@ def without_npus() -> dict[str, str]:
     return found | {"PYTHONPATH": str(PROJECT)}
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "fsdp2"])
-def test_a_merged_checkpoint_is_the_model_that_the_job_saved(smoke: Smoke, tmp_path: Path, strategy: str) -> None:
-    settings = [f"actor_rollout_ref.{role}.strategy={strategy}" for role in ("actor", "ref")]
-    done = smoke(steps=1, settings=settings)
+@pytest.mark.parametrize(
+    ("job", "strategy", "role"),
+    [("grpo", "fsdp", "actor"), ("grpo", "fsdp2", "actor"), ("ppo", "fsdp", "critic")],
+    ids=["fsdp", "fsdp2", "a value model"],
+)
+def test_a_merged_checkpoint_is_the_model_that_the_job_saved(
+    smoke: Smoke, tmp_path: Path, job: str, strategy: str, role: str
+) -> None:
+    settings = [f"actor_rollout_ref.{part}.strategy={strategy}" for part in ("actor", "ref")]
+    settings += [f"critic.strategy={strategy}", "critic.checkpoint.save_contents=[model,hf_model]"]
+    done = smoke(steps=1, settings=settings, job=job)
     assert done.returncode == 0, done.stdout + done.stderr
-    (checkpoints,) = tmp_path.glob("*/checkpoints")
+    (checkpoint,) = tmp_path.glob(f"*/checkpoints/global_step_1/{role}")
     target = tmp_path / "merged"
     said = subprocess.run(
-        call(sys.executable, "merge", str(checkpoints), "--target", str(target), "--json"),
+        call(sys.executable, "merge", str(checkpoint), "--target", str(target), "--json"),
         env=without_npus(),
         capture_output=True,
         text=True,
@@ -69,10 +79,12 @@ def test_a_merged_checkpoint_is_the_model_that_the_job_saved(smoke: Smoke, tmp_p
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)["backend"] == {"fsdp": "FSDP", "fsdp2": "FSDP2"}[strategy]
     merged = safetensors.load_file(target / "model.safetensors")
-    saved = safetensors.load_file(checkpoints / "global_step_1" / "actor" / "huggingface" / "model.safetensors")
+    saved = safetensors.load_file(checkpoint / "huggingface" / "model.safetensors")
     assert set(merged) == set(saved)
+    assert ("score.weight" in saved) == (role == "critic")
     assert [name for name in saved if not torch.equal(merged[name], saved[name].bfloat16())] == []
-    assert transformers.AutoModelForCausalLM.from_pretrained(target).config.vocab_size
+    (architecture,) = json.loads((target / "config.json").read_text())["architectures"]
+    assert getattr(transformers, architecture).from_pretrained(target).config.vocab_size
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +98,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture(scope="module")
-def url(python: str, folder: Path) -> Iterator[str]:
-    """The endpoint of `verl-npu serve` on virtual NPUs."""
-    port = free_port()
+def serve(python: str, folder: Path, port: int) -> subprocess.Popen[str]:
+    """Start `verl-npu serve` on virtual NPUs; it answers."""
     words = ["serve", str(folder / "model"), "--port", str(port), "--max-model-len", "128", "--limit", "500"]
     process = subprocess.Popen(
         call(python, *words, "--", "--max-num-seqs", "32", "--num-gpu-blocks-override", "64"),
@@ -100,9 +110,18 @@ def url(python: str, folder: Path) -> Iterator[str]:
     )
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(2)]
+    if "SIMULATED" not in lines[0] or not lines[1].startswith("serving "):
+        process.kill()
+        pytest.fail("".join([*lines, *process.communicate()[0]]))
+    return process
+
+
+@pytest.fixture(scope="module")
+def url(python: str, folder: Path) -> Iterator[str]:
+    """The endpoint of `verl-npu serve`, which ends by Ctrl-C."""
+    port = free_port()
+    process = serve(python, folder, port)
     try:
-        assert "SIMULATED" in lines[0]
-        assert lines[1].startswith("serving "), lines + process.stdout.readlines()
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         process.send_signal(signal.SIGINT)
@@ -162,3 +181,12 @@ def test_a_killed_evaluation_goes_on_and_agrees_with_transformers(
     ours = [json.loads(line)["score"] for line in answers.read_text().splitlines()]
     error = math.hypot(*(statistics.stdev(each) / math.sqrt(len(each)) for each in (ours, scores)))
     assert abs(total["mean"] - statistics.mean(scores)) < 4 * error
+
+
+def test_a_server_whose_command_is_killed_ends_with_all_its_engines(python: str, folder: Path) -> None:
+    process = serve(python, folder, free_port())
+    started = descendants(process.pid)
+    process.kill()
+    process.communicate()
+    assert len(started) >= 3, "a guardian, the server, and its engine"
+    assert [pid for pid in started if not gone(pid, within=PATIENCE + 15)] == []
