@@ -46,10 +46,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """Run a job for two nodes on three; return its status, the names of those that were lost, and what was said."""
     monkeypatch.setattr(roll, "listens", lambda address, port: True)
 
-    def call(used: set[str], lost: set[str]) -> Ran:
+    def call(used: set[str], lost: set[str], nodes: tuple[str, ...] = NAMES) -> Ran:
         board = Stored([member(name) for name in NAMES], [node(name) for name in NAMES], used)
         said: list[str] = []
-        ended, losses = run_once(leader(board, said, 2, 1, tmp_path), Job(board, lost), 0, NAMES)
+        ended, losses = run_once(leader(board, said, 2, 1, tmp_path), Job(board, lost), 0, nodes)
         return ended.status, [each.name for each in losses], said
 
     return call
@@ -71,3 +71,8 @@ def test_the_loss_of_a_node_that_it_needs_stops_it(run: Callable[..., Ran], used
     assert (status, {*names}) == (9, lost)
     assert any("is stopped" in line for line in said)
     assert not any(line.endswith("goes on") for line in said if "n3" in line)
+
+
+def test_a_spare_node_that_came_while_the_job_runs_counts(run: Callable[..., Ran]) -> None:
+    assert run(used={"n1", "n3"}, lost={"n2"}, nodes=("n1", "n2"))[0] == 0
+    assert run(used={"n1", "n3"}, lost={"n3"}, nodes=("n1", "n2"))[:2] == (9, ["n3"])

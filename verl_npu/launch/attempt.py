@@ -37,7 +37,7 @@ def run_once(
             if ended is not None:
                 log.copy()
                 if ended.status and not losses.lost:
-                    losses.add(roll.silent(head.board, nodes))
+                    losses.add(roll.silent(head.board, nodes), runs=False)
                 return ended, [*losses.lost.values()]
             if losses.matter and stop_at is None:
                 stop_at = time.monotonic() + request.grace
@@ -58,29 +58,35 @@ class _Losses:
 
     def __init__(self, head: Leader, nodes: Sequence[str], log: job.Log) -> None:
         self._head = head
-        self._nodes = nodes
         self._log = log
+        self._known = dict.fromkeys(nodes)
+        """In the order in which they came; spare ones may come while the job runs."""
+        self._present = len(nodes)
         self._used: set[str] = set()
         self.lost: dict[str, roll.Lost] = {}
 
     def look(self) -> None:
         """See who is lost now. Raises NoAnswer."""
-        self.add(roll.call(self._head.board).lost(self._nodes))
+        called = roll.call(self._head.board)
+        self._known |= dict.fromkeys(called.present)
+        self._present = len(called.present)
+        self.add(called.lost([*self._known]))
         self._used |= self._head.board.busy()
 
     @property
     def matter(self) -> bool:
         """Whether the job cannot go on: a node that it used is lost, or too few are left for it to begin."""
-        left = len(self._nodes) - len(self.lost)
-        return left < self._head.prepared.party.needed or not self._used.isdisjoint(self.lost)
+        return bool(self.lost) and (
+            self._present < self._head.prepared.party.needed or not self._used.isdisjoint(self.lost)
+        )
 
-    def add(self, lost: Sequence[roll.Lost]) -> None:
+    def add(self, lost: Sequence[roll.Lost], runs: bool = True) -> None:
         """Say which nodes are lost, with what their processes printed last."""
         new = [each for each in lost if each.name not in self.lost]
         self.lost |= {each.name: each for each in new}
         for each in new:
             where = f" ({each.address})" if each.address else ""
-            spare = "" if self.matter else "; the job does not use it, and goes on"
+            spare = "" if self.matter or not runs else "; the job does not use it, and goes on"
             self._head.say(f"LOST: the node {each.name}{where}: {each.reason}{spare}")
             for line in (*each.lines, *self._log.lines_of(each.address, _LINES)):
                 self._head.say(f"  {each.name}: {line}")

@@ -55,9 +55,18 @@ def command(folder: Path, pin: str, hosts: int) -> tuple[str, ...]:
     return (sys.executable, *jobs.JOBS["grpo"].arguments(plan), *settings)
 
 
+def curve(text: str, metric: str) -> dict[int, float]:
+    """A metric by step, as it was logged."""
+    return {int(step): float(value) for step, value in re.findall(rf"step:(\d+) - .*?{metric}:(\S+)", text)}
+
+
 def scores(text: str) -> dict[int, float]:
-    """The mean reward of each step that was logged; a later one of the same number wins."""
-    return {int(step): float(score) for step, score in re.findall(r"step:(\d+) - .*?critic/score/mean:(\S+)", text)}
+    return curve(text, "critic/score/mean")
+
+
+def entropy(text: str) -> dict[int, float]:
+    """How undecided the model is, which falls at each step of this job."""
+    return curve(text, "actor/entropy")
 
 
 @pytest.fixture
@@ -76,6 +85,7 @@ def test_one_command_over_ssh_trains_over_several_hosts(
     found = launch.statuses(within=600)
     said = launch.text(hosts[0])
     print(f"| GRPO over {count} hosts over ssh | {found} | {launch.seconds:.0f} | {site.left()} | {scores(said)}")
+    print(f"entropy {entropy(said)}")
     assert found == [0], launch.everything()
     assert [*scores(said)] == [*range(1, STEPS + 1)]
     assert f"the job has started: {count} nodes" in said
@@ -99,7 +109,8 @@ def test_a_training_goes_on_from_its_checkpoint_after_a_host_died(site: Site, jo
     found = launch.statuses(within=400)
     before, after = launch.text(h0).split("restart 1 of 1")
     print(f"| GRPO, a host dies and comes back | {found} | {launch.seconds:.0f} | {site.left()}")
-    print(f"checkpoint {saved}, before {scores(before)}, after {scores(after)}")
+    print(f"checkpoint {saved}, reward before {scores(before)}, after {scores(after)}")
+    print(f"entropy before {entropy(before)}, after {entropy(after)}")
     assert found == [0, 0], launch.everything()
     assert [*scores(after)] == [*range(saved + 1, STEPS + 1)]
     assert [*scores(before)][-1] in (saved, saved + 1)

@@ -151,15 +151,19 @@ def test_a_job_goes_on_from_its_last_whole_checkpoint(site: Site) -> None:
 
 @pytest.mark.nightly
 def test_a_spare_host_takes_the_place_of_a_lost_one(site: Site) -> None:
-    h0, h1, _, _ = site.hosts
+    h0, h1, h2, _ = site.hosts
     options = ("--nodes", "2", "--head", "h0", "--spare", "1", "--restarts", "1")
-    launch = site.launch(*options, start=3, job=("--rounds", "60"))
+    launch = site.launch(*options, start=2, job=("--rounds", "60", "--hang"))
     launch.await_file("round-2")
+    site.join(launch, h2, *options, job=("--rounds", "60", "--hang"))
+    launch.await_that(lambda: "joining" in launch.text(h2), "the spare host")
     kill(launch, site, h1)
     launch.statuses()
-    starts = re.findall(r"driver: from round (\d+)", launch.text(h0))
-    check(site, launch, [0, 0], 300, "a host dies, and a spare one takes its place")
-    assert len(starts) in (1, 2)  # Ray may have given the job the spare host at once
+    check(site, launch, [0, 0], 300, "a host dies in the job, which hangs, and a spare one takes its place")
+    said = launch.text(h0)
+    assert "is stopped" in said
+    assert len(re.findall(r"driver: from round (\d+)", said)) == 2
+    assert "driver: done on h0, h2" in said
 
 
 @pytest.mark.nightly
