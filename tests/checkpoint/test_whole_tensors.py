@@ -115,6 +115,12 @@ def test_a_checkpoint_without_a_model_says_where_the_model_is(
         megatron.whole_tensors(find(folder))
 
 
+def test_a_value_model_of_megatrons_is_refused_since_upstream_makes_something_else_of_it(save_megatron: Save) -> None:
+    folder = save_megatron(**{"output_layer.weight": torch.ones(1, 8), "output_layer.bias": torch.ones(1)})
+    with pytest.raises(CheckpointError, match=r"dist_ckpt: expected a language model, found a value model"):
+        megatron.whole_tensors(find(folder))
+
+
 def test_a_tensor_of_megatrons_that_nobody_knows_is_an_error(save_megatron: Save) -> None:
     folder = save_megatron(**{"decoder.layers.mlp.odd.weight": torch.ones(2, 3)})
     with pytest.raises(CheckpointError, match=r"Megatron's tensor decoder\.layers\.mlp\.odd\.weight"):

@@ -48,6 +48,13 @@ def test_as_json_it_is_one_object(merged: Callable[..., tuple[int, str]], tmp_pa
     assert (found["backend"], found["tensors"], found["target"]) == ("FSDP2", 27, str(tmp_path / "model"))
 
 
+def test_a_value_model_is_said_to_be_one(merged: Callable[..., tuple[int, str]], tensors: Tensors) -> None:
+    tensors["score.weight"] = tensors.pop("lm_head.weight")[:1]
+    status, output = merged()
+    assert status == 0
+    assert "a value model: load it by AutoModelForTokenClassification" in " ".join(output.split())
+
+
 def test_a_missing_shard_is_one_line_and_status_2(
     run: Run, save_fsdp: Save, upstream: Upstream, tensors: Tensors, tmp_path: Path
 ) -> None:

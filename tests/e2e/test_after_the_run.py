@@ -83,8 +83,10 @@ def test_a_merged_checkpoint_is_the_model_that_the_job_saved(
     assert set(merged) == set(saved)
     assert ("score.weight" in saved) == (role == "critic")
     assert [name for name in saved if not torch.equal(merged[name], saved[name].bfloat16())] == []
-    (architecture,) = json.loads((target / "config.json").read_text())["architectures"]
-    assert getattr(transformers, architecture).from_pretrained(target).config.vocab_size
+    assert json.loads(said.stdout)["value_model"] == (role == "critic")
+    loader = transformers.AutoModelForTokenClassification if role == "critic" else transformers.AutoModelForCausalLM
+    _, loaded = loader.from_pretrained(target, output_loading_info=True)
+    assert not any(loaded.values()), loaded
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from .megatron_names import Shape, parts_of
 
 __all__ = ["has_accelerator", "whole_tensors"]
 
+_HEAD = "output_layer.weight"
 _MODEL = ("embedding.", "decoder.", "output_layer.")
 """What the keys of a model start with; an optimizer's lie beside them in the same folder."""
 
@@ -35,15 +36,25 @@ def whole_tensors(layout: Layout) -> Mapping[str, Callable[[], Any]]:
     """Return each tensor's name in Hugging Face's format, and what reads it.
 
     Raises:
-        CheckpointError: the checkpoint has a tensor of which it is not known what Hugging Face's format calls it.
+        CheckpointError: it is of a value model, or has a tensor of which it is not known what Hugging Face's format
+            calls it.
     """
     from torch.distributed.checkpoint import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     folder = layout.shards[0]
     shape = _shape(layout.huggingface / "config.json")
+    entries = FileSystemReader(folder).read_metadata().state_dict_metadata
+    if isinstance(head := entries.get(_HEAD), TensorStorageMetadata) and head.size[0] == 1:
+        # Seen at v0.6.1, with --is-value-model too; from 796871d7 to 1dda039b it makes a language model (value=False).
+        raise CheckpointError(
+            subject=str(folder),
+            expected="a language model",
+            found="a value model: verl's merger would leave out its bias, and fill its output layer with zeros",
+            fix=f"train on from it as it is, or read {_HEAD} and output_layer.bias by torch.distributed.checkpoint",
+        )
     found: dict[str, Callable[[], Any]] = {}
-    for key, entry in FileSystemReader(folder).read_metadata().state_dict_metadata.items():
+    for key, entry in entries.items():
         if not key.startswith(_MODEL) or not isinstance(entry, TensorStorageMetadata) or "_extra_state" in key:
             continue
         read = partial(_read, folder, key, tuple(entry.size), entry.properties.dtype)

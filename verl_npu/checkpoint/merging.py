@@ -22,6 +22,8 @@ from .reading_back import Compared, compare
 __all__ = ["Merged", "merge"]
 
 _MERGER = "model_merger"
+_SCORE = "score."
+"""What transformers calls the head of a model for token classification, which verl makes value models of."""
 _MEGATRON = ("megatron", "megatron-core")
 _TAIL = 3
 
@@ -33,6 +35,8 @@ class Merged:
     layout: Layout
     target: Path
     compared: Compared
+    is_value_model: bool = False
+    """Whether it scores tokens, as PPO's critic: verl has its config.json name a language model all the same."""
 
 
 def merge(layout: Layout, target: Path, options: tuple[str, ...], say: Callable[[str], None]) -> Merged:
@@ -58,7 +62,7 @@ def merge(layout: Layout, target: Path, options: tuple[str, ...], say: Callable[
         say("reading the merged model back")
         compared = compare(folder, expected)
         folder.rename(target)
-    return Merged(layout, target, compared)
+    return Merged(layout, target, compared, any(name.startswith(_SCORE) for name in expected))
 
 
 def _expected(layout: Layout) -> Mapping[str, Callable[[], Any]]:

@@ -70,6 +70,10 @@ def _print(made: Merged) -> None:
         f"{compared.tensors} tensors with {compared.values} values are those of the shards, bit by bit ({dtypes})",
         indent="  ",
     )
+    if made.is_value_model:
+        terminal.paragraph(
+            "a value model: load it by AutoModelForTokenClassification, whatever its config.json names", indent="  "
+        )
     if compared.tied:
         terminal.paragraph(
             f"left out, because it is the input layer's tensor: {', '.join(compared.tied)}", indent="  "
@@ -88,6 +92,7 @@ def _content(made: Merged) -> dict[str, object]:
         "checkpoint": str(made.layout.folder),
         "backend": made.layout.backend.value,
         "target": str(made.target),
+        "value_model": made.is_value_model,
         "tensors": compared.tensors,
         "values": compared.values,
         "shard_dtypes": list(compared.shard_dtypes),

@@ -13,7 +13,7 @@ from .conftest import Launch, Site
 
 pytestmark = [pytest.mark.e2e, pytest.mark.virtual, pytest.mark.upstream, pytest.mark.nightly]
 
-STEPS = 5
+STEPS, SAVED = 7, 4
 MICRO = (
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
@@ -98,7 +98,7 @@ def test_a_training_goes_on_from_its_checkpoint_after_a_host_died(site: Site, jo
     options = (*OPTIONS, "--restarts", "1")
     launch: Launch = site.launch(*options, command=job, **VARIABLES)
     latest = site.root / "checkpoints" / "latest_checkpointed_iteration.txt"
-    launch.await_that(lambda: latest.exists() and int(latest.read_text() or 0) >= 2, "a checkpoint", within=400)
+    launch.await_that(lambda: latest.exists() and int(latest.read_text() or 0) >= SAVED, "a checkpoint", within=400)
     bystander = site.bystanders.pop(1)
     h1.die()
     bystander.wait()
@@ -114,4 +114,6 @@ def test_a_training_goes_on_from_its_checkpoint_after_a_host_died(site: Site, jo
     assert found == [0, 0], launch.everything()
     assert [*scores(after)] == [*range(saved + 1, STEPS + 1)]
     assert [*scores(before)][-1] in (saved, saved + 1)
+    # A model that began anew would be as undecided as at the first step.
+    assert entropy(after)[saved + 1] < entropy(before)[1] - 0.05
     assert site.left() == []
