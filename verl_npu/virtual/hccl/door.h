@@ -28,7 +28,6 @@ using Secret = std::array<unsigned char, 32>;
 
 constexpr char kMagic[8] = "verlnpu";
 constexpr size_t kVisitors = 128;  // connections that have not said who they are: more would use up the process's files
-constexpr int kLines = 3;          // of the strangers that one rendezvous tells of; the others are only counted
 
 // What HcclGetRootInfo hands out: where its process listens, and what its ranks know of each other.
 struct Root {
@@ -65,21 +64,30 @@ bool same(const Secret& one, const Secret& other) {
   return different == 0;
 }
 
-// Says which connections were not of this job: the first few one by one, the others as a number.
+// Counts the connections that were not of this job, by what was wrong with them, and says it in one line at the end of
+// a rendezvous: whoever comes a thousand times must not fill the log.
 class Strangers {
  public:
   explicit Strangers(uint32_t rank) : rank_(rank) {}
+  Strangers(const Strangers&) = delete;
+  Strangers& operator=(const Strangers&) = delete;
   ~Strangers() {
-    if (count_ > kLines) say("rank %u dropped %d more connections that were not of its job", rank_, count_ - kLines);
+    if (count_ == 0) return;
+    std::string what;
+    for (const auto& [why, times] : whys_) what += (what.empty() ? "" : ", ") + std::to_string(times) + " " + why;
+    say("rank %u dropped %d connection%s that %s not of its job, the first from %s: %s", rank_, count_, count_ == 1 ? "" : "s",
+        count_ == 1 ? "was" : "were", first_.c_str(), what.c_str());
   }
-  void drop(const sockaddr_in& from, const std::string& why) {
-    if (++count_ <= kLines)
-      say("rank %u dropped a connection from %s, which is not of its job: %s", rank_, text_of(from).c_str(), why.c_str());
+  void drop(const sockaddr_in& from, const char* why) {
+    if (count_++ == 0) first_ = text_of(from);
+    ++whys_[why];
   }
 
  private:
   uint32_t rank_;
   int count_ = 0;
+  std::string first_;
+  std::map<std::string, int> whys_;
 };
 
 // A connection whose other side has not said who it is, or not all of it.
@@ -126,8 +134,8 @@ class Door {
   const sockaddr_in& address() const { return address_; }
 
   // The connections of the ranks that are awaited. Nobody else's is waited for, and none of them ends this.
-  Callers receive(const Root& root, uint32_t rank, std::set<uint32_t> awaited) {
-    Guests guests{root, std::move(awaited), Strangers(rank), {}, {}};
+  Callers receive(const Root& root, std::set<uint32_t> awaited, Strangers& strangers) {
+    Guests guests{root, std::move(awaited), strangers, {}, {}};
     const auto deadline = Clock::now() + std::chrono::seconds(connect_seconds());
     while (!guests.awaited.empty()) {
       wait(guests, deadline);
@@ -144,7 +152,7 @@ class Door {
   struct Guests {
     const Root& root;
     std::set<uint32_t> awaited;
-    Strangers strangers;
+    Strangers& strangers;
     std::list<Visitor> visitors;
     Callers in;
   };
@@ -160,15 +168,15 @@ class Door {
   }
 
   static const char* silent(const Visitor& visitor) {
-    return visitor.heard == 0 ? "it said nothing" : "it said only a part of who it is";
+    return visitor.heard == 0 ? "said nothing" : "said only a part of who it was";
   }
 
   // Whether there is no more to be heard of a visitor: it is one of the ranks now, or it was dropped.
   static bool hear(Guests& guests, Visitor& visitor) {
     const auto state = visitor.listen();
     const char* why = nullptr;
-    if (visitor.babbles()) why = "it does not speak as a rank does";
-    else if (state == Visitor::kGone) why = "it left before it had said who it is";
+    if (visitor.babbles()) why = "did not speak as a rank does";
+    else if (state == Visitor::kGone) why = "left before it had said who it was";
     else if (state == Visitor::kFinished) return welcome(guests, visitor);
     else if (Clock::now() >= visitor.ends) why = silent(visitor);
     if (why != nullptr) guests.strangers.drop(visitor.from, why);
@@ -178,9 +186,9 @@ class Door {
   static bool welcome(Guests& guests, Visitor& visitor) {
     const uint32_t rank = visitor.hello.rank;
     if (!same(visitor.hello.call, guests.root.call)) {
-      guests.strangers.drop(visitor.from, "it does not know the secret of this communicator");
+      guests.strangers.drop(visitor.from, "did not know the secret of this communicator");
     } else if (guests.awaited.count(rank) == 0 && guests.in.count(rank) == 0) {
-      guests.strangers.drop(visitor.from, "it says that it is rank " + std::to_string(rank) + ", which is not expected");
+      guests.strangers.drop(visitor.from, "said that it was a rank that is not expected");
     } else {
       const auto& answer = guests.root.answer;  // fits into the empty buffer of a new connection, so it never waits
       if (send(visitor.socket.fd(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(answer.size())) {
@@ -209,7 +217,7 @@ class Door {
         if (hear(guests, guests.visitors.back())) guests.visitors.pop_back();
         if (guests.visitors.size() <= kVisitors) continue;
       }
-      guests.strangers.drop(guests.visitors.front().from, "it said nothing, and too many others wait");
+      guests.strangers.drop(guests.visitors.front().from, "made room for others before it had said who it was");
       guests.visitors.pop_front();
     }
   }

@@ -85,10 +85,11 @@ std::unique_ptr<Comm> join(uint32_t size, const Root& root, uint32_t rank) {
     if (other != rank) others.insert(other);
     if (other > rank) above.insert(other);
   }
+  Strangers strangers(rank);
   std::vector<sockaddr_in> addresses(size);
   if (hub != nullptr) {
     addresses[rank] = own.address();
-    const auto callers = hub->receive(root, rank, others);
+    const auto callers = hub->receive(root, others, strangers);
     for (const auto& [other, caller] : callers) addresses[other] = caller.address;
     for (const auto& [other, caller] : callers) {
       caller.socket.patience(std::chrono::seconds(connect_seconds()));
@@ -99,7 +100,7 @@ std::unique_ptr<Comm> join(uint32_t size, const Root& root, uint32_t rank) {
   }
   auto comm = std::make_unique<Comm>(Comm{rank, size, {}});
   for (uint32_t other = 0; other < rank; ++other) comm->peers.emplace(other, call(addresses[other], root, mine));
-  for (auto& [other, caller] : own.receive(root, rank, above)) comm->peers.emplace(other, std::move(caller.socket));
+  for (auto& [other, caller] : own.receive(root, above, strangers)) comm->peers.emplace(other, std::move(caller.socket));
   for (const auto& [other, peer] : comm->peers) peer.patience(std::chrono::seconds(seconds("HCCL_EXEC_TIMEOUT", 1836)));
   return comm;
 }

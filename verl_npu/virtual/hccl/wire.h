@@ -40,7 +40,7 @@ int connect_seconds() { return seconds("HCCL_CONNECT_TIMEOUT", 120); }
 
 // One line on stderr, in one piece, as verl-npu's other lines.
 __attribute__((format(printf, 1, 2))) void say(const char* format, ...) {
-  char line[400];
+  char line[800];
   const int head = std::snprintf(line, sizeof(line), "verl-npu: libhccl.so (SIMULATED): ");
   va_list values;
   va_start(values, format);
