@@ -134,11 +134,6 @@ WHEEL_RULES = (
     Rule(Kind.CHIP, _FORMATS, test=r"test_serialization_format|2p_size_dist$"),
     Rule(Kind.CHIP, "its source, which a test reads", r"\.cpp'$"),
     Rule(Kind.DETAIL, "`TASK_QUEUE_ENABLE`, which is 0 here", r"subprocess failed", r"per_stream_queue_restriction$"),
-    Rule(
-        Kind.DETAIL,
-        "operators in place on memory that several elements share are refused",
-        r"more than one element of the written-to tensor",
-    ),
     Rule(Kind.DETAIL, "division in place of whole numbers, which the CPU refuses", test=r"all_reduce_uint8_avg$"),
 )
 

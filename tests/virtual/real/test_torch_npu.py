@@ -181,6 +181,31 @@ def test_a_tensor_is_turned_in_place_and_its_values_stay(real: Run) -> None:
     assert answer(real(program)) == [[[0, 2], [1, 3]], [[0, 2], [1, 3]], [[1, 3], [0, 2]]]
 
 
+def test_what_several_elements_share_is_changed_in_place_where_the_cpu_changes_it(real: Run) -> None:
+    program = """
+        import json, torch
+        def expanded(device): return torch.arange(3.0, device=device)[None].expand(2, 3)
+        calls = {
+            "fill_": lambda x: x.fill_(7), "zero_": lambda x: x.zero_(), "add_": lambda x: x.add_(1),
+            "mul_": lambda x: x.mul_(x), "relu_": lambda x: x.relu_(), "clamp_": lambda x: x.clamp_(max=1),
+            "copy_": lambda x: x.copy_(torch.ones(2, 3, device=x.device)),
+            "random_": lambda x: x.random_(0, 1), "a part": lambda x: x[:, 1:].fill_(4),
+            "out": lambda x: torch.exp(torch.zeros(2, 3, device=x.device), out=x),
+        }
+        def attempt(call, device):
+            x = expanded(device)
+            try: call(x)
+            except RuntimeError as error: return str(error).splitlines()[0]
+            return [x.tolist(), x.stride()]
+        print(json.dumps({name: [attempt(call, "npu"), attempt(call, "cpu")] for name, call in calls.items()}))
+    """
+    found = answer(real(program))
+    assert isinstance(found, dict)
+    assert {name: pair for name, pair in found.items() if pair[0] != pair[1]} == {}
+    assert found["fill_"][0] == [[[7.0] * 3] * 2, [0, 1]]
+    assert found["add_"][0].startswith("unsupported operation: more than one element of the written-to tensor")
+
+
 def test_the_callers_tensor_is_as_long_as_what_was_found(real: Run) -> None:
     program = """
         import json, torch

@@ -142,6 +142,14 @@ at::Tensor host_view(const at::Tensor& npu) {
   return over(c10::Storage(std::move(impl)), c10::DispatchKey::CPU, npu);
 }
 
+// Each place in a tensor's memory once, of which an expanded one shows some several times: torch copies into none of those.
+at::Tensor places(const at::Tensor& view) {
+  if (view.numel() == 0 || at::has_internal_overlap(view) != at::MemOverlap::Yes) return view;
+  int64_t last = 0;
+  for (int64_t i = 0; i < view.dim(); ++i) last += (view.size(i) - 1) * view.stride(i);
+  return view.as_strided({last + 1}, {1});
+}
+
 at::Tensor on_npu(const at::Tensor& cpu, c10::Device device) {
   auto out = at::empty(cpu.sizes(), cpu.options().device(device));
   host_view(out).copy_(cpu);
@@ -282,13 +290,15 @@ class Computed final : public c10::OperatorKernel {
     // torch_npu copies through temporaries, into which nothing was computed.
     std::vector<std::pair<at::Tensor, at::Tensor>> before;
     for (size_t i = 0; plan.mutates && i < count; ++i)
-      if (plan.written[i]) visit_tensors(arguments[i], [&](const at::Tensor& t) { if (t.defined()) before.emplace_back(t, host_view(t).clone()); });
+      if (plan.written[i]) visit_tensors(arguments[i], [&](const at::Tensor& t) { if (t.defined()) before.emplace_back(t, places(host_view(t)).clone()); });
     {
       Inside inside;
       real_.callBoxed(op, keys, stack);
     }
-    for (auto& [npu, saved] : before)
-      if (npu.sizes() == saved.sizes()) host_view(npu).copy_(saved);
+    for (auto& [npu, saved] : before) {
+      const auto now = places(host_view(npu));
+      if (now.sizes() == saved.sizes()) now.copy_(saved);
+    }
 
     torch::jit::Stack there;
     there.reserve(count);
@@ -333,11 +343,13 @@ class Computed final : public c10::OperatorKernel {
 
   static at::Tensor written(const at::Tensor& real, const at::Tensor& computed, c10::Device device) {
     if (!real.defined() || !computed.defined() || real.device().type() != kNpu) return real;
-    // Another shape hangs on values. In an expanded result several elements are one place in memory.
-    if (real.sizes() != computed.sizes() || at::has_internal_overlap(real) == at::MemOverlap::Yes)
-      return on_npu(computed.to(real.scalar_type()), device);
+    // Another shape hangs on values.
+    if (real.sizes() != computed.sizes()) return on_npu(computed.to(real.scalar_type()), device);
     const auto to = host_view(real);
-    if (to.data_ptr() != computed.data_ptr()) to.copy_(computed);
+    if (to.data_ptr() == computed.data_ptr()) return real;
+    // In an expanded result several elements are one place in memory.
+    if (at::has_internal_overlap(real) == at::MemOverlap::Yes) return on_npu(computed.to(real.scalar_type()), device);
+    to.copy_(computed);
     return real;
   }
 
