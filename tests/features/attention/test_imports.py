@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ...interpreter import Interpreter
+from ...interpreter import Interpreter, import_path
 
 pytestmark = [pytest.mark.upstream, pytest.mark.virtual]
 
@@ -24,17 +23,22 @@ print(dp_actor.rearrange(torch.arange(6).view(1, 2, 3), "b s ... -> (b s) ...").
 """
 
 
+def path_with(site: Path, transformers: Path, verl: Path) -> str:
+    """The PYTHONPATH of a process with an older transformers, unpacked into `site`, and an older verl."""
+    with zipfile.ZipFile(transformers) as wheel:
+        wheel.extractall(site)
+    for name, older in OLDER.items():
+        metadata = site / f"{name}-{older}.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {older}\n")
+    return import_path(site, verl)
+
+
 @pytest.mark.parametrize("version", ["4.52.4", "4.53.3", "4.54.1"])
 def test_the_actor_is_imported_where_ray_hides_all_npus(
     interpreter: Interpreter, source: Callable[[str, str], Path], importable: Callable[[str], Path], version: str
 ) -> None:
     pytest.importorskip("verl")
-    with zipfile.ZipFile(source("transformers", version)) as wheel:
-        wheel.extractall(interpreter.site)
-    for name, older in OLDER.items():
-        metadata = interpreter.site / f"{name}-{older}.dist-info" / "METADATA"
-        metadata.parent.mkdir()
-        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {older}\n")
-    path = os.pathsep.join(map(str, (interpreter.site, importable("796871d7"), os.environ.get("PYTHONPATH", ""))))
+    path = path_with(interpreter.site, source("transformers", version), importable("796871d7"))
     result = interpreter.run(PROGRAM, PYTHONPATH=path, VERL_NPU_VIRTUAL="2", ASCEND_RT_VISIBLE_DEVICES="")
     assert result.out.splitlines() == [f"{version} 0 applied", "[[0, 1, 2], [3, 4, 5]]"], result.err

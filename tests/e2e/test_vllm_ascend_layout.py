@@ -1,0 +1,54 @@
+"""Experts and sparse attention as the installed vllm-ascend lays them out, under the torch_npu of its environment: its
+wheel where one is installed. It runs where VERL_NPU_VLLM_ASCEND names the Pythons of environments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from . import serving
+
+pytestmark = pytest.mark.e2e
+
+PROGRAM = Path(__file__).with_name("vllm_ascend_layout.py")
+SQUARE = {"square w13": "w13_weight", "square w2": "w2_weight"}
+
+
+@pytest.fixture(scope="module")
+def layout(python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return serving.answer(PROGRAM, folder=tmp_path_factory.mktemp("layout"), by=python)
+
+
+@pytest.fixture(scope="module")
+def counts_itself(python: str) -> bool:
+    """Whether this release knows which experts it has transposed: later ones transpose whenever they process."""
+    return Version(serving.engine_of(python).vllm_ascend) < Version("0.13.0")
+
+
+def test_experts_that_it_has_transposed_and_that_are_square_are_refused(layout: dict[str, Any]) -> None:
+    for name, weight in SQUARE.items():
+        assert layout[name]["before"] is None
+        assert f"experts.{weight}: expected experts that are not square" in layout[name]["after"]
+    assert layout["none is square"]["after"] is None
+
+
+def test_those_that_are_laid_out_before_each_load_are_taken_if_they_can_be(
+    layout: dict[str, Any], counts_itself: bool
+) -> None:
+    assert {name: layout[name]["laid out before each load"] is not None for name in SQUARE} == dict.fromkeys(
+        SQUARE, counts_itself
+    )
+
+
+def test_laid_out_experts_are_bit_for_bit_what_the_loader_expects(layout: dict[str, Any], counts_itself: bool) -> None:
+    found = {name: layout[name]["is as the loader expects"] for name in (*SQUARE, "none is square")}
+    assert found == dict.fromkeys(found, not counts_itself)
+
+
+def test_sparse_attention_follows_new_weights_or_is_refused(layout: dict[str, Any], counts_itself: bool) -> None:
+    assert layout["freed"] is not counts_itself
+    assert ("has freed it after loading" in (layout["refused"] or "")) is layout["freed"]
+    assert layout["copies follow"] is (None if layout["freed"] else True)
