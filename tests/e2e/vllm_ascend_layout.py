@@ -23,7 +23,7 @@ def method() -> Any:
                 raise
             continue
         break
-    module.get_ascend_config = lambda: SimpleNamespace(enable_fused_mc2=0)
+    module.is_enable_nz = lambda dtype: False
     kind = module.AscendUnquantizedFusedMoEMethod
     made = kind.__new__(kind)
     importlib.import_module("torch").nn.Module.__init__(made)
@@ -106,6 +106,8 @@ def main() -> None:
             return str(error)
         return None
 
+    config = SimpleNamespace(enable_fused_mc2=0, weight_nz_mode=0)
+    importlib.import_module("vllm_ascend.ascend_config").get_ascend_config = lambda: config
     said: dict[str, Any] = {"torch_npu": torch_npu.__version__, "device": virtual.description()}
     for name, intermediate in SHAPES.items():
         each = model(intermediate)
