@@ -6,6 +6,7 @@ is computed by differentiating the reference.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ def register() -> tuple[str, ...]:
             library.define(str(schema).partition("::")[2])
             called = schema.name.partition("::")[2]
             called += f".{schema.overload_name}" if schema.overload_name else ""
-            library.impl(called, _complete(by_name(_renaming(function, schema), schema), schema), "CPU")
+            library.impl(called, _built_when_called(function, schema), "CPU")
             defined.append(f"{schema.name}.{schema.overload_name}")
     return tuple(defined)
 
@@ -53,6 +54,19 @@ def _overloads(namespace: str, name: str) -> list[torch._ops.OpOverload]:
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
     # Variants that write into a result of the caller's are another operator's.
     return [o for o in overloads if o._schema.overload_name == wanted or (not wanted and not _writes(o._schema))]
+
+
+def _built_when_called(function: Operator, schema: torch.FunctionSchema) -> Operator:
+    """A reference under the operator's own names and results; most are never called, and each start would pay."""
+
+    @functools.cache
+    def built() -> Operator:
+        return _complete(by_name(_renaming(function, schema), schema), schema)
+
+    def call(*arguments: object, **options: object) -> object:
+        return built()(*arguments, **options)
+
+    return call
 
 
 def _renaming(function: Operator, schema: torch.FunctionSchema) -> Operator:

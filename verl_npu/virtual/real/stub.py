@@ -102,12 +102,13 @@ def load(folder: Path, settings: Settings) -> None:
 
 
 def key(package: Path) -> str:
-    """What a stub depends on: the wheel's libraries, and our sources."""
+    """What a stub depends on: the wheel's main libraries, and our sources."""
     digest = hashlib.sha256(" ".join(_FLAGS).encode())
     for source in (*sorted(_SOURCES.glob("*")), *_bodies(), *hccl_sources(), Path(__file__), Path(wheel.__file__)):
         if source.is_file():
             digest.update(source.read_bytes())
-    for library in sorted(package.rglob("*.so*")):
+    # Not all that is below: to walk through a wheel's thousands of files would cost each start of Python 10 ms.
+    for library in (*sorted(package.glob("*.so*")), *sorted(package.glob("lib/*.so*"))):
         digest.update(f"{library.name} {library.stat().st_size}".encode())
     return digest.hexdigest()[:16]
 
