@@ -36,6 +36,21 @@ out["results"] = {
 out["rows"] = [list(x[small].shape), list(x[small % 3 == 0].shape)]
 out["written"] = torch.ones(2, device="npu").copy_(x[0, :2]).tolist()
 out["refused"] = {name: raised(call) for name, call in {"nonzero": x.nonzero, "unique": lambda: torch.unique(x), "mask": lambda: torch.ones(2 * N, N, 64, dtype=torch.bool, device="npu").nonzero(), "equal": lambda: torch.equal(x, x)}.items()}
+def wrong(device):
+    x, small, half = torch.ones(N, N, device=device), torch.arange(N, device=device), torch.ones(N, N, dtype=torch.bfloat16, device=device)
+    y, three = torch.ones(N, device=device), torch.ones(3, device=device)
+    return {name: raised(call) for name, call in {
+        "add_": lambda: x.add_(three), "into less": lambda: y.mul_(x), "compared": lambda: x[:, :1].gt_(x), "copy_": lambda: x.copy_(three), "copied into less": lambda: y.copy_(x),
+        "foreach": lambda: torch._foreach_add_([y, x], [y, three]), "foreach copy": lambda: torch._foreach_copy_([x], [three]),
+        "addmv_": lambda: y.addmv_(x, three), "mv": lambda: torch.mv(x, three), "out": lambda: torch.add(x, three, out=x),
+        "cast": lambda: small.add_(x[0]),
+        "histc": lambda: x.histc(0), "mm": lambda: x @ half, "linear": lambda: torch.nn.functional.linear(x, half),
+        "norm": lambda: torch.nn.functional.layer_norm(x, (N,), half[0]), "index": lambda: x.index_select(0, small.float()),
+        "index_put_": lambda: x.index_put_((small,), half), "index_add_": lambda: x.index_add_(0, small, half),
+        "convolution": lambda: torch.nn.functional.conv1d(x[None], half[:, :, None]),
+    }.items()}
+out["wrong"] = [wrong("cpu"), wrong("npu")]
+w = x.clone(); out["in place"] = [w.add_(1).mul_(small) is w, w.lerp_(x, 0.5) is w, torch.add(x, 1, out=w) is w, is_phantom(w)]
 out["shapes"] = raised(lambda: x @ torch.ones(3, 3, device="npu"))
 out["devices"] = raised(lambda: x + torch.ones(N))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -101,6 +116,40 @@ def test_what_needs_values_is_refused(seen: dict[str, Any], operator: str) -> No
 def test_wrong_shapes_and_devices_are_errors_as_ever(seen: dict[str, Any]) -> None:
     assert seen["shapes"].startswith("RuntimeError: ")
     assert "found at least two devices, npu:0 and cpu" in seen["devices"]
+
+
+IN_PLACE = (
+    "add_",
+    "into less",
+    "compared",
+    "copy_",
+    "copied into less",
+    "foreach",
+    "foreach copy",
+    "addmv_",
+    "mv",
+    "out",
+    "cast",
+    "histc",
+)
+
+
+@pytest.mark.parametrize("call", IN_PLACE)
+def test_what_does_not_fit_what_it_is_written_into_is_an_error(seen: dict[str, Any], call: str) -> None:
+    on_host, on_phantoms = (each[call] for each in seen["wrong"])
+    assert on_host.startswith("RuntimeError: ")
+    assert on_phantoms.startswith("RuntimeError: ")
+
+
+@pytest.mark.parametrize("call", ["mm", "linear", "norm", "index", "index_put_", "index_add_", "convolution"])
+def test_types_that_do_not_go_together_are_refused(seen: dict[str, Any], call: str) -> None:
+    on_host, on_phantoms = (each[call] for each in seen["wrong"])
+    assert on_host.startswith("RuntimeError: ")
+    assert on_phantoms.startswith("RuntimeError: ")
+
+
+def test_what_is_written_in_place_is_the_tensor_that_was_given(seen: dict[str, Any]) -> None:
+    assert seen["in place"] == [True] * 4
 
 
 def test_memory_is_charged_and_not_taken(seen: dict[str, Any]) -> None:

@@ -246,6 +246,7 @@ c10::DataPtr allocate_on(int device, size_t nbytes) {
 c10::DataPtr adopt(const c10::Storage& cpu_storage, int device) {
   initialise();
   const auto nbytes = cpu_storage.nbytes();
+  if (nbytes == 0) return allocate_on(device, 0);
   charge(device, nbytes);
   void* data = const_cast<void*>(cpu_storage.data());
   ledger::allocated(data, rounded(nbytes));

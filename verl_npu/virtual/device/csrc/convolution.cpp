@@ -26,6 +26,8 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
   check_device(input, weight);
   check_device(input, shift);
   if (C10_UNLIKELY(phantom::on())) {
+    TORCH_CHECK(input.scalar_type() == weight.scalar_type() && (!shift.defined() || shift.scalar_type() == weight.scalar_type()),
+                "Input type (", input.scalar_type(), "), weight type (", weight.scalar_type(), ") and bias type should be the same");
     phantom::Shapes shapes;
     const auto shape = at::convolution(shapes.of(input), shapes.of(weight), shapes.of(shift), stride, padding, dilation, transposed,
                                        output_padding, groups);

@@ -4,6 +4,7 @@
 #include "alias.h"
 #include "allocator.h"
 #include "copies.h"
+#include "dtypes.h"
 #include "generator.h"
 #include "ledger.h"
 #include "phantom.h"
@@ -108,6 +109,13 @@ class Call {
     TORCH_CHECK(host_ == nullptr || pairs_.empty() || plan_.accepts_host,
                 "Expected all tensors to be on the same device, but found at least two devices, npu:", device(), " and cpu! (",
                 op_.schema().name(), ")");
+  }
+
+  // Some Meta kernels give what an operator in place writes to another shape, where the CPU's raise.
+  void check_in_place() const {
+    for (const auto& pair : pairs_)
+      TORCH_CHECK(!pair.written || pair.npu.sizes() == pair.cpu.sizes(), "output with shape ", pair.npu.sizes(),
+                  " doesn't match the broadcast shape ", pair.cpu.sizes());
   }
 
   // On shapes alone: memory that has to grow, and zeros in what is real and was written from phantoms.
@@ -239,16 +247,9 @@ bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::
   bool given = false;
   for (size_t i = 0; i < count; ++i)
     visit_tensors((*stack)[first + i], [&](const at::Tensor& tensor) { given = given || phantom::is(tensor); });
+  // What is written to is no larger than it was: only a phantom among the tensors makes a difference.
   const bool in_place = name.back() == '_' && plan.results <= 1;
-  if (in_place) {
-    if (!given) return false;
-    for (size_t i = 0; i < count; ++i)
-      if (plan.written[i]) visit_tensors((*stack)[first + i], [](const at::Tensor& tensor) { phantom::clear(tensor); });
-    c10::IValue self = (*stack)[first];
-    torch::jit::drop(*stack, count);
-    if (plan.results == 1) stack->push_back(std::move(self));
-    return true;
-  }
+  if (in_place && !given) return false;
   if (plan.waited_for || !op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
     if (given) phantom::refuse(name);
     return false;
@@ -278,6 +279,8 @@ bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::
   bool large = given;
   for (const auto& value : shapes) visit_tensors(value, [&](const at::Tensor& tensor) { large = large || call.makes_phantom(tensor); });
   if (!large) return false;
+  if (in_place) call.check_in_place();
+  dtypes::check(op, stack->data() + first);
   call.write_back_shapes();
   for (auto& value : shapes) give(call, value);
   torch::jit::drop(*stack, count);

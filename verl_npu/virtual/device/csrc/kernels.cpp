@@ -10,6 +10,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/ResizeCommon.h>
 #include <ATen/native/TensorFactories.h>
@@ -74,6 +75,13 @@ Tensor zeros(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layo
   return out.zero_();
 }
 
+// What the host's kernel says of shapes, where it is not called.
+void check_broadcast(const Tensor& source, const Tensor& target) {
+  const auto shape = at::infer_size_dimvector(target.sizes(), source.sizes());
+  TORCH_CHECK(target.sizes() == IntArrayRef(shape), "output with shape ", target.sizes(), " doesn't match the broadcast shape ",
+              IntArrayRef(shape));
+}
+
 Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) {
   if (C10_UNLIKELY(ledger::on())) {
     const auto bytes = static_cast<double>(target.nbytes());
@@ -84,6 +92,9 @@ Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) 
     }
   }
   if (C10_UNLIKELY(phantom::is(source) || phantom::is(target))) {
+    check_broadcast(source, target);
+    for (const auto& each : {source, target})
+      if (each.device().type() == kNpu) pool::check_mapped(each.storage().data());
     phantom::clear(target);
     return target;
   }
@@ -129,7 +140,10 @@ Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
 
 at::Scalar local_scalar(const Tensor& self) {
   copies::synchronize_current(self.device().index());
-  if (C10_UNLIKELY(phantom::is(self))) return at::_local_scalar_dense(at::zeros({}, self.options().device(c10::kCPU)));
+  if (C10_UNLIKELY(phantom::is(self))) {
+    pool::check_mapped(self.storage().data());
+    return at::_local_scalar_dense(at::zeros({}, self.options().device(c10::kCPU)));
+  }
   return at::_local_scalar_dense(cpu_alias(self));
 }
 
@@ -237,10 +251,11 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, optiona
 
 // The CPU counts floating-point numbers only; the NPU's operator (aclnnHistc) whole ones too, into their own type.
 Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
-  if (C10_UNLIKELY(phantom::is(self))) return at::zeros({bins}, self.options());
-  const auto host = cpu_alias(self);
+  const bool has_values = !phantom::is(self);
+  const auto host = has_values ? cpu_alias(self) : at::zeros({1}, self.options().device(c10::kCPU));
   const bool whole = c10::isIntegralType(self.scalar_type(), /*includeBool=*/false);
   const auto counts = at::histc(whole ? host.to(at::kDouble) : host, bins, min, max);
+  if (!has_values) return at::zeros({bins}, self.options());
   return npu_alias(counts.to(self.scalar_type()), self.device().index());
 }
 

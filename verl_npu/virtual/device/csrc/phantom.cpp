@@ -2,6 +2,7 @@
 
 #include "alias.h"
 #include "allocator.h"
+#include "pool.h"
 #include "runtime.h"
 
 #include <ATen/EmptyTensor.h>
@@ -105,6 +106,7 @@ at::Tensor like(const at::Tensor& shape, int device) {
 
 at::Tensor Shapes::of(const at::Tensor& npu) {
   if (!npu.defined() || npu.device().type() != kNpu) return npu;
+  pool::check_mapped(npu.storage().data());
   auto* key = npu.storage().unsafeGetStorageImpl();
   for (const auto& [known, storage] : storages_)
     if (known == key) return over(storage, c10::DispatchKey::Meta, npu);
