@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import torch
 
+from .operators.fused import Result, fused, is_fusible
 from .operators.grouped import npu_grouped_matmul, npu_grouped_matmul_add_
 
 __all__ = [
@@ -226,9 +227,17 @@ def rotary_position_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Ten
         raise RuntimeError(f"cos and sin must be alike, but are {tuple(cos.shape)} and {tuple(sin.shape)}")
     if mode not in tuple(_Rotation):
         raise RuntimeError(f"the mode should be 0 (halves) or 1 (interleaved), but is {mode}")
-    if mode == _Rotation.HALF:
-        first, second = x.chunk(2, dim=-1)
-        turned = torch.cat((-second, first), dim=-1)
-    else:
-        turned = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
-    return x * cos + turned * sin
+
+    def compute(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor]:
+        if mode == _Rotation.HALF:
+            first, second = x.chunk(2, dim=-1)
+            turned = torch.cat((-second, first), dim=-1)
+        else:
+            turned = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
+        return (x * cos + turned * sin,)
+
+    given = (x, cos, sin)
+    whole = torch.broadcast_shapes(x.shape, cos.shape) == x.shape and x.dtype == cos.dtype == sin.dtype
+    if not whole or not is_fusible(given):
+        return compute(*given)[0]
+    return fused("npu_rotary_mul", compute, (Result(x.shape, x.dtype),), given, keep=slice(0))[0]

@@ -9,6 +9,9 @@ from torch.nn import functional
 
 from .fused import Result, fused, is_fusible
 
+_NONE = slice(0)
+"""Of their results these operators' gradients need none."""
+
 
 def npu_swiglu(input: Tensor, dim: int = -1) -> Tensor:
     """`silu(first half) * second half` along `dim`, formed in float32; differentiable.
@@ -21,15 +24,15 @@ def npu_swiglu(input: Tensor, dim: int = -1) -> Tensor:
     if input.shape[dim] % 2:
         raise RuntimeError(f"npu_swiglu: the size of dimension {dim} must be even, but is {input.shape[dim]}")
 
-    def compute(input: Tensor) -> tuple[Tensor]:
-        gate, up = input.float().chunk(2, dim=dim)
-        return ((functional.silu(gate) * up).to(input.dtype),)
+    def compute(x: Tensor) -> tuple[Tensor]:
+        gate, up = x.float().chunk(2, dim=dim)
+        return ((functional.silu(gate) * up).to(x.dtype),)
 
     if not is_fusible((input,)):
         return compute(input)[0]
     shape = list(input.shape)
     shape[dim] //= 2
-    return fused("npu_swiglu", compute, (Result(shape, input.dtype),), (input,))[0]
+    return fused("npu_swiglu", compute, (Result(shape, input.dtype),), (input,), keep=_NONE)[0]
 
 
 def npu_silu(input: Tensor) -> Tensor:
@@ -50,8 +53,14 @@ def npu_gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
 
 def npu_fast_gelu(input: Tensor) -> Tensor:
     """`x * sigmoid(1.702 x)` of any shape, formed in float32; differentiable."""
-    x = input.float()
-    return (x * (1.702 * x).sigmoid()).to(input.dtype)
+
+    def compute(given: Tensor) -> tuple[Tensor]:
+        x = given.float()
+        return ((x * (1.702 * x).sigmoid()).to(given.dtype),)
+
+    if not is_fusible((input,)):
+        return compute(input)[0]
+    return fused("npu_fast_gelu", compute, (Result(input.shape, input.dtype),), (input,), keep=_NONE)[0]
 
 
 def fast_gelu(input: Tensor) -> Tensor:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ..device import extension
 
-__all__ = ["Result", "flops_of", "fused", "is_fusible"]
+__all__ = ["Result", "computed", "flops_of", "fused", "is_fusible"]
 
-_BEFORE = 4
-"""Arguments of the autograd function that are no tensors."""
+_OPTIONS = 4  # what _Fused is given before the tensors
+_ALL = slice(None)
 _BACKWARD = 2.5
 """Matrix products of the gradient, five, for the two of the result."""
 Given: TypeAlias = "Tensor | None"
@@ -62,23 +62,42 @@ def fused(
     results: Sequence[Result],
     tensors: Sequence[Given],
     *,
-    flops: float = 0.0,
+    keep: slice = _ALL,
     instead: int | None = None,
+    flops: float = 0.0,
 ) -> tuple[Tensor, ...]:
     """Make `results`, of which the first is differentiable in `tensors`.
 
     Args:
+        name: the operator, for those who ask what a program costs (csrc/ledger.h).
         compute: what computes the results, or the first of them, of the same tensors on the host, differentiably. It
             is not called where one of them is a phantom.
         results: what they look like; they are contiguous.
-        tensors: the arguments, which are saved for the gradient as the results are.
-        instead: the result that is saved in place of the first argument, and has the same gradient. Then of the
-            results no other is saved.
-        name: the operator, for those who ask what a program costs (csrc/ledger.h).
-        flops: what an NPU does for it, for those who ask what a program costs (csrc/ledger.h).
+        tensors: the arguments, which are saved for the gradient.
+        keep: which results are saved for it as well.
+        instead: the result that is saved in place of the first argument, and has the same gradient.
+        flops: what an NPU does for it.
     """
-    found: tuple[Tensor, ...] = _Fused.apply((name, flops), compute, tuple(results), instead, *tensors)
+    found: tuple[Tensor, ...] = _Fused.apply((name, flops), compute, tuple(results), (keep, instead), *tensors)
     return found
+
+
+def computed(
+    name: str, compute: Compute, results: Sequence[Result], tensors: Sequence[Given], *, flops: float = 0.0
+) -> tuple[Tensor, ...]:
+    """Make `results` as `fused` does, without a gradient."""
+    like = next(tensor for tensor in tensors if tensor is not None)
+    made = tuple(torch.empty(tuple(result.shape), dtype=result.dtype, device=like.device) for result in results)
+    if _have_values([*tensors, *made]):
+        # Results that nobody is given, and only the gradient of a real NPU needs, are not computed.
+        for result, host in zip(made, compute(*map(_host, tensors)), strict=False):
+            _fill(result, host)
+    else:
+        _check_mapped(tensors)
+        for result in made:
+            result.zero_()
+    extension.extension().work_in_ledger(name, flops, _size((*tensors, *made)))
+    return made
 
 
 def flops_of(heads: int, queries: int, keys: int, width: int, is_causal: bool) -> float:
@@ -93,25 +112,15 @@ class _Fused(torch.autograd.Function):  # type: ignore[misc]
         cost: tuple[str, float],
         compute: Compute,
         results: tuple[Result, ...],
-        instead: int | None,
+        saving: tuple[slice, int | None],
         *tensors: Given,
     ) -> tuple[Tensor, ...]:
-        like = next(tensor for tensor in tensors if tensor is not None)
-        made = tuple(torch.empty(tuple(result.shape), dtype=result.dtype, device=like.device) for result in results)
-        if _have_values([*tensors, *made]):
-            # Results that nobody is given, and only the gradient of a real NPU needs, are not computed.
-            for result, host in zip(made, compute(*map(_host, tensors)), strict=False):
-                _fill(result, host)
-        else:
-            for result in made:
-                result.zero_()
         name, flops = ctx.cost = cost
-        extension.extension().work_in_ledger(name, flops, _size((*tensors, *made)))
+        made = computed(name, compute, results, tensors, flops=flops)
+        keep, instead = saving
         ctx.compute, ctx.given = compute, len(tensors)
-        if instead is None:
-            ctx.save_for_backward(*tensors, *made)
-        else:
-            ctx.save_for_backward(made[instead], *tensors[1:])
+        first = tensors[0] if instead is None else made[instead]
+        ctx.save_for_backward(first, *tensors[1:], *made[keep])
         ctx.mark_non_differentiable(*made[1:])
         ctx.set_materialize_grads(False)
         return made
@@ -121,12 +130,12 @@ class _Fused(torch.autograd.Function):  # type: ignore[misc]
         # Recomputation unpacks them once.
         saved = ctx.saved_tensors
         tensors = saved[: ctx.given]
-        wanted = [number for number in range(ctx.given) if ctx.needs_input_grad[_BEFORE + number]]
-        gradients: list[Given] = [None] * (_BEFORE + ctx.given)
+        wanted = [number for number in range(ctx.given) if ctx.needs_input_grad[_OPTIONS + number]]
+        gradients: list[Given] = [None] * (_OPTIONS + ctx.given)
         if gradient is None:
             return tuple(gradients)
         for number in wanted:
-            gradients[_BEFORE + number] = torch.zeros_like(tensors[number], memory_format=torch.contiguous_format)
+            gradients[_OPTIONS + number] = torch.zeros_like(tensors[number], memory_format=torch.contiguous_format)
         name, flops = ctx.cost
         extension.extension().work_in_ledger(
             f"{name} backward", _BACKWARD * flops, _size((*saved, gradient, *gradients))
@@ -140,7 +149,7 @@ class _Fused(torch.autograd.Function):  # type: ignore[misc]
         found = torch.autograd.grad(out, list(leaves.values()), _host(gradient), allow_unused=True)
         for number, host in zip(leaves, found, strict=True):
             if host is not None:
-                _fill(gradients[_BEFORE + number], host)
+                _fill(gradients[_OPTIONS + number], host)
         return tuple(gradients)
 
 
@@ -150,6 +159,13 @@ def _size(tensors: Sequence[Given]) -> int:
 
 def _have_values(tensors: Sequence[Given]) -> bool:
     return not any(extension.extension().is_phantom(tensor) for tensor in tensors if tensor is not None)
+
+
+def _check_mapped(tensors: Sequence[Given]) -> None:
+    """Raise RuntimeError for memory that sleeps, as reading its values would."""
+    for tensor in tensors:
+        if tensor is not None:
+            extension.extension().check_mapped(tensor.untyped_storage().data_ptr())
 
 
 def _host(tensor: Given) -> Given:

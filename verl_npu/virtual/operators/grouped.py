@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from .fused import Result, computed, is_fusible
 from .gradient import without_formula
 from .layout import dtype_of
 
@@ -56,20 +57,35 @@ def npu_grouped_matmul(
     if kind not in (-1, 0, 2):
         raise RuntimeError(f"npu_grouped_matmul: group_type must be -1, 0 or 2, but got {kind}")
 
-    def compute() -> tuple[Tensor, ...]:
+    bounds: list[tuple[int, int]] = []
+    if kind != -1:
+        extent = x[0].shape[0] if kind == 0 else x[0].shape[1]
+        bounds = list(pairwise([0, *_ends(group_list, group_list_type, extent)]))
+    given = (*x, *weight, *(bias or ()))
+
+    def compute(*tensors: Tensor) -> tuple[Tensor, ...]:
+        x_, weight_ = tensors[: len(x)], tensors[len(x) : len(x) + len(weight)]
+        bias_ = tensors[len(x) + len(weight) :] or None
         if kind == -1:
-            results = _each(x, weight, bias)
+            results = _each(x_, weight_, bias_)
         else:
-            extent = x[0].shape[0] if kind == 0 else x[0].shape[1]
-            bounds = list(pairwise([0, *_ends(group_list, group_list_type, extent)]))
-            results = _rows(x[0], weight, bias, bounds) if kind == 0 else _columns(x[0], weight[0], bounds)
+            results = _rows(x_[0], weight_, bias_, bounds) if kind == 0 else _columns(x_[0], weight_[0], bounds)
         if kind != 2 and split_item in (2, 3):
             results = [torch.cat(results)]
         if output_dtype is None:
             return tuple(results)
         return tuple(result.to(dtype_of("npu_grouped_matmul", output_dtype)) for result in results)
 
-    return list(without_formula("npu_grouped_matmul", (*x, *weight, *(bias or ())), compute))
+    def by_one_kernel() -> tuple[Tensor, ...]:
+        if not is_fusible(given):
+            return compute(*given)
+        looks = compute(*(torch.empty_like(tensor, device="meta") for tensor in given))
+        # Each row is multiplied by the weight of one group, and all groups have weights of one width.
+        flops = sum(2.0 * each.numel() * weight[0].shape[-1] for each in x)
+        shapes = [Result(look.shape, look.dtype) for look in looks]
+        return computed("npu_grouped_matmul", compute, shapes, given, flops=flops)
+
+    return list(without_formula("npu_grouped_matmul", given, by_one_kernel))
 
 
 def npu_grouped_matmul_add_(
@@ -124,6 +140,8 @@ def _check_form(
         raise RuntimeError(f"{name}: group_type 2 needs split_item 2 or 3, but got {split_item}")
     if split_item in (2, 3) and group_type == 2 and len(weight) != len(x):
         raise RuntimeError(f"{name}: with group_type 2 there must be as many tensors in weight as in x")
+    if len({tensor.dtype for tensor in (*x, *weight)}) > 1:
+        raise RuntimeError(f"{name}: x and weight must have one dtype, but have {x[0].dtype} and {weight[0].dtype}")
     if group_type == -1 and any(matrix.dim() != 2 for matrix in weight):
         raise RuntimeError(f"{name}: with group_type -1 each weight must have 2 dimensions")
 

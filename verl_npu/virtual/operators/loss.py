@@ -57,6 +57,7 @@ def npu_cross_entropy_loss(
             compute,
             (losses, Result(input.shape, input.dtype)),
             (input, target, weight),
+            keep=slice(0),
             instead=1,
         )
     else:

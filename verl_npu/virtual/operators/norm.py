@@ -21,17 +21,19 @@ def npu_rms_norm(input: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[T
         RuntimeError: gamma is not of the shape of x's last dimensions, or the dtypes do not go together.
     """
     _check("npu_rms_norm", input, gamma)
-    dims = tuple(range(input.dim() - gamma.dim(), input.dim()))
 
     def compute(input: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+        dims = tuple(range(input.dim() - gamma.dim(), input.dim()))
         x = input.float()
         rstd = torch.rsqrt(x.pow(2).mean(dim=dims, keepdim=True) + epsilon)
         return (x * rstd * gamma.float()).to(input.dtype), rstd.detach()
 
     if not is_fusible((input, gamma)):
         return compute(input, gamma)
-    rows = Result((*input.shape[: dims[0]], *(1 for _ in dims)), torch.float32)
-    y, rstd = fused("npu_rms_norm", compute, (Result(input.shape, input.dtype), rows), (input, gamma))
+    rows = Result((*input.shape[: input.dim() - gamma.dim()], *[1] * gamma.dim()), torch.float32)
+    y, rstd = fused(
+        "npu_rms_norm", compute, (Result(input.shape, input.dtype), rows), (input, gamma), keep=slice(1, None)
+    )
     return y, rstd
 
 

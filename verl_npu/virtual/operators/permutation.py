@@ -1,11 +1,12 @@
-"""Moving tokens to their experts and back: op-plugin,
-docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_token_permute.md,
-torch_npu-npu_moe_token_unpermute.md and the same with _with_routing_map."""
+"""Moving tokens to their experts and back: op-plugin, in docs/zh/custom_APIs/torch_npu
+torch_npu-npu_moe_token_permute.md, torch_npu-npu_moe_token_unpermute.md and the same with _with_routing_map."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from .fused import Result, fused, is_fusible
 
 
 def npu_moe_token_permute(
@@ -60,18 +61,28 @@ def npu_moe_token_unpermute(
     """
     _refuse_padded("npu_moe_token_unpermute", padded_mode)
     copies = 1 if probs is None else probs.shape[1]
-    if permuted_tokens.dim() != 2 or sorted_indices.dim() != 1 or sorted_indices.numel() % copies:
+    fit = probs is None or probs.numel() == sorted_indices.numel()
+    if permuted_tokens.dim() != 2 or sorted_indices.dim() != 1 or not fit:
         raise RuntimeError(
             f"npu_moe_token_unpermute: expected permuted_tokens [M,H] and sorted_indices [T*{copies}], "
             f"but got {tuple(permuted_tokens.shape)} and {tuple(sorted_indices.shape)}"
         )
+    given = (permuted_tokens, sorted_indices, probs)
+    if not is_fusible(given):
+        return _added_up(*given)[0]
+    shape = (sorted_indices.numel() // copies, permuted_tokens.shape[1])
+    return fused("npu_moe_token_unpermute", _added_up, (Result(shape, permuted_tokens.dtype),), given, keep=slice(0))[
+        0
+    ]
+
+
+def _added_up(permuted: Tensor, sorted_indices: Tensor, probs: Tensor | None) -> tuple[Tensor]:
     places = sorted_indices.long()
-    alive = places < permuted_tokens.shape[0]
-    rows = permuted_tokens.index_select(0, places.masked_fill(~alive, 0))
-    rows = rows.masked_fill(~alive.unsqueeze(-1), 0).view(-1, copies, permuted_tokens.shape[-1])
-    if probs is not None:
-        rows = rows * probs.unsqueeze(-1)
-    return rows.sum(dim=1).to(permuted_tokens.dtype)
+    dropped = places >= permuted.shape[0]
+    rows = permuted.index_select(0, places.masked_fill(dropped, 0)).masked_fill(dropped.unsqueeze(-1), 0)
+    if probs is None:
+        return (rows,)
+    return ((rows.view(*probs.shape, -1) * probs.unsqueeze(-1)).sum(dim=1).to(permuted.dtype),)
 
 
 def npu_moe_token_permute_with_routing_map(

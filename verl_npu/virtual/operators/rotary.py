@@ -41,13 +41,14 @@ def npu_rotary_mul(
             f"{tuple(r2.shape)}"
         )
 
-    def compute(input: Tensor, r1: Tensor, r2: Tensor) -> tuple[Tensor]:
-        return ((input * r1 + _rotated("npu_rotary_mul", input, rotary_mode) * r2).to(input.dtype),)
+    def compute(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor]:
+        return ((x * cos + _rotated("npu_rotary_mul", x, rotary_mode) * sin).to(x.dtype),)
 
+    given = (input, r1, r2)
     shape = torch.broadcast_shapes(input.shape, r1.shape)
-    if not is_fusible((input, r1, r2)):
-        return compute(input, r1, r2)[0]
-    return fused("npu_rotary_mul", compute, (Result(shape, input.dtype),), (input, r1, r2))[0]
+    if shape != input.shape or not is_fusible(given):
+        return compute(*given)[0]
+    return fused("npu_rotary_mul", compute, (Result(shape, input.dtype),), given, keep=slice(0))[0]
 
 
 def npu_apply_rotary_pos_emb(
