@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 
 import torch
+import torch.distributed as dist
 
-__all__ = ["Case", "answer", "cost", "trained"]
+__all__ = ["Case", "answer", "cost", "run_ranks", "trained"]
 
 Case = Callable[[], object]
 
@@ -53,3 +56,22 @@ def answer(cases: Mapping[str, Case]) -> None:
     """Print what each case costs as JSON; those that are named on the command line, or all."""
     chosen = sys.argv[1:] or list(cases)
     print(json.dumps({name: cost(cases[name]) for name in chosen}), flush=True)
+
+
+def run_ranks(cases: Mapping[str, Case]) -> None:
+    """Meet the other ranks, of which RANK, WORLD_SIZE and INIT tell (with ALONE there are none), and print what each case costs this one."""
+    rank = int(os.environ["RANK"])
+    torch.npu.set_device(rank)
+    if "ALONE" in os.environ:
+        from verl_npu.virtual.hccl.backend import be_alone
+
+        be_alone()
+    dist.init_process_group(
+        "cpu:gloo,npu:hccl",
+        init_method=os.environ["INIT"],
+        rank=rank,
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=datetime.timedelta(seconds=60),
+    )
+    answer(cases)
+    os._exit(0)

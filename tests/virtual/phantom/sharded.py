@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 import os
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from .measuring import Case, answer, trained
+from .measuring import Case, run_ranks, trained
 
 HIDDEN, VOCABULARY, LENGTH = 128, 1000, 96
 
@@ -280,17 +279,4 @@ CASES: dict[str, Case] = {
 }
 
 if __name__ == "__main__":
-    torch.npu.set_device(_rank())
-    if "ALONE" in os.environ:
-        from verl_npu.virtual.hccl.backend import be_alone
-
-        be_alone()
-    dist.init_process_group(
-        "cpu:gloo,npu:hccl",
-        init_method=os.environ["INIT"],
-        rank=_rank(),
-        world_size=_size(),
-        timeout=datetime.timedelta(seconds=60),
-    )
-    answer(CASES)
-    os._exit(0)
+    run_ranks(CASES)

@@ -1,9 +1,13 @@
 """What a training costs an NPU is the same to the byte whether its tensors are phantoms or not: its peak, what is
-left, and how many bytes and blocks were allocated in all."""
+left, and how many bytes and blocks were allocated in all.
+
+Cases of Megatron need VERL_NPU_UPSTREAMS, a folder with `mindspeed-f2b0977e/` and `megatron-0.12.1/`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -57,6 +61,22 @@ LONG_SHARDED = (
     "pipeline",
     "Ulysses",
 )
+
+
+MEGATRON = (
+    "data parallel",
+    "distributed optimizer",
+    "tensor parallel",
+    "tensor and sequence parallel",
+    "tensor parallel, recomputation",
+    "pipeline",
+    "pipeline, recomputation",
+    "experts",
+    "expert parallel",
+    "expert parallel, distributed optimizer",
+    "expert and tensor parallel",
+)
+BESIDE = ("mindspeed-f2b0977e", "megatron-0.12.1")
 
 
 def _measured(program: str, cases: Sequence[str], folder: Path, ranks: int, **settings: str) -> list[Costs]:
@@ -114,6 +134,17 @@ def long_sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Cos
     return _both("sharded", LONG_SHARDED, tmp_path_factory, 2)
 
 
+@pytest.fixture(scope="module")
+def megatron(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Costs]]:
+    folder = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"))
+    if not all((folder / name).is_dir() for name in BESIDE):
+        pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {', '.join(name + '/' for name in BESIDE)}")
+    with pytest.MonkeyPatch.context() as patch:
+        paths = [os.environ.get("PYTHONPATH", ""), *(str(folder / name) for name in BESIDE)]
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        return _both("megatron", MEGATRON, tmp_path_factory, 2)
+
+
 def _compare(costs: Mapping[str, list[Costs]], case: str) -> None:
     real, phantom = ([rank[case] for rank in costs[kind]] for kind in ("real", "phantom"))
     assert not [cost for cost in real if isinstance(cost, str)]
@@ -140,3 +171,9 @@ def test_one_npu_pays_the_same_in_all_cases(long_single: dict[str, list[Costs]],
 @pytest.mark.parametrize("case", LONG_SHARDED)
 def test_two_npus_pay_the_same_in_all_cases(long_sharded: dict[str, list[Costs]], case: str) -> None:
     _compare(long_sharded, case)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", MEGATRON)
+def test_two_npus_pay_the_same_on_megatron(megatron: dict[str, list[Costs]], case: str) -> None:
+    _compare(megatron, case)
