@@ -59,7 +59,10 @@ def answer(cases: Mapping[str, Case]) -> None:
 
 
 def run_ranks(cases: Mapping[str, Case]) -> None:
-    """Meet the other ranks, of which RANK, WORLD_SIZE and INIT tell (with ALONE there are none), and print what each case costs this one."""
+    """Meet the other ranks, of which RANK, WORLD_SIZE and INIT tell, and print what each case costs this one.
+
+    With ALONE there are no others.
+    """
     rank = int(os.environ["RANK"])
     torch.npu.set_device(rank)
     if "ALONE" in os.environ:
