@@ -24,8 +24,8 @@ _VISION = {"2.13.0": "0.28.0", "2.8.0": "0.23.0"}
 """The torchvision of a torch."""
 
 
-def main(program: str, given: Sequence[str]) -> int:
-    """Make the environment that the pin and the script need, and pass all other words on."""
+def main(program: str, given: Sequence[str], command: str = "rehearse") -> int:
+    """Make the environment that the pin and the script need, and pass all other words on to a command of verl-npu."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__, add_help=False, allow_abbrev=False)
     parser.add_argument("--pin")
     parser.add_argument("--verl")
@@ -40,8 +40,8 @@ def main(program: str, given: Sequence[str]) -> int:
         print(f"{program}: FAILED: {error}", file=sys.stderr)
         return 1
     source = ["--verl", asked.verl] if asked.verl else []
-    command = [str(python), "-m", "verl_npu", "rehearse", *source, *words, *given[len(own) :]]
-    return subprocess.run(command, env=os.environ, check=False).returncode
+    started = [str(python), "-m", "verl_npu", command, *source, *words, *given[len(own) :]]
+    return subprocess.run(started, env=os.environ, check=False).returncode
 
 
 def _before_the_dashes(words: Sequence[str]) -> list[str]:
@@ -56,7 +56,7 @@ def _recipe(asked: argparse.Namespace, words: list[str]) -> environment.Recipe:
         raise BadInput(f"--pin {pin.name}: this revision is in git only. Give a checkout with --verl PATH")
     found = machine.look(2, sys.executable)
     if not found.virtual:
-        raise BadInput("a rehearsal is for virtual NPUs, and this machine has real ones. Run the script itself")
+        raise BadInput("this is for virtual NPUs, and this machine has real ones. Run the script itself")
     return environment.Recipe(
         pin, checkout, pin.transformers, virtual=True, packages=_packages(pin, words), extras="report"
     )

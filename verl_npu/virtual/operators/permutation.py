@@ -70,10 +70,8 @@ def npu_moe_token_unpermute(
     given = (permuted_tokens, sorted_indices, probs)
     if not is_fusible(given):
         return _added_up(*given)[0]
-    shape = (sorted_indices.numel() // copies, permuted_tokens.shape[1])
-    return fused("npu_moe_token_unpermute", _added_up, (Result(shape, permuted_tokens.dtype),), given, keep=slice(0))[
-        0
-    ]
+    rows = Result((sorted_indices.numel() // copies, permuted_tokens.shape[1]), permuted_tokens.dtype)
+    return fused("npu_moe_token_unpermute", _added_up, (rows,), given, keep=slice(0))[0]
 
 
 def _added_up(permuted: Tensor, sorted_indices: Tensor, probs: Tensor | None) -> tuple[Tensor]:
