@@ -49,6 +49,8 @@ def wrong(device):
         "index_put_": lambda: x.index_put_((small,), half), "index_add_": lambda: x.index_add_(0, small, half),
         "convolution": lambda: torch.nn.functional.conv1d(x[None], half[:, :, None]),
     }.items()}
+packed = torch.arange(4 << 17).view(torch.uint8)
+out["packed"] = [packed.npu().view(torch.int64)[-2:].tolist(), is_phantom(torch.empty_like(packed, device="npu"))]
 out["wrong"] = [wrong("cpu"), wrong("npu")]
 w = x.clone(); out["in place"] = [w.add_(1).mul_(small) is w, w.lerp_(x, 0.5) is w, torch.add(x, 1, out=w) is w, is_phantom(w)]
 out["shapes"] = raised(lambda: x @ torch.ones(3, 3, device="npu"))
@@ -89,6 +91,10 @@ def test_a_phantom_reads_as_zeros(seen: dict[str, Any]) -> None:
 
 def test_what_is_small_has_values(seen: dict[str, Any]) -> None:
     assert seen["real"] == [[1, 2, 3], [1, 1, 1]]
+
+
+def test_a_batch_that_comes_from_the_host_in_one_piece_has_values(seen: dict[str, Any]) -> None:
+    assert seen["packed"] == [[(4 << 17) - 2, (4 << 17) - 1], True]
 
 
 def test_large_results_are_phantoms_whatever_they_are_made_of(seen: dict[str, Any]) -> None:

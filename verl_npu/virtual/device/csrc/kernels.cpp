@@ -220,6 +220,7 @@ Tensor to_copy(const Tensor& self, optional<at::ScalarType> dtype, optional<at::
     TORCH_WARN_ONCE("Device do not support double dtype now, dtype cast replace with float.");
     dtype = at::kFloat;
   }
+  phantom::FromHost from_host(self.device().is_cpu());
   return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, format);
 }
 

@@ -26,10 +26,11 @@ constexpr size_t kAlignment = 512;
 std::atomic<int64_t> g_threshold{0};
 std::atomic<uintptr_t> g_next{kFirst};
 thread_local bool t_whole = false;
+thread_local bool t_from_host = false;
 
-// Not bytes, in which programs pack numbers of any type.
+// Bytes are what programs pack numbers of any type in. From the host they come with a batch, tokens and masks.
 bool is_whole(c10::ScalarType type) {
-  return type == at::kBool || type == at::kShort || type == at::kInt || type == at::kLong;
+  return type == at::kBool || type == at::kShort || type == at::kInt || type == at::kLong || (type == at::kByte && t_from_host);
 }
 
 bool wanted(size_t nbytes, bool whole) {
@@ -66,6 +67,9 @@ bool wanted(const at::Tensor& message) { return wanted(message.nbytes(), message
 
 Making::Making(c10::ScalarType type) : before_(t_whole) { t_whole = is_whole(type); }
 Making::~Making() { t_whole = before_; }
+
+FromHost::FromHost(bool from_host) : before_(t_from_host) { t_from_host = from_host; }
+FromHost::~FromHost() { t_from_host = before_; }
 
 void* new_address(size_t nbytes) {
   const auto size = (nbytes + kAlignment - 1) / kAlignment * kAlignment;

@@ -42,6 +42,18 @@ class Making {
   bool before_;
 };
 
+// For a scope: what is allocated is to hold what the host has.
+class FromHost {
+ public:
+  explicit FromHost(bool from_host);
+  ~FromHost();
+  FromHost(const FromHost&) = delete;
+  FromHost& operator=(const FromHost&) = delete;
+
+ private:
+  bool before_;
+};
+
 // Addresses that no processor takes for one: who reads or writes there does not get a wrong number, but ends.
 constexpr uintptr_t kFirst = uintptr_t{1} << 60;
 void* new_address(size_t nbytes);
