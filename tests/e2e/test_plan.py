@@ -78,6 +78,7 @@ def test_a_job_that_fits_has_each_phase_with_who_holds_it(plan: Plan, tmp_path: 
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.nightly
 def test_what_makes_it_fit_was_planned_again(plan: Plan, tmp_path: Path) -> None:
     done = plan(
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16",
