@@ -30,6 +30,7 @@ _MODELS = (f"{_ACTOR_REF}.model.path", "critic.model.path")
 _THRESHOLD = "1"  # MiB: smaller tensors are real
 _MEMORY = "1024"  # GiB: what does not fit is to be seen, not to end
 _TOGETHER = 2
+_STEPS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,12 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
         outcomes,
         request.hardware,
         time.monotonic() - started,
-        (*share.notes, *rollout.notes),
+        (*share.notes, *rollout.notes, *_not_shown(outcomes)),
     )
+
+
+def _not_shown(outcomes: Sequence[Outcome]) -> list[str]:
+    return [f"not shown, {each}" for each in dict.fromkeys(text for outcome in outcomes for text in outcome.not_shown)]
 
 
 def _check_kind(trainer: Trainer, settings: Settings) -> None:
@@ -157,7 +162,10 @@ def _scaled(settings: Settings, share: Share, model: Model) -> list[str]:
         changes["critic.ppo_mini_batch_size"] = size
     changes |= {key: str(model.folder) for key in _MODELS if key in settings}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
-    changes |= dict.fromkeys(settings.matching(r"critic\.model\.tokenizer_path"))
+    changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)
+    # The trainer counts its steps by its data.
+    changes |= dict.fromkeys(settings.matching(r".*\.optim\.total_training_steps"), _STEPS)
+    changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model.folder))
     contents = f"{_ACTOR_REF}.actor.checkpoint.save_contents"
     if contents in settings:
         changes[contents] = ["model", "optimizer", "extra"]

@@ -44,7 +44,7 @@ def main() -> int:
 def _run(job: Job) -> Outcome:
     sys.path.insert(0, job.tree)
     os.environ.update(_variables(job))
-    import torch
+    import torch  # noqa: F401 - brings up the virtual NPUs
 
     from ...virtual.device.extension import extension
     from ...virtual.hccl.backend import be_alone
@@ -56,15 +56,10 @@ def _run(job: Job) -> Outcome:
     recording = Recording(device)
     recording.watch()
     phase, error = Phase.LOAD, ""
+    missing: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        torch.distributed.init_process_group(
-            "cpu:gloo,npu:hccl",
-            store=torch.distributed.FileStore(f"{folder}/store", job.world),
-            rank=job.rank,
-            world_size=job.world,
-        )
         try:
-            for phase in _phases(job, recording, Path(folder)):
+            for phase in _phases(job, recording, Path(folder), missing):
                 print(f"verl-npu: {phase.value}", file=sys.stderr, flush=True)
         except Exception as raised:  # whatever verl raises is what the user is told
             traceback.print_exc()
@@ -75,13 +70,14 @@ def _run(job: Job) -> Outcome:
             timeline=recording.timeline(),
             groups=device.groups_in_ledger(),
             host=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+            not_shown=missing,
             error=error,
             failed_in=phase.value if error else "",
         )
 
 
-def _phases(job: Job, recording: Recording, folder: Path) -> Iterator[Phase]:
-    """Run one phase after the other; each is yielded before it begins."""
+def _phases(job: Job, recording: Recording, folder: Path, missing: list[str]) -> Iterator[Phase]:
+    """Run one phase after the other; each is yielded before it begins. `missing` is told of those that cannot be run."""
     config = _configuration(job)
     workers = _workers(config, job)
     yield Phase.LOAD
@@ -94,12 +90,16 @@ def _phases(job: Job, recording: Recording, folder: Path) -> Iterator[Phase]:
         yield phase
         with recording.phase(phase):
             run()
-    yield Phase.WEIGHT_SYNC
-    with recording.phase(Phase.WEIGHT_SYNC):
-        workers.hand_over()
-    yield Phase.CHECKPOINT
-    with recording.phase(Phase.CHECKPOINT), _writing_nothing():
-        workers.checkpoint(str(folder))
+    for phase, reason in workers.not_shown.items():
+        missing.append(f"{phase.value}: {reason}")
+    if Phase.WEIGHT_SYNC not in workers.not_shown:
+        yield Phase.WEIGHT_SYNC
+        with recording.phase(Phase.WEIGHT_SYNC):
+            workers.hand_over()
+    if Phase.CHECKPOINT not in workers.not_shown:
+        yield Phase.CHECKPOINT
+        with recording.phase(Phase.CHECKPOINT), _writing_nothing():
+            workers.checkpoint(str(folder))
 
 
 def _workers(config: DictConfig, job: Job) -> Workers:

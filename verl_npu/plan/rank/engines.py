@@ -25,6 +25,9 @@ class EngineWorkers:
         from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
         self._config, self._job = config, job
+        self.not_shown: dict[Phase, str] = {}
+        if config.actor_rollout_ref.actor.strategy == "megatron":
+            raise NotImplementedError("Megatron's engines of verl from v0.8 on are not planned yet")
         self._critic: Any = TrainingWorker(config=_critic_of(config)) if job.critic else None
         self._reference: Any = None
         if job.reference:

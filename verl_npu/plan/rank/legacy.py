@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..job import Job
 from ..phase import Phase
 from .batch import batch
+from .megatron import know_shapes, leave_weights_out
 from .workers import SleepingRollout
 
 if TYPE_CHECKING:
@@ -23,13 +24,20 @@ class LegacyWorkers:
     def __init__(self, config: DictConfig, job: Job) -> None:
         if config.actor_rollout_ref.actor.strategy == "megatron":
             from verl.workers.megatron_workers import ActorRolloutRefWorker, CriticWorker
+
+            leave_weights_out()
+            if config.actor_rollout_ref.actor.megatron.pipeline_model_parallel_size > 1:
+                know_shapes()
         else:
             from verl.workers.fsdp_workers import ActorRolloutRefWorker, CriticWorker
         self._config, self._job = config, job
-        # The critic first, as the trainer does; the rollout's engine is a process of its own.
+        self.not_shown = _not_shown(config)
+        # The critic first, as the trainer does.
         self._critic = CriticWorker(config=config.critic) if job.critic else None
         self._reference = ActorRolloutRefWorker(config=config.actor_rollout_ref, role="ref") if job.reference else None
-        self._actor = ActorRolloutRefWorker(config=config.actor_rollout_ref, role="actor")
+        self._actor = ActorRolloutRefWorker(config=config.actor_rollout_ref, role="actor_rollout")
+        # The engine's memory is counted by rule, and its phase is not run.
+        self._actor._build_rollout = _nothing
 
     def load(self) -> None:
         """Make the models and optimizers."""
@@ -61,8 +69,6 @@ class LegacyWorkers:
         actor.base_sync_done, actor.layered_summon = True, False
         actor.gen_random_states = actor.torch_random_states = torch.npu.get_rng_state()
         _give_out_shards(getattr(actor, "actor_module_fsdp", None))
-        if not hasattr(actor, "rollout_mode"):
-            raise NotImplementedError("verl before v0.6.0 hands weights over by its sharding manager")
         asyncio.run(actor.rollout_mode())
         asyncio.run(actor.rollout.release())
 
@@ -84,6 +90,24 @@ class LegacyWorkers:
             "global_token_num": [length] * (job.sequences * job.world),
         }
         return data
+
+
+def _not_shown(config: DictConfig) -> dict[Phase, str]:
+    actor = config.actor_rollout_ref.actor
+    found = {}
+    if actor.strategy == "megatron":
+        found[Phase.CHECKPOINT] = "Megatron writes it by code of its own, which would write files of zeros"
+        if actor.megatron.pipeline_model_parallel_size > 1:
+            found[Phase.WEIGHT_SYNC] = "the stages of a pipeline tell each other what they have, and one is alone here"
+    from verl.workers.fsdp_workers import ActorRolloutRefWorker
+
+    if not hasattr(ActorRolloutRefWorker, "rollout_mode"):
+        found[Phase.WEIGHT_SYNC] = "this revision's workers do it together with the engine"
+    return found
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """In place of what starts an engine."""
 
 
 def _give_out_shards(module: Any) -> None:

@@ -134,6 +134,7 @@ def be_alone() -> None:
 
     _is_alone = True
     c10d.ProcessGroupGloo = AloneGloo
+    c10d.rendezvous = _meet_nobody
 
 
 class _StandIn(type):
@@ -141,6 +142,14 @@ class _StandIn(type):
 
     def __instancecheck__(cls, instance: object) -> bool:
         return True
+
+
+def _meet_nobody(url: str, rank: int = -1, world_size: int = -1, **_: object) -> Iterator[tuple[Store, int, int]]:
+    """In place of torch.distributed's rendezvous, which waits for the other ranks."""
+    from torch.distributed import HashStore
+
+    own = rank if rank >= 0 else int(os.environ["RANK"])
+    yield HashStore(), own, world_size if world_size > 0 else int(os.environ["WORLD_SIZE"])
 
 
 def _alone(store: Store, rank: int, size: int) -> Backend:

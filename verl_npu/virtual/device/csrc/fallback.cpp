@@ -14,6 +14,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/nonzero.h>
 #include <torch/library.h>
 
@@ -238,6 +242,24 @@ void replace_masks(const std::string& name, c10::IValue& value) {
   value = std::move(list);
 }
 
+// How many are chosen a real mask tells.
+void select_masked(torch::jit::Stack* stack) {
+  const auto self = (*stack)[stack->size() - 2].toTensor();
+  const auto mask = (*stack)[stack->size() - 1].toTensor();
+  if (phantom::is(mask)) phantom::refuse("aten::masked_select, whose mask is one,");
+  const auto sizes = at::infer_size(self.sizes(), mask.sizes());
+  const auto chosen = cpu_alias(mask).expand(sizes).sum().item<int64_t>();
+  torch::jit::drop(*stack, 2);
+  stack->push_back(phantom::like(at::empty({chosen}, self.options().device(c10::kMeta)), self.device().index()));
+}
+
+// The greatest of a row without values are others in each row: a router's tokens go to all experts alike.
+void spread(const at::Tensor& self, const at::Tensor& indices, int64_t dim) {
+  if (!phantom::is(self) || phantom::is(indices) || indices.dim() == 0 || at::maybe_wrap_dim(dim, indices.dim()) != indices.dim() - 1) return;
+  const auto host = cpu_alias(indices);
+  host.copy_(at::arange(host.numel(), host.options()).remainder_(self.size(-1)).view(host.sizes()));
+}
+
 // Runs an operator on shapes alone if a phantom is among its tensors, or would be among its results. False: the CPU is
 // to compute it.
 bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* stack) {
@@ -250,6 +272,10 @@ bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::
   // What is written to is no larger than it was: only a phantom among the tensors makes a difference.
   const bool in_place = name.back() == '_' && plan.results <= 1;
   if (in_place && !given) return false;
+  if (given && name == "aten::masked_select") {
+    select_masked(stack);
+    return true;
+  }
   if (plan.waited_for || !op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
     if (given) phantom::refuse(name);
     return false;
@@ -283,6 +309,7 @@ bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::
   dtypes::check(op, stack->data() + first);
   call.write_back_shapes();
   for (auto& value : shapes) give(call, value);
+  if (name == "aten::topk") spread((*stack)[first].toTensor(), shapes[1].toTensor(), (*stack)[first + 2].toInt());
   torch::jit::drop(*stack, count);
   for (auto& value : shapes) stack->push_back(std::move(value));
   return true;
