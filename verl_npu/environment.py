@@ -224,6 +224,13 @@ TORCH_NPU = Text(
     forwarded=False,
     audience=CONTRIBUTOR,
 )
+PHANTOM_PYTHON = Text(
+    "VERL_NPU_PHANTOM_PYTHON",
+    "the Python of an environment with another torch, transformers and peft, for the tests of phantom memory's peaks",
+    expected="a path",
+    forwarded=False,
+    audience=CONTRIBUTOR,
+)
 VLLM_ASCEND_TESTS = Text(
     "VERL_NPU_VLLM_ASCEND_TESTS",
     "what vllm-ascend's own unit tests need beside it: `python -m tests.vllm_ascend --help` lists it",

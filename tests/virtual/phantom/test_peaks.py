@@ -2,6 +2,7 @@
 left, and how many bytes and blocks were allocated in all.
 
 Cases of Megatron need VERL_NPU_UPSTREAMS, a folder with `mindspeed-f2b0977e/` and `megatron-0.12.1/`.
+All run with another torch if VERL_NPU_PHANTOM_PYTHON names a Python that has it, with transformers and peft.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import TypeAlias
 
 import pytest
 
-from ..processes import environment
+from ..processes import environment, project_and
 
 pytestmark = pytest.mark.virtual
 
 Costs: TypeAlias = "dict[str, list[int] | str]"
+PROJECT = Path(__file__).parents[3]
 PHANTOM = "0.03125"  # MiB: most tensors of these small models are larger
 
 # By program, the cases that are measured in each run; the others take a minute.
@@ -84,9 +86,14 @@ def _measured(program: str, cases: Sequence[str], folder: Path, ranks: int, **se
     module = f"tests.virtual.phantom.{program}"
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", module, *cases],
+            [os.environ.get("VERL_NPU_PHANTOM_PYTHON", sys.executable), "-m", module, *cases],
             env=environment(
-                VERL_NPU="off", RANK=str(rank), WORLD_SIZE=str(ranks), INIT=f"file://{folder}/meet", **settings
+                VERL_NPU="off",
+                PYTHONPATH=project_and(PROJECT),
+                RANK=str(rank),
+                WORLD_SIZE=str(ranks),
+                INIT=f"file://{folder}/meet",
+                **settings,
             ),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
