@@ -351,6 +351,27 @@ def test_what_a_collective_writes_may_be_changed_in_place(settings: dict[str, st
     assert results(start_ranks(program, tmp_path, **settings)) == [[2.5] * 24] * 2
 
 
+def test_a_rank_sends_to_itself_too_and_averages_whole_numbers(settings: dict[str, str], tmp_path: Path) -> None:
+    program = """
+        import json, os, torch, torch.distributed as dist
+        rank = int(os.environ["RANK"])
+        torch.npu.set_device(rank)
+        dist.init_process_group("hccl", init_method=os.environ["INIT"], rank=rank, world_size=2)
+        sent = [torch.full((to + 1,), 10.0 * rank + to, device="npu") for to in range(2)]
+        got = [torch.empty(rank + 1, device="npu") for _ in range(2)]
+        operations = []
+        for other in range(2):
+            operations += [dist.P2POp(dist.irecv, got[other], other), dist.P2POp(dist.isend, sent[other], other)]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        x = torch.tensor([1, -4, 9], device="npu") + 2 * rank
+        dist.all_reduce(x, op=dist.ReduceOp.AVG)
+        print(json.dumps([*[t.tolist() for t in got], x.tolist()]))
+    """
+    found = results(start_ranks(program, tmp_path, **settings))
+    assert found == [[[0.0], [10.0], [2, -3, 10]], [[1.0] * 2, [11.0] * 2, [2, -3, 10]]]
+
+
 def test_beside_a_cann_it_refuses(real: Run, tmp_path: Path) -> None:
     library = tmp_path / "libascendcl.so"
     subprocess.run(["g++", "-shared", "-x", "c", "/dev/null", "-o", str(library)], check=True)

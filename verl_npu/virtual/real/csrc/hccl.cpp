@@ -209,12 +209,21 @@ int HcclAllGatherVNow(void* from, uint64_t count, void* into, const void* counts
 
 int HcclBatchSendRecvNow(void* items, uint32_t count, void* comm, void*) {
   return guarded([&] {
-    std::vector<Part> sent, received;
+    const auto& c = checked(comm);
+    std::vector<Part> sent, received, own_sent, own_received;
     for (uint32_t i = 0; i < count; ++i) {
       const auto& item = static_cast<Item*>(items)[i];
-      (item.kind == 0 ? sent : received).push_back({static_cast<char*>(item.data), item.count * bytes_of(item.type), item.rank});
+      const Part each{static_cast<char*>(item.data), item.count * bytes_of(item.type), item.rank};
+      if (item.rank == c.rank) (item.kind == 0 ? own_sent : own_received).push_back(each);
+      else (item.kind == 0 ? sent : received).push_back(each);
     }
-    exchange(checked(comm), sent, received);
+    // What a rank sends to itself, in its order.
+    if (own_sent.size() != own_received.size()) throw Failure{kPara};
+    for (size_t i = 0; i < own_sent.size(); ++i) {
+      if (own_sent[i].size != own_received[i].size) throw Failure{kPara};
+      std::memmove(own_received[i].data, own_sent[i].data, own_sent[i].size);
+    }
+    exchange(c, sent, received);
   });
 }
 
