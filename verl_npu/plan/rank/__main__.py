@@ -77,7 +77,10 @@ def _run(job: Job) -> Outcome:
 
 
 def _phases(job: Job, recording: Recording, folder: Path, missing: list[str]) -> Iterator[Phase]:
-    """Run one phase after the other; each is yielded before it begins. `missing` is told of those that cannot be run."""
+    """Run one phase after the other; each is yielded before it begins.
+
+    `missing` is told of those that one rank alone cannot do.
+    """
     config = _configuration(job)
     workers = _workers(config, job)
     yield Phase.LOAD

@@ -55,7 +55,7 @@ def know_shapes() -> None:
         known.variable_seq_lengths = False
         return original(config=known, **messages)
 
-    module._communicate = _communicate
+    vars(module)["_communicate"] = _communicate
 
 
 def _nothing(*_: object, **__: object) -> None:

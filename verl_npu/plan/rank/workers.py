@@ -16,8 +16,9 @@ __all__ = ["SleepingRollout", "Workers"]
 class Workers(Protocol):
     """The roles of one rank."""
 
-    not_shown: Mapping[Phase, str]
-    """What one rank alone cannot do, and why."""
+    @property
+    def not_shown(self) -> Mapping[Phase, str]:
+        """What one rank alone cannot do, and why."""
 
     def load(self) -> None:
         """Make the models and optimizers."""
