@@ -209,8 +209,11 @@ def test_jobs_of_one_cluster_have_npus_of_their_own(verl: Verl, tmp_path: Path) 
     # One by itself, one handed in: its driver runs where Ray decides, and sees no NPU.
     source = verl("v0.6.1")
     with cluster(source, VERL_NPU_VIRTUAL="4", **{NOSET: "1"}) as (address, dashboard):
-        own = start(source, tmp_path, VERL_NPU_VIRTUAL="4", RAY_ADDRESS=address, HOLD_SECONDS="20", **{NOSET: "1"})
+        ended = tmp_path / "ended"
+        settings = {"VERL_NPU_VIRTUAL": "4", "RAY_ADDRESS": address, "HOLD_UNTIL": str(ended), NOSET: "1"}
+        own = start(source, tmp_path, **settings)
         handed_in = submit(dashboard, environment(source, VERL_NPU_VIRTUAL="4"), tmp_path)
+        ended.touch()
         tables = [outcome(own, source), answer(handed_in, source)]
     for job, table in tables:
         assert job["setting"] == "npu"

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -107,7 +108,10 @@ def main(config: Any) -> None:
     print(json.dumps({"job": job, "table": table}))
     sys.stdout.flush()
     # Other jobs of the cluster must not get this one's NPUs when it ends early.
-    time.sleep(float(os.environ.get("HOLD_SECONDS", "0")))
+    if until := os.environ.get("HOLD_UNTIL"):
+        ends = time.monotonic() + SECONDS
+        while not Path(until).exists() and time.monotonic() < ends:
+            time.sleep(0.1)
     # Not ray.shutdown(): it would wait for the workers that are never placed.
     os._exit(0)
 
