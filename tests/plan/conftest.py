@@ -44,6 +44,7 @@ MODEL = Model(
     heads=32,
     layers=36,
     active=8_000_000_000,
+    experts=0,
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 __all__ = ["Job", "Outcome", "PhaseCost", "Point"]
 
@@ -79,11 +79,9 @@ class Outcome:
     timeline: Sequence[Point] = ()
     groups: int = 0
     """Process groups with other ranks, each of which has communication buffers of its own."""
-    parameters: int = 0
     host: int = 0
     """Bytes of this machine's memory that the rank took."""
     seconds: float = 0.0
     not_shown: Sequence[str] = ()
     error: str = ""
     failed_in: str = ""
-    notes: Sequence[str] = field(default=())

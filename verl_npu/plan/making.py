@@ -41,6 +41,7 @@ def main(words: list[str]) -> int:
     told = {
         "parameters": sum(sizes.values()),
         "active": _active(sizes, text),
+        "experts": _experts(sizes),
         "cache": _cache(text),
         "key_heads": _key_heads(text),
         "heads": text.num_attention_heads,
@@ -51,10 +52,14 @@ def main(words: list[str]) -> int:
 
 
 def _active(sizes: Mapping[str, int], text: PretrainedConfig) -> int:
-    experts = sum(size for name, size in sizes.items() if ".experts." in name)
+    experts = _experts(sizes)
     all_of_them = getattr(text, "num_experts", None) or getattr(text, "n_routed_experts", None) or 1
     chosen = getattr(text, "num_experts_per_tok", None) or 1
     return sum(sizes.values()) - experts + experts * int(chosen) // int(all_of_them)
+
+
+def _experts(sizes: Mapping[str, int]) -> int:
+    return sum(size for name, size in sizes.items() if ".experts." in name)
 
 
 def _cache(text: PretrainedConfig) -> int:

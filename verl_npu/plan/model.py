@@ -32,6 +32,8 @@ class Model:
     layers: int
     active: int
     """Parameters that take part for one token: of a mixture of experts, those that are chosen."""
+    experts: int
+    """Parameters of all experts."""
 
 
 def model_of(path: str, given: Path | None, folder: Path) -> Model:

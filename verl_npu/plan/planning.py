@@ -82,7 +82,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
     folder = request.output.resolve()
     model = model_of(settings.text(_MODELS[0]), request.model_config, folder / "model")
     rollout = rollout_of(settings, model, share, request.hardware)
-    overrides = [*trainer.overrides, *given, *_options(trainer), *_scaled(settings, share, model)]
+    overrides = [*trainer.overrides, *given, *_scaled(settings, share, model)]
     jobs = [
         Job(
             tree=str(tree),
@@ -144,10 +144,6 @@ def _has_reference(settings: Settings) -> bool:
     # With LoRA the actor without its adapters is the reference.
     ranks = (settings.whole(f"{_ACTOR_REF}.model.lora_rank"), settings.whole(f"{_ACTOR_REF}.model.lora.rank"))
     return wanted and max(ranks) <= 0
-
-
-def _options(trainer: Trainer) -> list[str]:
-    return [word for word in trainer.options if not word.startswith("-")]
 
 
 def _scaled(settings: Settings, share: Share, model: Model) -> list[str]:

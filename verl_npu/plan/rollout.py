@@ -23,6 +23,8 @@ class Rollout:
     Source: `gpu_memory_utilization` in vLLM's documents; its worker refuses to start if less than that share is free.
     """
 
+    tensor: int
+    """NPUs among which a layer is divided."""
     utilization: float
     taken: int
     weights: int
@@ -47,7 +49,7 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
     tensor = max(settings.whole(f"{_ROLLOUT}.tensor_model_parallel_size", 1), 1)
     utilization = settings.number(f"{_ROLLOUT}.gpu_memory_utilization", 0.5)
     alone = settings.whole("rollout.n_gpus_per_node") > 0
-    weights = model.parameters * _BYTES // tensor
+    weights = _weights(settings, model, tensor)
     taken = int(utilization * hardware.memory.value)
     token = model.cache // min(tensor, model.key_heads)
     cache = taken - weights - _BUFFERS
@@ -59,6 +61,7 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
             f"{length} tokens beside the engine's weights"
         )
     return Rollout(
+        tensor=tensor,
         utilization=utilization,
         taken=taken,
         weights=0 if alone else weights,
@@ -71,6 +74,14 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
         alone=alone,
         notes=tuple(notes),
     )
+
+
+def _weights(settings: Settings, model: Model, tensor: int) -> int:
+    """Bytes on one NPU. With expert parallelism vLLM divides the experts among all NPUs of a replica."""
+    among = tensor
+    if settings.whole(f"{_ROLLOUT}.expert_parallel_size", 1) > 1:
+        among = tensor * max(settings.whole(f"{_ROLLOUT}.data_parallel_size", 1), 1)
+    return ((model.parameters - model.experts) // tensor + model.experts // among) * _BYTES
 
 
 def _npus(settings: Settings) -> int:

@@ -48,7 +48,6 @@ ASSUMPTIONS = (
 _DECODING_CALLS = 14
 """Operators of a layer that an engine issues for each token, without graphs."""
 _BOTH_WAYS = 2
-_WEIGHT = 2  # bytes of a weight in bfloat16
 
 
 def spans(planned: Planned) -> list[Span]:
@@ -111,11 +110,10 @@ def _talking(cost: PhaseCost, hardware: Hardware, local: int) -> float:
 def _rollout(planned: Planned) -> Span:
     """Prefilling is computation, decoding reads the weights and the cache for each token."""
     share, rollout, hardware, model = planned.share, planned.rollout, planned.hardware, planned.model
-    tensor = max(round(model.parameters * _WEIGHT / rollout.engine_weights), 1)
-    sequences = max(share.step_sequences * share.data * tensor // rollout.npus, 1)
+    sequences = max(share.step_sequences * share.data * rollout.tensor // rollout.npus, 1)
     together = min(max(rollout.sequences, 1), sequences)
     rounds = -(-sequences // together)
-    prefill = 2.0 * model.active * share.prompt * sequences / tensor / hardware.flops.value
+    prefill = 2.0 * model.active * share.prompt * sequences / rollout.tensor / hardware.flops.value
     read = rollout.engine_weights + rollout.token * together * (share.prompt + share.response / 2)
     decode = rounds * share.response * read / hardware.bandwidth.value
     calls = rounds * share.response * model.layers * _DECODING_CALLS

@@ -34,6 +34,7 @@ out["results"] = {
     "gradient": is_phantom(torch.autograd.grad(torch.nn.functional.embedding(small, e := torch.ones(N, N, device="npu", requires_grad=True)).sum(), e)[0]),
 }
 out["rows"] = [list(x[small].shape), list(x[small % 3 == 0].shape)]
+out["chosen"] = [torch.topk(x, 2).indices[:3].tolist(), list(x.masked_select(small % 4 == 0).shape)]
 out["written"] = torch.ones(2, device="npu").copy_(x[0, :2]).tolist()
 out["refused"] = {name: raised(call) for name, call in {"nonzero": x.nonzero, "unique": lambda: torch.unique(x), "mask": lambda: torch.ones(2 * N, N, 64, dtype=torch.bool, device="npu").nonzero(), "equal": lambda: torch.equal(x, x)}.items()}
 def wrong(device):
@@ -87,6 +88,14 @@ def test_what_is_large_and_its_views_are_phantoms(seen: dict[str, Any]) -> None:
 def test_a_phantom_reads_as_zeros(seen: dict[str, Any]) -> None:
     assert seen["values"] == [0, 0, [0, 0], 0]
     assert seen["written"] == [0, 0]
+
+
+def test_the_greatest_of_rows_are_spread_over_their_places(seen: dict[str, Any]) -> None:
+    assert seen["chosen"][0] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_real_mask_tells_how_many_it_selects(seen: dict[str, Any]) -> None:
+    assert seen["chosen"][1] == [1024 * 256]
 
 
 def test_what_is_small_has_values(seen: dict[str, Any]) -> None:
