@@ -1,8 +1,8 @@
 """What `verl-npu plan` says of jobs whose figures verl-ascend-recipe has published, beside those figures.
 
 Run as `python benchmarks/plan_baselines.py CHECKOUT`, in an environment that has the packages of that verl; the
-scripts are the checkout's own. The mean length of a sequence is not published: it follows from throughput, NPUs and seconds of
-a step. Nothing is fitted. Prints one line of JSON for each job. SIMULATED.
+scripts are the checkout's own. The mean length of a sequence is not published: it follows from throughput, NPUs and
+seconds of a step. Nothing is fitted. Prints one line of JSON for each job. SIMULATED.
 """
 
 from __future__ import annotations
