@@ -1,0 +1,49 @@
+"""A plan as JSON, as a page, and read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from verl_npu.errors import PlanError
+from verl_npu.plan.content import content, read
+from verl_npu.plan.page import page
+from verl_npu.plan.verdict import judge
+
+
+def test_a_plan_is_read_as_it_was_written(planned, tmp_path: Path) -> None:
+    plan = planned({"update actor": 58.0})
+    found = content("a job", plan, judge(plan))
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(found))
+    again = read(file)
+    assert (again["verdict"], again["simulated"]) == ("does not fit", True)
+    assert [phase["phase"] for phase in again["phases"]] == ["rollout", "update actor"]  # type: ignore[attr-defined]
+    assert again["seconds"][-1]["phase"] == "step"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 99}'])
+def test_another_file_is_one_line(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(text)
+    with pytest.raises(PlanError, match=r"plan\.json: expected a plan"):
+        read(file)
+
+
+def test_a_page_needs_nothing_else_and_writes_names_out(planned) -> None:
+    pytest.importorskip("matplotlib")
+    plan = planned({"update actor": 58.0})
+    made = page("<script>x</script>", plan, judge(plan), [])
+    assert "<script>" not in made
+    assert "&lt;script&gt;" in made
+    assert "does not fit" in made
+    assert "http" not in made.replace("http://www.w3.org", "")
+
+
+def test_each_figure_of_the_hardware_has_its_source_on_the_page(planned) -> None:
+    plan = planned({"update actor": 1.0})
+    made = page("job", plan, judge(plan), [])
+    for text in ("issue 1127", "flops_counter.py", "HCCL_BUFFSIZE", "PCIe"):
+        assert text in made
