@@ -82,7 +82,7 @@ def plan(
     compare: Path | None,
     as_json: bool,
 ) -> None:
-    """Tell what a job of full size costs its NPUs, before a cluster is booked.
+    """Tell whether a job of full size fits into its NPUs.
 
     SIMULATED: verl's own workers run in phantom memory on this machine, one process for all ranks of a kind; large
     tensors have shapes and no values. Memory is what they allocate, with a reserve that is printed. Time is a range

@@ -37,7 +37,7 @@ class LegacyWorkers:
         self._reference = ActorRolloutRefWorker(config=config.actor_rollout_ref, role="ref") if job.reference else None
         self._actor = ActorRolloutRefWorker(config=config.actor_rollout_ref, role="actor_rollout")
         # The engine's memory is counted by rule, and its phase is not run.
-        self._actor._build_rollout = _nothing
+        self._actor._build_rollout = _no_engine
 
     def load(self) -> None:
         """Make the models and optimizers."""
@@ -106,8 +106,9 @@ def _not_shown(config: DictConfig) -> dict[Phase, str]:
     return found
 
 
-def _nothing(*_: object, **__: object) -> None:
-    """In place of what starts an engine."""
+def _no_engine(*_: object, **__: object) -> tuple[None, None]:
+    """In place of what starts an engine, and at 796871d7 returns it with what hands it the weights."""
+    return None, None
 
 
 def _give_out_shards(module: Any) -> None:
