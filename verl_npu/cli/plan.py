@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,9 +19,8 @@ from ..plan.planning import Planned, Request
 from ..plan.planning import plan as make
 from ..plan.timing import ASSUMPTIONS, spans, total
 from ..plan.verdict import Fit, PhaseFit, Verdict, judge
-from ..rehearse.capture import capture, tree_of
-from ..rehearse.trainer import Trainer, of_capture, of_words
 from . import terminal
+from .asked import asked_trainer
 from .extra import need
 from .help import example
 
@@ -93,7 +91,7 @@ def plan(
     if png or html:
         need("matplotlib", "--png and --html", error=PlanError)
     before = content.read(compare) if compare else None
-    trainer, tree, name = _trainer(script, arguments, verl)
+    trainer, tree, name = asked_trainer("plan", script, arguments, verl)
     request = Request(output, HARDWARE[npu], model_config, response_length, prompt_length, timeout)
     told = (lambda text: None) if as_json else (lambda text: terminal.line(terminal.styled(text, "dim")))
     planned = make(trainer, tree, request, told)
@@ -113,25 +111,6 @@ def plan(
             _print_difference(before, found)
         terminal.line(f"all of it: {output / 'plan.json'}")
     sys.exit(_STATUS[verdict.fit])
-
-
-def _trainer(script: Path | None, arguments: Sequence[str], verl: Path | None) -> tuple[Trainer, Path, str]:
-    words = list(arguments)
-    # click takes the first word after -- for the script, if there is none.
-    if script is not None and words and not script.exists() and "=" in " ".join(words):
-        script, words = None, [str(script), *words]
-    if script is None:
-        if not words:
-            raise PlanError(
-                subject="verl-npu plan",
-                expected="a launch script, or a trainer's command after --",
-                found="neither",
-                fix="see verl-npu plan --help",
-            )
-        tree = (verl or Path.cwd()).resolve()
-        return of_words(words, tree, {}), tree, "command"
-    tree = (verl or tree_of(script)).resolve() if script.is_file() else Path.cwd()
-    return of_capture(capture(script, tree, words, os.environ)), tree, script.stem
 
 
 def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try]) -> None:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from ..errors import RehearsalError, ScriptError, VerlNpuError
 from ..rehearse import report
-from ..rehearse.capture import capture, tree_of
+from ..rehearse.capture import tree_of
 from ..rehearse.engine import ENGINES
 from ..rehearse.preparation import Request
 from ..rehearse.rehearsal import Plan, Rehearsed, plan
 from ..rehearse.rehearsal import rehearse as run
 from ..rehearse.rules import RULES
-from ..rehearse.trainer import Trainer, of_capture, of_words
 from ..rehearse.verdict import Kind
 from . import terminal, upstreams
+from .asked import asked_trainer
 from .help import example
 
 __all__ = ["rehearse"]
@@ -82,7 +81,7 @@ def rehearse(
     if script is not None and script.is_dir():
         _check_pin(pin, (verl or tree_of(script / "script")).resolve())
         sys.exit(_folder(script, verl, request, as_json))
-    trainer, tree, name = _trainer(script, arguments, verl)
+    trainer, tree, name = asked_trainer("rehearse", script, arguments, verl)
     _check_pin(pin, tree)
     made = plan(trainer, tree, name, request)
     if plan_only:
@@ -97,25 +96,6 @@ def rehearse(
     sys.exit(0 if done.verdict.kind is Kind.TRAINED else 1)
 
 
-def _trainer(script: Path | None, arguments: Sequence[str], verl: Path | None) -> tuple[Trainer, Path, str]:
-    words = list(arguments)
-    # click takes the first word after -- for the script, if there is none.
-    if script is not None and words and not script.exists() and _is_program(str(script)):
-        script, words = None, [str(script), *words]
-    if script is None:
-        if not words:
-            raise ScriptError(
-                subject="verl-npu rehearse",
-                expected="a launch script, or a trainer's command after --",
-                found="neither",
-                fix="see verl-npu rehearse --help",
-            )
-        tree = (verl or Path.cwd()).resolve()
-        return of_words(words, tree, {}), tree, "command"
-    tree = (verl or tree_of(script)).resolve() if script.is_file() else Path.cwd()
-    return of_capture(capture(script, tree, words, os.environ)), tree, script.stem
-
-
 def _check_pin(asked: str, tree: Path) -> None:
     found = upstreams.nearest_pin(tree) if asked else ""
     if found != asked:
@@ -127,16 +107,12 @@ def _check_pin(asked: str, tree: Path) -> None:
         )
 
 
-def _is_program(word: str) -> bool:
-    return Path(word).name.startswith(("python", "torchrun", "ray")) or "=" in word
-
-
 def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) -> int:
     """Rehearse each script of a folder, and write a page about all of them."""
     results: list[Mapping[str, object]] = []
     for script in sorted(folder.rglob("*.sh")):
         try:
-            trainer, tree, name = _trainer(script, (), verl)
+            trainer, tree, name = asked_trainer("rehearse", script, (), verl)
             made = plan(trainer, tree, name, request)
             results.append(report.content(str(script), run(made, request, lambda step, metrics: None)))
         except VerlNpuError as error:

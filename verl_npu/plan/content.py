@@ -11,8 +11,8 @@ from ..errors import PlanError
 from .fitting import Try
 from .job import Outcome
 from .planning import Planned
-from .timing import ASSUMPTIONS, Span, spans, total
-from .verdict import PhaseFit, Verdict
+from .timing import ASSUMPTIONS, spans, total
+from .verdict import Fit, PhaseFit, Verdict
 
 __all__ = ["FORMAT", "content", "read"]
 
@@ -27,7 +27,7 @@ def content(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try] 
         "simulated": True,
         "name": name,
         "verdict": verdict.fit.value,
-        "hardware": {**dataclasses.asdict(planned.hardware)},
+        "hardware": dataclasses.asdict(planned.hardware),
         "capacity": verdict.capacity,
         "model": {
             "source": planned.model.source,
@@ -38,7 +38,7 @@ def content(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try] 
         "rollout": dataclasses.asdict(planned.rollout),
         "reserve": [dataclasses.asdict(each) for each in verdict.reserve],
         "phases": [_phase(phase) for phase in verdict.phases],
-        "seconds": [_span(span) for span in (*found, total(found))],
+        "seconds": [dataclasses.asdict(span) for span in (*found, total(found))],
         "assumptions": list(ASSUMPTIONS),
         "timeline": {
             str(outcome.rank): [dataclasses.asdict(point) for point in outcome.timeline]
@@ -49,7 +49,7 @@ def content(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try] 
             {"changes": dict(each.knob.changes), "why": each.knob.why, "verdict": each.verdict.fit.value}
             for each in tries
         ],
-        "proposal": dict(tries[-1].changes) if tries and tries[-1].verdict.fit.value == "fits" else {},
+        "proposal": dict(tries[-1].changes) if tries and tries[-1].verdict.fit is Fit.FITS else {},
         "notes": list(planned.notes),
         "took": planned.seconds,
     }
@@ -75,10 +75,6 @@ def _rank(outcome: Outcome, planned: Planned) -> dict[str, object]:
         "error": outcome.error,
         "failed_in": outcome.failed_in,
     }
-
-
-def _span(span: Span) -> dict[str, object]:
-    return {"phase": span.phase, "least": span.least, "most": span.most}
 
 
 def read(path: Path) -> Mapping[str, object]:

@@ -83,14 +83,11 @@ def _switched_on(settings: Settings, key: str, why: str) -> list[Knob]:
 
 def _offloads(settings: Settings) -> Iterator[Knob]:
     section = "megatron" if settings.text(f"{_ACTOR}.strategy") == "megatron" else "fsdp_config"
-    for names, why in (
-        (("optimizer_offload",), "keeps the optimizer's state on the host between updates"),
-        (("param_offload",), "keeps the weights on the host between phases"),
+    for name, why in (
+        ("optimizer_offload", "keeps the optimizer's state on the host between updates"),
+        ("param_offload", "keeps the weights on the host between phases"),
     ):
-        keys = [f"{_ACTOR}.{section}.{name}" for name in names]
-        changes = tuple((key, True) for key in keys if key in settings and not settings.truth(key))
-        if changes:
-            yield Knob(changes, why)
+        yield from _switched_on(settings, f"{_ACTOR}.{section}.{name}", why)
 
 
 def _more_ulysses(settings: Settings, planned: Planned) -> list[Knob]:

@@ -43,7 +43,7 @@ class Request:
     response: int | None = None
     """Tokens of the answers; None: the most that the script allows."""
     prompt: int | None = None
-    """Tokens of the questions, alike."""
+    """Tokens of the questions; None: the most that the script allows."""
     seconds: float = 600.0
     changes: tuple[tuple[str, object], ...] = ()
     """Settings besides the script's own: a knob that is tried."""
@@ -67,7 +67,7 @@ class Planned:
 def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], None] = lambda text: None) -> Planned:
     """Run one rank of each kind in phantom memory, and tell what its phases cost.
 
-    `told` hears of each phase that begins.
+    `told` hears of each rank that is started.
 
     Raises:
         CompositionError: Hydra does not take the script's settings.

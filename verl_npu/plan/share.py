@@ -63,7 +63,7 @@ def share_of(settings: Settings, response: int | None, prompt: int | None = None
     prompt = most if prompt is None else min(prompt, most)
     longest = _positive(settings, "data.max_response_length")
     lengths, notes = longest if response is None else min(response, longest), []
-    budget = _least_budget(settings)
+    budget = _least_budget(settings, inner)
     if budget and prompt + lengths > budget:
         if prompt >= budget:
             raise PlanError(
@@ -90,7 +90,7 @@ def share_of(settings: Settings, response: int | None, prompt: int | None = None
         kinds=_kinds(world, stages),
         prompt=prompt,
         response=lengths,
-        sequences=_sequences(settings, prompt + lengths, mini),
+        sequences=_sequences(settings, inner, prompt + lengths, mini),
         step_sequences=step,
         mini_sequences=mini,
         notes=tuple(notes),
@@ -122,20 +122,18 @@ def _kinds(world: int, stages: int) -> dict[int, str]:
     return {**named, each * (stages - 1): "the last stage of the pipeline"}
 
 
-def _least_budget(settings: Settings) -> int:
+def _least_budget(settings: Settings, inner: int) -> int:
     """Tokens of the smallest micro batch that is filled by tokens; 0 if none is."""
     keys = []
     if settings.truth(f"{_ACTOR}.use_dynamic_bsz"):
         keys.append(f"{_ACTOR}.ppo_max_token_len_per_gpu")
     if settings.truth(f"{_ROLLOUT}.log_prob_use_dynamic_bsz"):
         keys.append(f"{_ROLLOUT}.log_prob_max_token_len_per_gpu")
-    inner, _ = _inner(settings)
     return min((settings.whole(key) * inner for key in keys if settings.whole(key)), default=0)
 
 
-def _sequences(settings: Settings, length: int, mini: int) -> int:
+def _sequences(settings: Settings, inner: int, length: int, mini: int) -> int:
     """Enough for two micro batches of each phase, if a mini batch has as many."""
-    inner, _ = _inner(settings)
     sizes = []
     for dynamic, tokens, number in (
         (f"{_ACTOR}.use_dynamic_bsz", f"{_ACTOR}.ppo_max_token_len_per_gpu", f"{_ACTOR}.ppo_micro_batch_size_per_gpu"),
@@ -149,10 +147,7 @@ def _sequences(settings: Settings, length: int, mini: int) -> int:
             sizes.append(max(settings.whole(tokens) * inner // length, 1))
         else:
             sizes.append(max(settings.whole(number, 1), 1))
-    wanted = _DEEPEST * math.lcm(*sizes)
-    if wanted <= mini:
-        return wanted
-    return max(mini, 1)
+    return min(_DEEPEST * math.lcm(*sizes), mini)
 
 
 def _positive(settings: Settings, key: str) -> int:

@@ -73,21 +73,23 @@ def _of_phase(
     if not costs:
         return None
     cost, rank = max(costs, key=lambda each: each[0].peak)
-    needed = cost.peak + sum(each.size for each in reserve_of(groups, cost.peak, planned.trainer.exports))
+    needed = cost.peak + _reserved(groups, cost.peak, planned)
     return PhaseFit(phase.value, rank, cost.peak, needed, Fit.FITS if needed <= capacity else Fit.DOES_NOT, cost)
 
 
 def _of_rollout(outcomes: tuple[Outcome, ...], groups: int, planned: Planned, capacity: int) -> PhaseFit:
     """The engine beside what the trainer keeps meanwhile: what it had left after the weights were handed over."""
-    kept = 0
+    kept = reserved = 0
     if not planned.rollout.alone:
         kept = max(
             (cost.after for outcome in outcomes for cost in outcome.phases if cost.phase == Phase.UPDATE_ACTOR.value),
             default=0,
         )
-    reserve = (
-        0 if planned.rollout.alone else sum(each.size for each in reserve_of(groups, kept, planned.trainer.exports))
-    )
-    needed = planned.rollout.taken + kept + reserve
+        reserved = _reserved(groups, kept, planned)
+    needed = planned.rollout.taken + kept + reserved
     fits = needed <= capacity and planned.rollout.sequences > 0
     return PhaseFit(Phase.ROLLOUT.value, 0, kept, needed, Fit.FITS if fits else Fit.DOES_NOT, None)
+
+
+def _reserved(groups: int, tensors: int, planned: Planned) -> int:
+    return sum(each.size for each in reserve_of(groups, tensors, planned.trainer.exports))
