@@ -129,7 +129,7 @@ def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try]) -> None:
     for outcome in planned.outcomes:
         if outcome.error:
             terminal.paragraph(
-                outcome.error, label=f"rank {outcome.rank} failed in {outcome.failed_in}: ", indent="  "
+                outcome.error, label=f"  rank {outcome.rank} failed in {outcome.failed_in}: ", indent="    "
             )
     terminal.echo()
     for phase in verdict.phases:
@@ -144,9 +144,11 @@ def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try]) -> None:
         indent="  ",
     )
     for each in verdict.reserve:
-        terminal.paragraph(f"{each.size / GIB:.2f} GiB: {each.source}", label=f"reserve, {each.name}: ", indent="  ")
+        terminal.paragraph(
+            f"{each.size / GIB:.2f} GiB: {each.source}", label=f"  reserve, {each.name}: ", indent="    "
+        )
     for note in planned.notes:
-        terminal.paragraph(note, label="note: ", indent="  ")
+        terminal.paragraph(note, label="  note: ", indent="    ")
     _print_tries(tries)
     _print_time(planned)
 
@@ -157,7 +159,7 @@ def _print_phase(phase: PhaseFit, verdict: Verdict) -> None:
     for holder, mark in _MARKS.items():
         bar += mark * round(_BAR * held.get(holder.value, 0) / verdict.capacity)
     terminal.line(
-        f"{phase.phase:18} {phase.tensors / GIB:7.2f} GiB of tensors, {phase.needed / GIB:7.2f} in all  ",
+        f"{phase.phase:18} {phase.tensors / GIB:7.2f} GiB of tensors, needs {phase.needed / GIB:7.2f}  ",
         terminal.styled(f"{phase.fit.value:13}", _STYLES[phase.fit]),
         f"|{bar[: 2 * _BAR]:{_BAR}}|",
     )
@@ -179,7 +181,7 @@ def _print_tries(tries: Sequence[Try]) -> None:
     last = tries[-1]
     if last.verdict.fit is Fit.FITS:
         changes = " ".join(f"{key}={value}" for key, value in last.changes)
-        terminal.paragraph(changes, label="it fits with: ", indent="  ")
+        terminal.paragraph(changes, label="  it fits with: ", indent="    ")
     else:
         terminal.line("  none of these settings makes it fit: more NPUs, or a smaller model")
 

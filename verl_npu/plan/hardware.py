@@ -22,8 +22,6 @@ class Hardware:
     """One NPU as torch sees it: of an A3, one of the two dies of a chip."""
 
     name: str
-    npus: int
-    """On a node."""
     memory: Figure
     """Bytes that torch_npu can allocate from: what driver and CANN keep is not among them."""
     flops: Figure
@@ -47,7 +45,6 @@ HARDWARE = {
     for each in (
         Hardware(
             "a2",
-            8,
             Figure(60.96 * GIB, '"60.96 GiB total capacity" in errors of a 910B2, vllm-ascend issue 1127'),
             Figure(354e12, f"910B in {_FLOPS}"),
             Figure(1.6e12, "910B: 1.6 TB/s of HBM2e"),
@@ -57,7 +54,6 @@ HARDWARE = {
         ),
         Hardware(
             "a3",
-            16,
             Figure(61.27 * GIB, '"61.27 GiB total capacity" in errors of an A3, sglang issue 29838'),
             Figure(354e12, f"Ascend910 in {_FLOPS}"),
             Figure(1.6e12, "910C: 3.2 TB/s for its two dies"),
