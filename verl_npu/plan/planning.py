@@ -16,7 +16,7 @@ from .. import environment
 from ..errors import PlanError
 from ..rehearse.composition import compose
 from ..rehearse.settings import Settings, override
-from ..rehearse.trainer import Trainer
+from ..rehearse.trainer import Trainer, of_cluster
 from .hardware import Hardware
 from .job import Job, Outcome, PhaseCost, Point
 from .model import Model, model_of
@@ -171,8 +171,7 @@ def _scaled(settings: Settings, share: Share, model: Model) -> list[str]:
 def _run(job: Job, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None]) -> Outcome:
     log = folder / f"rank-{job.rank}.log"
     variables = {
-        **os.environ,
-        **trainer.exports,
+        **_inherited(os.environ | {name: text for name, text in trainer.exports.items() if not of_cluster(name)}),
         environment.VIRTUAL.name: str(job.local),
         environment.VIRTUAL_PHANTOM.name: _THRESHOLD,
         environment.VIRTUAL_MEMORY.name: _MEMORY,
@@ -212,6 +211,11 @@ def _run(job: Job, trainer: Trainer, request: Request, folder: Path, told: Calla
             fix=f"read {log}",
         )
     return _outcome(json.loads(answer))
+
+
+def _inherited(variables: Mapping[str, str]) -> dict[str, str]:
+    """Leave out what has verl's workers ask Ray for their NPU: a plan has no Ray."""
+    return {name: text for name, text in variables.items() if not name.startswith("RAY_")}
 
 
 def _outcome(answer: Mapping[str, object]) -> Outcome:

@@ -12,13 +12,19 @@ from pathlib import Path
 from ..errors import ScriptError
 from .capture import Call, Capture
 
-__all__ = ["Trainer", "of_capture", "of_words", "runtime_environment"]
+__all__ = ["Trainer", "of_capture", "of_cluster", "of_words", "runtime_environment"]
 
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_][\w.@/-]*(=|$)")
 _TORCHRUN_FLAGS = ("--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path", "--run_path")
 _TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
 _FEWEST_OVERRIDES = 3
 _PYTHON = re.compile(r"\b(python[\d.]*|torchrun)\b")
+
+_OF_CLUSTER = re.compile(
+    r"HCCL_|.*_SOCKET|LD_|MASTER_|RAY_ADDRESS$|ASCEND_RT_VISIBLE_DEVICES$|ASCEND_VISIBLE_DEVICES$|CUDA_VISIBLE_DEVICES$"
+    r"|.*_proxy$|.*_PROXY$|HF_ENDPOINT$|PYTHONPATH$|BASH_ENV$|PATH$|HOME$|GLOO_|WANDB_|SWANLAB_"
+)
+"""Variables of a script that name interfaces, addresses, libraries and devices of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,11 @@ class Trainer:
             if word.startswith(f"{name}="):
                 return word.partition("=")[2]
         return ""
+
+
+def of_cluster(variable: str) -> bool:
+    """Whether an environment variable's name is of what only the script's cluster has."""
+    return bool(_OF_CLUSTER.match(variable))
 
 
 def of_capture(captured: Capture) -> Trainer:

@@ -18,15 +18,10 @@ from .layout import Layout
 from .sandbox import Ended, Limits, Sandbox, device_cache, importable, run, why_none
 from .settings import Change
 from .steps import Steps
-from .trainer import Trainer
+from .trainer import Trainer, of_cluster
 
 __all__ = ["Run", "command_of", "convert", "converter", "prepare_device", "train"]
 
-_NOT_OURS = re.compile(
-    r"HCCL_|.*_SOCKET|LD_|MASTER_|RAY_ADDRESS$|ASCEND_RT_VISIBLE_DEVICES$|ASCEND_VISIBLE_DEVICES$|CUDA_VISIBLE_DEVICES$"
-    r"|.*_proxy$|.*_PROXY$|HF_ENDPOINT$|PYTHONPATH$|BASH_ENV$|PATH$|HOME$|GLOO_|WANDB_|SWANLAB_"
-)
-"""Variables of a script that name interfaces, addresses, libraries and devices of the cluster."""
 _PROCESSORS = Path("/sys/devices/system")
 """Where programs look for the machine's processors: vLLM's build for CPUs ends if it finds none."""
 _PROCESSES = 4096
@@ -162,14 +157,14 @@ def _kept(temporary: Path, target: Path) -> list[Path]:
 
 
 def _variables(trainer: Trainer, tree: Path, folder: Path, layout: Layout) -> tuple[dict[str, str], list[str]]:
-    exported = {name: value for name, value in trainer.exports.items() if not _NOT_OURS.match(name)}
+    exported = {name: value for name, value in trainer.exports.items() if not of_cluster(name)}
     left_out = sorted(name for name in trainer.exports if name not in exported)
     paths = [entry for entry in trainer.exports.get("PYTHONPATH", "").split(os.pathsep) if Path(entry).is_dir()]
     mindspeed = environment.MINDSPEED.text()
     # Workers of Ray do not start in the tree, and must not take another verl than the driver.
     source = [str(tree)] if (tree / "verl" / "__init__.py").is_file() else []
     own = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    inherited = {name: value for name, value in os.environ.items() if not _NOT_OURS.match(name)}
+    inherited = {name: value for name, value in os.environ.items() if not of_cluster(name)}
     variables = inherited | exported
     variables |= {
         "HOME": "/root" if os.getuid() == 0 else f"/home/{os.environ.get('USER', 'user')}",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..job import Job
 from ..phase import Phase
 from .batch import batch
+from .megatron import not_shown, prepare
 from .workers import SleepingRollout
 
 if TYPE_CHECKING:
@@ -22,12 +23,12 @@ class EngineWorkers:
     """The roles of one rank, as verl/trainer/ppo/ray_trainer.py of v0.9 makes and calls them."""
 
     def __init__(self, config: DictConfig, job: Job) -> None:
+        import verl.workers.engine  # noqa: F401 - MindSpeed comes before Megatron and its bridges
         from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
         self._config, self._job = config, job
-        self.not_shown: dict[Phase, str] = {}
-        if config.actor_rollout_ref.actor.strategy == "megatron":
-            raise NotImplementedError("Megatron's engines of verl from v0.8 on are not planned yet")
+        self.not_shown = not_shown(config)
+        prepare(config)
         self._critic: Any = TrainingWorker(config=_critic_of(config)) if job.critic else None
         self._reference: Any = None
         if job.reference:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..job import Job
 from ..phase import Phase
 from .batch import batch
-from .megatron import know_shapes, leave_weights_out
+from .megatron import not_shown, prepare
 from .workers import SleepingRollout
 
 if TYPE_CHECKING:
@@ -24,12 +24,9 @@ class LegacyWorkers:
     def __init__(self, config: DictConfig, job: Job) -> None:
         if config.actor_rollout_ref.actor.strategy == "megatron":
             from verl.workers.megatron_workers import ActorRolloutRefWorker, CriticWorker
-
-            leave_weights_out()
-            if config.actor_rollout_ref.actor.megatron.pipeline_model_parallel_size > 1:
-                know_shapes()
         else:
             from verl.workers.fsdp_workers import ActorRolloutRefWorker, CriticWorker
+        prepare(config)
         self._config, self._job = config, job
         self.not_shown = _not_shown(config)
         # The critic first, as the trainer does.
@@ -93,12 +90,7 @@ class LegacyWorkers:
 
 
 def _not_shown(config: DictConfig) -> dict[Phase, str]:
-    actor = config.actor_rollout_ref.actor
-    found = {}
-    if actor.strategy == "megatron":
-        found[Phase.CHECKPOINT] = "Megatron writes it by code of its own, which would write files of zeros"
-        if actor.megatron.pipeline_model_parallel_size > 1:
-            found[Phase.WEIGHT_SYNC] = "the stages of a pipeline tell each other what they have, and one is alone here"
+    found = not_shown(config)
     from verl.workers.fsdp_workers import ActorRolloutRefWorker
 
     if not hasattr(ActorRolloutRefWorker, "rollout_mode"):
