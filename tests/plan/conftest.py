@@ -24,6 +24,7 @@ SETTINGS = {
     "data.train_batch_size": 64,
     "algorithm.adv_estimator": "grpo",
     "actor_rollout_ref.model.enable_gradient_checkpointing": True,
+    "actor_rollout_ref.model.use_remove_padding": True,
     "actor_rollout_ref.actor.strategy": "fsdp2",
     "actor_rollout_ref.actor.ppo_mini_batch_size": 32,
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4,

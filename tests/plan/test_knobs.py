@@ -9,8 +9,9 @@ import pytest
 
 from verl_npu.plan import fitting
 from verl_npu.plan.fitting import make_fit
-from verl_npu.plan.hardware import HARDWARE
+from verl_npu.plan.hardware import GIB, HARDWARE
 from verl_npu.plan.knobs import knobs
+from verl_npu.plan.phase import Holder
 from verl_npu.plan.planning import Planned, Request
 from verl_npu.plan.verdict import Fit, judge
 
@@ -48,13 +49,81 @@ def test_the_engine_gives_up_what_the_trainer_keeps(planned) -> None:
     assert judge(again).fit is Fit.FITS
 
 
-def test_offload_and_ulysses_come_last(planned) -> None:
+def test_sharing_and_more_npus_come_last(planned) -> None:
     keys = [key for change in _changes(planned({"update actor": 90.0})) for key in change]
-    assert keys[-3:] == [
-        f"{ACTOR}.fsdp_config.optimizer_offload",
-        f"{ACTOR}.fsdp_config.param_offload",
-        f"{ACTOR}.ulysses_sequence_parallel_size",
-    ]
+    assert keys[-2:] == [f"{ACTOR}.ulysses_sequence_parallel_size", "trainer.nnodes"]
+
+
+def test_offload_is_tried_where_the_state_is_not_needed(planned) -> None:
+    offloads = {f"{ACTOR}.fsdp_config.optimizer_offload", f"{ACTOR}.fsdp_config.param_offload"}
+    of_update = {key for change in _changes(planned({"update actor": 90.0})) for key in change}
+    of_log_prob = {key for change in _changes(planned({"log-probabilities": 90.0})) for key in change}
+    assert not offloads & of_update
+    assert offloads < of_log_prob
+
+
+def test_the_critic_is_offloaded_for_the_actors_update(planned) -> None:
+    plan = planned(
+        {"update actor": 90.0},
+        algorithm__adv_estimator="gae",
+        critic__model__fsdp_config__optimizer_offload=False,
+        critic__model__fsdp_config__param_offload=False,
+    )
+    keys = [key for change in _changes(plan) for key in change]
+    assert "critic.model.fsdp_config.optimizer_offload" in keys
+    assert f"{ACTOR}.fsdp_config.optimizer_offload" not in keys
+
+
+def test_a_model_whose_state_does_not_fit_gets_no_smaller_micro_batches_but_more_npus(planned) -> None:
+    plan = _with_state(planned({"update actor": 150.0}), 130.0)
+    assert _changes(plan) == [{"trainer.nnodes": 4}]
+
+
+def test_a_micro_batch_is_made_as_small_at_once_as_it_has_to_be(planned) -> None:
+    plan = planned({"update actor": 190.0})
+    assert _changes(plan)[0] == {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1}
+
+
+def test_a_micro_batch_stays_a_part_of_the_mini_batch(planned) -> None:
+    # Of 15 sequences verl makes micro batches of 5, and not of 2.
+    plan = planned(
+        {"update actor": 90.0},
+        actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu=5,
+        actor_rollout_ref__actor__ppo_mini_batch_size=30,
+    )
+    assert plan.share.mini_sequences == 15
+    assert _changes(plan)[0] == {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1}
+
+
+def test_more_npus_take_smaller_micro_batches_if_the_mini_batch_asks_for_it(planned) -> None:
+    plan = _with_state(planned({"update actor": 150.0}, actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu=8), 130)
+    assert _changes(plan) == [{"trainer.nnodes": 4, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4}]
+
+
+def test_a_part_of_a_server_is_made_whole_first(planned) -> None:
+    plan = _with_state(planned({"update actor": 150.0}, trainer__n_gpus_per_node=4), 130.0)
+    assert _changes(plan)[-1] == {"trainer.n_gpus_per_node": 8, "trainer.nnodes": 2}
+
+
+def test_an_engine_without_room_gets_more(planned) -> None:
+    plan = planned({"update actor": 1.0}, actor_rollout_ref__rollout__gpu_memory_utilization=0.1)
+    [(key, value)] = _changes(plan)[0].items()
+    assert key == f"{ROLLOUT}.gpu_memory_utilization"
+    again = planned({"update actor": 1.0}, actor_rollout_ref__rollout__gpu_memory_utilization=value)
+    assert judge(again).fit is Fit.FITS
+
+
+def test_an_engine_whose_weights_are_too_large_is_divided(planned) -> None:
+    plan = planned({"update actor": 30.0}, kept=45.0, actor_rollout_ref__rollout__tensor_model_parallel_size=1)
+    assert {f"{ROLLOUT}.tensor_model_parallel_size": 2} in _changes(plan)
+
+
+def _with_state(plan: Planned, state: float) -> Planned:
+    """So many GiB of the peaks are weights."""
+    outcome = plan.outcomes[0]
+    holders = {Holder.WEIGHTS.value: int(state * GIB)}
+    costs = [dataclasses.replace(cost, holders=holders) for cost in outcome.phases]
+    return dataclasses.replace(plan, outcomes=(dataclasses.replace(outcome, phases=costs),))
 
 
 def test_heads_that_do_not_divide_are_not_shared_among_more_npus(planned) -> None:
@@ -73,10 +142,10 @@ def test_a_knob_is_planned_before_it_is_proposed(planned, request_of_a_user, mon
     def plan(trainer, tree, request, told):
         asked.append(dict(request.changes))
         size = request.changes[-1][1] if request.changes[-1][0].endswith("micro_batch_size_per_gpu") else 4
-        return planned({"update actor": 30.0 * size}, actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu=size)
+        return planned({"update actor": 30 + 18.0 * size}, actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu=size)
 
     monkeypatch.setattr(fitting, "plan", plan)
-    first = planned({"update actor": 120.0})
+    first = planned({"update actor": 102.0})
     tries = make_fit(first.trainer, Path(), request_of_a_user, first, judge(first))
     assert asked == [{f"{ACTOR}.ppo_micro_batch_size_per_gpu": 2}, {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1}]
     assert [each.verdict.fit for each in tries] == [Fit.DOES_NOT, Fit.FITS]
@@ -88,10 +157,10 @@ def test_a_knob_that_does_not_help_is_turned_back(planned, request_of_a_user, mo
     def plan(trainer, tree, request, told):
         seen.append(dict(request.changes))
         offloaded = f"{ACTOR}.fsdp_config.optimizer_offload" in dict(request.changes)
-        return planned({"update actor": 40.0 if offloaded else 100.0})
+        return planned({"log-probabilities": 40.0 if offloaded else 100.0})
 
     monkeypatch.setattr(fitting, "plan", plan)
-    first = planned({"update actor": 100.0})
+    first = planned({"log-probabilities": 100.0})
     tries = make_fit(first.trainer, Path(), request_of_a_user, first, judge(first))
     assert tries[-1].verdict.fit is Fit.FITS
     assert dict(tries[-1].changes) == {f"{ACTOR}.fsdp_config.optimizer_offload": True}

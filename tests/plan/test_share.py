@@ -71,6 +71,20 @@ def test_what_is_missing_is_named(settings, key: str) -> None:
         share_of(settings(**{key.replace(".", "__"): None}), None)
 
 
-def test_answers_of_a_measured_length_are_planned(settings) -> None:
+def test_answers_of_a_given_length_are_planned(settings) -> None:
     assert share_of(settings(), 500).response == 500
     assert share_of(settings(), 50000).response == 3072
+
+
+def test_shorter_answers_are_as_long_as_the_others_where_padding_is_computed(settings) -> None:
+    share = share_of(settings(actor_rollout_ref__model__use_remove_padding=False), 500)
+    assert share.response == 3072
+    assert "use_remove_padding is off" in share.notes[0]
+
+
+def test_measured_lengths_are_those_of_a_rank(settings) -> None:
+    share = share_of(settings(), None, measured=[(100, 1000), (200, 2000), (50, 9000)] * 10)
+    assert len(share.lengths) == share.sequences == 16
+    assert set(share.lengths) == {(100, 1000), (200, 2000), (50, 3072)}
+    assert (share.prompt, share.response, share.padded) == (117, 2024, (1024, 3072))
+    assert "10 of them are longer than the script allows" in share.notes[1]

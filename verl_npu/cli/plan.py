@@ -13,6 +13,8 @@ from ..errors import PlanError
 from ..plan import content, picture
 from ..plan.fitting import Try, make_fit
 from ..plan.hardware import GIB, HARDWARE
+from ..plan.largest import Largest
+from ..plan.largest import largest_micro_batch as largest_of
 from ..plan.page import page
 from ..plan.phase import Holder
 from ..plan.planning import Planned, Request
@@ -57,6 +59,16 @@ _MARKS = {
     "--response-length", type=click.IntRange(1), help="Tokens of an answer [default: the most that the script allows]."
 )
 @click.option("--prompt-length", type=click.IntRange(1), help="Tokens of a question [default: alike].")
+@click.option(
+    "--lengths",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Measured lengths in place of both: JSON lines or a CSV with prompt and response of each sequence, or what "
+    "verl wrote to trainer.rollout_data_dir.",
+)
+@click.option(
+    "--largest-micro-batch", is_flag=True, help="Look for the largest micro batch of the update that fits: more plans."
+)
 @click.option("--no-tries", is_flag=True, help="Do not look for settings that fit.")
 @click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds a rank may take.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/plan"), show_default=True)
@@ -72,6 +84,8 @@ def plan(
     model_config: Path | None,
     response_length: int | None,
     prompt_length: int | None,
+    lengths: Path | None,
+    largest_micro_batch: bool,
     no_tries: bool,
     timeout: float,
     output: Path,
@@ -90,30 +104,35 @@ def plan(
     """
     if png or html:
         need("matplotlib", "--png and --html", error=PlanError)
+    if lengths and (prompt_length or response_length):
+        raise click.UsageError("--lengths takes the place of --prompt-length and --response-length: give one of them")
     before = content.read(compare) if compare else None
     trainer, tree, name = asked_trainer("plan", script, arguments, verl)
-    request = Request(output, HARDWARE[npu], model_config, response_length, prompt_length, timeout)
+    request = Request(output, HARDWARE[npu], model_config, response_length, prompt_length, lengths, timeout)
     told = (lambda text: None) if as_json else (lambda text: terminal.line(terminal.styled(text, "dim")))
     planned = make(trainer, tree, request, told)
     verdict = judge(planned)
     tries = [] if no_tries else make_fit(trainer, tree, request, planned, verdict, told)
-    found = content.content(name, planned, verdict, tries)
+    largest = largest_of(trainer, tree, request, planned, told) if largest_micro_batch else None
+    found = content.content(name, planned, verdict, tries, largest)
     (output / "plan.json").write_text(json.dumps(found, indent=1))
     if png:
         picture.draw(planned.outcomes[0], verdict, f"{name}, rank {planned.outcomes[0].rank}: SIMULATED", png)
     if html:
-        html.write_text(page(name, planned, verdict, tries))
+        html.write_text(page(name, planned, verdict, tries, largest))
     if as_json:
         click.echo(json.dumps(found, indent=1))
     else:
-        _print(planned, verdict, tries)
+        _print(planned, verdict, tries, largest)
+        if verdict.fit is Fit.DOES_NOT and not tries and not no_tries:
+            terminal.line("no setting is known that makes it fit: more NPUs, a smaller model or shorter sequences")
         if before is not None:
             _print_difference(before, found)
         terminal.line(f"all of it: {output / 'plan.json'}")
     sys.exit(_STATUS[verdict.fit])
 
 
-def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try]) -> None:
+def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try], largest: Largest | None) -> None:
     share, model = planned.share, planned.model
     terminal.echo()
     terminal.line(
@@ -150,7 +169,24 @@ def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try]) -> None:
     for note in planned.notes:
         terminal.paragraph(note, label="  note: ", indent="    ")
     _print_tries(tries)
+    if largest:
+        _print_largest(largest)
     _print_time(planned)
+
+
+def _print_largest(largest: Largest) -> None:
+    terminal.echo()
+    terminal.line(terminal.styled("micro batches of the update", "bold"))
+    for each in largest.probes:
+        fit = Fit.FITS if each.fits else Fit.DOES_NOT
+        needs = f", {each.phase} needs {each.needed / GIB:.2f} GiB" if each.needed else f", {each.phase} failed"
+        terminal.line(f"  {largest.key}={each.size}: ", terminal.styled(fit.value, _STYLES[fit]), needs)
+    if not largest.size:
+        terminal.line("  none fits")
+    elif largest.exact:
+        terminal.line(f"  the largest that fits: {largest.size}")
+    else:
+        terminal.line(f"  {largest.size} fits; larger ones may, too")
 
 
 def _print_phase(phase: PhaseFit, verdict: Verdict) -> None:
@@ -183,7 +219,7 @@ def _print_tries(tries: Sequence[Try]) -> None:
         changes = " ".join(f"{key}={value}" for key, value in last.changes)
         terminal.paragraph(changes, label="  it fits with: ", indent="    ")
     else:
-        terminal.line("  none of these settings makes it fit: more NPUs, or a smaller model")
+        terminal.line("  none of these settings makes it fit: more NPUs, a smaller model or shorter sequences")
 
 
 def _print_time(planned: Planned) -> None:

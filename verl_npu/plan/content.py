@@ -10,6 +10,7 @@ from pathlib import Path
 from ..errors import PlanError
 from .fitting import Try
 from .job import Outcome
+from .largest import Largest
 from .planning import Planned
 from .timing import ASSUMPTIONS, spans, total
 from .verdict import Fit, PhaseFit, Verdict
@@ -19,7 +20,9 @@ __all__ = ["FORMAT", "content", "read"]
 FORMAT = 1
 
 
-def content(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try] = ()) -> dict[str, object]:
+def content(
+    name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try] = (), largest: Largest | None = None
+) -> dict[str, object]:
     """Return all of a plan. Bytes and seconds."""
     found = spans(planned)
     return {
@@ -34,7 +37,7 @@ def content(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try] 
             "parameters": planned.model.parameters,
             "active": planned.model.active,
         },
-        "share": {**dataclasses.asdict(planned.share), "kinds": {str(k): v for k, v in planned.share.kinds.items()}},
+        "share": _share(planned),
         "rollout": dataclasses.asdict(planned.rollout),
         "reserve": [dataclasses.asdict(each) for each in verdict.reserve],
         "phases": [_phase(phase) for phase in verdict.phases],
@@ -50,8 +53,18 @@ def content(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try] 
             for each in tries
         ],
         "proposal": dict(tries[-1].changes) if tries and tries[-1].verdict.fit is Fit.FITS else {},
+        "largest_micro_batch": dataclasses.asdict(largest) if largest else None,
         "notes": list(planned.notes),
         "took": planned.seconds,
+    }
+
+
+def _share(planned: Planned) -> dict[str, object]:
+    share = planned.share
+    return {
+        **dataclasses.asdict(share),
+        "kinds": {str(rank): kind for rank, kind in share.kinds.items()},
+        "micro_batches": [{**dataclasses.asdict(each), "phase": each.phase.value} for each in share.micro_batches],
     }
 
 

@@ -57,13 +57,16 @@ def make_fit(
             continue
         judged = judge(again)
         tries.append(Try(knob, tuple(together.items()), again, judged))
-        if judged.fit is Fit.FAILED or _excess(judged) >= _excess(verdict):
+        if judged.fit is Fit.FAILED or (
+            judged.fit is Fit.DOES_NOT and _excess(again, judged) >= _excess(planned, verdict)
+        ):
             useless.add(knob.changes)
             continue
         changes, planned, verdict = together, again, judged
     return tries
 
 
-def _excess(verdict: Verdict) -> int:
-    """Bytes that all phases together are over the NPU's memory."""
-    return sum(max(phase.needed - verdict.capacity, 0) for phase in verdict.phases)
+def _excess(planned: Planned, verdict: Verdict) -> int:
+    """Bytes that all phases together are over the NPU's memory, and that the engine lacks for one sequence."""
+    over = sum(max(phase.needed - verdict.capacity, 0) for phase in verdict.phases)
+    return over + max(planned.rollout.least - planned.rollout.taken, 0)

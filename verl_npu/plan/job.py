@@ -26,7 +26,9 @@ class Job:
     """That this rank gets in a step: enough for two micro batches of each phase."""
     prompt: int
     response: int
-    """Tokens of each sequence."""
+    """Tokens that prompts and answers are padded to."""
+    lengths: Sequence[Sequence[int]]
+    """Tokens of each prompt and its answer; empty: all have the length that they are padded to."""
     rollout_weights: int
     """Bytes of the weights that the rollout engine has on this NPU while it is awake; 0 if it has NPUs of its own."""
     critic: bool

@@ -14,7 +14,7 @@ from .. import environment
 from ..errors import PlanError
 from .published import PUBLISHED, published
 
-__all__ = ["Model", "model_of"]
+__all__ = ["Model", "folder_of", "model_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,14 @@ def model_of(path: str, given: Path | None, folder: Path) -> Model:
             fix="give the config.json of the model, with its model_type: --model-config PATH",
         )
     told = json.loads(done.stdout.splitlines()[-1])
-    own = given if given is not None else Path(path)
-    _take_tokenizer(own if own.is_dir() else own.parent, folder)
+    _take_tokenizer(folder_of(path, given), folder)
     return Model(folder, source, **told)
+
+
+def folder_of(path: str, given: Path | None) -> Path:
+    """Return where a model's own files are: beside the config.json that the user gives, or where the script says."""
+    own = given if given is not None else Path(path).expanduser()
+    return own if own.is_dir() else own.parent
 
 
 def _config(path: str, given: Path | None) -> tuple[dict[str, object], str]:

@@ -7,6 +7,7 @@ from html import escape
 
 from .fitting import Try
 from .hardware import GIB, Hardware
+from .largest import Largest
 from .picture import svg
 from .planning import Planned
 from .timing import ASSUMPTIONS, spans, total
@@ -23,18 +24,20 @@ p, li { color: #59636e; } svg { width: 100%; height: auto; }
 """
 
 
-def page(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try]) -> str:
+def page(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try], largest: Largest | None = None) -> str:
     """Return the page."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>verl-npu plan: {escape(name)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(_parts(name, planned, verdict, tries))
+        + "\n".join(_parts(name, planned, verdict, tries, largest))
         + "\n</body>\n</html>\n"
     )
 
 
-def _parts(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try]) -> Iterable[str]:
+def _parts(
+    name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try], largest: Largest | None
+) -> Iterable[str]:
     yield f"<h1>{escape(name)}: {verdict.fit.value}</h1>"
     share, model = planned.share, planned.model
     yield (
@@ -58,6 +61,13 @@ def _parts(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try]) 
             (change, each.knob.why, each.verdict.fit.value) for change, each in zip(changes, tries, strict=True)
         ]
         yield _table(("setting", "why", "verdict"), outcomes)
+    if largest:
+        yield f"<h2>The largest {escape(largest.key)} that fits: {largest.size or 'none'}</h2>"
+        probes = [
+            (str(each.size), each.phase, f"{each.needed / GIB:.2f}", "fits" if each.fits else "does not fit")
+            for each in largest.probes
+        ]
+        yield _table(("size", "phase that needs most", "with the reserve, GiB", "verdict"), probes)
     found = spans(planned)
     yield "<h2>Seconds of a step, as a range</h2>"
     yield _table(

@@ -19,7 +19,9 @@ from ..rehearse.settings import Settings, override
 from ..rehearse.trainer import Trainer, of_cluster
 from .hardware import Hardware
 from .job import Job, Outcome, PhaseCost, Point
-from .model import Model, model_of
+from .lengths import measured_lengths
+from .model import Model, folder_of, model_of
+from .roles import has_critic, has_reference
 from .rollout import Rollout, rollout_of
 from .share import Share, share_of
 
@@ -44,6 +46,8 @@ class Request:
     """Tokens of the answers; None: the most that the script allows."""
     prompt: int | None = None
     """Tokens of the questions; None: the most that the script allows."""
+    lengths: Path | None = None
+    """A file of lengths that were measured, in place of both."""
     seconds: float = 600.0
     changes: tuple[tuple[str, object], ...] = ()
     """Settings besides the script's own: a knob that is tried."""
@@ -71,16 +75,17 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
 
     Raises:
         CompositionError: Hydra does not take the script's settings.
-        PlanError: the model is not known, or the sizes do not fit each other.
+        PlanError: the model or the lengths are not known, or the sizes do not fit each other.
     """
     started = time.monotonic()
     given = [override(key, value) for key, value in request.changes]
     composition = compose(trainer, tree, given)
     settings = Settings(composition.values)
     _check_kind(trainer, settings)
-    share = share_of(settings, request.response, request.prompt)
-    folder = request.output.resolve()
-    model = model_of(settings.text(_MODELS[0]), request.model_config, folder / "model")
+    path, folder = settings.text(_MODELS[0]), request.output.resolve()
+    measured = measured_lengths(request.lengths, folder_of(path, request.model_config)) if request.lengths else ()
+    share = share_of(settings, request.response, request.prompt, measured)
+    model = model_of(path, request.model_config, folder / "model")
     rollout = rollout_of(settings, model, share, request.hardware)
     overrides = [*trainer.overrides, *given, *_scaled(settings, share, model)]
     jobs = [
@@ -93,11 +98,12 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
             world=share.world,
             local=share.local,
             sequences=share.sequences,
-            prompt=share.prompt,
-            response=share.response,
+            prompt=share.padded[0],
+            response=share.padded[1],
+            lengths=share.lengths,
             rollout_weights=rollout.weights,
-            critic=_has_critic(settings),
-            reference=_has_reference(settings),
+            critic=has_critic(settings),
+            reference=has_reference(settings),
             flops=request.hardware.flops.value,
             bandwidth=request.hardware.bandwidth.value,
         )
@@ -130,20 +136,6 @@ def _check_kind(trainer: Trainer, settings: Settings) -> None:
             found="none",
             fix="plan the script of a GRPO, PPO or DAPO run; fine-tuning is not planned yet",
         )
-
-
-def _has_critic(settings: Settings) -> bool:
-    enabled = settings.get("critic.enable")
-    if enabled is not None:
-        return settings.truth("critic.enable")
-    return settings.text("algorithm.adv_estimator") in ("gae", "")
-
-
-def _has_reference(settings: Settings) -> bool:
-    wanted = settings.truth("algorithm.use_kl_in_reward") or settings.truth(f"{_ACTOR_REF}.actor.use_kl_loss")
-    # With LoRA the actor without its adapters is the reference.
-    ranks = (settings.whole(f"{_ACTOR_REF}.model.lora_rank"), settings.whole(f"{_ACTOR_REF}.model.lora.rank"))
-    return wanted and max(ranks) <= 0
 
 
 def _scaled(settings: Settings, share: Share, model: Model) -> list[str]:

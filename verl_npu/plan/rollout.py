@@ -39,6 +39,8 @@ class Rollout:
     """Of the cache, for one token."""
     sequences: int
     """Of full length that the cache holds at once."""
+    least: int
+    """That the engine needs for its weights, its buffers and one sequence of full length."""
     alone: bool
     """Whether the engine has NPUs of its own."""
     notes: tuple[str, ...] = ()
@@ -71,6 +73,7 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
         cache=max(cache, 0),
         token=token,
         sequences=max(cache, 0) // max(token * length, 1),
+        least=weights + _BUFFERS + token * length,
         alone=alone,
         notes=tuple(notes),
     )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import PlanError
 from ..rehearse.settings import Settings
+from .lengths import Length, heaviest
+from .micro import MicroBatch, enough, micro_batches
 
 __all__ = ["Share", "share_of"]
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
-_DEEPEST = 2
-"""Micro batches that a phase is given: the second one finds the gradients of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,28 @@ class Share:
     kinds: Mapping[int, str]
     prompt: int
     response: int
+    """Of each sequence, or their mean if they were measured."""
+    padded: Length
+    """What prompts and answers are padded to."""
     sequences: int
     """Of a rank, in a plan."""
     step_sequences: int
     """Of a rank, in a real step."""
     mini_sequences: int
     """Of a rank, between two steps of the optimizer."""
+    micro_batches: tuple[MicroBatch, ...]
+    lengths: tuple[Length, ...] = ()
+    """Of a rank's sequences in a plan, if they were measured."""
     notes: tuple[str, ...] = ()
 
 
-def share_of(settings: Settings, response: int | None, prompt: int | None = None) -> Share:
+def share_of(
+    settings: Settings, response: int | None, prompt: int | None = None, measured: Sequence[Length] = ()
+) -> Share:
     """Divide a script's step; lengths that are not given are the most that the script allows.
+
+    Args:
+        measured: lengths of sequences that there were, in place of `prompt` and `response`.
 
     Raises:
         PlanError: the parallel sizes do not divide the NPUs, or a length is missing.
@@ -59,28 +70,21 @@ def share_of(settings: Settings, response: int | None, prompt: int | None = None
             fix="change the sizes, or the NPUs",
         )
     data = world // (inner * stages)
-    most = _positive(settings, "data.max_prompt_length")
-    prompt = most if prompt is None else min(prompt, most)
-    longest = _positive(settings, "data.max_response_length")
-    lengths, notes = longest if response is None else min(response, longest), []
-    budget = _least_budget(settings, inner)
-    if budget and prompt + lengths > budget:
-        if prompt >= budget:
-            raise PlanError(
-                subject="the token budget",
-                expected=f"room for a prompt of {prompt} tokens and an answer",
-                found=f"{budget} tokens on the ranks that share a sequence",
-                fix="raise the script's ppo_max_token_len_per_gpu and log_prob_max_token_len_per_gpu",
-            )
-        notes.append(
-            f"a sequence of {prompt + lengths} tokens is longer than the token budget of {budget}: answers of "
-            f"{budget - prompt} tokens are planned"
-        )
-        lengths = budget - prompt
+    most = (_positive(settings, "data.max_prompt_length"), _positive(settings, "data.max_response_length"))
+    batches = micro_batches(settings, data)
+    notes: list[str] = []
+    if measured:
+        cut = [(min(prompt, most[0]), min(response, most[1])) for prompt, response in measured]
+        notes += _of_measured(measured, cut)
+        one, padded = tuple(math.ceil(sum(each) / len(cut)) for each in zip(*cut, strict=True)), most
+    else:
+        cut = []
+        one = padded = _greatest(most, prompt, response, settings, batches, notes)
     prompts = _positive(settings, "data.train_batch_size")
     answers = max(settings.whole(f"{_ROLLOUT}.n", 1), 1)
     step = max(prompts * answers // data, 1)
     mini = max(settings.whole(f"{_ACTOR}.ppo_mini_batch_size", prompts) * answers // data, 1)
+    sequences = enough(batches, sum(one), mini, alike=not measured)
     return Share(
         world=world,
         local=local,
@@ -88,13 +92,60 @@ def share_of(settings: Settings, response: int | None, prompt: int | None = None
         data=data,
         ranks=tuple(sorted({0, world // stages * (stages // 2), world // stages * (stages - 1)})),
         kinds=_kinds(world, stages),
-        prompt=prompt,
-        response=lengths,
-        sequences=_sequences(settings, inner, prompt + lengths, mini),
+        prompt=one[0],
+        response=one[1],
+        padded=padded,
+        sequences=sequences,
         step_sequences=step,
         mini_sequences=mini,
+        micro_batches=batches,
+        lengths=heaviest(cut, sequences) if cut else (),
         notes=tuple(notes),
     )
+
+
+def _of_measured(measured: Sequence[Length], cut: Sequence[Length]) -> list[str]:
+    notes = [
+        f"lengths of {len(measured)} sequences were measured; a rank is given those that follow each other and have "
+        "the most tokens together"
+    ]
+    longer = sum(before != after for before, after in zip(measured, cut, strict=True))
+    if longer:
+        notes.append(f"{longer} of them are longer than the script allows, and are cut")
+    return notes
+
+
+def _greatest(
+    most: Length,
+    prompt: int | None,
+    response: int | None,
+    settings: Settings,
+    batches: Sequence[MicroBatch],
+    notes: list[str],
+) -> Length:
+    """Return the length of all sequences; `notes` are told of what is not as the user asked."""
+    asked = (
+        most[0] if prompt is None else min(prompt, most[0]),
+        most[1] if response is None else min(response, most[1]),
+    )
+    if asked != most and not settings.truth("actor_rollout_ref.model.use_remove_padding"):
+        notes.append("use_remove_padding is off, so that a shorter sequence takes as much as the longest one")
+        asked = most
+    budget = min((batch.size * batch.inner for batch in batches if batch.dynamic), default=sum(asked))
+    if sum(asked) <= budget:
+        return asked
+    if asked[0] >= budget:
+        raise PlanError(
+            subject="the token budget",
+            expected=f"room for a prompt of {asked[0]} tokens and an answer",
+            found=f"{budget} tokens on the ranks that share a sequence",
+            fix="raise the script's ppo_max_token_len_per_gpu and log_prob_max_token_len_per_gpu",
+        )
+    notes.append(
+        f"a sequence of {sum(asked)} tokens is longer than the token budget of {budget}: answers of "
+        f"{budget - asked[0]} tokens are planned"
+    )
+    return asked[0], budget - asked[0]
 
 
 def _inner(settings: Settings) -> tuple[int, int]:
@@ -120,34 +171,6 @@ def _kinds(world: int, stages: int) -> dict[int, str]:
     middle = stages // 2
     named = {0: "the first stage of the pipeline", each * middle: f"stage {middle + 1} of {stages}"}
     return {**named, each * (stages - 1): "the last stage of the pipeline"}
-
-
-def _least_budget(settings: Settings, inner: int) -> int:
-    """Tokens of the smallest micro batch that is filled by tokens; 0 if none is."""
-    keys = []
-    if settings.truth(f"{_ACTOR}.use_dynamic_bsz"):
-        keys.append(f"{_ACTOR}.ppo_max_token_len_per_gpu")
-    if settings.truth(f"{_ROLLOUT}.log_prob_use_dynamic_bsz"):
-        keys.append(f"{_ROLLOUT}.log_prob_max_token_len_per_gpu")
-    return min((settings.whole(key) * inner for key in keys if settings.whole(key)), default=0)
-
-
-def _sequences(settings: Settings, inner: int, length: int, mini: int) -> int:
-    """Enough for two micro batches of each phase, if a mini batch has as many."""
-    sizes = []
-    for dynamic, tokens, number in (
-        (f"{_ACTOR}.use_dynamic_bsz", f"{_ACTOR}.ppo_max_token_len_per_gpu", f"{_ACTOR}.ppo_micro_batch_size_per_gpu"),
-        (
-            f"{_ROLLOUT}.log_prob_use_dynamic_bsz",
-            f"{_ROLLOUT}.log_prob_max_token_len_per_gpu",
-            f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu",
-        ),
-    ):
-        if settings.truth(dynamic):
-            sizes.append(max(settings.whole(tokens) * inner // length, 1))
-        else:
-            sizes.append(max(settings.whole(number, 1), 1))
-    return min(_DEEPEST * math.lcm(*sizes), mini)
 
 
 def _positive(settings: Settings, key: str) -> int:

@@ -1,8 +1,10 @@
-"""The share of a step's data that one rank gets: sequences of the greatest length, without content."""
+"""The share of a step's data that one rank gets: sequences without content, of the lengths that are asked for."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from ..job import Job
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,24 +15,29 @@ _TOKEN = 5
 """Any token but the first few, which stand for padding and ends."""
 
 
-def batch(sequences: int, prompt: int, response: int) -> dict[str, Tensor]:
+def batch(job: Job) -> dict[str, Tensor]:
     """Return what verl's trainer hands to the phases of a step, on the host.
 
     `input_ids`, `attention_mask`, `position_ids` [sequences, prompt + response]; `prompts` [sequences, prompt]; all
-    else [sequences, response]. Source: verl/trainer/ppo/ray_trainer.py, `fit`.
+    else [sequences, response]. Prompts are padded on the left, answers on the right. Source:
+    verl/trainer/ppo/ray_trainer.py, `fit`.
     """
     import torch
 
-    length = prompt + response
-    ids = torch.full((sequences, length), _TOKEN, dtype=torch.long)
-    each = torch.zeros(sequences, response)
+    prompt, response = job.prompt, job.response
+    lengths = torch.tensor(job.lengths or [(prompt, response)] * job.sequences)
+    place = torch.arange(prompt + response)
+    mask = (place >= prompt - lengths[:, :1]) & (place < prompt + lengths[:, 1:])
+    ids = mask.long() * _TOKEN
+    each = torch.zeros(len(lengths), response)
     return {
         "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "position_ids": torch.arange(length).expand(sequences, -1).contiguous(),
+        "attention_mask": mask.long(),
+        # As verl.utils.model.compute_position_id_with_mask has them.
+        "position_ids": (mask.long().cumsum(dim=-1) - 1).clamp(min=0),
         "prompts": ids[:, :prompt],
         "responses": ids[:, prompt:],
-        "response_mask": torch.ones(sequences, response, dtype=torch.long),
+        "response_mask": mask[:, prompt:].long(),
         **{
             name: each.clone()
             for name in (

@@ -97,7 +97,7 @@ class EngineWorkers:
         from verl.workers.utils.padding import left_right_2_no_padding
 
         job, rollout = self._job, self._config.actor_rollout_ref.rollout
-        data = DataProto.from_single_dict(batch(job.sequences, job.prompt, job.response))
+        data = DataProto.from_single_dict(batch(job))
         data.meta_info = {
             "temperature": rollout.temperature,
             "multi_turn": False,

@@ -79,7 +79,7 @@ class LegacyWorkers:
         from verl import DataProto
 
         job = self._job
-        data = DataProto.from_single_dict(batch(job.sequences, job.prompt, job.response))
+        data = DataProto.from_single_dict(batch(job))
         length = job.prompt + job.response
         data.meta_info = {
             "temperature": self._config.actor_rollout_ref.rollout.temperature,

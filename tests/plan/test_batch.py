@@ -1,0 +1,50 @@
+"""What a rank's phases are given."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_npu.plan.job import Job
+
+pytest.importorskip("torch")
+
+
+def _job(**others: object) -> Job:
+    known: dict[str, object] = {
+        "tree": "",
+        "folder": "",
+        "name": "",
+        "overrides": (),
+        "rank": 0,
+        "world": 8,
+        "local": 8,
+        "sequences": 2,
+        "prompt": 3,
+        "response": 4,
+        "lengths": (),
+        "rollout_weights": 0,
+        "critic": False,
+        "reference": False,
+        "flops": 1.0,
+        "bandwidth": 1.0,
+    }
+    return Job(**{**known, **others})  # type: ignore[arg-type]
+
+
+def test_sequences_have_the_greatest_length_if_none_was_measured() -> None:
+    from verl_npu.plan.rank.batch import batch
+
+    found = batch(_job())
+    assert found["attention_mask"].tolist() == [[1] * 7] * 2
+    assert found["position_ids"][0].tolist() == list(range(7))
+    assert found["responses"].shape == found["advantages"].shape == (2, 4)
+
+
+def test_prompts_are_padded_on_the_left_and_answers_on_the_right() -> None:
+    from verl_npu.plan.rank.batch import batch
+
+    found = batch(_job(lengths=((1, 2), (3, 4))))
+    assert found["attention_mask"].tolist() == [[0, 0, 1, 1, 1, 0, 0], [1] * 7]
+    assert found["position_ids"][0].tolist() == [0, 0, 0, 1, 2, 2, 2]
+    assert found["response_mask"].tolist() == [[1, 1, 0, 0], [1] * 4]
+    assert found["prompts"][0].tolist() == [0, 0, 5]

@@ -1,0 +1,76 @@
+"""The largest micro batch that fits: what is planned for it, and what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from verl_npu.plan import largest
+from verl_npu.plan.hardware import HARDWARE
+from verl_npu.plan.largest import Largest, largest_micro_batch
+from verl_npu.plan.planning import Planned, Request
+
+ACTOR = "actor_rollout_ref__actor__"
+KEY = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
+BUDGET = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+Search = Callable[..., tuple[Largest, list[object]]]
+
+
+@pytest.fixture
+def search(planned, tmp_path: Path, monkeypatch) -> Search:
+    """Search where the update takes so many GiB for each unit of a setting; also returns what was planned."""
+
+    def run(key: str, each: float, **others: object) -> tuple[Largest, list[object]]:
+        asked: list[object] = []
+
+        def plan(trainer, tree, request, told) -> Planned:
+            changes = {name.replace(".", "__"): value for name, value in request.changes}
+            asked.append(request.changes[-1][1])
+            return planned({"update actor": 10 + each * request.changes[-1][1]}, **{**others, **changes})
+
+        monkeypatch.setattr(largest, "plan", plan)
+        first = planned({"update actor": 10.0}, **others)
+        assert key in first.settings
+        return largest_micro_batch(first.trainer, Path(), Request(tmp_path, HARDWARE["a2"]), first), asked
+
+    return run
+
+
+def test_the_largest_part_of_a_mini_batch_that_fits_is_found(search: Search) -> None:
+    # 16 sequences of a mini batch; 8 need 10 + 32 GiB, 16 would need 74.
+    found, asked = search(KEY, 4.0)
+    assert (found.key, found.size, found.exact) == (KEY, 8, True)
+    assert sorted(asked) == sorted(set(asked)) == [each.size for each in found.probes]
+    assert 16 in asked
+
+
+def test_all_of_a_mini_batch_may_fit(search: Search) -> None:
+    found, _ = search(KEY, 1.0)
+    assert (found.size, found.exact) == (16, True)
+
+
+def test_none_may_fit(search: Search) -> None:
+    found, _ = search(KEY, 60.0)
+    assert (found.size, found.exact) == (0, True)
+    assert not any(each.fits for each in found.probes)
+
+
+def test_only_sizes_of_which_verl_can_make_a_mini_batch_are_planned(search: Search) -> None:
+    found, asked = search(KEY, 5.0, **{f"{ACTOR}ppo_mini_batch_size": 24})
+    assert all(12 % int(str(each)) == 0 for each in asked)
+    assert found.size == 6
+
+
+def test_a_token_budget_is_found_in_whole_sequences(search: Search) -> None:
+    # 11 sequences of 4096 tokens take 44 GiB beside the 10; with the reserve 12 would be too many.
+    found, _ = search(BUDGET, 1 / 1024, **{f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 8192})
+    assert (found.key, found.size, found.exact) == (BUDGET, 11 * 4096, True)
+
+
+def test_another_phase_that_does_not_fit_says_nothing_of_the_update(planned, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(largest, "plan", lambda *_: planned({"load": 90.0, "update actor": 10.0}))
+    first = planned({"load": 90.0, "update actor": 10.0})
+    found = largest_micro_batch(first.trainer, Path(), Request(tmp_path, HARDWARE["a2"]), first)
+    assert found.size == 16

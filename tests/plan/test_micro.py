@@ -1,0 +1,90 @@
+"""Micro batches: where their size is set, and how many sequences show the largest."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_npu.plan.micro import MicroBatch, enough, micro_batches
+from verl_npu.plan.phase import Phase
+
+ACTOR = "actor_rollout_ref.actor"
+
+
+def _dynamic(size: int, inner: int = 1) -> MicroBatch:
+    return MicroBatch(Phase.UPDATE_ACTOR, "tokens", True, size, inner)
+
+
+def _fixed(size: int) -> MicroBatch:
+    return MicroBatch(Phase.LOG_PROB, "sequences", False, size, 1)
+
+
+def test_each_phase_has_its_own_setting(settings) -> None:
+    found = {batch.phase: (batch.key, batch.size) for batch in micro_batches(settings(), 8)}
+    assert found == {
+        Phase.UPDATE_ACTOR: (f"{ACTOR}.ppo_micro_batch_size_per_gpu", 4),
+        Phase.LOG_PROB: ("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu", 8),
+    }
+
+
+def test_critic_and_reference_have_micro_batches_if_they_are_there(settings) -> None:
+    with_both = settings(
+        algorithm__adv_estimator="gae",
+        algorithm__use_kl_in_reward=True,
+        critic__ppo_micro_batch_size_per_gpu=2,
+        critic__forward_micro_batch_size_per_gpu=16,
+        actor_rollout_ref__ref__log_prob_micro_batch_size_per_gpu=32,
+    )
+    found = {batch.phase: batch.size for batch in micro_batches(with_both, 8)}
+    assert (found[Phase.UPDATE_CRITIC], found[Phase.VALUES], found[Phase.REFERENCE]) == (2, 16, 32)
+
+
+def test_a_size_of_all_ranks_together_is_divided(settings) -> None:
+    together = settings(
+        **{
+            "actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu": None,
+            "actor_rollout_ref__actor__ppo_micro_batch_size": 32,
+        }
+    )
+    batch = micro_batches(together, 8)[0]
+    assert (batch.key, batch.size, batch.together) == (f"{ACTOR}.ppo_micro_batch_size", 4, True)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "key", "inner"),
+    [("fsdp2", "ulysses_sequence_parallel_size", 4), ("megatron", "megatron__context_parallel_size", 4)],
+)
+def test_ranks_that_share_a_sequence_add_up_their_budgets(settings, strategy: str, key: str, inner: int) -> None:
+    prefix = "actor_rollout_ref__actor__"
+    found = micro_batches(
+        settings(
+            **{
+                f"{prefix}strategy": strategy,
+                f"{prefix}{key}": inner,
+                f"{prefix}use_dynamic_bsz": True,
+                f"{prefix}ppo_max_token_len_per_gpu": 8192,
+            }
+        ),
+        2,
+    )[0]
+    assert (found.inner, found.sequences(4096, 64)) == (4, 8)
+
+
+def test_two_micro_batches_of_each_phase_are_enough() -> None:
+    assert enough([_fixed(4), _fixed(6)], 100, most=64, alike=True) == 12
+
+
+def test_there_are_no_more_than_in_a_mini_batch() -> None:
+    assert enough([_fixed(4)], 100, most=6, alike=True) == 6
+
+
+def test_a_budget_is_overdrawn_as_verl_does() -> None:
+    # Ten sequences of 600 tokens are 6000: six micro batches of 1000, four of which get two sequences, 1200 tokens.
+    assert _dynamic(1000).sequences(600, 10) == 2
+    found = enough([_dynamic(1000)], 600, most=64, alike=True)
+    number = _dynamic(1000).number(600, found)
+    assert -(-found // number) == 2
+    assert found - number >= 2, "two micro batches have as many"
+
+
+def test_sequences_that_are_not_alike_fill_several_micro_batches() -> None:
+    assert enough([_dynamic(1000)], 600, most=64, alike=False) == 6

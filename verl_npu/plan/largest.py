@@ -1,0 +1,106 @@
+"""The largest micro batch of the actor's update with which a plan fits: looked for by planning again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..rehearse.trainer import Trainer
+from .micro import MicroBatch
+from .phase import Phase
+from .planning import Planned, Request, plan
+from .verdict import Fit, judge
+
+__all__ = ["Largest", "Probe", "largest_micro_batch"]
+
+_MOST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One size that was planned."""
+
+    size: int
+    fits: bool
+    phase: str
+    """The phase that needs most of those whose micro batches have this size."""
+    needed: int
+    """Bytes that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """What was found."""
+
+    key: str
+    size: int
+    """Of that setting; 0 if none fits."""
+    exact: bool
+    """Whether the next larger one does not fit, or cannot be."""
+    probes: tuple[Probe, ...]
+
+
+def largest_micro_batch(
+    trainer: Trainer, tree: Path, request: Request, planned: Planned, told: Callable[[str], None] = lambda text: None
+) -> Largest:
+    """Double the size until it does not fit, and halve what is between.
+
+    Only sizes that verl takes are planned: parts of a mini batch, and token budgets that hold whole sequences. Other
+    phases may need more; their own micro batches have settings of their own.
+
+    Raises:
+        PlanError: as `plan`.
+    """
+    batch = _of_update(planned)
+    sizes = _sizes(planned, batch)
+    probes: dict[int, Probe] = {}
+    fitting, failing = -1, len(sizes)
+    at = max((index for index, size in enumerate(sizes) if size <= planned.settings.whole(batch.key, 1)), default=0)
+    while failing - fitting > 1 and len(probes) < _MOST:
+        size = sizes[at]
+        told(f"{batch.key}={size}")
+        changed = dataclasses.replace(request, changes=(*request.changes, (batch.key, size)))
+        probes[at] = _probe(size, planned, plan(trainer, tree, changed, told))
+        if probes[at].fits:
+            fitting = at
+        else:
+            failing = at
+        at = min(2 * fitting + 1, failing - 1) if failing == len(sizes) else (fitting + failing) // 2
+    return Largest(
+        key=batch.key,
+        size=sizes[fitting] if fitting >= 0 else 0,
+        exact=failing - fitting == 1,
+        probes=tuple(probe for _, probe in sorted(probes.items())),
+    )
+
+
+def _of_update(planned: Planned) -> MicroBatch:
+    return next(batch for batch in planned.share.micro_batches if batch.phase is Phase.UPDATE_ACTOR)
+
+
+def _sizes(planned: Planned, batch: MicroBatch) -> Sequence[int]:
+    share = planned.share
+    if batch.dynamic:
+        return [-(-sum(share.padded) * number // batch.inner) for number in range(1, share.mini_sequences + 1)]
+    times = share.data if batch.together else 1
+    # verl wants a mini batch to be a multiple of them.
+    return [size * times for size in range(1, share.mini_sequences + 1) if share.mini_sequences % size == 0]
+
+
+def _probe(size: int, before: Planned, planned: Planned) -> Probe:
+    """Judge the phases whose micro batches have this size: a budget of the update is that of others by default."""
+    key = _of_update(before).key
+    sizes = {batch.phase: batch.size for batch in before.share.micro_batches}
+    alike = {Phase.UPDATE_ACTOR.value} | {
+        batch.phase.value
+        for batch in planned.share.micro_batches
+        if batch.key == key or batch.size != sizes.get(batch.phase)
+    }
+    verdict = judge(planned)
+    judged = [phase for phase in verdict.phases if phase.phase in alike]
+    if verdict.fit is Fit.FAILED or not judged:
+        return Probe(size, False, planned.outcomes[0].failed_in, 0)
+    worst = max(judged, key=lambda phase: phase.needed)
+    return Probe(size, worst.fit is Fit.FITS, worst.phase, worst.needed)
