@@ -1,14 +1,15 @@
 """What a step of GRPO or PPO needs of an NPU, by hand: a formula that a person can check with a pencil.
 
 It is for verl 0.6.1 with FSDP and models like Qwen2.5 and Qwen3 in packed sequences, and knows nothing of the plan's
-code. P is the number of parameters, N the NPUs, T the tokens of a micro batch on one NPU, V the words, H the width.
+code. P is the number of parameters, N the NPUs, T the tokens of a micro batch on one NPU, V the words, H the width,
+L the layers. Numbers in front of them are bytes: 2 for a number in bfloat16, 4 in float32.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Model", "Setting", "parameters"]
+__all__ = ["GIB", "MARGIN", "MEMORY", "Model", "Setting", "needed", "parameters", "phases"]
 
 GIB = 2**30
 MEMORY = {"a2": 60.96 * GIB, "a3": 61.27 * GIB}
@@ -86,13 +87,115 @@ def _adapters(setting: Setting) -> int:
     return setting.lora * sides * model.layers
 
 
-def _trained(setting: Setting) -> int:
-    return _adapters(setting) if setting.lora else parameters(setting.model)
-
-
 def _tokens(setting: Setting, sequences: int) -> float:
     """T: what a token budget holds in whole sequences, or the sequences of a micro batch; shared by Ulysses."""
     length = setting.prompt + setting.response
     if setting.budget:
         sequences = max(setting.budget * setting.ulysses // length, 1)
     return sequences * length / setting.ulysses
+
+
+def _between_updates(setting: Setting) -> float:
+    """Weights in float32 (fsdp_config.model_dtype) and AdamW's two numbers for each, sharded; nothing if offloaded."""
+    trained = _adapters(setting) if setting.lora else parameters(setting.model)
+    return 0 if setting.offload else (4 * parameters(setting.model) + 8 * trained) / setting.npus
+
+
+def _critic(setting: Setting) -> int:
+    """A critic has one number for a token in place of the head."""
+    model = setting.model
+    return parameters(model) - (0 if model.tied else model.words * model.hidden)
+
+
+def _beside(setting: Setting, role: str) -> float:
+    """What the other role, critic or actor, keeps between its updates."""
+    if not setting.critic:
+        return 0
+    return (
+        _between_updates(setting)
+        if role == "actor"
+        else 0
+        if setting.offload
+        else 12 * _critic(setting) / setting.npus
+    )
+
+
+def _log_probabilities(setting: Setting) -> float:
+    """The logits in bfloat16 (2), and for the entropy, which verl 0.6.1 computes here whatever the loss needs, the
+    probabilities, the logits and their exponentials in float32 (3 x 4): `entropy_from_logits`."""
+    model, tokens = setting.model, _tokens(setting, setting.log_micro)
+    rows = min(tokens, 2048) if setting.chunked else tokens
+    weights = 4 * parameters(model) / setting.npus if setting.offload else 0
+    return _between_updates(setting) + weights + (2 * tokens + 12 * rows) * model.words
+
+
+def _update(setting: Setting, critic: bool) -> float:
+    """Weights, gradients, two numbers of AdamW, all in float32 and sharded (16 P / N), and the larger of two moments.
+
+    1. The loss: the inputs of the layers (2 H of each, with recomputation), and the logits. In bfloat16 there are
+       their gradient, two copies of it and the quotient (4 x 2), since verl divides them by the temperature in place
+       in a view (`div_` in dp_actor.py; torch's CopySlices copies twice). With the entropy two (2 x 2), and in float32
+       the logits, the probabilities, their product and the gradients of the three (6 x 4).
+    2. The gradient of a layer: its weights and the next one's (2 + 2), the buffer that gathers them (2), its gradient
+       (2) and that in float32 (4); of the head weights and gradient (2 + 2 of V H); and what the layer computes. With
+       FSDP1 the embedding is gathered with the head.
+    """
+    model = setting.model
+    tokens = _tokens(setting, setting.critic_micro if critic else setting.micro)
+    every = _critic(setting) if critic else parameters(model)
+    trained = _adapters(setting) if setting.lora else every
+    state = (4 * every + 12 * trained) / setting.npus
+    other = _beside(setting, "actor" if critic else "critic")
+    inputs = 2 * model.hidden * model.layers * tokens
+    kept = inputs if setting.recompute else _computed(model) * model.layers * tokens
+    loss = 0 if critic else (28 if setting.entropy else 8) * model.words * tokens
+    ends = 0 if critic else model.words * model.hidden
+    if setting.strategy == "fsdp" and not model.tied:
+        ends += model.words * model.hidden
+    gathered = (4 * ends + 12 * _layer(model)) if not setting.lora else 2 * ends + 6 * _layer(model)
+    again = _computed(model) * tokens if setting.recompute else 0
+    return state + other + kept + max(loss, gathered + again)
+
+
+def _computed(model: Model) -> int:
+    """Bytes that a layer keeps of a token for its gradient, in bfloat16.
+
+    Inputs, normed inputs and their like after the attention (4 x 2 H); queries as projected, as normed and as turned,
+    and the attention's result (4 x 2), keys and values alike (4 x 2); the attention's maxima and sums (64 for a head);
+    both halves of the feed-forward part and their product (3 x 2), for each expert that is chosen, with its input and
+    result (2 x 2 H).
+    """
+    attention = 8 * model.hidden + 8 * model.head * (model.heads + model.key_heads) + 64 * model.heads
+    routed = 4 * model.hidden * model.chosen
+    return attention + 6 * model.inner * max(model.chosen, 1) + routed
+
+
+def _engine(setting: Setting) -> float:
+    """vLLM takes gpu_memory_utilization of an NPU, and does not start if its weights in bfloat16 need more."""
+    return max(setting.utilization * MEMORY[setting.npu], 2 * parameters(setting.model) / setting.tensor)
+
+
+def phases(setting: Setting) -> dict[str, float]:
+    """Return the bytes of tensors in the phases that can be the largest."""
+    critic = _beside(setting, "critic")
+    found = {
+        "rollout": _engine(setting) + _between_updates(setting) + critic,
+        "log-probabilities": _log_probabilities(setting) + critic,
+        "update actor": _update(setting, critic=False),
+    }
+    if setting.critic:
+        found["update critic"] = _update(setting, critic=True)
+    return found
+
+
+def needed(setting: Setting) -> float:
+    """Return what the largest phase needs, with the reserve.
+
+    1 GiB for workspaces, 5 % for fragments, and 2 x 200 MB of HCCL_BUFFSIZE for each communicator: one of all ranks,
+    and one of those that share a sequence. Fragments and buffers are the trainer's: the engine's share has its own.
+    """
+    buffers = (2 if setting.ulysses > 1 else 1) * 2 * 200 * 2**20
+    return max(
+        size + 2**30 + buffers + 0.05 * (size - _engine(setting) if phase == "rollout" else size)
+        for phase, size in phases(setting).items()
+    )

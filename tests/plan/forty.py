@@ -14,10 +14,62 @@ _EXPERTS_30B = Model("qwen3_moe", 2048, 768, 48, 32, 4, experts=128, chosen=8)
 _EXPERTS_8B = Model("qwen3_moe", 2048, 768, 12, 32, 4, experts=128, chosen=8)
 _WIDE_6B = Model("qwen3", 8192, 28672, 4, 64, 8)
 _WIDE_9B = Model("qwen3", 8192, 28672, 8, 64, 8)
+_WIDE_37B = Model("qwen3", 8192, 28672, 40, 64, 8)
 _NARROW_1B = Model("qwen2", 2048, 11008, 8, 16, 2)
 
-FITTING: tuple[Setting, ...] = ()
-NOT_FITTING: tuple[Setting, ...] = ()
+FITTING = (
+    Setting("Qwen3-0.6B", _QWEN3_06B, 8, 1024, 3072, micro=4, log_micro=4),
+    Setting("Qwen3-0.6B without recomputation", _QWEN3_06B, 8, 1024, 3072, micro=2, log_micro=4, recompute=False),
+    Setting("Qwen2.5-7B", _QWEN25_7B, 8, 1024, 3072, micro=2, log_micro=2),
+    Setting("Qwen2.5-7B, FSDP1, reference", _QWEN25_7B, 16, 512, 1536, micro=4, strategy="fsdp", reference=True),
+    Setting("Qwen3-8B, offload, engine 0.8", _QWEN3_8B, 8, 1024, 3072, offload=True, utilization=0.8),
+    Setting("Qwen3-8B, A3, Ulysses 4, long answers", _QWEN3_8B, 16, 2048, 30720, npu="a3", ulysses=4),
+    Setting("Qwen2.5-32B on 32 NPUs", _QWEN25_32B, 32, 1024, 3072, tensor=4),
+    Setting("30B of experts on 32 NPUs", _EXPERTS_30B, 32, 1024, 3072, tensor=4),
+    Setting("8B of experts", _EXPERTS_8B, 16, 1024, 3072, micro=2, log_micro=2),
+    Setting("wide 6B", _WIDE_6B, 8, 1024, 3072, micro=4, log_micro=4),
+    Setting("wide 6B, FSDP1", _WIDE_6B, 8, 1024, 3072, micro=2, log_micro=2, strategy="fsdp"),
+    Setting("wide 6B, entropy in the loss", _WIDE_6B, 8, 1024, 3072, micro=2, entropy=True),
+    Setting("wide 6B, entropy in chunks", _WIDE_6B, 8, 1024, 3072, micro=4, log_micro=8, chunked=True),
+    Setting("wide 6B with a critic", _WIDE_6B, 8, 1024, 3072, critic=True, utilization=0.4),
+    Setting("wide 6B with a critic, A3, offload", _WIDE_6B, 8, 512, 1536, 2, 2, critic=True, npu="a3", offload=True),
+    Setting("wide 6B, token budget", _WIDE_6B, 8, 1024, 3072, budget=16384),
+    Setting("wide 9B, token budget, Ulysses 2", _WIDE_9B, 8, 1024, 7168, budget=8192, ulysses=2),
+    Setting("wide 9B, LoRA", _WIDE_9B, 8, 1024, 3072, micro=2, log_micro=2, lora=32),
+    Setting("wide 9B on 4 NPUs", _WIDE_9B, 4, 512, 512, offload=True, utilization=0.4),
+    Setting("narrow 1B on 2 NPUs", _NARROW_1B, 2, 512, 1536, micro=8, log_micro=4),
+)
+NOT_FITTING = (
+    Setting("Qwen3-0.6B, log-probabilities of 16", _QWEN3_06B, 8, 1024, 3072, micro=4, log_micro=16),
+    Setting("Qwen3-0.6B without recomputation", _QWEN3_06B, 8, 1024, 3072, micro=8, log_micro=2, recompute=False),
+    Setting("Qwen2.5-7B on 4 NPUs, engine 0.8", _QWEN25_7B, 4, 512, 1536, utilization=0.8),
+    Setting("Qwen3-8B, micro batches of 16", _QWEN3_8B, 8, 1024, 3072, micro=16),
+    Setting("Qwen3-8B, A3, long answers without Ulysses", _QWEN3_8B, 16, 2048, 30720, npu="a3"),
+    Setting("Qwen2.5-32B on 8 NPUs", _QWEN25_32B, 8, 1024, 3072, tensor=4, utilization=0.4),
+    Setting("30B of experts on 8 NPUs", _EXPERTS_30B, 8, 1024, 3072, tensor=4, utilization=0.4),
+    Setting("8B of experts, micro batches of 16", _EXPERTS_8B, 16, 1024, 3072, micro=16, log_micro=2),
+    Setting("wide 6B, FSDP1, log-probabilities of 8", _WIDE_6B, 8, 1024, 3072, micro=2, log_micro=8, strategy="fsdp"),
+    Setting("wide 6B, entropy in the loss", _WIDE_6B, 8, 1024, 3072, micro=4, entropy=True),
+    Setting("wide 6B, entropy in chunks", _WIDE_6B, 8, 1024, 3072, micro=16, log_micro=4, chunked=True),
+    Setting("wide 6B with a critic, engine 0.9", _WIDE_6B, 8, 1024, 3072, critic=True, utilization=0.9),
+    Setting("wide 6B with a critic, long answers", _WIDE_6B, 8, 2048, 14336, 4, 1, critic=True, offload=True),
+    Setting("wide 6B, token budget", _WIDE_6B, 8, 1024, 3072, budget=65536),
+    Setting("wide 9B, token budget, Ulysses 2", _WIDE_9B, 8, 1024, 7168, budget=32768, ulysses=2),
+    Setting("wide 9B, LoRA", _WIDE_9B, 8, 1024, 3072, micro=2, log_micro=16, lora=32),
+    Setting("wide 9B on 2 NPUs", _WIDE_9B, 2, 512, 512, utilization=0.4),
+    Setting("wide 37B, an engine on one NPU", _WIDE_37B, 32, 512, 1536, offload=True, tensor=1, utilization=0.9),
+    Setting("narrow 1B on 2 NPUs", _NARROW_1B, 2, 512, 1536, micro=64, log_micro=4),
+    Setting(
+        "narrow 1B, critic without recomputation",
+        _NARROW_1B,
+        8,
+        1024,
+        3072,
+        critic=True,
+        critic_micro=64,
+        recompute=False,
+    ),
+)
 
 
 def config(model: Model) -> dict[str, object]:

@@ -1,0 +1,70 @@
+"""`verl-npu plan` beside a formula by hand: forty settings told apart, and what is proposed planned again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plan import forty
+from tests.plan.by_hand import GIB, MEMORY, Setting, needed, phases
+
+pytestmark = [pytest.mark.e2e, pytest.mark.upstream, pytest.mark.virtual, pytest.mark.nightly]
+
+PROJECT = Path(__file__).resolve().parents[2]
+NEAR = 0.15
+"""Of what the formula says for the largest phase: it leaves out what is small."""
+Plan = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def plan(pin: str, tmp_path: Path) -> Plan:
+    def run(setting: Setting, *overrides: str, tries: bool = False) -> dict[str, Any]:
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("VERL_NPU_VIRTUAL")}
+        variables["PYTHONPATH"] = os.pathsep.join([str(PROJECT), variables.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        config = tmp_path / "config.json"
+        config.write_text(json.dumps(forty.config(setting.model)))
+        options = ["--json", "--npu", setting.npu, "--model-config", str(config), "--output", str(tmp_path / "out")]
+        job = ["python3", "-m", "verl.trainer.main_ppo", *forty.overrides(setting), *overrides]
+        done = subprocess.run(
+            [sys.executable, "-m", "verl_npu", "plan", *options, *(() if tries else ("--no-tries",)), "--", *job],
+            env=variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode in (0, 1), done.stderr[-2000:]
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    return run
+
+
+def _largest(found: dict[str, Any]) -> float:
+    return max(phase["needed"] for phase in found["phases"])
+
+
+@pytest.mark.parametrize("setting", forty.FITTING, ids=lambda setting: setting.name)
+def test_what_fits_by_hand_fits(plan: Plan, setting: Setting) -> None:
+    found = plan(setting)
+    assert found["verdict"] == "fits", found["ranks"]
+    assert _largest(found) == pytest.approx(needed(setting), rel=NEAR)
+
+
+@pytest.mark.parametrize("setting", forty.NOT_FITTING, ids=lambda setting: setting.name)
+def test_what_does_not_fit_by_hand_fits_as_it_is_proposed(plan: Plan, setting: Setting) -> None:
+    found = plan(setting, tries=True)
+    assert found["verdict"] == "does not fit", found["ranks"]
+    by_hand = max(phases(setting), key=lambda phase: phases(setting)[phase])
+    failing = {phase["phase"] for phase in found["phases"] if phase["fit"] == "does not fit"}
+    assert by_hand in failing, f"by hand it needs {needed(setting) / GIB:.1f} of {MEMORY[setting.npu] / GIB:.1f} GiB"
+    assert found["proposal"], found["tries"]
+    again = plan(setting, *(f"++{key}={value}" for key, value in found["proposal"].items()))
+    assert again["verdict"] == "fits"
