@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...virtual.device.extension import Extension
 from ..job import PhaseCost, Point
 from ..phase import Holder, Phase
+from .gradients import gradients
 
 if TYPE_CHECKING:
     import numpy
@@ -132,10 +133,10 @@ class Recording:
             span.root = module
             for weight in module.parameters():
                 self._mark(weight, Holder.WEIGHTS)
-                # Megatron keeps gradients in buffers of its own.
-                self._mark(getattr(weight, "main_grad", None), Holder.GRADIENTS)
         if module is span.root:
             span.micro_batches += 1
+            for gradient in gradients(module):
+                self._mark(gradient, Holder.GRADIENTS)
 
     def _before_step(self, optimizer: Optimizer) -> None:
         for group in optimizer.param_groups:
