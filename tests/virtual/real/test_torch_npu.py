@@ -206,6 +206,35 @@ def test_what_several_elements_share_is_changed_in_place_where_the_cpu_changes_i
     assert found["add_"][0].startswith("unsupported operation: more than one element of the written-to tensor")
 
 
+def test_what_a_mask_chooses_is_written_and_differentiated_as_on_the_cpu(real: Run) -> None:
+    # The wheels from 2.13.0 on count a mask's elements by CANN, and check what is assigned against that.
+    program = """
+        import json, torch, torch_npu
+        def results(device):
+            row = torch.tensor([False, True, True, False, True], device=device)
+            both = torch.stack([row, ~row])
+            three, found = torch.arange(3.0, device=device), []
+            def put(*places, value=three, like=(2, 5), **options):
+                out = torch.zeros(like, device=device)
+                out.index_put_(places, value, **options)
+                found.append(out)
+            put(row, like=5)
+            put(row, like=5, accumulate=True)
+            put(torch.tensor(1, device=device), row)
+            put(both, value=torch.arange(5.0, device=device))
+            put(row, value=torch.ones(3, 4, device=device), like=(5, 4))
+            out, leaf = torch.zeros(2, 5, device=device), three.clone().requires_grad_()
+            out[1, row] = leaf
+            (out * 2).sum().backward()
+            whole = torch.ones(2, 5, device=device, requires_grad=True)
+            whole[:, row].sum().backward()
+            return [x.tolist() for x in (*found, out, leaf.grad, whole.grad, both.nonzero())]
+        print(json.dumps([results("npu"), results("cpu")]))
+    """
+    found, expected = answer(real(program))
+    assert found == expected
+
+
 def test_the_callers_tensor_is_as_long_as_what_was_found(real: Run) -> None:
     program = """
         import json, torch

@@ -172,6 +172,27 @@ void pad(Tensor part, Tensor from, const std::vector<int64_t>& pads, const Scala
   copy(part, from);
 }
 
+// Where a tensor is not zero: a row for each place or, turned, a row for each dimension. How many there are is told by
+// the sizes of what it is written into, which torch_npu reads afterwards: it checks indices against them.
+void find_nonzero(const Tensor& from, Tensor& into, bool turned) {
+  const auto dims = static_cast<int64_t>(from.sizes.size());
+  std::vector<int64_t> places;
+  int64_t at = 0;
+  walk(from, from, [&](char*, const char* b) {
+    const auto value = read(b, from.type);
+    if (value.whole != 0 || value.real != 0) places.push_back(at);
+    ++at;
+  });
+  const auto found = static_cast<int64_t>(places.size());
+  auto* indices = reinterpret_cast<int64_t*>(into.data) + into.offset;
+  for (int64_t i = 0; i < found; ++i) {
+    int64_t left = places[static_cast<size_t>(i)];
+    for (int64_t d = dims; d-- > 0; left /= from.sizes[static_cast<size_t>(d)])
+      indices[turned ? d * found + i : i * dims + d] = left % from.sizes[static_cast<size_t>(d)];
+  }
+  into.sizes = turned ? std::vector<int64_t>{dims, found} : std::vector<int64_t>{found, dims};
+}
+
 }  // namespace
 
 extern "C" {
@@ -250,6 +271,17 @@ int aclnnLogicalNotGetWorkspaceSize(Tensor* from, Tensor* to, uint64_t* size, vo
   return keep(size, executor, [=] { turn_round(*to, *from); });
 }
 int aclnnLogicalNot(void*, uint64_t, void* executor, void* stream) { return perform(executor, stream); }
+
+// Its own assignment by a mask calls them, without an operator of torch.
+int aclnnNonzeroGetWorkspaceSize(Tensor* from, Tensor* into, uint64_t* size, void** executor) {
+  return keep(size, executor, [=] { find_nonzero(*from, *into, false); });
+}
+int aclnnNonzero(void*, uint64_t, void* executor, void* stream) { return perform(executor, stream); }
+
+int aclnnNonzeroV2GetWorkspaceSize(Tensor* from, Tensor* into, uint64_t* size, void** executor) {
+  return keep(size, executor, [=] { find_nonzero(*from, *into, true); });
+}
+int aclnnNonzeroV2(void*, uint64_t, void* executor, void* stream) { return perform(executor, stream); }
 
 int aclnnForeachCopyGetWorkspaceSize(Tensors* from, Tensors* to, uint64_t* size, void** executor) {
   return keep(size, executor, [=] {
