@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import pytest
 
-from verl_npu.plan.job import Job
+from verl_npu.plan.job import Job, Picture
 
 pytest.importorskip("torch")
 
@@ -23,6 +26,7 @@ def _job(**others: object) -> Job:
         "response": 4,
         "lengths": (),
         "rollout_weights": 0,
+        "picture": None,
         "critic": False,
         "reference": False,
         "flops": 1.0,
@@ -48,3 +52,20 @@ def test_prompts_are_padded_on_the_left_and_answers_on_the_right() -> None:
     assert found["position_ids"][0].tolist() == [0, 0, 0, 1, 2, 2, 2]
     assert found["response_mask"].tolist() == [[1, 1, 0, 0], [1] * 4]
     assert found["prompts"][0].tolist() == [0, 0, 5]
+
+
+def test_a_picture_stands_before_the_answer_and_has_its_patches() -> None:
+    from verl_npu.plan.rank.batch import batch
+
+    found = batch(_job(picture=Picture(token=9, width=6, patches=4, positions=4, tokens=2)))
+    assert found["input_ids"][0].tolist() == [5, 9, 9, 5, 5, 5, 5]
+    assert found["position_ids"].shape == (2, 4, 7)
+    one = found["multi_modal_inputs"][1]
+    assert one["pixel_values"].shape == (2 * 4, 6)
+    assert one["image_grid_thw"].prod() == 2 * 4
+    assert found["attention_mask"].sum(-1).tolist() == [7, 6], "sequences are not alike"
+
+
+def test_a_job_is_the_same_after_it_was_told_as_json() -> None:
+    job = _job(picture=Picture(token=9, width=6, patches=4, positions=4))
+    assert Job.of_json(json.loads(json.dumps(job.as_json()))) == dataclasses.replace(job, overrides=[], lengths=[])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from verl_npu.errors import PlanError
+from verl_npu.plan.making import kind_of
 from verl_npu.plan.model import model_of
 from verl_npu.plan.published import PUBLISHED, Published, published
 
@@ -14,10 +15,11 @@ pytest.importorskip("transformers")
 @pytest.mark.parametrize("each", PUBLISHED, ids=lambda each: each.name)
 def test_it_has_the_parameters_that_its_page_names(each: Published) -> None:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(each.kind, **each.settings))
+        config = AutoConfig.for_model(each.kind, **each.settings)
+        model = kind_of(config).from_config(config)
     found = sum(weight.numel() for weight in model.parameters()) / 1e9
     assert found == pytest.approx(each.billions, rel=0.03)
 
@@ -31,6 +33,7 @@ def test_it_has_the_parameters_that_its_page_names(each: Published) -> None:
         ("~/verl/models/Qwen3-30B-A3B-Base", "Qwen3-30B-A3B"),
         ("/mnt/Qwen2.5-32B", "Qwen2.5-32b"),
         ("Qwen3-0.6B", "Qwen3-0.6b"),
+        ("Qwen/Qwen3-VL-8B-Instruct", "Qwen3-VL-8B"),
         ("moonshotai/Moonlight-16B-A3B-Instruct", "Moonlight-16B-A3B"),
     ],
 )

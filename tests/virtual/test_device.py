@@ -272,6 +272,10 @@ def test_streams_and_events_say_what_they_are(npu: ModuleType) -> None:
     assert repr(event).startswith("<torch_npu.npu.Event 0x")
 
 
+def test_no_stream_is_captured_which_optimizers_ask_where_cuda_means_npu(npu: ModuleType) -> None:
+    assert npu.npu.is_current_stream_capturing() is False
+
+
 def test_a_stream_is_current_in_its_context_only(npu: ModuleType) -> None:
     default = npu.npu.current_stream()
     assert default == npu.npu.default_stream()

@@ -67,6 +67,13 @@ _MARKS = {
     "verl wrote to trainer.rollout_data_dir.",
 )
 @click.option(
+    "--picture-tokens",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Tokens of the picture in each question, if the model takes pictures.",
+)
+@click.option(
     "--largest-micro-batch", is_flag=True, help="Look for the largest micro batch of the update that fits: more plans."
 )
 @click.option("--no-tries", is_flag=True, help="Do not look for settings that fit.")
@@ -85,6 +92,7 @@ def plan(
     response_length: int | None,
     prompt_length: int | None,
     lengths: Path | None,
+    picture_tokens: int,
     largest_micro_batch: bool,
     no_tries: bool,
     timeout: float,
@@ -108,7 +116,9 @@ def plan(
         raise click.UsageError("--lengths takes the place of --prompt-length and --response-length: give one of them")
     before = content.read(compare) if compare else None
     trainer, tree, name = asked_trainer("plan", script, arguments, verl)
-    request = Request(output, HARDWARE[npu], model_config, response_length, prompt_length, lengths, timeout)
+    request = Request(
+        output, HARDWARE[npu], model_config, response_length, prompt_length, lengths, picture_tokens, timeout
+    )
     told = (lambda text: None) if as_json else (lambda text: terminal.line(terminal.styled(text, "dim")))
     planned = make(trainer, tree, request, told)
     verdict = judge(planned)

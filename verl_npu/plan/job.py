@@ -4,8 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
-__all__ = ["Job", "Outcome", "PhaseCost", "Point"]
+__all__ = ["Job", "Outcome", "PhaseCost", "Picture", "Point"]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What an image-text model makes of a picture, and how large that of each prompt is."""
+
+    token: int
+    """The token that stands for a part of a picture."""
+    width: int
+    """Numbers that a patch has."""
+    patches: int
+    """Patches of each token."""
+    positions: int
+    """Rows of a position: the text's, and a picture's time, height and width."""
+    tokens: int = 0
+    """Of each prompt's picture; 0: prompts have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +48,8 @@ class Job:
     """Tokens of each prompt and its answer; empty: all have the length that they are padded to."""
     rollout_weights: int
     """Bytes of the weights that the rollout engine has on this NPU while it is awake; 0 if it has NPUs of its own."""
+    picture: Picture | None
+    """None if the model takes none."""
     critic: bool
     reference: bool
     flops: float
@@ -40,6 +59,11 @@ class Job:
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, Any]) -> Job:
+        picture = told["picture"]
+        return cls(**{**told, "picture": Picture(**picture) if picture else None})
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def main(words: list[str]) -> int:
     }
     config = transformers.AutoConfig.for_model(kind, **asked)
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        model = kind_of(config).from_config(config)
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
     sizes = {name: weight.numel() for name, weight in model.named_parameters()}
@@ -46,9 +46,34 @@ def main(words: list[str]) -> int:
         "key_heads": _key_heads(text),
         "heads": text.num_attention_heads,
         "layers": text.num_hidden_layers,
+        "picture": _picture(config),
     }
     print(json.dumps(told))
     return 0
+
+
+def kind_of(config: PretrainedConfig) -> Any:
+    """Return the class of transformers that makes a model of this configuration: of text, or of pictures and text."""
+    import transformers
+
+    if type(config) in transformers.AutoModelForCausalLM._model_mapping:
+        return transformers.AutoModelForCausalLM
+    return transformers.AutoModelForImageTextToText
+
+
+def _picture(config: PretrainedConfig) -> dict[str, int] | None:
+    """What Qwen's image-text models make of a picture; others are planned without one."""
+    tower: Any = getattr(config, "vision_config", None)
+    token = getattr(config, "image_token_id", None)
+    if token is None or not hasattr(tower, "spatial_merge_size"):
+        return None
+    channels = getattr(tower, "in_channels", None) or tower.in_chans
+    return {
+        "token": token,
+        "width": channels * tower.temporal_patch_size * tower.patch_size**2,
+        "patches": tower.spatial_merge_size**2,
+        "positions": 4,
+    }
 
 
 def _active(sizes: Mapping[str, int], text: PretrainedConfig) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .. import environment
 from ..errors import PlanError
+from .job import Picture
 from .published import PUBLISHED, published
 
 __all__ = ["Model", "folder_of", "model_of"]
@@ -34,6 +35,8 @@ class Model:
     """Parameters that take part for one token: of a mixture of experts, those that are chosen."""
     experts: int
     """Parameters of all experts."""
+    picture: Picture | None = None
+    """What it makes of a picture; None if it takes none."""
 
 
 def model_of(path: str, given: Path | None, folder: Path) -> Model:
@@ -61,7 +64,8 @@ def model_of(path: str, given: Path | None, folder: Path) -> Model:
         )
     told = json.loads(done.stdout.splitlines()[-1])
     _take_tokenizer(folder_of(path, given), folder)
-    return Model(folder, source, **told)
+    picture = told.pop("picture")
+    return Model(folder, source, **told, picture=Picture(**picture) if picture else None)
 
 
 def folder_of(path: str, given: Path | None) -> Path:

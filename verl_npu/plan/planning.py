@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import environment
@@ -18,7 +18,7 @@ from ..rehearse.composition import compose
 from ..rehearse.settings import Settings, override
 from ..rehearse.trainer import Trainer, of_cluster
 from .hardware import Hardware
-from .job import Job, Outcome, PhaseCost, Point
+from .job import Job, Outcome, PhaseCost, Picture, Point
 from .lengths import measured_lengths
 from .model import Model, folder_of, model_of
 from .roles import has_critic, has_reference
@@ -48,6 +48,8 @@ class Request:
     """Tokens of the questions; None: the most that the script allows."""
     lengths: Path | None = None
     """A file of lengths that were measured, in place of both."""
+    picture: int = 0
+    """Tokens of the picture in each prompt."""
     seconds: float = 600.0
     changes: tuple[tuple[str, object], ...] = ()
     """Settings besides the script's own: a knob that is tried."""
@@ -86,6 +88,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
     measured = measured_lengths(request.lengths, folder_of(path, request.model_config)) if request.lengths else ()
     share = share_of(settings, request.response, request.prompt, measured)
     model = model_of(path, request.model_config, folder / "model")
+    picture, pictures = _picture(model, request, share)
     rollout = rollout_of(settings, model, share, request.hardware)
     overrides = [*trainer.overrides, *given, *_scaled(settings, share, model)]
     jobs = [
@@ -102,6 +105,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
             response=share.padded[1],
             lengths=share.lengths,
             rollout_weights=rollout.weights,
+            picture=picture,
             critic=has_critic(settings),
             reference=has_reference(settings),
             flops=request.hardware.flops.value,
@@ -120,12 +124,35 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
         outcomes,
         request.hardware,
         time.monotonic() - started,
-        (*share.notes, *rollout.notes, *_not_shown(outcomes)),
+        (*share.notes, *pictures, *rollout.notes, *_not_shown(outcomes)),
     )
 
 
 def _not_shown(outcomes: Sequence[Outcome]) -> list[str]:
     return [f"not shown, {each}" for each in dict.fromkeys(text for outcome in outcomes for text in outcome.not_shown)]
+
+
+def _picture(model: Model, request: Request, share: Share) -> tuple[Picture | None, list[str]]:
+    """Return the picture of each prompt, and what the user is told of it."""
+    if request.picture and model.picture is None:
+        raise PlanError(
+            subject="--picture-tokens",
+            expected="an image-text model of Qwen's",
+            found=model.source,
+            fix="leave it out",
+        )
+    shortest = min((prompt for prompt, _ in share.lengths), default=share.prompt)
+    if request.picture >= shortest:
+        raise PlanError(
+            subject="--picture-tokens",
+            expected=f"less than the {shortest} tokens of a prompt",
+            found=str(request.picture),
+            fix="give longer prompts, or a smaller picture",
+        )
+    if model.picture is None:
+        return None, []
+    notes = [] if request.picture else ["prompts have no pictures in this plan: --picture-tokens gives each one"]
+    return replace(model.picture, tokens=request.picture), notes
 
 
 def _check_kind(trainer: Trainer, settings: Settings) -> None:

@@ -86,6 +86,25 @@ _MOONLIGHT: Mapping[str, object] = {
     "norm_topk_prob": True,
 }
 
+_QWEN3_VL_8B: Mapping[str, object] = {
+    "text_config": {
+        **_dense((4096, 12288, 36, 32, 8), False, 151936),
+        "head_dim": 128,
+        "rope_scaling": {"rope_type": "default", "mrope_section": [24, 20, 20], "mrope_interleaved": True},
+    },
+    "vision_config": {
+        "depth": 27,
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_heads": 16,
+        "patch_size": 16,
+        "out_hidden_size": 4096,
+        "num_position_embeddings": 2304,
+        "deepstack_visual_indexes": [8, 16, 24],
+    },
+    "tie_word_embeddings": False,
+}
+
 PUBLISHED = (
     _qwen2("0.5b", 0.49, (896, 4864, 24, 14, 2), tied=True, words=151936),
     _qwen2("1.5b", 1.54, (1536, 8960, 28, 12, 2), tied=True, words=151936),
@@ -102,6 +121,7 @@ PUBLISHED = (
     _qwen3("8b", 8.2, (4096, 12288, 36, 32, 8)),
     _qwen3("14b", 14.8, (5120, 17408, 40, 40, 8)),
     _qwen3("32b", 32.8, (5120, 25600, 64, 64, 8)),
+    Published("Qwen3-VL-8B", r"qwen3-vl-8b", "qwen3_vl", _QWEN3_VL_8B, 8.77),
     Published("Moonlight-16B-A3B", r"moonlight-16b", "deepseek_v3", _MOONLIGHT, 16.0),
 )
 

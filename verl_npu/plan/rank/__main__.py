@@ -30,7 +30,7 @@ _HOST = "127.0.0.1"
 
 def main() -> int:
     """Answer with an Outcome; an exception of verl's is one too, with the phase that it came from."""
-    job = Job(**json.load(sys.stdin))
+    job = Job.of_json(json.load(sys.stdin))
     # Whatever verl prints must not be taken for the answer.
     answer, sys.stdout = sys.stdout, sys.stderr
     began = time.monotonic()

@@ -144,6 +144,11 @@ def current_stream(device: Place = None) -> Stream:
     return _existing(_C.current_stream_id(index), index)
 
 
+def is_current_stream_capturing() -> bool:
+    """Whether the current stream's work is being captured in a graph: never, there are none on virtual NPUs."""
+    return False
+
+
 def default_stream(device: Place = None) -> Stream:
     """The stream that an NPU starts with."""
     return _existing(0, _get_device_index(device))
