@@ -100,6 +100,42 @@ def test_what_makes_it_fit_was_planned_again(plan: Plan, tmp_path: Path) -> None
     assert json.loads(again.stdout)["verdict"] == "fits"
 
 
+@pytest.mark.nightly
+def test_the_largest_micro_batch_is_planned_and_the_next_one_too(plan: Plan, tmp_path: Path) -> None:
+    done = plan(
+        "data.max_response_length=3584", options=("--no-tries", "--largest-micro-batch", "--html", "plan.html")
+    )
+    found = json.loads((tmp_path / "out" / "plan.json").read_text())["largest_micro_batch"]
+    assert (found["key"], found["size"], found["exact"]) == (
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+        8,
+        True,
+    )
+    assert {probe["size"]: probe["fits"] for probe in found["probes"]} == {4: True, 8: True, 16: False}
+    assert "the largest that fits: 8" in done.stdout
+    assert "ppo_micro_batch_size_per_gpu that fits: 8" in (tmp_path / "plan.html").read_text()
+
+
+@pytest.mark.nightly
+def test_measured_lengths_are_packed_by_verl(plan: Plan, tmp_path: Path) -> None:
+    rows = [(512, 1536), (200, 800)] + 30 * [(100, 300)]
+    (tmp_path / "lengths.csv").write_text(
+        "prompt,response\n" + "".join(f"{prompt},{response}\n" for prompt, response in rows)
+    )
+    done = plan(options=("--json", "--no-tries", "--lengths", "lengths.csv"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    # Eight sequences of a rank: the two long ones are in the first micro batch of four, with 3848 tokens.
+    assert sorted(map(tuple, found["share"]["lengths"]), reverse=True)[:2] == rows[:2]
+    assert "lengths of 32 sequences were measured" in found["notes"][0]
+    update = _phases(done)["update actor"]
+    logits = 3848 * 151936 * 2
+    # Four copies of the logits, and the inputs of 28 layers of 1024.
+    assert update["holders"]["activations and temporary buffers"] == pytest.approx(
+        4 * logits + 3848 * 28 * 1024 * 2, rel=0.05
+    )
+
+
 def test_an_error_of_verl_is_told_with_its_phase(plan: Plan) -> None:
     done = plan("actor_rollout_ref.actor.policy_loss.loss_mode=no_such_loss", options=("--no-tries",))
     assert done.returncode == 1
@@ -107,6 +143,20 @@ def test_an_error_of_verl_is_told_with_its_phase(plan: Plan) -> None:
     assert "rank 0 failed in update actor: ValueError: Unsupported loss mode: no_such_loss" in " ".join(
         done.stdout.split()
     )
+
+
+def test_a_file_without_lengths_is_one_line(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "lengths.csv").write_text("prompt,answer\n1,2\n")
+    done = plan(options=("--lengths", "lengths.csv"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--lengths lengths.csv, sequence 1: expected one sequence on each line" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_lengths_are_given_in_one_way(plan: Plan) -> None:
+    done = plan(options=("--lengths", "lengths.csv", "--response-length", "5"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--lengths takes the place of --prompt-length and --response-length" in done.stderr
 
 
 @pytest.mark.parametrize(

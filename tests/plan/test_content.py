@@ -9,6 +9,7 @@ import pytest
 
 from verl_npu.errors import PlanError
 from verl_npu.plan.content import content, read
+from verl_npu.plan.largest import Largest, Probe
 from verl_npu.plan.page import page
 from verl_npu.plan.verdict import judge
 
@@ -40,6 +41,19 @@ def test_a_page_needs_nothing_else_and_writes_names_out(planned) -> None:
     assert "&lt;script&gt;" in made
     assert "does not fit" in made
     assert "http" not in made.replace("http://www.w3.org", "")
+
+
+def test_the_largest_micro_batch_is_told_with_what_was_planned(planned) -> None:
+    plan = planned({"update actor": 1.0})
+    probes = (Probe(8, True, "update actor", 50 << 30), Probe(16, False, "update actor", 90 << 30))
+    largest = Largest("ppo_micro_batch_size_per_gpu", 8, True, probes)
+    found = json.loads(json.dumps(content("a job", plan, judge(plan), largest=largest)))
+    assert found["largest_micro_batch"]["size"] == 8
+    assert [each["fits"] for each in found["largest_micro_batch"]["probes"]] == [True, False]
+    pytest.importorskip("matplotlib")
+    made = page("job", plan, judge(plan), [], largest)
+    assert "The largest ppo_micro_batch_size_per_gpu that fits: 8" in made
+    assert "<td>90.00</td><td>does not fit</td>" in made
 
 
 def test_each_figure_of_the_hardware_has_its_source_on_the_page(planned) -> None:

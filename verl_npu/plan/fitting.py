@@ -51,7 +51,8 @@ def make_fit(
         together = {**changes, **dict(knob.changes)}
         told(", ".join(f"{key}={value}" for key, value in knob.changes))
         try:
-            again = plan(trainer, tree, dataclasses.replace(request, changes=tuple(together.items())), told)
+            asked = dataclasses.replace(request, changes=tuple(together.items()), model=planned.model)
+            again = plan(trainer, tree, asked, told)
         except PlanError:
             useless.add(knob.changes)
             continue

@@ -61,7 +61,7 @@ def largest_micro_batch(
     while failing - fitting > 1 and len(probes) < _MOST:
         size = sizes[at]
         told(f"{batch.key}={size}")
-        changed = dataclasses.replace(request, changes=(*request.changes, (batch.key, size)))
+        changed = dataclasses.replace(request, changes=(*request.changes, (batch.key, size)), model=planned.model)
         probes[at] = _probe(size, planned, plan(trainer, tree, changed, told))
         if probes[at].fits:
             fitting = at

@@ -53,6 +53,8 @@ class Request:
     seconds: float = 600.0
     changes: tuple[tuple[str, object], ...] = ()
     """Settings besides the script's own: a knob that is tried."""
+    model: Model | None = None
+    """The model, if it has been made by a plan of the same script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
     path, folder = settings.text(_MODELS[0]), request.output.resolve()
     measured = measured_lengths(request.lengths, folder_of(path, request.model_config)) if request.lengths else ()
     share = share_of(settings, request.response, request.prompt, measured)
-    model = model_of(path, request.model_config, folder / "model")
+    model = request.model or model_of(path, request.model_config, folder / "model")
     picture, pictures = _picture(model, request, share)
     rollout = rollout_of(settings, model, share, request.hardware)
     overrides = [*trainer.overrides, *given, *_scaled(settings, share, model)]
