@@ -109,15 +109,15 @@ def _critic(setting: Setting) -> int:
 
 def _beside(setting: Setting, role: str) -> float:
     """What the other role, critic or actor, keeps between its updates."""
-    if not setting.critic:
+    if not setting.critic or setting.offload:
         return 0
-    return (
-        _between_updates(setting)
-        if role == "actor"
-        else 0
-        if setting.offload
-        else 12 * _critic(setting) / setting.npus
-    )
+    return _between_updates(setting) if role == "actor" else 12 * _critic(setting) / setting.npus
+
+
+def _root(setting: Setting) -> int:
+    """FSDP1 keeps the outermost part gathered in bfloat16 after its forward pass: embedding and head."""
+    model = setting.model
+    return 2 * model.words * model.hidden * (1 if model.tied else 2) if setting.strategy == "fsdp" else 0
 
 
 def _log_probabilities(setting: Setting) -> float:
@@ -126,7 +126,7 @@ def _log_probabilities(setting: Setting) -> float:
     model, tokens = setting.model, _tokens(setting, setting.log_micro)
     rows = min(tokens, 2048) if setting.chunked else tokens
     weights = 4 * parameters(model) / setting.npus if setting.offload else 0
-    return _between_updates(setting) + weights + (2 * tokens + 12 * rows) * model.words
+    return _between_updates(setting) + weights + _root(setting) + (2 * tokens + 12 * rows) * model.words
 
 
 def _update(setting: Setting, critic: bool) -> float:
@@ -148,11 +148,11 @@ def _update(setting: Setting, critic: bool) -> float:
     other = _beside(setting, "actor" if critic else "critic")
     inputs = 2 * model.hidden * model.layers * tokens
     kept = inputs if setting.recompute else _computed(model) * model.layers * tokens
-    loss = 0 if critic else (28 if setting.entropy else 8) * model.words * tokens
-    ends = 0 if critic else model.words * model.hidden
-    if setting.strategy == "fsdp" and not model.tied:
-        ends += model.words * model.hidden
-    gathered = (4 * ends + 12 * _layer(model)) if not setting.lora else 2 * ends + 6 * _layer(model)
+    loss = 0 if critic else (28 if setting.entropy else 8) * model.words * tokens + _root(setting)
+    gathered_ends = (0 if critic else 1) + (1 if setting.strategy == "fsdp" and not model.tied else 0)
+    # Adapters alone have gradients with LoRA.
+    of_ends, of_layer = (2, 6) if setting.lora else (4, 12)
+    gathered = of_ends * gathered_ends * model.words * model.hidden + of_layer * _layer(model)
     again = _computed(model) * tokens if setting.recompute else 0
     return state + other + kept + max(loss, gathered + again)
 
