@@ -121,12 +121,18 @@ def _root(setting: Setting) -> int:
 
 
 def _log_probabilities(setting: Setting) -> float:
-    """The logits in bfloat16 (2), and for the entropy, which verl 0.6.1 computes here whatever the loss needs, the
-    probabilities, the logits and their exponentials in float32 (3 x 4): `entropy_from_logits`."""
+    """The larger of two moments.
+
+    1. The logits in bfloat16 (2), and for the entropy, which verl 0.6.1 computes here whatever the loss needs, the
+       probabilities, the logits and their exponentials in float32 (3 x 4): `entropy_from_logits`.
+    2. FSDP2 gathers embedding and head (2 of V H) out of a buffer (2).
+    """
     model, tokens = setting.model, _tokens(setting, setting.log_micro)
     rows = min(tokens, 2048) if setting.chunked else tokens
+    logits = (2 * tokens + 12 * rows) * model.words
+    ends = (2 + 2) * model.words * model.hidden * (1 if model.tied else 2)
     weights = 4 * parameters(model) / setting.npus if setting.offload else 0
-    return _between_updates(setting) + weights + _root(setting) + (2 * tokens + 12 * rows) * model.words
+    return _between_updates(setting) + weights + max(logits + _root(setting), ends)
 
 
 def _update(setting: Setting, critic: bool) -> float:
@@ -137,8 +143,9 @@ def _update(setting: Setting, critic: bool) -> float:
        in a view (`div_` in dp_actor.py; torch's CopySlices copies twice). With the entropy two (2 x 2), and in float32
        the logits, the probabilities, their product and the gradients of the three (6 x 4).
     2. The gradient of a layer: its weights and the next one's (2 + 2), the buffer that gathers them (2), its gradient
-       (2) and that in float32 (4); of the head weights and gradient (2 + 2 of V H); and what the layer computes. With
-       FSDP1 the embedding is gathered with the head.
+       (2) and that in float32 (4); of the head weights and gradient (2 + 2 of V H); and what the layer computes.
+       FSDP1 gathers the embedding with the head, and has given up a layer's weights and what it computed when it
+       reduces the gradient (2 + 2 + 4).
     """
     model = setting.model
     tokens = _tokens(setting, setting.critic_micro if critic else setting.micro)
@@ -150,10 +157,13 @@ def _update(setting: Setting, critic: bool) -> float:
     kept = inputs if setting.recompute else _computed(model) * model.layers * tokens
     loss = 0 if critic else (28 if setting.entropy else 8) * model.words * tokens + _root(setting)
     gathered_ends = (0 if critic else 1) + (1 if setting.strategy == "fsdp" and not model.tied else 0)
-    # Adapters alone have gradients with LoRA.
-    of_ends, of_layer = (2, 6) if setting.lora else (4, 12)
-    gathered = of_ends * gathered_ends * model.words * model.hidden + of_layer * _layer(model)
     again = _computed(model) * tokens if setting.recompute else 0
+    of_ends, of_layer = 4, 12
+    if setting.lora:
+        of_ends, of_layer = 2, 6  # adapters alone have gradients
+    elif setting.strategy == "fsdp":
+        of_layer, again = 8, 0
+    gathered = of_ends * gathered_ends * model.words * model.hidden + of_layer * _layer(model)
     return state + other + kept + max(loss, gathered + again)
 
 
