@@ -53,9 +53,9 @@ def knobs(planned: Planned, verdict: Verdict) -> list[Knob]:
             found += _of_rollout(planned, verdict, phase)
         elif _room(phase, verdict) > 0:
             found += _fewer_activations(Phase(phase.phase), planned, phase, verdict)
-        if phase.phase == Phase.WEIGHT_SYNC.value:
-            found += _more_tensor(planned)
         found += _offloads(planned.settings, Phase(phase.phase))
+        if phase.phase == Phase.WEIGHT_SYNC.value or _has_no_room(planned, verdict, phase):
+            found += _more_tensor(planned)
     if any(_room(phase, verdict) > 0 for phase in failing if phase.cost):
         found += _more_ulysses(planned)
     dividing = [phase for phase in failing if phase.tensors]
@@ -75,14 +75,24 @@ def _state(phase: PhaseFit) -> int:
 
 def _of_rollout(planned: Planned, verdict: Verdict, engine: PhaseFit) -> Iterator[Knob]:
     rollout = planned.rollout
-    least = rollout.least / verdict.capacity
-    spare = (verdict.capacity - (engine.needed - rollout.taken)) / verdict.capacity
-    fitting = math.floor(spare / _STEP) * _STEP
-    if max(least, _LEAST_UTILIZATION) <= fitting and not math.isclose(fitting, rollout.utilization):
-        change = (f"{_ROLLOUT}.gpu_memory_utilization", round(min(fitting, _MOST_UTILIZATION), 2))
-        yield Knob((change,), "is what the engine needs, and leaves the trainer what it keeps meanwhile")
-    if least > min(spare, _MOST_UTILIZATION):
-        yield from _more_tensor(planned)
+    fitting = math.floor(_spare(planned, verdict, engine) / _STEP) * _STEP
+    if max(rollout.least / verdict.capacity, _LEAST_UTILIZATION) <= fitting:
+        share = round(min(fitting, _MOST_UTILIZATION), 2)
+        if not math.isclose(share, rollout.utilization):
+            change = (f"{_ROLLOUT}.gpu_memory_utilization", share)
+            yield Knob((change,), "is what the engine needs, and leaves the trainer what it keeps meanwhile")
+
+
+def _spare(planned: Planned, verdict: Verdict, engine: PhaseFit) -> float:
+    """The part of an NPU's memory that the trainer leaves to the engine."""
+    return (verdict.capacity - (engine.needed - planned.rollout.taken)) / verdict.capacity
+
+
+def _has_no_room(planned: Planned, verdict: Verdict, phase: PhaseFit) -> bool:
+    """Whether an engine cannot have what it needs, whatever its share."""
+    if phase.phase != Phase.ROLLOUT.value:
+        return False
+    return planned.rollout.least / verdict.capacity > min(_spare(planned, verdict, phase), _MOST_UTILIZATION)
 
 
 def _more_tensor(planned: Planned) -> Iterator[Knob]:
