@@ -8,6 +8,7 @@ from verl_npu.errors import PlanError
 from verl_npu.plan.share import share_of
 
 ACTOR = "actor_rollout_ref__actor__"
+ROLLOUT = "actor_rollout_ref__rollout__"
 
 
 def test_each_rank_has_its_part_of_a_step(settings) -> None:
@@ -18,11 +19,14 @@ def test_each_rank_has_its_part_of_a_step(settings) -> None:
 
 def test_a_plan_has_two_micro_batches_of_each_phase(settings) -> None:
     # 8 for the log-probabilities, 4 for the update, and a mini batch of 16.
-    assert share_of(settings(), None).sequences == 16
+    share = share_of(settings(), None)
+    assert (share.sequences, share.scored) == (2 * 4, 2 * 8)
 
 
-def test_a_plan_has_no_more_than_a_mini_batch(settings) -> None:
-    assert share_of(settings(**{f"{ACTOR}ppo_mini_batch_size": 8}), None).sequences == 4
+def test_a_plan_trains_on_no_more_than_a_mini_batch_and_scores_no_more_than_a_step(settings) -> None:
+    small = settings(**{f"{ACTOR}ppo_mini_batch_size": 4, f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": 64})
+    share = share_of(small, None)
+    assert (share.sequences, share.scored) == (2, share.step_sequences)
 
 
 def test_ranks_that_share_a_sequence_share_its_data(settings) -> None:
@@ -84,7 +88,7 @@ def test_shorter_answers_are_as_long_as_the_others_where_padding_is_computed(set
 
 def test_measured_lengths_are_those_of_a_rank(settings) -> None:
     share = share_of(settings(), None, measured=[(100, 1000), (200, 2000), (50, 9000)] * 10)
-    assert len(share.lengths) == share.sequences == 16
+    assert (len(share.lengths), len(share.scored_lengths)) == (share.sequences, share.scored) == (8, 16)
     assert set(share.lengths) == {(100, 1000), (200, 2000), (50, 3072)}
     assert (share.prompt, share.response, share.padded) == (117, 2024, (1024, 3072))
     assert "10 of them are longer than the script allows" in share.notes[1]

@@ -32,8 +32,10 @@ def test_a_step_takes_as_long_as_its_phases(planned) -> None:
 
 
 def test_work_grows_with_the_sequences_of_a_step(planned) -> None:
-    # A plan has 16 of the 32 sequences; the NPU reaches at most 60 % of its figures.
-    assert _update(planned({"update actor": 10.0})).least == pytest.approx(2 * 1.0 / 0.6)
+    # A plan trains on 8 of the 32 sequences, and scores 16; the NPU reaches at most 60 % of its figures.
+    assert _update(planned({"update actor": 10.0})).least == pytest.approx(4 * 1.0 / 0.6)
+    scored = spans(planned({"log-probabilities": 10.0}))
+    assert next(span for span in scored if span.phase == "log-probabilities").least == pytest.approx(2 * 1.0 / 0.6)
 
 
 def test_messages_between_nodes_take_the_network(planned) -> None:

@@ -40,12 +40,15 @@ class Job:
     local: int
     """Ranks on a node."""
     sequences: int
-    """That this rank gets in a step: enough for two micro batches of each phase."""
+    """That this rank trains on: enough for two micro batches."""
+    scored: int
+    """Whose log-probabilities and values it computes."""
     prompt: int
     response: int
     """Tokens that prompts and answers are padded to."""
     lengths: Sequence[Sequence[int]]
-    """Tokens of each prompt and its answer; empty: all have the length that they are padded to."""
+    """Tokens of each prompt and its answer to train on; empty: all have the length that they are padded to."""
+    scored_lengths: Sequence[Sequence[int]]
     rollout_weights: int
     """Bytes of the weights that the rollout engine has on this NPU while it is awake; 0 if it has NPUs of its own."""
     picture: Picture | None

@@ -36,6 +36,11 @@ class MicroBatch:
     together: bool = False
     """Whether the setting is that of all ranks together."""
 
+    @property
+    def training(self) -> bool:
+        """Whether they are of a mini batch: other phases get all of a rank's step at once."""
+        return self.phase in (Phase.UPDATE_ACTOR, Phase.UPDATE_CRITIC)
+
     def sequences(self, length: int, of: int) -> int:
         """Return how many sequences of one length the largest has, of a batch with so many.
 
@@ -93,7 +98,7 @@ def enough(found: Sequence[MicroBatch], length: int, most: int, alike: bool) -> 
 
     Args:
         length: tokens of a sequence; their mean, if they are not alike.
-        most: sequences of a rank in a mini batch.
+        most: sequences that a rank has: of a mini batch to train on, of a step otherwise.
         alike: whether all sequences have that length.
     """
 

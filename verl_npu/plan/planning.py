@@ -103,9 +103,11 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
             world=share.world,
             local=share.local,
             sequences=share.sequences,
+            scored=share.scored,
             prompt=share.padded[0],
             response=share.padded[1],
             lengths=share.lengths,
+            scored_lengths=share.scored_lengths,
             rollout_weights=rollout.weights,
             picture=picture,
             critic=has_critic(settings),
@@ -143,7 +145,7 @@ def _picture(model: Model, request: Request, share: Share) -> tuple[Picture | No
             found=model.source,
             fix="leave it out",
         )
-    shortest = min((prompt for prompt, _ in share.lengths), default=share.prompt)
+    shortest = min((prompt for prompt, _ in (*share.lengths, *share.scored_lengths)), default=share.prompt)
     if request.picture >= shortest:
         raise PlanError(
             subject="--picture-tokens",

@@ -37,14 +37,17 @@ class Share:
     padded: Length
     """What prompts and answers are padded to."""
     sequences: int
-    """Of a rank, in a plan."""
+    """Of a rank, to train on in a plan."""
+    scored: int
+    """Of a rank, whose log-probabilities and values are computed in a plan."""
     step_sequences: int
     """Of a rank, in a real step."""
     mini_sequences: int
     """Of a rank, between two steps of the optimizer."""
     micro_batches: tuple[MicroBatch, ...]
     lengths: tuple[Length, ...] = ()
-    """Of a rank's sequences in a plan, if they were measured."""
+    """Of those to train on, if they were measured."""
+    scored_lengths: tuple[Length, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -84,7 +87,10 @@ def share_of(
     answers = max(settings.whole(f"{_ROLLOUT}.n", 1), 1)
     step = max(prompts * answers // data, 1)
     mini = max(settings.whole(f"{_ACTOR}.ppo_mini_batch_size", prompts) * answers // data, 1)
-    sequences = enough(batches, sum(one), mini, alike=not measured)
+    sequences, scored = (
+        enough([each for each in batches if each.training is training], sum(one), most_of_rank, alike=not measured)
+        for training, most_of_rank in ((True, mini), (False, step))
+    )
     return Share(
         world=world,
         local=local,
@@ -96,10 +102,12 @@ def share_of(
         response=one[1],
         padded=padded,
         sequences=sequences,
+        scored=scored,
         step_sequences=step,
         mini_sequences=mini,
         micro_batches=batches,
         lengths=heaviest(cut, sequences) if cut else (),
+        scored_lengths=heaviest(cut, scored) if cut else (),
         notes=tuple(notes),
     )
 

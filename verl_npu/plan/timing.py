@@ -75,7 +75,8 @@ def _costs(outcome: Outcome, phase: Phase) -> list[PhaseCost]:
 def _span(cost: PhaseCost, planned: Planned) -> Span:
     share = planned.share
     # The plan had so many sequences; a step has more, in as many more micro batches.
-    times = share.step_sequences / share.sequences if cost.micro_batches else 1.0
+    training = cost.phase in (Phase.UPDATE_ACTOR.value, Phase.UPDATE_CRITIC.value)
+    times = share.step_sequences / (share.sequences if training else share.scored) if cost.micro_batches else 1.0
     steps = share.step_sequences / share.mini_sequences if cost.optimizer_calls else 0.0
     planned_steps = max(share.sequences / share.mini_sequences, 1.0)
 

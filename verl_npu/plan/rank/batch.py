@@ -13,8 +13,8 @@ _TOKEN = 5
 """Any token but the first few, which stand for padding and ends."""
 
 
-def batch(job: Job) -> dict[str, Any]:
-    """Return what verl's trainer hands to the phases of a step, on the host.
+def batch(job: Job, training: bool) -> dict[str, Any]:
+    """Return what verl's trainer hands to the phases of a step that train, or to those that do not, on the host.
 
     `input_ids`, `attention_mask`, `position_ids` [sequences, prompt + response]; `prompts` [sequences, prompt]; all
     else [sequences, response]. Prompts are padded on the left, answers on the right. Source:
@@ -24,8 +24,9 @@ def batch(job: Job) -> dict[str, Any]:
     import torch
 
     prompt, response = job.prompt, job.response
-    lengths = torch.tensor(job.lengths or [(prompt, response)] * job.sequences)
-    if job.picture is not None and not job.lengths:
+    measured, sequences = (job.lengths, job.sequences) if training else (job.scored_lengths, job.scored)
+    lengths = torch.tensor(measured or [(prompt, response)] * sequences)
+    if job.picture is not None and not measured:
         # torch takes rows of positions for their tokens if all sequences have one length, which no real batch has.
         lengths[-1, 1] -= 1
     place = torch.arange(prompt + response)

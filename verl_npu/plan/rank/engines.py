@@ -52,17 +52,17 @@ class EngineWorkers:
         actor = self._config.actor_rollout_ref.actor
         phases: dict[Phase, Callable[[], object]] = {
             Phase.LOG_PROB: lambda: self._actor.compute_log_prob(
-                self._data(calculate_entropy=True, calculate_sum_pi_squared=False, compute_loss=False)
+                self._data(False, calculate_entropy=True, calculate_sum_pi_squared=False, compute_loss=False)
             )
         }
         if self._reference is not None:
             reference = self._reference
             phases[Phase.REFERENCE] = lambda: reference.compute_ref_log_prob(
-                self._data(calculate_entropy=False, compute_loss=False)
+                self._data(False, calculate_entropy=False, compute_loss=False)
             )
         if self._critic is not None:
             critic = self._critic
-            phases[Phase.VALUES] = lambda: critic.infer_batch(self._data(compute_loss=False))
+            phases[Phase.VALUES] = lambda: critic.infer_batch(self._data(False, compute_loss=False))
             phases[Phase.UPDATE_CRITIC] = lambda: critic.train_mini_batch(self._training_data(self._config.critic))
         entropy = bool(actor.get("calculate_entropy")) or actor.entropy_coeff != 0.0
         phases[Phase.UPDATE_ACTOR] = lambda: self._actor.update_actor(
@@ -91,17 +91,17 @@ class EngineWorkers:
             self._critic.save_checkpoint(f"{folder}/critic", global_step=1)
         self._actor.save_checkpoint(f"{folder}/actor", global_step=1)
 
-    def _data(self, **said: object) -> Any:
+    def _data(self, training: bool, **said: object) -> Any:
         from verl import DataProto
         from verl.utils import tensordict_utils
         from verl.workers.utils.padding import left_right_2_no_padding
 
         job, rollout = self._job, self._config.actor_rollout_ref.rollout
-        data = DataProto.from_single_dict(batch(job))
+        data = DataProto.from_single_dict(batch(job, training))
         data.meta_info = {
             "temperature": rollout.temperature,
             "multi_turn": False,
-            "global_token_num": [job.prompt + job.response] * (job.sequences * job.world),
+            "global_token_num": [job.prompt + job.response] * (len(data) * job.world),
         }
         packed = left_right_2_no_padding(data.to_tensordict())
         tensordict_utils.assign_non_tensor(packed, **said)
@@ -110,6 +110,7 @@ class EngineWorkers:
     def _training_data(self, role: DictConfig, **said: object) -> Any:
         size = role.ppo_mini_batch_size * self._config.actor_rollout_ref.rollout.n
         return self._data(
+            True,
             global_batch_size=size,
             mini_batch_size=size,
             epochs=role.ppo_epochs,

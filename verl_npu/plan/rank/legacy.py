@@ -45,16 +45,16 @@ class LegacyWorkers:
     def step(self) -> Mapping[Phase, Callable[[], object]]:
         """Return the phases of a step, in its order, as what does them."""
         phases: dict[Phase, Callable[[], object]] = {
-            Phase.LOG_PROB: lambda: self._actor.compute_log_prob(self._data()),
+            Phase.LOG_PROB: lambda: self._actor.compute_log_prob(self._data(training=False)),
         }
         if self._reference is not None:
             reference = self._reference
-            phases[Phase.REFERENCE] = lambda: reference.compute_ref_log_prob(self._data())
+            phases[Phase.REFERENCE] = lambda: reference.compute_ref_log_prob(self._data(training=False))
         if self._critic is not None:
             critic = self._critic
-            phases[Phase.VALUES] = lambda: critic.compute_values(self._data())
-            phases[Phase.UPDATE_CRITIC] = lambda: critic.update_critic(self._data())
-        phases[Phase.UPDATE_ACTOR] = lambda: self._actor.update_actor(self._data())
+            phases[Phase.VALUES] = lambda: critic.compute_values(self._data(training=False))
+            phases[Phase.UPDATE_CRITIC] = lambda: critic.update_critic(self._data(training=True))
+        phases[Phase.UPDATE_ACTOR] = lambda: self._actor.update_actor(self._data(training=True))
         return phases
 
     def hand_over(self) -> None:
@@ -75,16 +75,16 @@ class LegacyWorkers:
             self._critic.save_checkpoint(f"{folder}/critic", global_step=1)
         self._actor.save_checkpoint(f"{folder}/actor", global_step=1)
 
-    def _data(self) -> Any:
+    def _data(self, training: bool) -> Any:
         from verl import DataProto
 
         job = self._job
-        data = DataProto.from_single_dict(batch(job))
+        data = DataProto.from_single_dict(batch(job, training))
         length = job.prompt + job.response
         data.meta_info = {
             "temperature": self._config.actor_rollout_ref.rollout.temperature,
             "multi_turn": False,
-            "global_token_num": [length] * (job.sequences * job.world),
+            "global_token_num": [length] * (len(data) * job.world),
         }
         return data
 
