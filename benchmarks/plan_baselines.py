@@ -1,82 +1,162 @@
 """What `verl-npu plan` says of jobs whose figures verl-ascend-recipe has published, beside those figures.
 
-Run as `python benchmarks/plan_baselines.py CHECKOUT`, in an environment that has the packages of that verl; the
-scripts are the checkout's own. The mean length of a sequence is not published: it follows from throughput, NPUs and
-seconds of a step. Nothing is fitted. Prints one line of JSON for each job. SIMULATED.
+Run as `python benchmarks/plan_baselines.py CHECKOUT [JOB ...]`, in an environment that has the packages of that verl,
+MindSpeed and Megatron too for the jobs that need them. The scripts are the checkout's own; its recipe/ must be there
+for DAPO. The mean length of a sequence is not published: it follows from throughput, NPUs and seconds of a step; how
+much of it is the question is an assumption. Prints one line of JSON for each job.
+
+Memory is the largest of all phases on the rank that verl reports, which in a pipeline is one of the last stage; verl
+never resets the counter that it reports. Nothing is fitted to memory. What an engine needs for a layer and token of
+the longest answer is fitted to the seconds of all other jobs for each job ("left_out"). SIMULATED.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from verl_npu.comparison.baselines import BASELINES
 
 GIB = 1 << 30
-PROMPT = 130
-"""Tokens of a question of GSM8K in Qwen3's template, about."""
+COUNTED = ("log-probabilities", "reference", "values", "update critic", "update actor")
+"""Phases whose memory verl's processes of the trainer have: an engine has processes of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A published job, and what its script takes from the environment."""
+    """A published job, and what its script says."""
 
     baseline: str
     sequences: int
     npus: int
+    prompt: int = 130
+    """Tokens of a question: about those of GSM8K in Qwen3's template."""
+    picture: int = 0
+    """Of which so many are its picture's."""
 
 
 JOBS = (
     Job("a2-ppo-qwen3-8b-fsdp", 32, 8),
     Job("a2-gspo-qwen3-8b-fsdp2", 32 * 4, 8),
+    Job("a2-qwen3-vl-8b-fsdp2", 16 * 5, 8, prompt=400, picture=150),
+    Job("a2-dapo-moonlight-16b-megatron", 32 * 16, 8, prompt=150),
+    Job("a3-grpo-qwen3-30b-megatron-sglang", 16 * 8, 16, prompt=150),
+    Job("a3-gspo-qwen3-30b-megatron", 32 * 4, 16),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A job's plan, beside its figures."""
+
+    job: Job
+    tokens: int
+    memory: float
+    """GiB."""
+    least: float
+    most: float
+    training: float
+    """Seconds of a step without the rollout, at worst."""
+    decoded: int
+    """Layers times tokens of the longest answer."""
+    took: float
+
+    def measured(self) -> float:
+        return BASELINES[self.job.baseline].step_seconds
+
+    def decoding(self) -> float:
+        """Seconds for a layer and token that the measured step leaves."""
+        return (self.measured() - self.training) / self.decoded
 
 
 def main() -> None:
     """Plan each job, and print it beside what was measured."""
     asking = argparse.ArgumentParser(description="Plans beside published figures.")
     asking.add_argument("checkout", type=Path)
+    asking.add_argument("jobs", nargs="*", choices=[[], *(job.baseline for job in JOBS)])
     asked = asking.parse_args()
-    for job in JOBS:
-        baseline = BASELINES[job.baseline]
-        length = round(baseline.throughput * baseline.step_seconds * job.npus / job.sequences)
-        script = next(asked.checkout.glob(f"tests/special_npu/**/{baseline.script}.sh"))
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "verl_npu", "plan", str(script), "--verl", str(asked.checkout)]
-            lengths = ["--prompt-length", str(PROMPT), "--response-length", str(length - PROMPT)]
-            done = subprocess.run(
-                [*command, *lengths, "--no-tries", "--json", "--output", folder],
-                env=os.environ | {"NGPUS_PER_NODE": str(job.npus)},
-                stdout=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
-        if not done.stdout:
-            raise SystemExit(f"{job.baseline} was not planned: the error is above")
-        found = json.loads(done.stdout)
-        update = next(phase for phase in found["phases"] if phase["phase"] == "update actor")
-        step = found["seconds"][-1]
-        print(
-            json.dumps(
-                {
-                    "job": job.baseline,
-                    "tokens": length,
-                    "measured_gib": round(baseline.memory, 2),
-                    "planned_gib": round(update["tensors"] / GIB, 2),
-                    "difference": round(update["tensors"] / GIB / baseline.memory - 1, 4),
-                    "measured_seconds": round(baseline.step_seconds, 1),
-                    "planned_seconds": [round(step["least"], 1), round(step["most"], 1)],
-                    "took": round(found["took"], 1),
-                }
-            ),
-            flush=True,
+    chosen = [job for job in JOBS if not asked.jobs or job.baseline in asked.jobs]
+    found = [_beside(job, asked.checkout) for job in chosen]
+    for each in found:
+        others = [other.decoding() for other in found if other is not each]
+        print(json.dumps(_row(each, others)), flush=True)
+
+
+def _row(found: Found, others: Sequence[float]) -> Mapping[str, object]:
+    baseline = BASELINES[found.job.baseline]
+    row: dict[str, object] = {
+        "job": found.job.baseline,
+        "tokens": found.tokens,
+        "measured_gib": round(baseline.memory, 2),
+        "planned_gib": round(found.memory, 2),
+        "difference": round(found.memory / baseline.memory - 1, 4),
+        "measured_seconds": round(baseline.step_seconds, 1),
+        "planned_seconds": [round(found.least, 1), round(found.most, 1)],
+        "took": round(found.took, 1),
+        "decoding_ms": round(found.decoding() * 1e3, 3),
+    }
+    usable = [each for each in others if each > 0]
+    if usable:
+        fitted = math.exp(sum(map(math.log, usable)) / len(usable))
+        expected = found.training + fitted * found.decoded
+        row["left_out"] = {
+            "decoding_ms": round(fitted * 1e3, 3),
+            "seconds": round(expected, 1),
+            "difference": round(expected / found.measured() - 1, 3),
+        }
+    return row
+
+
+def _beside(job: Job, checkout: Path) -> Found:
+    baseline = BASELINES[job.baseline]
+    length = round(baseline.throughput * baseline.step_seconds * job.npus / job.sequences)
+    plan = _plan(job, checkout, length)
+    last = max(plan["ranks"], key=lambda rank: rank["rank"])
+    spans: list[Mapping[str, Any]] = plan["seconds"]
+    step, rollout = spans[-1], spans[0]
+    return Found(
+        job=job,
+        tokens=length,
+        memory=max(peak for phase, peak in last["peaks"].items() if phase in COUNTED) / GIB,
+        least=step["least"],
+        most=step["most"],
+        training=step["most"] - rollout["most"],
+        decoded=plan["share"]["longest"] * plan["model"]["layers"],
+        took=plan["took"],
+    )
+
+
+def _plan(job: Job, checkout: Path, length: int) -> Mapping[str, Any]:
+    baseline = BASELINES[job.baseline]
+    script = next(checkout.glob(f"tests/special_npu/**/{baseline.script}.sh"))
+    sizes = {"--prompt-length": job.prompt, "--response-length": length - job.prompt, "--picture-tokens": job.picture}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "verl_npu", "plan", str(script), "--verl", str(checkout)]
+        command += [word for name, value in sizes.items() for word in (name, str(value))]
+        command += ["--npu", baseline.hardware.lower(), "--timeout", "1800", "--no-tries", "--json"]
+        done = subprocess.run(
+            [*command, "--output", folder],
+            env=os.environ | {"NGPUS_PER_NODE": str(job.npus)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
         )
+    if not done.stdout:
+        raise SystemExit(f"{job.baseline} was not planned: the error is above")
+    found: Mapping[str, Any] = json.loads(done.stdout)
+    failed = [rank["error"] for rank in found["ranks"] if rank["error"]]
+    if failed:
+        raise SystemExit(f"{job.baseline} was not planned: {failed[0]}")
+    return found
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ import pytest
 
 from verl_npu.plan.phase import Phase
 from verl_npu.plan.planning import Planned
-from verl_npu.plan.timing import Span, spans, total
+from verl_npu.plan.share import Share
+from verl_npu.plan.timing import DECODING, Span, spans, total
 
 
 def _update(plan: Planned) -> Span:
@@ -62,3 +63,13 @@ def test_copies_to_the_host_happen_once(planned) -> None:
 def test_longer_answers_take_longer(planned) -> None:
     short = planned({"update actor": 1.0}, data__max_response_length=1000)
     assert spans(short)[0].most < spans(planned({"update actor": 1.0}))[0].most
+
+
+def test_at_worst_all_wait_for_an_answer_of_the_greatest_length(planned) -> None:
+    found = spans(dataclasses.replace(planned({"update actor": 1.0}), share=_shorter(planned)))[0]
+    assert found.most >= 3072 * 36 * DECODING
+    assert found.least < spans(planned({"update actor": 1.0}))[0].least
+
+
+def _shorter(planned) -> Share:
+    return dataclasses.replace(planned({"update actor": 1.0}).share, response=300)

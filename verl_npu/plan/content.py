@@ -36,6 +36,7 @@ def content(
             "source": planned.model.source,
             "parameters": planned.model.parameters,
             "active": planned.model.active,
+            "layers": planned.model.layers,
         },
         "share": _share(planned),
         "rollout": dataclasses.asdict(planned.rollout),
@@ -83,6 +84,7 @@ def _rank(outcome: Outcome, planned: Planned) -> dict[str, object]:
     return {
         "rank": outcome.rank,
         "kind": planned.share.kinds.get(outcome.rank, ""),
+        "peaks": {cost.phase: cost.peak for cost in outcome.phases},
         "host": outcome.host,
         "seconds": outcome.seconds,
         "error": outcome.error,

@@ -34,6 +34,8 @@ class Share:
     prompt: int
     response: int
     """Of each sequence, or their mean if they were measured."""
+    longest: int
+    """Of an answer, as the script allows."""
     padded: Length
     """What prompts and answers are padded to."""
     sequences: int
@@ -100,6 +102,7 @@ def share_of(
         kinds=_kinds(world, stages),
         prompt=one[0],
         response=one[1],
+        longest=most[1],
         padded=padded,
         sequences=sequences,
         scored=scored,

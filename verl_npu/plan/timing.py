@@ -1,8 +1,9 @@
 """How long the phases of a step would take: a range, from what operators and collectives were, and an NPU's figures.
 
-The lower end is an NPU at good efficiency whose communication hides behind its computation; the upper end one at poor
-efficiency that does one after the other. What is left out: stragglers, recompilation, the reward, the trainer's own
-process, and answers that are longer than the others (all are taken to be of the planned length).
+The lower end is an NPU at good efficiency whose communication hides behind its computation, with answers that all
+have the planned length; the upper end one at poor efficiency that does one after the other, with one answer of the
+greatest length that the script allows, for which all others wait. What is left out: recompilation, the reward and the
+trainer's own process.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .job import Outcome, PhaseCost
 from .phase import Phase
 from .planning import Planned
 
-__all__ = ["ASSUMPTIONS", "Span", "spans", "total"]
+__all__ = ["ASSUMPTIONS", "DECODING", "Span", "spans", "total"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +38,18 @@ class _Efficiency:
     issue: float
 
 
+DECODING = 0.9e-3
+"""Seconds of an engine for a layer and token, that engines needed in published jobs: benchmarks/plan_baselines.py."""
 _GOOD = _Efficiency(operators=0.6, links=0.8, copies=0.9, issue=4e-6)
 _POOR = _Efficiency(operators=0.3, links=0.4, copies=0.4, issue=20e-6)
 ASSUMPTIONS = (
     f"operators reach {_POOR.operators:.0%} to {_GOOD.operators:.0%} of an NPU's figures, links {_POOR.links:.0%} to "
     f"{_GOOD.links:.0%}, copies between host and NPU {_POOR.copies:.0%} to {_GOOD.copies:.0%}",
     f"the host issues an operator in {_GOOD.issue * 1e6:.0f} to {_POOR.issue * 1e6:.0f} microseconds",
-    "all answers have the planned length, and the engine decodes all of its sequences together",
+    f"an engine takes at most {DECODING * 1e3:.1f} ms for a layer and token of the longest answer, of as many tokens "
+    "as the script allows: fitted to the jobs of verl-ascend-recipe (benchmarks/plan_baselines.py)",
+    "at best all answers have the planned length; the engine decodes all of its sequences together",
 )
-_DECODING_CALLS = 14
-"""Operators of a layer that an engine issues for each token, without graphs."""
 _BOTH_WAYS = 2
 
 
@@ -117,7 +120,7 @@ def _rollout(planned: Planned) -> Span:
     prefill = 2.0 * model.active * share.prompt * sequences / rollout.tensor / hardware.flops.value
     read = rollout.engine_weights + rollout.token * together * (share.prompt + share.response / 2)
     decode = rounds * share.response * read / hardware.bandwidth.value
-    calls = rounds * share.response * model.layers * _DECODING_CALLS
     least = (prefill + decode) / _GOOD.operators
-    most = prefill / _POOR.operators + max(decode / _POOR.operators, calls * _POOR.issue)
+    issued = rounds * share.longest * model.layers * DECODING
+    most = prefill / _POOR.operators + max(decode / _POOR.operators, issued)
     return Span(Phase.ROLLOUT.value, least, most)
