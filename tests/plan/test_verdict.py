@@ -33,6 +33,8 @@ def test_an_engine_without_room_for_one_sequence_does_not_fit(planned) -> None:
     small = planned({"update actor": 1.0}, actor_rollout_ref__rollout__gpu_memory_utilization=0.15)
     assert judge(small).fit is Fit.DOES_NOT
     assert "leaves no room for the key-value cache" in small.rollout.notes[0]
+    needed = next(phase.needed for phase in judge(small).phases if phase.phase == "rollout")
+    assert needed > small.rollout.least > small.rollout.taken
 
 
 def test_a_rank_that_failed_is_no_plan_that_fits(planned) -> None:

@@ -85,7 +85,7 @@ def _of_rollout(planned: Planned, verdict: Verdict, engine: PhaseFit) -> Iterato
 
 def _spare(planned: Planned, verdict: Verdict, engine: PhaseFit) -> float:
     """The part of an NPU's memory that the trainer leaves to the engine."""
-    return (verdict.capacity - (engine.needed - planned.rollout.taken)) / verdict.capacity
+    return (verdict.capacity - (engine.needed - planned.rollout.needed)) / verdict.capacity
 
 
 def _has_no_room(planned: Planned, verdict: Verdict, phase: PhaseFit) -> bool:

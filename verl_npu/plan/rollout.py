@@ -45,6 +45,11 @@ class Rollout:
     """Whether the engine has NPUs of its own."""
     notes: tuple[str, ...] = ()
 
+    @property
+    def needed(self) -> int:
+        """What it takes, or would have to take for a single sequence."""
+        return max(self.taken, self.least)
+
 
 def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardware) -> Rollout:
     """Return what the engine of a script takes."""

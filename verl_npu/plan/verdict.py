@@ -86,7 +86,7 @@ def _of_rollout(outcomes: tuple[Outcome, ...], groups: int, planned: Planned, ca
             default=0,
         )
         reserved = _reserved(groups, kept, planned)
-    needed = planned.rollout.taken + kept + reserved
+    needed = planned.rollout.needed + kept + reserved
     fits = needed <= capacity and planned.rollout.sequences > 0
     return PhaseFit(Phase.ROLLOUT.value, 0, kept, needed, Fit.FITS if fits else Fit.DOES_NOT, None)
 
