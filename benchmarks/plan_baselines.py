@@ -7,7 +7,8 @@ much of it is the question is an assumption. Prints one line of JSON for each jo
 
 Memory is the largest of all phases on the rank that verl reports, which in a pipeline is one of the last stage; verl
 never resets the counter that it reports. Nothing is fitted to memory. What an engine needs for a layer and token of
-the longest answer is fitted to the seconds of all other jobs for each job ("left_out"). SIMULATED.
+the longest answer is fitted for each job to the seconds of all others with such an engine, that is with graphs or
+without ("left_out"). SIMULATED.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Found:
     """Seconds of a step without the rollout, at worst."""
     decoded: int
     """Layers times tokens of the longest answer."""
+    eager: bool
     took: float
 
     def measured(self) -> float:
@@ -87,7 +89,7 @@ def main() -> None:
     chosen = [job for job in JOBS if not asked.jobs or job.baseline in asked.jobs]
     found = [_beside(job, asked.checkout) for job in chosen]
     for each in found:
-        others = [other.decoding() for other in found if other is not each]
+        others = [other.decoding() for other in found if other is not each and other.eager == each.eager]
         print(json.dumps(_row(each, others)), flush=True)
 
 
@@ -131,6 +133,7 @@ def _beside(job: Job, checkout: Path) -> Found:
         most=step["most"],
         training=step["most"] - rollout["most"],
         decoded=plan["share"]["longest"] * plan["model"]["layers"],
+        eager=plan["rollout"]["eager"],
         took=plan["took"],
     )
 

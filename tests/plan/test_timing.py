@@ -9,7 +9,7 @@ import pytest
 from verl_npu.plan.phase import Phase
 from verl_npu.plan.planning import Planned
 from verl_npu.plan.share import Share
-from verl_npu.plan.timing import DECODING, Span, spans, total
+from verl_npu.plan.timing import EAGER, GRAPHS, Span, spans, total
 
 
 def _update(plan: Planned) -> Span:
@@ -67,8 +67,14 @@ def test_longer_answers_take_longer(planned) -> None:
 
 def test_at_worst_all_wait_for_an_answer_of_the_greatest_length(planned) -> None:
     found = spans(dataclasses.replace(planned({"update actor": 1.0}), share=_shorter(planned)))[0]
-    assert found.most >= 3072 * 36 * DECODING
+    assert found.most >= 3072 * 36 * GRAPHS
     assert found.least < spans(planned({"update actor": 1.0}))[0].least
+
+
+def test_an_engine_without_graphs_takes_longer(planned) -> None:
+    eager = spans(planned({"update actor": 1.0}, actor_rollout_ref__rollout__enforce_eager=True))[0]
+    with_graphs = spans(planned({"update actor": 1.0}))[0]
+    assert eager.most >= 3072 * 36 * EAGER > with_graphs.most
 
 
 def _shorter(planned) -> Share:

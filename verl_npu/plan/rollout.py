@@ -43,6 +43,8 @@ class Rollout:
     """That the engine needs for its weights, its buffers and one sequence of full length."""
     alone: bool
     """Whether the engine has NPUs of its own."""
+    eager: bool
+    """Whether it issues its operators one by one, without graphs."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -80,6 +82,7 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
         sequences=max(cache, 0) // max(token * length, 1),
         least=weights + _BUFFERS + token * length,
         alone=alone,
+        eager=settings.truth(f"{_ROLLOUT}.enforce_eager"),
         notes=tuple(notes),
     )
 

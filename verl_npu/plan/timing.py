@@ -16,7 +16,7 @@ from .job import Outcome, PhaseCost
 from .phase import Phase
 from .planning import Planned
 
-__all__ = ["ASSUMPTIONS", "DECODING", "Span", "spans", "total"]
+__all__ = ["ASSUMPTIONS", "EAGER", "GRAPHS", "Span", "spans", "total"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,20 @@ class _Efficiency:
     issue: float
 
 
-DECODING = 0.9e-3
-"""Seconds of an engine for a layer and token, that engines needed in published jobs: benchmarks/plan_baselines.py."""
+GRAPHS, EAGER = 1.1e-3, 6.6e-3
+"""Seconds of an engine for a layer and token, at most: what measured steps of verl-ascend-recipe's jobs leave for it.
+
+Source: benchmarks/plan_baselines.py. With graphs five jobs needed 0.6 to 1.1 ms; one of an engine without is known.
+"""
 _GOOD = _Efficiency(operators=0.6, links=0.8, copies=0.9, issue=4e-6)
 _POOR = _Efficiency(operators=0.3, links=0.4, copies=0.4, issue=20e-6)
 ASSUMPTIONS = (
     f"operators reach {_POOR.operators:.0%} to {_GOOD.operators:.0%} of an NPU's figures, links {_POOR.links:.0%} to "
     f"{_GOOD.links:.0%}, copies between host and NPU {_POOR.copies:.0%} to {_GOOD.copies:.0%}",
     f"the host issues an operator in {_GOOD.issue * 1e6:.0f} to {_POOR.issue * 1e6:.0f} microseconds",
-    f"an engine takes at most {DECODING * 1e3:.1f} ms for a layer and token of the longest answer, of as many tokens "
-    "as the script allows: fitted to the jobs of verl-ascend-recipe (benchmarks/plan_baselines.py)",
+    f"an engine takes at most {GRAPHS * 1e3:.1f} ms for a layer and token of the longest answer, of as many tokens as "
+    f"the script allows, and {EAGER * 1e3:.1f} ms with enforce_eager: the slowest of five published jobs, and the "
+    "only one (benchmarks/plan_baselines.py)",
     "at best all answers have the planned length; the engine decodes all of its sequences together",
 )
 _BOTH_WAYS = 2
@@ -121,6 +125,6 @@ def _rollout(planned: Planned) -> Span:
     read = rollout.engine_weights + rollout.token * together * (share.prompt + share.response / 2)
     decode = rounds * share.response * read / hardware.bandwidth.value
     least = (prefill + decode) / _GOOD.operators
-    issued = rounds * share.longest * model.layers * DECODING
+    issued = rounds * share.longest * model.layers * (EAGER if rollout.eager else GRAPHS)
     most = prefill / _POOR.operators + max(decode / _POOR.operators, issued)
     return Span(Phase.ROLLOUT.value, least, most)
