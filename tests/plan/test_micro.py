@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_npu.plan.micro import MicroBatch, enough, micro_batches
+from verl_npu.plan.micro import MicroBatch, enough, fullest, micro_batches
 from verl_npu.plan.phase import Phase
 
 ACTOR = "actor_rollout_ref.actor"
@@ -88,3 +88,20 @@ def test_a_budget_is_overdrawn_as_verl_does() -> None:
 
 def test_sequences_that_are_not_alike_fill_several_micro_batches() -> None:
     assert enough([_dynamic(1000)], 600, most=64, alike=False) == 6
+
+
+def test_the_greatest_length_is_the_fullest_if_nothing_is_divided() -> None:
+    assert fullest([_dynamic(16384)], 3072, 5) == 3072
+
+
+def test_shorter_sequences_fill_a_budget_that_the_longest_would_divide() -> None:
+    # Ten of 3072 tokens make two micro batches of 15360; ten of 2457 make one of 24570.
+    assert fullest([_dynamic(24576)], 3072, 10) == 2457
+
+
+def test_sequences_are_the_longest_where_a_phase_counts_them() -> None:
+    assert fullest([_dynamic(24576), _fixed(2)], 3072, 10) == 3072
+
+
+def test_long_sequences_are_preferred_where_short_ones_have_hardly_more_tokens() -> None:
+    assert fullest([_dynamic(18432)], 3000, 512) >= 2500

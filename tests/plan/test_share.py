@@ -6,6 +6,7 @@ import pytest
 
 from verl_npu.errors import PlanError
 from verl_npu.plan.share import share_of
+from verl_npu.rehearse.settings import Settings
 
 ACTOR = "actor_rollout_ref__actor__"
 ROLLOUT = "actor_rollout_ref__rollout__"
@@ -37,7 +38,7 @@ def test_ranks_that_share_a_sequence_share_its_data(settings) -> None:
 def test_sequences_fill_a_token_budget(settings) -> None:
     dynamic = {f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 12288}
     dynamic["actor_rollout_ref__rollout__log_prob_micro_batch_size_per_gpu"] = 1
-    assert share_of(settings(**dynamic), None).sequences == 6
+    assert share_of(settings(**dynamic), 3072).sequences == 6
 
 
 def test_an_answer_is_cut_to_a_budget_that_is_smaller_and_that_is_said(settings) -> None:
@@ -92,3 +93,16 @@ def test_measured_lengths_are_those_of_a_rank(settings) -> None:
     assert set(share.lengths) == {(100, 1000), (200, 2000), (50, 3072)}
     assert (share.prompt, share.response, share.padded) == (117, 2024, (1024, 3072))
     assert "10 of them are longer than the script allows" in share.notes[1]
+
+
+def test_the_greatest_lengths_are_those_that_fill_a_budget(settings) -> None:
+    # A mini batch of 16 sequences fits into one budget if they are a little shorter than 4096 tokens.
+    budget = 16 * 3900
+    dynamic = settings(**{f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": budget})
+    share = share_of(dynamic, None)
+    assert share.lengths == ((1024, 3900 - 1024),) * 16
+    assert share.scored_lengths == ()
+    assert "fills a token budget" in share.notes[0]
+    assert share_of(dynamic, 3072).lengths == (), "the user has named a length"
+    padded = {"actor_rollout_ref.model.use_remove_padding": False}
+    assert share_of(Settings({**dynamic.values, **padded}), None).lengths == (), "padding takes as much"

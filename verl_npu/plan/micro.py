@@ -9,13 +9,15 @@ from ..rehearse.settings import Settings
 from .phase import Phase
 from .roles import has_critic, has_reference
 
-__all__ = ["MicroBatch", "enough", "micro_batches"]
+__all__ = ["MicroBatch", "enough", "fullest", "micro_batches"]
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _REFERENCE = "actor_rollout_ref.ref"
 _DEEPEST = 2
 """Micro batches that a phase is given: the second one finds the gradients of the first."""
+_ALMOST = 0.97
+"""Of the most tokens: longer sequences that come so close are preferred to many short ones."""
 _UNEVEN = 4
 """Micro batches of sequences that are not alike: verl makes them from all of a mini batch."""
 
@@ -91,6 +93,27 @@ def _of(settings: Settings, phase: Phase, role: str, prefix: str, dynamic: str, 
     if settings.whole(each) <= 0 < settings.whole(together):
         return MicroBatch(phase, together, False, max(settings.whole(together) // data, 1), inner, together=True)
     return MicroBatch(phase, each, False, max(settings.whole(each, 1), 1), inner)
+
+
+def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
+    """Return the length of a sequence with which the largest micro batch of so many sequences has the most tokens.
+
+    A budget that holds all sequences of a rank if they are shorter is divided if they have the greatest length: then
+    the longest sequences are not the most tokens. Where one phase has so many sequences and not so many tokens, they
+    are the longest.
+    """
+    if not found or not all(batch.dynamic for batch in found):
+        return longest
+
+    def tokens(length: int) -> int:
+        return max(batch.sequences(length, of) * length for batch in found)
+
+    lengths = {longest}
+    for batch in found:
+        budget = batch.size * batch.inner
+        lengths |= {number * budget // of for number in range(1, batch.number(longest, of))}
+    most = {length: tokens(length) for length in lengths if length > 0}
+    return max(length for length, held in most.items() if held >= _ALMOST * max(most.values()))
 
 
 def enough(found: Sequence[MicroBatch], length: int, most: int, alike: bool) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..errors import PlanError
 from ..rehearse.settings import Settings
 from .lengths import Length, heaviest
-from .micro import MicroBatch, enough, micro_batches
+from .micro import MicroBatch, enough, fullest, micro_batches
 
 __all__ = ["Share", "share_of"]
 
@@ -67,14 +67,7 @@ def share_of(
     local = _positive(settings, "trainer.n_gpus_per_node")
     world = local * _positive(settings, "trainer.nnodes")
     inner, stages = _inner(settings)
-    if world % (inner * stages):
-        raise PlanError(
-            subject="the parallel sizes",
-            expected=f"a product that divides {world} NPUs (trainer.nnodes x trainer.n_gpus_per_node)",
-            found=str(inner * stages),
-            fix="change the sizes, or the NPUs",
-        )
-    data = world // (inner * stages)
+    data = _divided(world, inner * stages)
     most = (_positive(settings, "data.max_prompt_length"), _positive(settings, "data.max_response_length"))
     batches = micro_batches(settings, data)
     notes: list[str] = []
@@ -85,14 +78,19 @@ def share_of(
     else:
         cut = []
         one = padded = _greatest(most, prompt, response, settings, batches, notes)
+    # Lengths that the user names are kept, and padding takes as much as tokens where it is computed.
+    packed = settings.truth("actor_rollout_ref.model.use_remove_padding")
+    shorter = packed and not measured and prompt is None and response is None
     prompts = _positive(settings, "data.train_batch_size")
     answers = max(settings.whole(f"{_ROLLOUT}.n", 1), 1)
     step = max(prompts * answers // data, 1)
     mini = max(settings.whole(f"{_ACTOR}.ppo_mini_batch_size", prompts) * answers // data, 1)
-    sequences, scored = (
-        enough([each for each in batches if each.training is training], sum(one), most_of_rank, alike=not measured)
-        for training, most_of_rank in ((True, mini), (False, step))
+    trained, scored = (
+        _given([each for each in batches if each.training is training], of, one, cut, shorter)
+        for training, of in ((True, mini), (False, step))
     )
+    if shorter and (trained.lengths or scored.lengths):
+        notes.append("answers are shorter where that fills a token budget that the longest ones would divide")
     return Share(
         world=world,
         local=local,
@@ -104,15 +102,46 @@ def share_of(
         response=one[1],
         longest=most[1],
         padded=padded,
-        sequences=sequences,
-        scored=scored,
+        sequences=trained.sequences,
+        scored=scored.sequences,
         step_sequences=step,
         mini_sequences=mini,
         micro_batches=batches,
-        lengths=heaviest(cut, sequences) if cut else (),
-        scored_lengths=heaviest(cut, scored) if cut else (),
+        lengths=trained.lengths,
+        scored_lengths=scored.lengths,
         notes=tuple(notes),
     )
+
+
+def _divided(world: int, product: int) -> int:
+    if world % product:
+        raise PlanError(
+            subject="the parallel sizes",
+            expected=f"a product that divides {world} NPUs (trainer.nnodes x trainer.n_gpus_per_node)",
+            found=str(product),
+            fix="change the sizes, or the NPUs",
+        )
+    return world // product
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a rank's phases are given: sequences, and their lengths if they are not the greatest."""
+
+    sequences: int
+    lengths: tuple[Length, ...] = ()
+
+
+def _given(batches: Sequence[MicroBatch], of: int, one: Length, cut: Sequence[Length], shorter: bool) -> _Given:
+    if cut:
+        sequences = enough(batches, sum(one), of, alike=False)
+        return _Given(sequences, heaviest(cut, sequences))
+    length = fullest(batches, sum(one), of) if shorter else sum(one)
+    sequences = enough(batches, length, of, alike=True)
+    if length == sum(one):
+        return _Given(sequences)
+    prompt = min(one[0], max(length // 2, 1))
+    return _Given(sequences, ((prompt, length - prompt),) * sequences)
 
 
 def _of_measured(measured: Sequence[Length], cut: Sequence[Length]) -> list[str]:
