@@ -1,10 +1,10 @@
 """What `verl-npu plan` says of jobs whose figures verl-ascend-recipe has published, beside those figures.
 
-Run as `python benchmarks/plan_baselines.py CHECKOUT [JOB ...] [--greatest]`, in an environment that has the packages of
-that verl, MindSpeed and Megatron too for the jobs that need them. The scripts are the checkout's own; its recipe/ must
-be there for DAPO. The mean length of a sequence is not published: it follows from throughput, NPUs and seconds of a
-step; how much of it is the question is an assumption. With --greatest lengths are the greatest that a script allows,
-as a plan takes them by default: its memory is an upper bound. Prints one line of JSON for each job.
+Run as `python benchmarks/plan_baselines.py CHECKOUT [JOB ...] [--greatest]`, in an environment that has the packages
+of that verl, MindSpeed and Megatron too for the jobs that need them. The scripts are the checkout's own; its recipe/
+must be there for DAPO. The mean length of a sequence is not published: it follows from throughput, NPUs and seconds
+of a step; how much of it is the question is an assumption. With --greatest lengths are the greatest that a script
+allows, as a plan takes them by default: its memory is an upper bound. Prints one line of JSON for each job.
 
 Memory is the largest of all phases on the rank that verl reports, which in a pipeline is one of the last stage; verl
 never resets the counter that it reports. Nothing is fitted to memory. What an engine needs for a layer and token of
