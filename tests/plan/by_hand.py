@@ -68,6 +68,10 @@ class Setting:
     lora: int = 0
 
 
+SEQUENCES = 256
+"""Of a step and of a mini batch, on all NPUs together."""
+
+
 def parameters(model: Model) -> int:
     """Embedding and head, and in each layer four projections of the attention and three of the feed-forward part."""
     ends = model.words * model.hidden * (1 if model.tied else 2)
@@ -88,11 +92,17 @@ def _adapters(setting: Setting) -> int:
 
 
 def _tokens(setting: Setting, sequences: int) -> float:
-    """T: what a token budget holds in whole sequences, or the sequences of a micro batch; shared by Ulysses."""
+    """T: the tokens of a micro batch; shared by Ulysses.
+
+    Of a token budget verl makes as few micro batches as the tokens of a rank need, and divides its sequences evenly
+    among them; T is that of the fullest, of sequences that are at most the greatest length.
+    """
     length = setting.prompt + setting.response
-    if setting.budget:
-        sequences = max(setting.budget * setting.ulysses // length, 1)
-    return sequences * length / setting.ulysses
+    if not setting.budget:
+        return sequences * length / setting.ulysses
+    mine, budget = SEQUENCES * setting.ulysses // setting.npus, setting.budget * setting.ulysses
+    numbers = range(1, -(-mine * length // budget) + 1)
+    return max(-(-mine // number) * min(length, number * budget / mine) for number in numbers) / setting.ulysses
 
 
 def _between_updates(setting: Setting) -> float:

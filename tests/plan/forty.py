@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .by_hand import Model, Setting
+from .by_hand import SEQUENCES, Model, Setting
 
 __all__ = ["FITTING", "NOT_FITTING", "config", "overrides"]
 
@@ -106,7 +106,7 @@ def overrides(setting: Setting) -> list[str]:
     nodes = -(-setting.npus // 8)
     found: dict[str, object] = {
         "algorithm.adv_estimator": "gae" if setting.critic else "grpo",
-        "data.train_batch_size": 256,
+        "data.train_batch_size": SEQUENCES,
         "data.max_prompt_length": setting.prompt,
         "data.max_response_length": setting.response,
         "actor_rollout_ref.model.path": "/models/of-a-setting",
@@ -115,7 +115,7 @@ def overrides(setting: Setting) -> list[str]:
         "actor_rollout_ref.model.lora_rank": setting.lora,
         "actor_rollout_ref.model.target_modules": "all-linear",
         f"{actor}.strategy": setting.strategy,
-        f"{actor}.ppo_mini_batch_size": 256,
+        f"{actor}.ppo_mini_batch_size": SEQUENCES,
         f"{actor}.ppo_micro_batch_size_per_gpu": setting.micro,
         f"{actor}.use_dynamic_bsz": setting.budget > 0,
         f"{actor}.ppo_max_token_len_per_gpu": setting.budget or 16384,
