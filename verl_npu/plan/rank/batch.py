@@ -26,7 +26,7 @@ def batch(job: Job, training: bool) -> dict[str, Any]:
     prompt, response = job.prompt, job.response
     measured, sequences = (job.lengths, job.sequences) if training else (job.scored_lengths, job.scored)
     lengths = torch.tensor(measured or [(prompt, response)] * sequences)
-    if job.picture is not None and not measured:
+    if job.picture is not None and bool((lengths == lengths[0]).all()):
         # torch takes rows of positions for their tokens if all sequences have one length, which no real batch has.
         lengths[-1, 1] -= 1
     place = torch.arange(prompt + response)
