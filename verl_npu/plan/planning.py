@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from .. import environment
@@ -18,9 +18,10 @@ from ..rehearse.composition import compose
 from ..rehearse.settings import Settings, override
 from ..rehearse.trainer import Trainer, of_cluster
 from .hardware import Hardware
-from .job import Job, Outcome, PhaseCost, Picture, Point
+from .job import Job, Outcome, PhaseCost, Point
 from .lengths import measured_lengths
 from .model import Model, folder_of, model_of
+from .pictures import picture_of
 from .roles import has_critic, has_reference
 from .rollout import Rollout, rollout_of
 from .share import Share, share_of
@@ -90,7 +91,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
     measured = measured_lengths(request.lengths, folder_of(path, request.model_config)) if request.lengths else ()
     share = share_of(settings, request.response, request.prompt, measured)
     model = request.model or model_of(path, request.model_config, folder / "model")
-    picture, pictures = _picture(model, request, share)
+    picture, pictures = picture_of(model, request.picture, share)
     rollout = rollout_of(settings, model, share, request.hardware)
     overrides = [*trainer.overrides, *given, *_scaled(settings, share, model)]
     jobs = [
@@ -134,29 +135,6 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
 
 def _not_shown(outcomes: Sequence[Outcome]) -> list[str]:
     return [f"not shown, {each}" for each in dict.fromkeys(text for outcome in outcomes for text in outcome.not_shown)]
-
-
-def _picture(model: Model, request: Request, share: Share) -> tuple[Picture | None, list[str]]:
-    """Return the picture of each prompt, and what the user is told of it."""
-    if request.picture and model.picture is None:
-        raise PlanError(
-            subject="--picture-tokens",
-            expected="an image-text model of Qwen's",
-            found=model.source,
-            fix="leave it out",
-        )
-    shortest = min((prompt for prompt, _ in (*share.lengths, *share.scored_lengths)), default=share.prompt)
-    if request.picture >= shortest:
-        raise PlanError(
-            subject="--picture-tokens",
-            expected=f"less than the {shortest} tokens of a prompt",
-            found=str(request.picture),
-            fix="give longer prompts, or a smaller picture",
-        )
-    if model.picture is None:
-        return None, []
-    notes = [] if request.picture else ["prompts have no pictures in this plan: --picture-tokens gives each one"]
-    return replace(model.picture, tokens=request.picture), notes
 
 
 def _check_kind(trainer: Trainer, settings: Settings) -> None:
