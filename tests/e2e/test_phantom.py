@@ -53,7 +53,7 @@ def train(pin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]))
 
     def run(
-        job: str, phantom: bool, settings: tuple[str, ...], checkout: pins.Checkout | None = None, steps: int = STEPS
+        job: str, phantom: bool, settings: tuple[str, ...], checkout: pins.Checkout | None = None
     ) -> training.Outcome:
         monkeypatch.setenv("VERL_NPU_VIRTUAL_PHANTOM", PHANTOM if phantom else "0")
         request = Request(
@@ -62,7 +62,7 @@ def train(pin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
             job=job,
             model=None,
             data=None,
-            steps=steps,
+            steps=STEPS,
             npus=NPUS,
             seed=0,
             transformers="",
@@ -131,10 +131,8 @@ def _compare(real: training.Outcome, phantom: training.Outcome, length: int) -> 
 
 @pytest.mark.parametrize("job", ["grpo", "ppo"])
 def test_verl_prints_the_same_peaks(train: Train, endless: tuple[str, ...], job: str) -> None:
-    # The second step's peak was 18944 bytes higher with phantoms for GRPO and as much lower for PPO: the size of the
-    # places of a micro batch's tokens (`nonzero`), which outlive their phase. What holds them is not known.
     settings = LEARNING + PADDED + endless
-    _compare(*(train(job, phantom, settings, steps=1) for phantom in (False, True)), length=16)
+    _compare(*(train(job, phantom, settings) for phantom in (False, True)), length=16)
 
 
 def test_verls_recipe_of_dapo_prints_the_same_peaks(

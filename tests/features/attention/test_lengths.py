@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -60,6 +61,29 @@ def test_memory_that_is_used_again_is_another(once) -> None:
     gc.collect()
     memory.numpy()[:] = 4  # past torch: no version counts it
     assert once(torch.from_numpy(memory.numpy())) == 8
+
+
+def test_a_result_goes_with_its_tensor() -> None:
+    places = Once(lambda tensor: tensor.nonzero())
+    mask = torch.ones(4)
+    result = weakref.ref(places(mask))
+    assert result() is not None
+    del mask
+    assert result() is None
+
+
+def test_a_result_stays_if_an_older_tensor_of_the_same_memory_goes(once) -> None:
+    memory = torch.zeros(2)
+    first, second = torch.from_numpy(memory.numpy()), torch.from_numpy(memory.numpy())
+    once(first)
+    entry = next(iter(once._results))
+    older = once._results[entry][0]
+    del once._results[entry]
+    once(second)
+    del first
+    assert older() is None
+    once(second)
+    assert count(once) == 2
 
 
 def test_inference_tensors_are_computed_every_time(once) -> None:

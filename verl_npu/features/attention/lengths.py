@@ -22,8 +22,8 @@ class Once(Generic[Result]):
     """A function of one tensor that remembers its results.
 
     A tensor is the same if its memory, shape and version are: so a detached alias of it (gradient checkpointing makes
-    them) is the same as well. A result is not used again once its tensor is gone, because its memory may be
-    another tensor's by then.
+    them) is the same as well. A result is dropped as soon as its tensor is gone: its memory may be another tensor's
+    by then, and the result's own memory on the device is wanted back.
     """
 
     __slots__ = ("_compute", "_results")
@@ -41,9 +41,16 @@ class Once(Generic[Result]):
         if known is not None and known[0]() is not None:
             return known[1]
         result = self._compute(tensor)
-        self._results[key] = (weakref.ref(tensor), result)
-        while len(self._results) > _KEPT:
-            self._results.pop(next(iter(self._results)), None)
+        results = self._results
+
+        def drop(gone: weakref.ref[Tensor]) -> None:
+            known = results.get(key)
+            if known is not None and known[0] is gone:  # not one that has come to the same memory since
+                del results[key]
+
+        results[key] = (weakref.ref(tensor, drop), result)
+        while len(results) > _KEPT:
+            results.pop(next(iter(results)), None)
         return result
 
 
