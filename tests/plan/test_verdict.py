@@ -37,6 +37,25 @@ def test_an_engine_without_room_for_one_sequence_does_not_fit(planned) -> None:
     assert needed > small.rollout.least > small.rollout.taken
 
 
+@pytest.mark.parametrize("utilization", [0.15, 0.6])
+def test_holders_together_hold_all_that_is_needed(planned, utilization: float) -> None:
+    plan = planned({"update actor": 40.0}, kept=10.0, actor_rollout_ref__rollout__gpu_memory_utilization=utilization)
+    verdict = judge(plan)
+    assert {phase.phase: sum(phase.holders.values()) for phase in verdict.phases} == {
+        phase.phase: phase.needed for phase in verdict.phases
+    }
+    rollout = next(phase for phase in verdict.phases if phase.phase == "rollout")
+    assert rollout.holders["key-value cache"] >= plan.rollout.cache
+    assert rollout.holders["weights"] == 10 * GIB
+
+
+def test_an_engine_with_npus_of_its_own_has_no_part_of_the_trainers(planned) -> None:
+    plan = planned({"update actor": 40.0}, kept=10.0, rollout__n_gpus_per_node=8)
+    rollout = next(phase for phase in judge(plan).phases if phase.phase == "rollout")
+    assert (rollout.needed, rollout.holders["reserve"]) == (plan.rollout.needed, 0)
+    assert "weights" not in rollout.holders
+
+
 def test_a_rank_that_failed_is_no_plan_that_fits(planned) -> None:
     done = planned({"update actor": 1.0})
     failed = dataclasses.replace(done.outcomes[0], error="ValueError: x", failed_in="load")

@@ -33,11 +33,14 @@ _STATUS = {Fit.FITS: 0, Fit.DOES_NOT: 1, Fit.FAILED: 1}
 _BAR = 40
 _MARKS = {
     Holder.WEIGHTS: "W",
+    Holder.ENGINE: "E",
+    Holder.CACHE: "K",
     Holder.OPTIMIZER: "O",
     Holder.GRADIENTS: "G",
     Holder.GATHERED: "g",
     Holder.MESSAGES: "m",
     Holder.ACTIVATIONS: "a",
+    Holder.RESERVE: "r",
 }
 
 
@@ -200,10 +203,9 @@ def _print_largest(largest: Largest) -> None:
 
 
 def _print_phase(phase: PhaseFit, verdict: Verdict) -> None:
-    held = phase.cost.holders if phase.cost else {}
     bar = ""
     for holder, mark in _MARKS.items():
-        bar += mark * round(_BAR * held.get(holder.value, 0) / verdict.capacity)
+        bar += mark * round(_BAR * phase.holders.get(holder.value, 0) / verdict.capacity)
     terminal.line(
         f"{phase.phase:18} {phase.tensors / GIB:7.2f} GiB of tensors, needs {phase.needed / GIB:7.2f}  ",
         terminal.styled(f"{phase.fit.value:13}", _STYLES[phase.fit]),

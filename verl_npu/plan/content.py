@@ -76,7 +76,7 @@ def _phase(phase: PhaseFit) -> dict[str, object]:
         "tensors": phase.tensors,
         "needed": phase.needed,
         "fit": phase.fit.value,
-        "holders": dict(phase.cost.holders) if phase.cost else {},
+        "holders": dict(phase.holders),
     }
 
 

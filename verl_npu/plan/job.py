@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 __all__ = ["Job", "Outcome", "PhaseCost", "Picture", "Point"]
@@ -79,6 +79,8 @@ class PhaseCost:
     after: int
     holders: Mapping[str, int]
     """Who held the memory at the peak."""
+    kept: Mapping[str, int] = field(default_factory=dict)
+    """Who holds what is left after it."""
     micro_batches: int = 0
     seconds: float = 0.0
     """That the operators would take an NPU at its best."""

@@ -45,10 +45,19 @@ def _parts(
         f"{model.parameters / 1e9:.2f} billion parameters; sequences of {share.prompt} + {share.response} tokens.</p>"
     )
     rows = [
-        (phase.phase, str(phase.rank), f"{phase.tensors / GIB:.2f}", f"{phase.needed / GIB:.2f}", phase.fit.value)
+        (
+            phase.phase,
+            str(phase.rank),
+            f"{phase.tensors / GIB:.2f}",
+            f"{phase.needed / GIB:.2f}",
+            ", ".join(
+                f"{name} {size / GIB:.2f}" for name, size in sorted(phase.holders.items(), key=lambda held: -held[1])
+            ),
+            phase.fit.value,
+        )
         for phase in verdict.phases
     ]
-    yield _table(("phase", "rank", "tensors, GiB", "with the reserve, GiB", "verdict"), rows)
+    yield _table(("phase", "rank", "tensors, GiB", "with the reserve, GiB", "held by, GiB", "verdict"), rows)
     for outcome in planned.outcomes:
         kind = planned.share.kinds.get(outcome.rank, "")
         if outcome.timeline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["Holder", "Phase"]
+__all__ = ["TOLD", "Holder", "Phase"]
 
 
 class Phase(Enum):
@@ -22,7 +22,7 @@ class Phase(Enum):
 
 
 class Holder(Enum):
-    """What memory is for. The order is that of csrc/ledger.h: its own three, then those that a rank tells."""
+    """What memory is for, in csrc/ledger.h's order: its own three, those that a rank tells; last what is no tensor."""
 
     ACTIVATIONS = "activations and temporary buffers"
     MESSAGES = "communication buffers"
@@ -30,8 +30,15 @@ class Holder(Enum):
     WEIGHTS = "weights"
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer's state"
+    ENGINE = "rollout engine's weights"
+    CACHE = "key-value cache"
+    RESERVE = "reserve"
 
     @property
     def number(self) -> int:
         """What csrc/ledger.h calls it."""
         return list(Holder).index(self)
+
+
+TOLD = tuple(Holder)[: Holder.CACHE.number]
+"""Those of tensors, which a ledger has."""

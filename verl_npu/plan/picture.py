@@ -21,6 +21,7 @@ __all__ = ["COLOURS", "draw", "svg"]
 
 COLOURS = {
     Holder.WEIGHTS: "#0b62d6",
+    Holder.ENGINE: "#be185d",
     Holder.OPTIMIZER: "#6d28d9",
     Holder.GRADIENTS: "#b45309",
     Holder.GATHERED: "#0891b2",

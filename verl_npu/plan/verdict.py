@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from .job import Outcome, PhaseCost
-from .phase import Phase
+from .phase import Holder, Phase
 from .planning import Planned
 from .reserve import Reserve, reserve_of
 
@@ -31,6 +33,8 @@ class PhaseFit:
     needed: int
     """With the reserve, and what others have on the same NPU."""
     fit: Fit
+    holders: Mapping[str, int]
+    """Of all that is needed."""
     cost: PhaseCost | None
 
 
@@ -73,22 +77,30 @@ def _of_phase(
     if not costs:
         return None
     cost, rank = max(costs, key=lambda each: each[0].peak)
-    needed = cost.peak + _reserved(groups, cost.peak, planned)
-    return PhaseFit(phase.value, rank, cost.peak, needed, Fit.FITS if needed <= capacity else Fit.DOES_NOT, cost)
+    reserved = _reserved(groups, cost.peak, planned)
+    needed = cost.peak + reserved
+    holders = {**cost.holders, Holder.RESERVE.value: reserved}
+    fit = Fit.FITS if needed <= capacity else Fit.DOES_NOT
+    return PhaseFit(phase.value, rank, cost.peak, needed, fit, holders, cost)
 
 
 def _of_rollout(outcomes: tuple[Outcome, ...], groups: int, planned: Planned, capacity: int) -> PhaseFit:
     """The engine beside what the trainer keeps meanwhile: what it had left after the weights were handed over."""
-    kept = reserved = 0
-    if not planned.rollout.alone:
-        kept = max(
-            (cost.after for outcome in outcomes for cost in outcome.phases if cost.phase == Phase.UPDATE_ACTOR.value),
-            default=0,
-        )
-        reserved = _reserved(groups, kept, planned)
-    needed = planned.rollout.needed + kept + reserved
-    fits = needed <= capacity and planned.rollout.sequences > 0
-    return PhaseFit(Phase.ROLLOUT.value, 0, kept, needed, Fit.FITS if fits else Fit.DOES_NOT, None)
+    rollout = planned.rollout
+    kept, held = 0, Counter({Holder.RESERVE.value: 0})
+    if not rollout.alone:
+        after = [cost for each in outcomes for cost in each.phases if cost.phase == Phase.UPDATE_ACTOR.value]
+        if after:
+            most = max(after, key=lambda cost: cost.after)
+            kept = most.after
+            held.update(most.kept)
+        held[Holder.RESERVE.value] = _reserved(groups, kept, planned)
+    needed = rollout.needed + kept + held[Holder.RESERVE.value]
+    held[Holder.ENGINE.value] += rollout.engine_weights
+    held[Holder.ACTIVATIONS.value] += rollout.buffers
+    held[Holder.CACHE.value] += rollout.needed - rollout.engine_weights - rollout.buffers
+    fits = needed <= capacity and rollout.sequences > 0
+    return PhaseFit(Phase.ROLLOUT.value, 0, kept, needed, Fit.FITS if fits else Fit.DOES_NOT, dict(held), None)
 
 
 def _reserved(groups: int, tensors: int, planned: Planned) -> int:

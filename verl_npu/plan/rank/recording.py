@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...virtual.device.extension import Extension
 from ..job import PhaseCost, Point
-from ..phase import Holder, Phase
+from ..phase import TOLD, Holder, Phase
 from .gradients import gradients
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class Recording:
                 peak=int(totals[at]),
                 after=int(totals[span.end]),
                 holders=_held(by_holder, at),
+                kept=_held(by_holder, span.end),
                 micro_batches=span.micro_batches,
                 seconds=span.seconds,
                 calls=span.calls,
@@ -118,7 +119,7 @@ class Recording:
 
         blocks = numpy.array(self._device.ledger_blocks(), dtype=numpy.int64).reshape(-1, 4)
         sizes, born, died, holders = blocks.T
-        changes = numpy.zeros((len(Holder), self._device.ledger_clock() + 1), dtype=numpy.int64)
+        changes = numpy.zeros((len(TOLD), self._device.ledger_clock() + 1), dtype=numpy.int64)
         numpy.add.at(changes, (holders, born), sizes)
         gone = died > 0
         numpy.add.at(changes, (holders[gone], died[gone]), -sizes[gone])
@@ -180,7 +181,7 @@ class Recording:
 
 def _held(by_holder: numpy.ndarray[Any, Any], at: int) -> dict[str, int]:
     found: dict[str, int] = defaultdict(int)
-    for holder, size in zip(Holder, by_holder[:, at], strict=True):
+    for holder, size in zip(TOLD, by_holder[:, at], strict=True):
         if size:
             found[holder.value] = int(size)
     return dict(found)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ..phase import Phase
+from ...virtual.device.extension import extension
+from ..phase import Holder, Phase
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,6 +52,7 @@ class SleepingRollout:
 
         if "weights" in tags and self._bytes:
             self._weights = torch.empty(self._bytes, dtype=torch.int8, device="npu")
+            extension().mark_in_ledger(self._weights.untyped_storage().data_ptr(), Holder.ENGINE.number)
 
     async def release(self) -> None:
         """Give it back."""
