@@ -166,7 +166,7 @@ def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try], largest: La
     terminal.echo()
     for phase in verdict.phases:
         _print_phase(phase, verdict)
-    terminal.line("  " + ", ".join(f"{mark} {holder.value}" for holder, mark in _MARKS.items()))
+    terminal.paragraph(", ".join(f"{mark} {holder.value}" for holder, mark in _MARKS.items()), indent="  ")
     terminal.echo()
     rollout = planned.rollout
     terminal.paragraph(
