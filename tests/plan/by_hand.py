@@ -146,7 +146,7 @@ def _log_probabilities(setting: Setting) -> float:
 
 
 def _update(setting: Setting, critic: bool) -> float:
-    """Weights, gradients, two numbers of AdamW, all in float32 and sharded (16 P / N), and the larger of two moments.
+    """Weights, gradients, two numbers of AdamW in float32 and sharded (16 P / N), and the largest of three moments.
 
     1. The loss: the inputs of the layers (2 H of each, with recomputation), and the logits. In bfloat16 there are
        their gradient, two copies of it and the quotient (4 x 2), since verl divides them by the temperature in place
@@ -156,6 +156,7 @@ def _update(setting: Setting, critic: bool) -> float:
        (2) and that in float32 (4); of the head weights and gradient (2 + 2 of V H); and what the layer computes.
        FSDP1 gathers the embedding with the head, and has given up a layer's weights and what it computed when it
        reduces the gradient (2 + 2 + 4).
+    3. The optimizer's step: torch's AdamW has the roots of one of its numbers for all parameters at once (4 P / N).
     """
     model = setting.model
     tokens = _tokens(setting, setting.critic_micro if critic else setting.micro)
@@ -174,7 +175,7 @@ def _update(setting: Setting, critic: bool) -> float:
     elif setting.strategy == "fsdp":
         of_layer, again = 8, 0
     gathered = of_ends * gathered_ends * model.words * model.hidden + of_layer * _layer(model)
-    return state + other + kept + max(loss, gathered + again)
+    return state + other + max(kept + max(loss, gathered + again), 4 * trained / setting.npus)
 
 
 def _computed(model: Model) -> int:
