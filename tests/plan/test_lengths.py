@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
 
 from verl_npu.errors import PlanError
-from verl_npu.plan.lengths import heaviest, measured_lengths
+from verl_npu.plan.lengths import drawn_lengths, heaviest, measured_lengths
 
 ROWS = ((10, 200), (30, 400), (20, 50))
 
@@ -86,3 +87,17 @@ def test_a_rank_gets_the_sequences_in_a_row_that_have_the_most_tokens() -> None:
 
 def test_a_short_file_is_begun_again() -> None:
     assert heaviest([(1, 1), (2, 2)], 5) == ((2, 2), (1, 1), (2, 2), (1, 1), (2, 2))
+
+
+@pytest.mark.parametrize("spread", [0.2, 0.5, 1.0])
+def test_lengths_that_are_drawn_have_the_mean_and_the_spread_that_were_asked_for(spread: float) -> None:
+    drawn = drawn_lengths(100, 1000, spread, 50_000)
+    answers = [response for _, response in drawn]
+    assert {prompt for prompt, _ in drawn} == {100}
+    assert statistics.mean(answers) == pytest.approx(1000, rel=0.02)
+    assert statistics.stdev(answers) == pytest.approx(1000 * spread, rel=0.05)
+
+
+def test_lengths_are_drawn_alike_each_time_and_are_never_empty() -> None:
+    assert drawn_lengths(1, 2, 3.0, 100) == drawn_lengths(1, 2, 3.0, 100)
+    assert min(response for _, response in drawn_lengths(1, 2, 3.0, 1000)) == 1

@@ -1,4 +1,4 @@
-"""Lengths that sequences of a run had: read from a file, and the part of them that a plan is given."""
+"""Lengths that sequences of a run had or may have: read from a file or drawn, and the part that a plan is given."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import csv
 import io
 import itertools
 import json
+import math
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import PlanError
 
-__all__ = ["Length", "heaviest", "measured_lengths"]
+__all__ = ["Length", "drawn_lengths", "heaviest", "measured_lengths"]
 
 Length = tuple[int, int]
 """Tokens of a prompt and of its answer."""
@@ -42,6 +44,19 @@ def measured_lengths(path: Path, tokenizer: Path) -> tuple[Length, ...]:
     if all(_TEXTS[0] in row and _TEXTS[1] in row for row in rows):
         return _counted(path, rows, tokenizer)
     return tuple(_length(row, place) for row, place in zip(rows, places, strict=True))
+
+
+def drawn_lengths(prompt: int, response: int, spread: float, sequences: int) -> tuple[Length, ...]:
+    """Draw the lengths of answers from a log-normal distribution, the same ones each time; prompts are alike.
+
+    Args:
+        response: the mean of the answers.
+        spread: their standard deviation, as a part of it.
+    """
+    sigma = math.sqrt(math.log1p(spread**2))
+    mu = math.log(response) - sigma**2 / 2
+    draw = random.Random(0).lognormvariate
+    return tuple((prompt, max(round(draw(mu, sigma)), 1)) for _ in range(sequences))
 
 
 def heaviest(lengths: Sequence[Length], sequences: int) -> tuple[Length, ...]:
