@@ -19,7 +19,8 @@ from ..plan.page import page
 from ..plan.phase import Holder
 from ..plan.planning import Planned, Request
 from ..plan.planning import plan as make
-from ..plan.timing import ASSUMPTIONS, spans, total
+from ..plan.rollout import Rollout
+from ..plan.timing import assumptions, spans, total
 from ..plan.verdict import Fit, PhaseFit, Verdict, judge
 from . import terminal
 from .asked import asked_trainer
@@ -154,8 +155,8 @@ def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try], largest: La
         f"in {planned.seconds:.0f} s",
     )
     terminal.paragraph(
-        f"{model.source}: {model.parameters / 1e9:.2f} billion parameters; sequences of {share.prompt} + "
-        f"{share.response} tokens, {share.step_sequences} of them for a rank in a step",
+        f"{model.source}: {model.parameters / 1e9:.2f} billion parameters; sequences of {share.length} "
+        f"tokens, {share.step_sequences} of them for a rank in a step",
         indent="  ",
     )
     for outcome in planned.outcomes:
@@ -168,13 +169,8 @@ def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try], largest: La
         _print_phase(phase, verdict)
     terminal.paragraph(", ".join(f"{mark} {holder.value}" for holder, mark in _MARKS.items()), indent="  ")
     terminal.echo()
-    rollout = planned.rollout
-    terminal.paragraph(
-        f"rollout: gpu_memory_utilization {rollout.utilization} takes {rollout.taken / GIB:.1f} GiB, of which "
-        f"{rollout.engine_weights / GIB:.1f} are weights; the cache holds {rollout.sequences} sequences of full "
-        "length",
-        indent="  ",
-    )
+    if planned.rollout:
+        _print_rollout(planned.rollout)
     for each in verdict.reserve:
         terminal.paragraph(
             f"{each.size / GIB:.2f} GiB: {each.source}", label=f"  reserve, {each.name}: ", indent="    "
@@ -185,6 +181,15 @@ def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try], largest: La
     if largest:
         _print_largest(largest)
     _print_time(planned)
+
+
+def _print_rollout(rollout: Rollout) -> None:
+    terminal.paragraph(
+        f"rollout: gpu_memory_utilization {rollout.utilization} takes {rollout.taken / GIB:.1f} GiB, of which "
+        f"{rollout.engine_weights / GIB:.1f} are weights; the cache holds {rollout.sequences} sequences of full "
+        "length",
+        indent="  ",
+    )
 
 
 def _print_largest(largest: Largest) -> None:
@@ -240,7 +245,7 @@ def _print_time(planned: Planned) -> None:
     terminal.line(terminal.styled("seconds of a step, from at best to at worst", "bold"))
     for span in (*found, total(found)):
         terminal.line(f"  {span.phase:18} {span.least:9.1f} {span.most:9.1f}")
-    for assumption in ASSUMPTIONS:
+    for assumption in assumptions(planned):
         terminal.paragraph(assumption, label="  assumed: ", indent="    ")
 
 

@@ -12,7 +12,7 @@ from .fitting import Try
 from .job import Outcome
 from .largest import Largest
 from .planning import Planned
-from .timing import ASSUMPTIONS, spans, total
+from .timing import assumptions, spans, total
 from .verdict import Fit, PhaseFit, Verdict
 
 __all__ = ["FORMAT", "content", "read"]
@@ -39,11 +39,11 @@ def content(
             "layers": planned.model.layers,
         },
         "share": _share(planned),
-        "rollout": dataclasses.asdict(planned.rollout),
+        "rollout": dataclasses.asdict(planned.rollout) if planned.rollout else None,
         "reserve": [dataclasses.asdict(each) for each in verdict.reserve],
         "phases": [_phase(phase) for phase in verdict.phases],
         "seconds": [dataclasses.asdict(span) for span in (*found, total(found))],
-        "assumptions": list(ASSUMPTIONS),
+        "assumptions": list(assumptions(planned)),
         "timeline": {
             str(outcome.rank): [dataclasses.asdict(point) for point in outcome.timeline]
             for outcome in planned.outcomes

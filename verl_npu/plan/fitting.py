@@ -70,4 +70,4 @@ def make_fit(
 def _excess(planned: Planned, verdict: Verdict) -> int:
     """Bytes that all phases together are over the NPU's memory, and that the engine lacks for one sequence."""
     over = sum(max(phase.needed - verdict.capacity, 0) for phase in verdict.phases)
-    return over + max(planned.rollout.least - planned.rollout.taken, 0)
+    return over + (max(planned.rollout.least - planned.rollout.taken, 0) if planned.rollout else 0)

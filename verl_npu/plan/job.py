@@ -55,6 +55,8 @@ class Job:
     """None if the model takes none."""
     critic: bool
     reference: bool
+    trainer: str
+    """The module of a trainer of fine-tuning, which has a loop of its own; empty: verl's workers are run."""
     flops: float
     """That an NPU does in a second at best."""
     bandwidth: float

@@ -1,4 +1,4 @@
-"""The largest micro batch of the actor's update with which a plan fits: looked for by planning again."""
+"""The largest micro batch of the update with which a plan fits: looked for by planning again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def largest_micro_batch(
 
 
 def _of_update(planned: Planned) -> MicroBatch:
-    return next(batch for batch in planned.share.micro_batches if batch.phase is Phase.UPDATE_ACTOR)
+    return next(batch for batch in planned.share.micro_batches if batch.phase in (Phase.UPDATE_ACTOR, Phase.TRAINING))
 
 
 def _sizes(planned: Planned, batch: MicroBatch) -> Sequence[int]:
@@ -91,12 +91,12 @@ def _sizes(planned: Planned, batch: MicroBatch) -> Sequence[int]:
 
 def _probe(size: int, before: Planned, planned: Planned) -> Probe:
     """Judge the phases whose micro batches have this size: a budget of the update is that of others by default."""
-    key = _of_update(before).key
+    update = _of_update(before)
     sizes = {batch.phase: batch.size for batch in before.share.micro_batches}
-    alike = {Phase.UPDATE_ACTOR.value} | {
+    alike = {update.phase.value} | {
         batch.phase.value
         for batch in planned.share.micro_batches
-        if batch.key == key or batch.size != sizes.get(batch.phase)
+        if batch.key == update.key or batch.size != sizes.get(batch.phase)
     }
     verdict = judge(planned)
     judged = [phase for phase in verdict.phases if phase.phase in alike]

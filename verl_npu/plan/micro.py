@@ -41,7 +41,7 @@ class MicroBatch:
     @property
     def training(self) -> bool:
         """Whether they are of a mini batch: other phases get all of a rank's step at once."""
-        return self.phase in (Phase.UPDATE_ACTOR, Phase.UPDATE_CRITIC)
+        return self.phase.trains
 
     def sequences(self, length: int, of: int) -> int:
         """Return how many sequences of one length the largest has, of a batch with so many.

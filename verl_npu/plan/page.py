@@ -10,7 +10,7 @@ from .hardware import GIB, Hardware
 from .largest import Largest
 from .picture import svg
 from .planning import Planned
-from .timing import ASSUMPTIONS, spans, total
+from .timing import assumptions, spans, total
 from .verdict import Verdict
 
 __all__ = ["page"]
@@ -42,7 +42,7 @@ def _parts(
     share, model = planned.share, planned.model
     yield (
         f"<p>SIMULATED. {share.world} NPUs of {planned.hardware.name.upper()}, {escape(model.source)}, "
-        f"{model.parameters / 1e9:.2f} billion parameters; sequences of {share.prompt} + {share.response} tokens.</p>"
+        f"{model.parameters / 1e9:.2f} billion parameters; sequences of {share.length} tokens.</p>"
     )
     rows = [
         (
@@ -88,7 +88,7 @@ def _parts(
         [
             *(f"{each.name}: {each.size / GIB:.2f} GiB. {each.source}" for each in verdict.reserve),
             *_figures(planned.hardware),
-            *ASSUMPTIONS,
+            *assumptions(planned),
             *planned.notes,
         ]
     )

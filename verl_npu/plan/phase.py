@@ -17,8 +17,15 @@ class Phase(Enum):
     VALUES = "values"
     UPDATE_CRITIC = "update critic"
     UPDATE_ACTOR = "update actor"
+    TRAINING = "training step"
+    VALIDATION = "validation"
     CHECKPOINT = "checkpoint"
     WEIGHT_SYNC = "weight sync"
+
+    @property
+    def trains(self) -> bool:
+        """Whether an optimizer takes a step in it: it is given mini batches."""
+        return self in (Phase.UPDATE_CRITIC, Phase.UPDATE_ACTOR, Phase.TRAINING)
 
 
 class Holder(Enum):

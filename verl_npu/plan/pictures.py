@@ -9,7 +9,7 @@ from .job import Picture
 from .model import Model
 from .share import Share
 
-__all__ = ["picture_of"]
+__all__ = ["check_text_only", "picture_of"]
 
 
 def picture_of(model: Model, tokens: int, share: Share) -> tuple[Picture | None, list[str]]:
@@ -37,3 +37,18 @@ def picture_of(model: Model, tokens: int, share: Share) -> tuple[Picture | None,
         return None, []
     notes = [] if tokens else ["prompts have no pictures in this plan: --picture-tokens gives each one"]
     return replace(model.picture, tokens=tokens), notes
+
+
+def check_text_only(model: Model, tokens: int) -> None:
+    """Refuse what fine-tuning is not planned with.
+
+    Raises:
+        PlanError: the model takes pictures, or there are to be some.
+    """
+    if tokens or model.picture is not None:
+        raise PlanError(
+            subject="--picture-tokens" if tokens else f"the model {model.source}",
+            expected="text alone: fine-tuning with pictures is not planned yet",
+            found=f"{tokens} tokens" if tokens else "an image-text model",
+            fix="leave it out" if tokens else "plan the language model",
+        )

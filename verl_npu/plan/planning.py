@@ -18,13 +18,17 @@ from ..rehearse.composition import compose
 from ..rehearse.settings import Settings, override
 from ..rehearse.trainer import Trainer, of_cluster
 from .hardware import Hardware
-from .job import Job, Outcome, PhaseCost, Point
-from .lengths import measured_lengths
+from .job import Job, Outcome, PhaseCost, Picture, Point
+from .lengths import Length, measured_lengths
 from .model import Model, folder_of, model_of
-from .pictures import picture_of
+from .pictures import check_text_only, picture_of
 from .roles import has_critic, has_reference
 from .rollout import Rollout, rollout_of
 from .share import Share, share_of
+from .tuning.launch import is_option, launched_with
+from .tuning.names import Names, module_of, names_of
+from .tuning.overrides import tuning_overrides
+from .tuning.share import tuning_share
 
 __all__ = ["Planned", "Request", "plan"]
 
@@ -66,7 +70,8 @@ class Planned:
     settings: Settings
     model: Model
     share: Share
-    rollout: Rollout
+    rollout: Rollout | None
+    """None for fine-tuning."""
     outcomes: tuple[Outcome, ...]
     hardware: Hardware
     seconds: float
@@ -83,23 +88,22 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
         PlanError: the model or the lengths are not known, or the sizes do not fit each other.
     """
     started = time.monotonic()
-    given = [override(key, value) for key, value in request.changes]
+    trainer = launched_with(trainer, request.changes)
+    given = [override(key, value) for key, value in request.changes if not is_option(key)]
     composition = compose(trainer, tree, given)
     settings = Settings(composition.values)
-    _check_kind(trainer, settings)
-    path, folder = settings.text(_MODELS[0]), request.output.resolve()
-    measured = measured_lengths(request.lengths, folder_of(path, request.model_config)) if request.lengths else ()
-    share = share_of(settings, request.response, request.prompt, measured)
-    model = request.model or model_of(path, request.model_config, folder / "model")
-    picture, pictures = picture_of(model, request.picture, share)
-    rollout = rollout_of(settings, model, share, request.hardware)
-    overrides = [*trainer.overrides, *given, *_scaled(settings, share, model)]
+    names = names_of(trainer, settings)
+    if names is None:
+        work = _reinforcement(settings, request)
+    else:
+        work = _tuning(names, trainer, settings, request, module_of(trainer, composition.entry, tree))
+    share, folder = work.share, request.output.resolve()
     jobs = [
         Job(
             tree=str(tree),
             folder=str(composition.entry.folder),
             name=composition.entry.name,
-            overrides=overrides,
+            overrides=[*trainer.overrides, *given, *work.overrides],
             rank=rank,
             world=share.world,
             local=share.local,
@@ -109,10 +113,11 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
             response=share.padded[1],
             lengths=share.lengths,
             scored_lengths=share.scored_lengths,
-            rollout_weights=rollout.weights,
-            picture=picture,
-            critic=has_critic(settings),
-            reference=has_reference(settings),
+            rollout_weights=work.rollout.weights if work.rollout else 0,
+            picture=work.picture,
+            critic=work.critic,
+            reference=work.reference,
+            trainer=work.module,
             flops=request.hardware.flops.value,
             bandwidth=request.hardware.bandwidth.value,
         )
@@ -123,28 +128,68 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
     return Planned(
         trainer,
         settings,
-        model,
+        work.model,
         share,
-        rollout,
+        work.rollout,
         outcomes,
         request.hardware,
         time.monotonic() - started,
-        (*share.notes, *pictures, *rollout.notes, *_not_shown(outcomes)),
+        (*share.notes, *work.notes, *_not_shown(outcomes)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the two kinds of trainers differ in."""
+
+    share: Share
+    model: Model
+    overrides: Sequence[str]
+    rollout: Rollout | None = None
+    picture: Picture | None = None
+    critic: bool = False
+    reference: bool = False
+    module: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def _reinforcement(settings: Settings, request: Request) -> _Work:
+    path = settings.text(_MODELS[0])
+    share = share_of(settings, request.response, request.prompt, _measured(path, request))
+    model = _model(path, request)
+    picture, pictures = picture_of(model, request.picture, share)
+    rollout = rollout_of(settings, model, share, request.hardware)
+    return _Work(
+        share,
+        model,
+        _scaled(settings, share, model),
+        rollout,
+        picture,
+        has_critic(settings),
+        has_reference(settings),
+        notes=(*pictures, *rollout.notes),
+    )
+
+
+def _tuning(names: Names, trainer: Trainer, settings: Settings, request: Request, module: str) -> _Work:
+    path = settings.text(names.model)
+    measured = _measured(path, request)
+    share = tuning_share(names, trainer, settings, request.response, request.prompt, measured)
+    model = _model(path, request)
+    check_text_only(model, request.picture)
+    return _Work(share, model, tuning_overrides(names, settings, share, model.folder), module=module)
+
+
+def _measured(path: str, request: Request) -> Sequence[Length]:
+    return measured_lengths(request.lengths, folder_of(path, request.model_config)) if request.lengths else ()
+
+
+def _model(path: str, request: Request) -> Model:
+    return request.model or model_of(path, request.model_config, request.output.resolve() / "model")
 
 
 def _not_shown(outcomes: Sequence[Outcome]) -> list[str]:
     return [f"not shown, {each}" for each in dict.fromkeys(text for outcome in outcomes for text in outcome.not_shown)]
-
-
-def _check_kind(trainer: Trainer, settings: Settings) -> None:
-    if f"{_ACTOR_REF}.actor.strategy" not in settings:
-        raise PlanError(
-            subject=f"the trainer {trainer.module}",
-            expected="one of verl's reinforcement learning, with actor_rollout_ref in its configuration",
-            found="none",
-            fix="plan the script of a GRPO, PPO or DAPO run; fine-tuning is not planned yet",
-        )
 
 
 def _scaled(settings: Settings, share: Share, model: Model) -> list[str]:

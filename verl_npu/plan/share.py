@@ -11,7 +11,7 @@ from ..rehearse.settings import Settings
 from .lengths import Length, heaviest
 from .micro import MicroBatch, enough, fullest, micro_batches
 
-__all__ = ["Share", "share_of"]
+__all__ = ["Given", "Share", "cut_to", "divided", "given", "kinds", "positive", "share_of"]
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -52,6 +52,11 @@ class Share:
     scored_lengths: tuple[Length, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def length(self) -> str:
+        """The tokens of a sequence, as a person reads them: a prompt's and an answer's, if they are told apart."""
+        return f"{self.prompt} + {self.response}" if self.prompt else str(self.response)
+
 
 def share_of(
     settings: Settings, response: int | None, prompt: int | None = None, measured: Sequence[Length] = ()
@@ -64,16 +69,16 @@ def share_of(
     Raises:
         PlanError: the parallel sizes do not divide the NPUs, or a length is missing.
     """
-    local = _positive(settings, "trainer.n_gpus_per_node")
-    world = local * _positive(settings, "trainer.nnodes")
+    local = positive(settings, "trainer.n_gpus_per_node")
+    world = local * positive(settings, "trainer.nnodes")
     inner, stages = _inner(settings)
-    data = _divided(world, inner * stages)
-    most = (_positive(settings, "data.max_prompt_length"), _positive(settings, "data.max_response_length"))
+    data = divided(world, inner * stages, "trainer.nnodes x trainer.n_gpus_per_node")
+    most = (positive(settings, "data.max_prompt_length"), positive(settings, "data.max_response_length"))
     batches = micro_batches(settings, data)
     notes: list[str] = []
     if measured:
-        cut = [(min(prompt, most[0]), min(response, most[1])) for prompt, response in measured]
-        notes += _of_measured(measured, cut)
+        cut, told = cut_to(most, measured)
+        notes += told
         one, padded = tuple(math.ceil(sum(each) / len(cut)) for each in zip(*cut, strict=True)), most
     else:
         cut = []
@@ -81,12 +86,12 @@ def share_of(
     # Lengths that the user names are kept, and padding takes as much as tokens where it is computed.
     packed = settings.truth("actor_rollout_ref.model.use_remove_padding")
     shorter = packed and not measured and prompt is None and response is None
-    prompts = _positive(settings, "data.train_batch_size")
+    prompts = positive(settings, "data.train_batch_size")
     answers = max(settings.whole(f"{_ROLLOUT}.n", 1), 1)
     step = max(prompts * answers // data, 1)
     mini = max(settings.whole(f"{_ACTOR}.ppo_mini_batch_size", prompts) * answers // data, 1)
     trained, scored = (
-        _given([each for each in batches if each.training is training], of, one, cut, shorter)
+        given([each for each in batches if each.training is training], of, one, cut, shorter)
         for training, of in ((True, mini), (False, step))
     )
     if shorter and (trained.lengths or scored.lengths):
@@ -97,7 +102,7 @@ def share_of(
         inner=inner,
         data=data,
         ranks=tuple(sorted({0, world // stages * (stages // 2), world // stages * (stages - 1)})),
-        kinds=_kinds(world, stages),
+        kinds=kinds(world, stages),
         prompt=one[0],
         response=one[1],
         longest=most[1],
@@ -113,11 +118,16 @@ def share_of(
     )
 
 
-def _divided(world: int, product: int) -> int:
+def divided(world: int, product: int, whence: str) -> int:
+    """Return the ranks, or groups of them, with data of their own; `whence` says what tells the NPUs.
+
+    Raises:
+        PlanError: the NPUs are no multiple of the product of the parallel sizes.
+    """
     if world % product:
         raise PlanError(
             subject="the parallel sizes",
-            expected=f"a product that divides {world} NPUs (trainer.nnodes x trainer.n_gpus_per_node)",
+            expected=f"a product that divides {world} NPUs ({whence})",
             found=str(product),
             fix="change the sizes, or the NPUs",
         )
@@ -125,26 +135,36 @@ def _divided(world: int, product: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class Given:
     """What a rank's phases are given: sequences, and their lengths if they are not the greatest."""
 
     sequences: int
     lengths: tuple[Length, ...] = ()
 
 
-def _given(batches: Sequence[MicroBatch], of: int, one: Length, cut: Sequence[Length], shorter: bool) -> _Given:
+def given(batches: Sequence[MicroBatch], of: int, one: Length, cut: Sequence[Length], shorter: bool) -> Given:
+    """Return what shows the largest micro batch of each phase.
+
+    Args:
+        of: sequences that a rank has.
+        one: the greatest length, or the mean one of those that were measured.
+        cut: those that were measured, as the script cuts them.
+        shorter: whether sequences may be shorter, where that is more tokens at once.
+    """
     if cut:
         sequences = enough(batches, sum(one), of, alike=False)
-        return _Given(sequences, heaviest(cut, sequences))
+        return Given(sequences, heaviest(cut, sequences))
     length = fullest(batches, sum(one), of) if shorter else sum(one)
     sequences = enough(batches, length, of, alike=True)
     if length == sum(one):
-        return _Given(sequences)
+        return Given(sequences)
     prompt = min(one[0], max(length // 2, 1))
-    return _Given(sequences, ((prompt, length - prompt),) * sequences)
+    return Given(sequences, ((prompt, length - prompt),) * sequences)
 
 
-def _of_measured(measured: Sequence[Length], cut: Sequence[Length]) -> list[str]:
+def cut_to(most: Length, measured: Sequence[Length]) -> tuple[list[Length], list[str]]:
+    """Return measured lengths as a script cuts them, and what the user is told of it."""
+    cut = [(min(prompt, most[0]), min(response, most[1])) for prompt, response in measured]
     notes = [
         f"lengths of {len(measured)} sequences were measured; a rank is given those that follow each other and have "
         "the most tokens together"
@@ -152,7 +172,7 @@ def _of_measured(measured: Sequence[Length], cut: Sequence[Length]) -> list[str]
     longer = sum(before != after for before, after in zip(measured, cut, strict=True))
     if longer:
         notes.append(f"{longer} of them are longer than the script allows, and are cut")
-    return notes
+    return cut, notes
 
 
 def _greatest(
@@ -204,7 +224,8 @@ def _ulysses(settings: Settings) -> int:
     return max(1, *(settings.whole(key, 1) for key in keys))
 
 
-def _kinds(world: int, stages: int) -> dict[int, str]:
+def kinds(world: int, stages: int) -> dict[int, str]:
+    """Return whom each rank that is run stands for."""
     if stages == 1:
         return {0: f"each of the {world} ranks"}
     each = world // stages
@@ -213,7 +234,12 @@ def _kinds(world: int, stages: int) -> dict[int, str]:
     return {**named, each * (stages - 1): "the last stage of the pipeline"}
 
 
-def _positive(settings: Settings, key: str) -> int:
+def positive(settings: Settings, key: str) -> int:
+    """Return a setting that has to be a number above 0.
+
+    Raises:
+        PlanError: it is none.
+    """
     found = settings.whole(key)
     if found > 0:
         return found

@@ -15,8 +15,9 @@ from .hardware import Hardware
 from .job import Outcome, PhaseCost
 from .phase import Phase
 from .planning import Planned
+from .rollout import Rollout
 
-__all__ = ["ASSUMPTIONS", "EAGER", "GRAPHS", "Span", "spans", "total"]
+__all__ = ["EAGER", "GRAPHS", "Span", "assumptions", "spans", "total"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,12 @@ Source: benchmarks/plan_baselines.py. With graphs five jobs needed 0.6 to 1.1 ms
 """
 _GOOD = _Efficiency(operators=0.6, links=0.8, copies=0.9, issue=4e-6)
 _POOR = _Efficiency(operators=0.3, links=0.4, copies=0.4, issue=20e-6)
-ASSUMPTIONS = (
+_OF_TRAINING = (
     f"operators reach {_POOR.operators:.0%} to {_GOOD.operators:.0%} of an NPU's figures, links {_POOR.links:.0%} to "
     f"{_GOOD.links:.0%}, copies between host and NPU {_POOR.copies:.0%} to {_GOOD.copies:.0%}",
     f"the host issues an operator in {_GOOD.issue * 1e6:.0f} to {_POOR.issue * 1e6:.0f} microseconds",
+)
+_OF_ROLLOUT = (
     f"an engine takes at most {GRAPHS * 1e3:.1f} ms for a layer and token of the longest answer, of as many tokens as "
     f"the script allows, and {EAGER * 1e3:.1f} ms with enforce_eager: the slowest of five published jobs, and the "
     "only one (benchmarks/plan_baselines.py)",
@@ -57,11 +60,16 @@ ASSUMPTIONS = (
 _BOTH_WAYS = 2
 
 
+def assumptions(planned: Planned) -> tuple[str, ...]:
+    """Return what the range rests on."""
+    return (*_OF_TRAINING, *(_OF_ROLLOUT if planned.rollout else ()))
+
+
 def spans(planned: Planned) -> list[Span]:
     """Return the phases of a step that take time, in its order."""
-    found = [_rollout(planned)]
+    found = [_rollout(planned, planned.rollout)] if planned.rollout else []
     for phase in Phase:
-        if phase in (Phase.LOAD, Phase.ROLLOUT, Phase.CHECKPOINT):
+        if phase in (Phase.LOAD, Phase.ROLLOUT, Phase.VALIDATION, Phase.CHECKPOINT):
             continue
         each = [_span(cost, planned) for outcome in planned.outcomes for cost in _costs(outcome, phase)]
         if each:
@@ -82,8 +90,8 @@ def _costs(outcome: Outcome, phase: Phase) -> list[PhaseCost]:
 def _span(cost: PhaseCost, planned: Planned) -> Span:
     share = planned.share
     # The plan had so many sequences; a step has more, in as many more micro batches.
-    training = cost.phase in (Phase.UPDATE_ACTOR.value, Phase.UPDATE_CRITIC.value)
-    times = share.step_sequences / (share.sequences if training else share.scored) if cost.micro_batches else 1.0
+    trained = share.sequences if Phase(cost.phase).trains else share.scored
+    times = share.step_sequences / trained if cost.micro_batches else 1.0
     steps = share.step_sequences / share.mini_sequences if cost.optimizer_calls else 0.0
     planned_steps = max(share.sequences / share.mini_sequences, 1.0)
 
@@ -115,9 +123,9 @@ def _talking(cost: PhaseCost, hardware: Hardware, local: int) -> float:
     return seconds
 
 
-def _rollout(planned: Planned) -> Span:
+def _rollout(planned: Planned, rollout: Rollout) -> Span:
     """Prefilling is computation, decoding reads the weights and the cache for each token."""
-    share, rollout, hardware, model = planned.share, planned.rollout, planned.hardware, planned.model
+    share, hardware, model = planned.share, planned.hardware, planned.model
     sequences = max(share.step_sequences * share.data * rollout.tensor // rollout.npus, 1)
     together = min(max(rollout.sequences, 1), sequences)
     rounds = -(-sequences // together)

@@ -11,6 +11,7 @@ from .job import Outcome, PhaseCost
 from .phase import Holder, Phase
 from .planning import Planned
 from .reserve import Reserve, reserve_of
+from .rollout import Rollout
 
 __all__ = ["Fit", "PhaseFit", "Verdict", "judge"]
 
@@ -72,7 +73,7 @@ def _of_phase(
     phase: Phase, outcomes: tuple[Outcome, ...], groups: int, planned: Planned, capacity: int
 ) -> PhaseFit | None:
     if phase is Phase.ROLLOUT:
-        return _of_rollout(outcomes, groups, planned, capacity)
+        return _of_rollout(planned.rollout, outcomes, groups, planned, capacity) if planned.rollout else None
     costs = [(cost, outcome.rank) for outcome in outcomes for cost in outcome.phases if cost.phase == phase.value]
     if not costs:
         return None
@@ -84,9 +85,10 @@ def _of_phase(
     return PhaseFit(phase.value, rank, cost.peak, needed, fit, holders, cost)
 
 
-def _of_rollout(outcomes: tuple[Outcome, ...], groups: int, planned: Planned, capacity: int) -> PhaseFit:
+def _of_rollout(
+    rollout: Rollout, outcomes: tuple[Outcome, ...], groups: int, planned: Planned, capacity: int
+) -> PhaseFit:
     """The engine beside what the trainer keeps meanwhile: what it had left after the weights were handed over."""
-    rollout = planned.rollout
     kept, held = 0, Counter({Holder.RESERVE.value: 0})
     if not rollout.alone:
         after = [cost for each in outcomes for cost in each.phases if cost.phase == Phase.UPDATE_ACTOR.value]

@@ -13,7 +13,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..job import Job, Outcome
@@ -55,12 +54,14 @@ def _run(job: Job) -> Outcome:
     be_alone()
     recording = Recording(device)
     recording.watch()
-    phase, error = Phase.LOAD, ""
+    error = ""
     missing: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
-            for phase in _phases(job, recording, Path(folder), missing):
-                print(f"verl-npu: {phase.value}", file=sys.stderr, flush=True)
+            if job.trainer:
+                _fine_tune(job, recording, folder)
+            else:
+                _run_phases(job, recording, folder, missing)
         except Exception as raised:  # whatever verl raises is what the user is told
             traceback.print_exc()
             error = f"{type(raised).__name__}: {raised}".strip()
@@ -72,37 +73,39 @@ def _run(job: Job) -> Outcome:
             host=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
             not_shown=missing,
             error=error,
-            failed_in=phase.value if error else "",
+            failed_in=recording.latest.value if error else "",
         )
 
 
-def _phases(job: Job, recording: Recording, folder: Path, missing: list[str]) -> Iterator[Phase]:
-    """Run one phase after the other; each is yielded before it begins.
+def _fine_tune(job: Job, recording: Recording, folder: str) -> None:
+    from .tuning import fine_tune
 
-    `missing` is told of those that one rank alone cannot do.
-    """
+    config = _configuration(job)
+    config.trainer.default_local_dir = folder
+    with _writing_nothing():
+        fine_tune(config, job, recording)
+
+
+def _run_phases(job: Job, recording: Recording, folder: str, missing: list[str]) -> None:
+    """Run one phase after the other; `missing` is told of those that one rank alone cannot do."""
     config = _configuration(job)
     workers = _workers(config, job)
-    yield Phase.LOAD
     with recording.phase(Phase.LOAD):
         workers.load()
     step = workers.step()
     # The optimizers have no state before their first step.
-    first = {phase: run for phase, run in step.items() if phase in (Phase.UPDATE_CRITIC, Phase.UPDATE_ACTOR)}
+    first = {phase: run for phase, run in step.items() if phase.trains}
     for phase, run in [*first.items(), *step.items()]:
-        yield phase
         with recording.phase(phase):
             run()
     for phase, reason in workers.not_shown.items():
         missing.append(f"{phase.value}: {reason}")
     if Phase.WEIGHT_SYNC not in workers.not_shown:
-        yield Phase.WEIGHT_SYNC
         with recording.phase(Phase.WEIGHT_SYNC):
             workers.hand_over()
     if Phase.CHECKPOINT not in workers.not_shown:
-        yield Phase.CHECKPOINT
         with recording.phase(Phase.CHECKPOINT), _writing_nothing():
-            workers.checkpoint(str(folder))
+            workers.checkpoint(folder)
 
 
 def _workers(config: DictConfig, job: Job) -> Workers:

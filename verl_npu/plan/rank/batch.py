@@ -7,9 +7,9 @@ from typing import Any
 
 from ..job import Job, Picture
 
-__all__ = ["batch"]
+__all__ = ["TOKEN", "batch"]
 
-_TOKEN = 5
+TOKEN = 5
 """Any token but the first few, which stand for padding and ends."""
 
 
@@ -31,7 +31,7 @@ def batch(job: Job, training: bool) -> dict[str, Any]:
         lengths[-1, 1] -= 1
     place = torch.arange(prompt + response)
     mask = (place >= prompt - lengths[:, :1]) & (place < prompt + lengths[:, 1:])
-    ids = mask.long() * _TOKEN
+    ids = mask.long() * TOKEN
     each = torch.zeros(len(lengths), response)
     # As verl.utils.model.compute_position_id_with_mask has them.
     positions = (mask.long().cumsum(dim=-1) - 1).clamp(min=0)

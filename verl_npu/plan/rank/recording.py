@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,6 +52,11 @@ class Recording:
         self._spans: list[_Span] = []
         self._open: _Span | None = None
 
+    @property
+    def latest(self) -> Phase:
+        """The phase that was begun last: loading, if none was."""
+        return self._spans[-1].phase if self._spans else Phase.LOAD
+
     def watch(self) -> None:
         """Have torch say when a module is called and an optimizer takes a step. Once per process."""
         from torch.nn.modules.module import register_module_forward_pre_hook
@@ -62,7 +68,8 @@ class Recording:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Record what is done meanwhile as one phase."""
+        """Record what is done meanwhile as one phase, and say in the rank's log that it begins."""
+        print(f"verl-npu: {phase.value}", file=sys.stderr, flush=True)
         self._device.take_ledger()
         self._open = _Span(phase, self._device.ledger_clock())
         self._spans.append(self._open)
