@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ..errors import PlanError
 from ..rehearse.trainer import Trainer
-from .knobs import Knob, knobs
+from .knob import Knob
+from .knobs import knobs
 from .planning import Planned, Request, plan
 from .verdict import Fit, Verdict, judge
 

@@ -38,6 +38,8 @@ _THRESHOLD = "1"  # MiB: smaller tensors are real
 _MEMORY = "1024"  # GiB: what does not fit is to be seen, not to end
 _TOGETHER = 2
 _STEPS = 100
+_NO_FLEET = "fleet"
+"""The feature that has ranks compare what is patched: a rank of a plan would wait for others that are not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +218,12 @@ def _scaled(settings: Settings, share: Share, model: Model) -> list[str]:
 
 def _run(job: Job, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None]) -> Outcome:
     log = folder / f"rank-{job.rank}.log"
+    exported = {name: text for name, text in trainer.exports.items() if not of_cluster(name)}
+    given = _inherited(os.environ | exported)
     variables = {
-        **_inherited(os.environ | {name: text for name, text in trainer.exports.items() if not of_cluster(name)}),
+        **given,
         environment.VIRTUAL.name: str(job.local),
+        environment.DISABLE.name: ",".join(filter(None, (given.get(environment.DISABLE.name), _NO_FLEET))),
         environment.VIRTUAL_PHANTOM.name: _THRESHOLD,
         environment.VIRTUAL_MEMORY.name: _MEMORY,
         "OMP_NUM_THREADS": "1",

@@ -1,1 +1,1 @@
-"""Fine-tuning without reinforcement learning: how its trainers divide their data, and which settings need less memory."""
+"""Fine-tuning without reinforcement learning: how its trainers divide their data, and what makes them need less."""

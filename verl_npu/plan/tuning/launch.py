@@ -1,4 +1,4 @@
-"""The NPUs of fine-tuning are torchrun's: a plan with more of them changes its options, which are no settings of Hydra."""
+"""The NPUs of fine-tuning are torchrun's: with more of them its options change, which are no settings of Hydra."""
 
 from __future__ import annotations
 

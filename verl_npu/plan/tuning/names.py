@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,13 +11,12 @@ from ...rehearse.composition import Entry
 from ...rehearse.settings import Settings
 from ...rehearse.trainer import Trainer
 
-__all__ = ["MAX_LENGTH", "MICRO", "RECOMPUTATION", "SEQUENCES", "TOKENS", "Names", "module_of", "names_of"]
+__all__ = ["MAX_LENGTH", "MICRO", "SEQUENCES", "TOKENS", "Names", "module_of", "names_of"]
 
 MAX_LENGTH = "data.max_length"
 SEQUENCES = "data.train_batch_size"
 MICRO = "data.micro_batch_size_per_gpu"
 TOKENS = "data.max_token_len_per_gpu"
-RECOMPUTATION = "model.enable_gradient_checkpointing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Names:
     packed: str
     contents: str
     """What a checkpoint has."""
+    offload: Mapping[str, tuple[str, ...]]
+    """For a strategy: what has it keep the state on the host while it trains."""
     engines: bool
     """Whether the model is one of verl's engines."""
 
@@ -39,6 +41,7 @@ _FSDP = Names(
     strategy="model.strategy",
     packed="use_remove_padding",
     contents="trainer.checkpoint.save_contents",
+    offload={"fsdp": ("model.fsdp_config.cpu_offload", "model.fsdp_config.offload_params")},
     engines=False,
 )
 """verl/trainer/fsdp_sft_trainer.py, up to v0.7."""
@@ -48,6 +51,7 @@ _ENGINES = Names(
     strategy="engine.strategy",
     packed="model.use_remove_padding",
     contents="checkpoint.save_contents",
+    offload={"fsdp2": ("engine.offload_policy",)},
     engines=True,
 )
 """verl/trainer/sft_trainer.py, from v0.6.1 on."""

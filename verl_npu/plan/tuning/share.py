@@ -107,6 +107,7 @@ def _within(batch: MicroBatch, longest: int, notes: list[str]) -> int:
     if not batch.dynamic or longest <= budget:
         return longest
     notes.append(
-        f"a sequence of {longest} tokens is longer than the token budget of {budget}: sequences of {budget} are planned"
+        f"a sequence of {longest} tokens is longer than the token budget of {budget}: sequences of {budget} tokens "
+        "are planned"
     )
     return budget
