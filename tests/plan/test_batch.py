@@ -31,6 +31,7 @@ def _job(**others: object) -> Job:
         "picture": None,
         "critic": False,
         "reference": False,
+        "trainer": "",
         "flops": 1.0,
         "bandwidth": 1.0,
     }
