@@ -10,9 +10,12 @@ import pytest
 from verl_npu.plan.hardware import GIB, HARDWARE
 from verl_npu.plan.job import Outcome, PhaseCost
 from verl_npu.plan.model import Model
+from verl_npu.plan.phase import Holder
 from verl_npu.plan.planning import Planned
 from verl_npu.plan.rollout import rollout_of
 from verl_npu.plan.share import share_of
+from verl_npu.plan.tuning.names import names_of
+from verl_npu.plan.tuning.share import tuning_share
 from verl_npu.rehearse.settings import Settings
 from verl_npu.rehearse.trainer import Trainer
 
@@ -36,6 +39,28 @@ SETTINGS = {
     "actor_rollout_ref.rollout.tensor_model_parallel_size": 2,
     "actor_rollout_ref.rollout.gpu_memory_utilization": 0.6,
 }
+TUNING = {
+    "data.max_length": 4096,
+    "data.train_batch_size": 128,
+    "data.micro_batch_size_per_gpu": 4,
+    "model.enable_gradient_checkpointing": True,
+}
+OF_FSDP = {
+    "model.partial_pretrain": "Qwen/Qwen3-8B",
+    "model.strategy": "fsdp2",
+    "ulysses_sequence_parallel_size": 1,
+    "use_remove_padding": False,
+}
+OF_ENGINES = {
+    "model.path": "Qwen/Qwen3-8B",
+    "model.use_remove_padding": True,
+    "engine.strategy": "fsdp2",
+    "engine.fsdp_size": -1,
+    "engine.offload_policy": False,
+    "engine.ulysses_sequence_parallel_size": 1,
+    "data.use_dynamic_bsz": True,
+    "data.max_token_len_per_gpu": 16384,
+}
 MODEL = Model(
     folder=Path("model"),
     source="a test",
@@ -56,6 +81,67 @@ def settings() -> Callable[..., Settings]:
 
 
 @pytest.fixture
+def tuning_settings() -> Callable[..., Settings]:
+    """Settings of fsdp_sft_trainer, or with `engines` of sft_trainer, with others in their place."""
+
+    def make(engines: bool = False, **others: object) -> Settings:
+        own = OF_ENGINES if engines else OF_FSDP
+        return Settings({**TUNING, **own, **{key.replace("__", "."): value for key, value in others.items()}})
+
+    return make
+
+
+@pytest.fixture
+def torchrun() -> Trainer:
+    """What torchrun starts on eight NPUs of one node."""
+    return Trainer("verl.trainer.sft_trainer", (), (), 8, Path(), {})
+
+
+@pytest.fixture
+def tuned(tuning_settings, torchrun: Trainer) -> Callable[..., Planned]:
+    """What came of a plan of fine-tuning whose phases had such peaks, in GiB."""
+
+    def make(peaks: dict[str, float], engines: bool = False, state: float = 0.0, **others: object) -> Planned:
+        chosen = tuning_settings(engines, **others)
+        names = names_of(torchrun, chosen)
+        assert names is not None
+        return Planned(
+            trainer=torchrun,
+            settings=chosen,
+            model=MODEL,
+            share=tuning_share(names, torchrun, chosen, None, None, ()),
+            rollout=None,
+            outcomes=(Outcome(rank=0, phases=_costs(peaks, state=state), groups=1),),
+            hardware=HARDWARE["a2"],
+            seconds=1.0,
+            notes=(),
+        )
+
+    return make
+
+
+def _costs(peaks: dict[str, float], kept: float = 0.0, state: float = 0.0) -> list[PhaseCost]:
+    """GiB, of which so much is the optimizer's state."""
+    return [
+        PhaseCost(
+            phase=name,
+            before=0,
+            peak=int(peak * GIB),
+            after=int(kept * GIB),
+            holders={
+                Holder.OPTIMIZER.value: int(state * GIB),
+                Holder.ACTIVATIONS.value: int(peak * GIB) - int(state * GIB),
+            },
+            kept={Holder.WEIGHTS.value: int(kept * GIB)},
+            micro_batches=2,
+            seconds=1.0,
+            calls=1000,
+        )
+        for name, peak in peaks.items()
+    ]
+
+
+@pytest.fixture
 def planned() -> Callable[..., Planned]:
     """What came of a plan whose phases had such peaks, in GiB, and left so much after the update."""
 
@@ -64,27 +150,13 @@ def planned() -> Callable[..., Planned]:
     ) -> Planned:
         chosen = Settings({**SETTINGS, **{key.replace("__", "."): value for key, value in others.items()}})
         share = share_of(chosen, None)
-        costs = [
-            PhaseCost(
-                phase=name,
-                before=0,
-                peak=int(peak * GIB),
-                after=int(kept * GIB),
-                holders={"activations and temporary buffers": int(peak * GIB)},
-                kept={"weights": int(kept * GIB)},
-                micro_batches=2,
-                seconds=1.0,
-                calls=1000,
-            )
-            for name, peak in peaks.items()
-        ]
         return Planned(
             trainer=Trainer("verl.trainer.main_ppo", (), (), 0, Path(), exports or {}),
             settings=chosen,
             model=MODEL,
             share=share,
             rollout=rollout_of(chosen, MODEL, share, HARDWARE["a2"]),
-            outcomes=(Outcome(rank=0, phases=costs, groups=2),),
+            outcomes=(Outcome(rank=0, phases=_costs(peaks, kept), groups=2),),
             hardware=HARDWARE["a2"],
             seconds=1.0,
             notes=(),

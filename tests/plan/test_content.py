@@ -61,3 +61,12 @@ def test_each_figure_of_the_hardware_has_its_source_on_the_page(planned) -> None
     made = page("job", plan, judge(plan), [])
     for text in ("issue 1127", "flops_counter.py", "HCCL_BUFFSIZE", "PCIe"):
         assert text in made
+
+
+def test_fine_tuning_is_told_without_an_engine(tuned) -> None:
+    plan = tuned({"training step": 58.0})
+    found = json.loads(json.dumps(content("a job", plan, judge(plan))))
+    assert found["rollout"] is None
+    assert [span["phase"] for span in found["seconds"]] == ["training step", "step"]
+    pytest.importorskip("matplotlib")
+    assert "sequences of 4096 tokens" in page("job", plan, judge(plan), [])

@@ -74,3 +74,20 @@ def test_another_phase_that_does_not_fit_says_nothing_of_the_update(planned, tmp
     first = planned({"load": 90.0, "update actor": 10.0})
     found = largest_micro_batch(first.trainer, Path(), Request(tmp_path, HARDWARE["a2"]), first)
     assert found.size == 16
+
+
+@pytest.mark.parametrize(
+    ("engines", "key", "each", "size"),
+    [(False, "data.micro_batch_size_per_gpu", 4.0, 8), (True, "data.max_token_len_per_gpu", 1e-3, 45056)],
+)
+def test_it_is_found_for_fine_tuning(
+    tuned, tmp_path: Path, monkeypatch, engines: bool, key: str, each: float, size: int
+) -> None:
+    def plan(trainer, tree, request, told) -> Planned:
+        changes = {name.replace(".", "__"): value for name, value in request.changes}
+        return tuned({"training step": 10 + each * request.changes[-1][1]}, engines=engines, **changes)
+
+    monkeypatch.setattr(largest, "plan", plan)
+    first = tuned({"training step": 10.0}, engines=engines)
+    found = largest_micro_batch(first.trainer, Path(), Request(tmp_path, HARDWARE["a2"]), first)
+    assert (found.key, found.size, found.exact) == (key, size, True)

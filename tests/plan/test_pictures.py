@@ -8,7 +8,7 @@ import pytest
 
 from verl_npu.errors import PlanError
 from verl_npu.plan.job import Picture
-from verl_npu.plan.pictures import picture_of
+from verl_npu.plan.pictures import check_text_only, picture_of
 from verl_npu.plan.share import share_of
 
 from .conftest import MODEL
@@ -38,3 +38,11 @@ def test_a_picture_for_a_model_of_text_is_one_line(settings) -> None:
 def test_a_picture_that_is_larger_than_a_prompt_is_one_line(settings) -> None:
     with pytest.raises(PlanError, match="expected less than the 1024 tokens of a prompt, found 1024"):
         picture_of(SEEING, 1024, share_of(settings(), None))
+
+
+def test_fine_tuning_with_pictures_is_one_line() -> None:
+    check_text_only(MODEL, 0)
+    with pytest.raises(PlanError, match="--picture-tokens: expected text alone"):
+        check_text_only(MODEL, 5)
+    with pytest.raises(PlanError, match="the model a test: expected text alone: .* found an image-text model"):
+        check_text_only(SEEING, 0)

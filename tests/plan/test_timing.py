@@ -9,7 +9,7 @@ import pytest
 from verl_npu.plan.phase import Phase
 from verl_npu.plan.planning import Planned
 from verl_npu.plan.share import Share
-from verl_npu.plan.timing import EAGER, GRAPHS, Span, spans, total
+from verl_npu.plan.timing import EAGER, GRAPHS, Span, assumptions, spans, total
 
 
 def _update(plan: Planned) -> Span:
@@ -79,3 +79,18 @@ def test_an_engine_without_graphs_takes_longer(planned) -> None:
 
 def _shorter(planned) -> Share:
     return dataclasses.replace(planned({"update actor": 1.0}).share, response=300)
+
+
+def test_a_step_of_fine_tuning_is_its_training(tuned) -> None:
+    # A plan trains on 8 of the 16 sequences; the NPU reaches at most 60 % of its figures. Validation is no part of it.
+    plan = tuned({"training step": 10.0, "validation": 5.0, "checkpoint": 5.0})
+    [span] = spans(plan)
+    assert (span.phase, span.least) == ("training step", pytest.approx(2 * 1.0 / 0.6))
+    assert total([span]).least == span.least
+
+
+def test_nothing_is_assumed_of_an_engine_that_is_not_there(planned, tuned) -> None:
+    of_tuning = assumptions(tuned({"training step": 10.0}))
+    of_both = assumptions(planned({"update actor": 10.0}))
+    assert set(of_tuning) < set(of_both)
+    assert not any("engine" in each for each in of_tuning)

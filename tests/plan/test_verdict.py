@@ -73,3 +73,9 @@ def test_each_communicator_has_buffers_of_both_directions(exports: dict[str, str
 
 def test_all_of_the_reserve_has_a_source() -> None:
     assert all(each.source for each in reserve_of(1, GIB, {}))
+
+
+def test_fine_tuning_has_no_rollout(tuned) -> None:
+    verdict = judge(tuned({"load": 5.0, "training step": 70.0, "checkpoint": 6.0}))
+    assert [phase.phase for phase in verdict.phases] == ["load", "training step", "checkpoint"]
+    assert (verdict.fit, verdict.worst.phase) == (Fit.DOES_NOT, "training step")

@@ -135,3 +135,8 @@ def test_what_starts_nothing_is_no_command(tree: Path, words: list[str]) -> None
 
 def test_a_script_elsewhere_starts_the_same_trainer(trained: Trained, tmp_path: Path, write: Write) -> None:
     assert trained(COMMAND, folder=tmp_path / "mine").overrides == KEYS
+
+
+@pytest.mark.parametrize(("said", "nodes"), [("--nnodes=2", 2), ("--nnodes 2:4", 4), ("", 1), ("--nnodes=$N", 1)])
+def test_torchrun_says_how_many_nodes_there_are(trained: Trained, said: str, nodes: int) -> None:
+    assert trained(f"torchrun --nproc_per_node=8 {said} {REST}").nodes == nodes

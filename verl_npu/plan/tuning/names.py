@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +28,8 @@ class Names:
     packed: str
     contents: str
     """What a checkpoint has."""
-    offload: Mapping[str, tuple[str, ...]]
-    """For a strategy: what has it keep the state on the host while it trains."""
+    offload: tuple[str, ...]
+    """What has FSDP1 keep the state on the host while it trains."""
     engines: bool
     """Whether the model is one of verl's engines."""
 
@@ -41,7 +40,7 @@ _FSDP = Names(
     strategy="model.strategy",
     packed="use_remove_padding",
     contents="trainer.checkpoint.save_contents",
-    offload={"fsdp": ("model.fsdp_config.cpu_offload", "model.fsdp_config.offload_params")},
+    offload=("model.fsdp_config.cpu_offload", "model.fsdp_config.offload_params"),
     engines=False,
 )
 """verl/trainer/fsdp_sft_trainer.py, up to v0.7."""
@@ -51,7 +50,8 @@ _ENGINES = Names(
     strategy="engine.strategy",
     packed="model.use_remove_padding",
     contents="checkpoint.save_contents",
-    offload={"fsdp2": ("engine.offload_policy",)},
+    # engine.offload_policy has norms reduced on the host, for which `run_sft` makes no process group.
+    offload=(),
     engines=True,
 )
 """verl/trainer/sft_trainer.py, from v0.6.1 on."""

@@ -50,6 +50,8 @@ def tuning_share(
         longest = _within(batches[0], longest, notes)
     shorter = not (measured or prompt or response)
     chosen = given(batches, step, (0, longest), cut, shorter)
+    if shorter and chosen.lengths:
+        notes.append("sequences are shorter where that fills a token budget that the longest ones would divide")
     return Share(
         world=world,
         local=trainer.ranks,

@@ -1,0 +1,116 @@
+"""How the data of fine-tuning is divided among torchrun's ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from verl_npu.errors import PlanError
+from verl_npu.plan.lengths import Length
+from verl_npu.plan.share import Share
+from verl_npu.plan.tuning.names import names_of
+from verl_npu.plan.tuning.share import tuning_share
+from verl_npu.rehearse.trainer import Trainer
+
+Divide = Callable[..., Share]
+
+
+@pytest.fixture
+def divide(tuning_settings, torchrun: Trainer) -> Divide:
+    """Divide a step of these settings."""
+
+    def make(
+        engines: bool = False,
+        response: int | None = None,
+        prompt: int | None = None,
+        measured: tuple[Length, ...] = (),
+        nodes: int = 1,
+        **others: object,
+    ) -> Share:
+        trainer = dataclasses.replace(torchrun, nodes=nodes)
+        chosen = tuning_settings(engines, **others)
+        names = names_of(trainer, chosen)
+        assert names is not None
+        return tuning_share(names, trainer, chosen, response, prompt, measured)
+
+    return make
+
+
+def test_npus_are_torchruns(divide: Divide) -> None:
+    share = divide(nodes=2)
+    assert (share.world, share.local, share.data, share.step_sequences) == (16, 8, 16, 8)
+
+
+def test_a_plan_has_two_micro_batches(divide: Divide) -> None:
+    share = divide()
+    assert (share.sequences, share.mini_sequences, share.length) == (8, 16, "4096")
+
+
+def test_ranks_that_share_a_sequence_share_its_data(divide: Divide) -> None:
+    share = divide(ulysses_sequence_parallel_size=2, use_remove_padding=True)
+    assert (share.inner, share.data, share.step_sequences) == (2, 4, 32)
+
+
+def test_sequences_fill_a_token_budget(divide: Divide) -> None:
+    share = divide(engines=True)
+    assert share.micro_batches[0].key == "data.max_token_len_per_gpu"
+    # Of 16 sequences with 3072 tokens verl makes three micro batches: six are more tokens than four with 4096.
+    assert set(share.lengths) == {(0, 3072)}
+    assert "sequences are shorter where that fills a token budget" in share.notes[0]
+
+
+def test_lengths_that_the_user_names_are_kept(divide: Divide) -> None:
+    share = divide(engines=True, response=4096)
+    assert (share.sequences, share.lengths, share.notes) == (8, (), ())
+
+
+def test_engines_have_micro_batches_of_sequences_too(divide: Divide) -> None:
+    share = divide(engines=True, data__use_dynamic_bsz=False)
+    assert share.micro_batches[0].key == "data.micro_batch_size_per_gpu"
+    assert share.sequences == 8
+
+
+def test_only_the_sum_of_prompt_and_answer_counts(divide: Divide) -> None:
+    shares = [divide(engines=True, response=1000), divide(engines=True, response=600, prompt=400)]
+    assert [share.length for share in shares] == ["1000", "1000"]
+    assert divide(engines=True, prompt=400).length == "4096"
+
+
+def test_a_shorter_sequence_is_padded_without_sequence_parallelism_and_that_is_said(divide: Divide) -> None:
+    share = divide(response=100)
+    assert share.length == "4096"
+    assert share.notes == ("each sequence is padded to data.max_length, whatever its length",)
+
+
+def test_measured_lengths_are_the_heaviest_that_follow_each_other(divide: Divide) -> None:
+    share = divide(engines=True, data__use_dynamic_bsz=False, measured=((1, 1),) * 50 + ((1000, 9000),) * 8)
+    assert share.lengths == ((0, 4096),) * 8
+    assert "8 of them are longer than the script allows, and are cut" in share.notes
+
+
+def test_a_sequence_longer_than_the_budget_is_cut_and_that_is_said(divide: Divide) -> None:
+    share = divide(engines=True, data__max_token_len_per_gpu=2048)
+    assert share.length == "2048"
+    assert "sequences of 2048 tokens are planned" in share.notes[0]
+
+
+def test_micro_batches_that_do_not_make_a_step_are_one_line(divide: Divide) -> None:
+    with pytest.raises(PlanError, match=r"data\.train_batch_size=128: expected a multiple of 24: 8 ranks .* x data"):
+        divide(data__micro_batch_size_per_gpu=3)
+
+
+def test_an_engine_takes_a_smaller_last_micro_batch(divide: Divide) -> None:
+    share = divide(engines=True, data__use_dynamic_bsz=False, data__micro_batch_size_per_gpu=3)
+    assert share.step_sequences == 16
+
+
+def test_ranks_that_do_not_divide_a_step_are_one_line(divide: Divide) -> None:
+    with pytest.raises(PlanError, match=r"data\.train_batch_size=100: expected a multiple of 8"):
+        divide(engines=True, data__train_batch_size=100)
+
+
+def test_parallel_sizes_that_do_not_divide_the_npus_are_one_line(divide: Divide) -> None:
+    with pytest.raises(PlanError, match=r"a product that divides 8 NPUs \(--nnodes x --nproc_per_node of torchrun\)"):
+        divide(ulysses_sequence_parallel_size=3)
