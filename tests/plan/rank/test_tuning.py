@@ -108,12 +108,8 @@ def trainer(recording: _Recording, monkeypatch: pytest.MonkeyPatch) -> ModuleTyp
     return found
 
 
-class _Config(SimpleNamespace):
-    data: dict[str, object] = {"pad_mode": "right"}
-
-
 def test_phases_begin_where_the_trainer_asks_for_a_batch_and_saves(trainer: ModuleType, recording: _Recording) -> None:
-    fine_tune(_Config(), _job(), recording)  # type: ignore[arg-type]
+    fine_tune(SimpleNamespace(data={"pad_mode": "right"}), _job(), recording)  # type: ignore[arg-type]
     assert recording.done == [
         (Phase.LOAD, ["made the model"]),
         (Phase.TRAINING, [(2, 6)]),
@@ -133,5 +129,5 @@ def test_the_phase_that_an_error_came_from_is_ended(
 
     monkeypatch.setattr(trainer, "run_sft", run_sft)
     with pytest.raises(ValueError, match="no such thing"):
-        fine_tune(_Config(), _job(), recording)  # type: ignore[arg-type]
+        fine_tune(SimpleNamespace(data={"pad_mode": "right"}), _job(), recording)  # type: ignore[arg-type]
     assert [phase for phase, _ in recording.done] == [Phase.LOAD]

@@ -40,9 +40,11 @@ def _fewer_activations(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Ite
 
 def _offload(names: Names, planned: Planned) -> Iterator[Knob]:
     """Have FSDP itself keep the state on the host: what engines offload between steps comes back for each of them."""
-    off = [key for key in names.offload.get(planned.settings.text(names.strategy), ()) if key in planned.settings]
-    if any(not planned.settings.truth(key) for key in off):
-        yield Knob(tuple((key, True) for key in off), "keeps weights, gradients and the optimizer's state on the host")
+    settings = planned.settings
+    off = [key for key in names.offload if key in settings and not settings.truth(key)]
+    if off and settings.text(names.strategy) == "fsdp":
+        changes = tuple((key, True) for key in off)
+        yield Knob(changes, "keeps weights, gradients and the optimizer's state on the host")
 
 
 def _more_ulysses(names: Names, planned: Planned) -> Iterator[Knob]:
