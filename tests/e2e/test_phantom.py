@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -146,21 +147,42 @@ def test_verls_recipe_of_dapo_prints_the_same_peaks(
     assert second > first
 
 
-def test_supervised_fine_tuning_has_the_same_peaks(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tell_peaks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Have each rank of fine-tuning print its peak; returns a list that gets the words that start the trainer."""
     job = jobs.JOBS["sft"]
+    started: list[list[str]] = []
 
     def arguments(plan: jobs.Plan) -> list[str]:
         words = job.arguments(plan)
         place = words.index(plan.pin.sft)
+        started.append(words[place:])
         return [*words[: place - 1], str(Path(__file__).with_name("peak.py")), *words[place:]]
 
     monkeypatch.setitem(jobs.JOBS, "sft", dataclasses.replace(job, arguments=arguments))
+    return started
+
+
+def _peaks(outcome: training.Outcome) -> list[int]:
+    return sorted(map(int, re.findall(r"peak of NPU memory in bytes: (\d+)", outcome.log.read_text())))
+
+
+def test_supervised_fine_tuning_has_the_same_peaks(train: Train, tell_peaks: list[list[str]]) -> None:
     real, phantom = (train("sft", kind, ()) for kind in (False, True))
-    peaks = [
-        sorted(map(int, re.findall(r"peak of NPU memory in bytes: (\d+)", outcome.log.read_text())))
-        for outcome in (real, phantom)
-    ]
-    assert len(peaks[0]) == NPUS
-    assert peaks[0][0] > 0
-    assert peaks[1] == peaks[0]
+    peaks = _peaks(real)
+    assert len(peaks) == NPUS
+    assert peaks[0] > 0
+    assert _peaks(phantom) == peaks
     assert phantom.values == [0.0] * STEPS
+
+
+def test_a_plan_of_fine_tuning_has_the_peak_of_the_run(
+    train: Train, tell_peaks: list[list[str]], tmp_path: Path
+) -> None:
+    peaks = _peaks(train("sft", False, ()))
+    command = [sys.executable, "-m", "verl_npu", "plan", "--json", "--no-tries", "--output", str(tmp_path / "plan")]
+    trainer = ["torchrun", f"--nproc_per_node={NPUS}", "-m", *tell_peaks[-1]]
+    done = subprocess.run([*command, "--", *trainer], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    planned = max(phase["tensors"] for phase in json.loads(done.stdout)["phases"])
+    assert planned == pytest.approx(peaks[-1], rel=0.01)

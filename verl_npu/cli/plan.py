@@ -49,6 +49,7 @@ _MARKS = {
     epilog=example(
         "verl-npu plan examples/grpo_trainer/run_qwen3-8b_npu.sh",
         "verl-npu plan run.sh --npu a3 --model-config config.json --html plan.html",
+        "verl-npu plan run_sft.sh --largest-micro-batch",
         "verl-npu plan run.sh --compare before.json",
     )
 )

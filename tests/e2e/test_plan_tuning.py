@@ -1,0 +1,111 @@
+"""`verl-npu plan` of fine-tuning with the installed verl: its trainers' own steps at full size, planned by one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.upstream, pytest.mark.virtual]
+
+PROJECT = Path(__file__).resolve().parents[2]
+START = ("torchrun", "--nnodes=1", "--nproc_per_node=8", "-m")
+FSDP = (
+    "verl.trainer.fsdp_sft_trainer",
+    "data.max_length=1024",
+    "data.micro_batch_size_per_gpu=4",
+    "model.partial_pretrain=/models/Qwen3-0.6B",
+)
+ENGINES = (
+    "verl.trainer.sft_trainer",
+    "data.max_length=1024",
+    "data.max_token_len_per_gpu=4096",
+    "model.path=/models/Qwen3-0.6B",
+    "engine.strategy=fsdp2",
+)
+Plan = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def plan(pin: str, tmp_path: Path) -> Plan:
+    def run(job: tuple[str, ...], *settings: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("VERL_NPU_VIRTUAL")}
+        variables["PYTHONPATH"] = os.pathsep.join([str(PROJECT), variables.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        command = [sys.executable, "-m", "verl_npu", "plan", "--output", str(tmp_path / "out"), *options, "--"]
+        return subprocess.run(
+            [*command, *START, *job, *settings],
+            env=variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def _check(done: subprocess.CompletedProcess[str], phases: list[str]) -> None:
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert (found["verdict"], found["simulated"], found["rollout"]) == ("fits", True, None)
+    by_name: dict[str, dict[str, Any]] = {phase["phase"]: phase for phase in found["phases"]}
+    assert list(by_name) == phases
+    step, parameters = by_name["training step"], found["model"]["parameters"]
+    # In float32, an eighth of each; the optimizer has two numbers for a weight, from the second step on.
+    assert step["holders"]["weights"] == pytest.approx(4 * parameters / 8, rel=0.02)
+    assert step["holders"]["gradients"] == pytest.approx(4 * parameters / 8, rel=0.02)
+    assert step["holders"]["optimizer's state"] == pytest.approx(8 * parameters / 8, rel=0.02)
+    assert [span["phase"] for span in found["seconds"]] == ["training step", "step"]
+
+
+def test_the_trainer_without_engines_takes_its_own_steps(plan: Plan, tmp_path: Path) -> None:
+    done = plan(FSDP, options=("--json", "--no-tries", "--html", "plan.html", "--png", "plan.png"))
+    _check(done, ["load", "training step", "validation", "checkpoint"])
+    assert "<svg" in (tmp_path / "plan.html").read_text()
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.nightly
+def test_the_trainer_with_engines_takes_its_own_steps(plan: Plan) -> None:
+    # Without data for it there is no validation.
+    _check(plan(ENGINES, options=("--json", "--no-tries")), ["load", "training step", "checkpoint"])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("job", "large", "key"),
+    [
+        (FSDP, ("data.micro_batch_size_per_gpu=32",), "data.micro_batch_size_per_gpu"),
+        (ENGINES, ("data.max_token_len_per_gpu=131072",), "data.max_token_len_per_gpu"),
+    ],
+)
+def test_what_makes_it_fit_was_planned_again(
+    plan: Plan, tmp_path: Path, job: tuple[str, ...], large: tuple[str, ...], key: str
+) -> None:
+    settings = ("data.max_length=4096", *large)
+    done = plan(job, *settings)
+    assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
+    assert f"it fits with: {key}=" in done.stdout
+    proposal = json.loads((tmp_path / "out" / "plan.json").read_text())["proposal"]
+    again = plan(job, *settings, f"{key}={proposal[key]}", options=("--json", "--no-tries"))
+    assert json.loads(again.stdout)["verdict"] == "fits"
+
+
+@pytest.mark.parametrize(
+    ("job", "setting", "said"),
+    [
+        (FSDP, "data.train_batch_size=100", "data.train_batch_size=100: expected a multiple of 32: 8 ranks"),
+        (ENGINES, "engine.strategy=megatron", "engine.strategy: expected fsdp or fsdp2 for fine-tuning"),
+    ],
+)
+def test_wrong_input_is_one_line(plan: Plan, job: tuple[str, ...], setting: str, said: str) -> None:
+    done = plan(job, setting)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
