@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GIB", "MARGIN", "MEMORY", "Model", "Setting", "needed", "parameters", "phases"]
+__all__ = [
+    "GIB",
+    "MARGIN",
+    "MEMORY",
+    "SEQUENCES",
+    "Model",
+    "Setting",
+    "needed",
+    "parameters",
+    "phases",
+    "training",
+    "with_reserve",
+]
 
 GIB = 2**30
 MEMORY = {"a2": 60.96 * GIB, "a3": 61.27 * GIB}
@@ -66,6 +78,8 @@ class Setting:
     """Whether the loss has the entropy."""
     chunked: bool = False
     lora: int = 0
+    loss: int = 8
+    """Bytes for a logit at the greatest moment of a loss without entropy."""
 
 
 SEQUENCES = 256
@@ -166,7 +180,7 @@ def _update(setting: Setting, critic: bool) -> float:
     other = _beside(setting, "actor" if critic else "critic")
     inputs = 2 * model.hidden * model.layers * tokens
     kept = inputs if setting.recompute else _computed(model) * model.layers * tokens
-    loss = 0 if critic else (28 if setting.entropy else 8) * model.words * tokens + _root(setting)
+    loss = 0 if critic else (28 if setting.entropy else setting.loss) * model.words * tokens + _root(setting)
     gathered_ends = (0 if critic else 1) + (1 if setting.strategy == "fsdp" and not model.tied else 0)
     again = _computed(model) * tokens if setting.recompute else 0
     of_ends, of_layer = 4, 12
@@ -176,6 +190,11 @@ def _update(setting: Setting, critic: bool) -> float:
         of_layer, again = 8, 0
     gathered = of_ends * gathered_ends * model.words * model.hidden + of_layer * _layer(model)
     return state + other + max(kept + max(loss, gathered + again), 4 * trained / setting.npus)
+
+
+def training(setting: Setting) -> float:
+    """Return the bytes of tensors in a step that has a loss and one model: that of fine-tuning."""
+    return _update(setting, critic=False)
 
 
 def _computed(model: Model) -> int:
@@ -210,13 +229,15 @@ def phases(setting: Setting) -> dict[str, float]:
 
 
 def needed(setting: Setting) -> float:
-    """Return what the largest phase needs, with the reserve.
+    """Return what the largest phase needs, with the reserve. Fragments are the trainer's: the engine has its own."""
+    engine = {"rollout": _engine(setting)}
+    return max(with_reserve(setting, size, engine.get(phase, 0)) for phase, size in phases(setting).items())
 
-    1 GiB for workspaces, 5 % for fragments, and 2 x 200 MB of HCCL_BUFFSIZE for each communicator: one of all ranks,
-    and one of those that share a sequence. Fragments and buffers are the trainer's: the engine's share has its own.
+
+def with_reserve(setting: Setting, size: float, of_engine: float = 0) -> float:
+    """Return what a phase needs: tensors, 1 GiB for workspaces, 5 % for fragments of what is no engine's, and buffers.
+
+    HCCL has 2 x 200 MB for each communicator: one of all ranks, and one of those that share a sequence.
     """
     buffers = (2 if setting.ulysses > 1 else 1) * 2 * 200 * 2**20
-    return max(
-        size + 2**30 + buffers + 0.05 * (size - _engine(setting) if phase == "rollout" else size)
-        for phase, size in phases(setting).items()
-    )
+    return size + 2**30 + buffers + 0.05 * (size - of_engine)
