@@ -1,4 +1,4 @@
-"""`verl-npu plan` of fine-tuning with the installed verl: its trainers' own steps at full size, planned by one process."""
+"""`verl-npu plan` of fine-tuning with the installed verl: its trainers' own steps at full size, by one process."""
 
 from __future__ import annotations
 

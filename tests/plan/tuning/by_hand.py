@@ -1,4 +1,4 @@
-"""What a step of fine-tuning needs of an NPU, by hand: the formula of an update (`tests/plan/by_hand.py`) with its loss.
+"""What a step of fine-tuning needs of an NPU, by hand: the formula of an update (tests/plan/by_hand.py) with its loss.
 
 Bytes for a logit at the loss's greatest moment:
 
@@ -35,6 +35,13 @@ class Tuning:
     def name(self) -> str:
         return self.setting.name
 
+    @property
+    def loss(self) -> int:
+        """Bytes for a logit."""
+        if self.engines:
+            return 8 if self.packed else 6
+        return 12 if self.setting.ulysses > 1 else 14
+
     def command(self) -> list[str]:
         """Return its command line."""
         setting = self.setting
@@ -69,11 +76,7 @@ class Tuning:
 
 def step(job: Tuning) -> float:
     """Return the bytes of tensors in a training step."""
-    if job.engines:
-        loss = 8 if job.packed else 6
-    else:
-        loss = 12 if job.setting.ulysses > 1 else 14
-    return training(dataclasses.replace(job.setting, loss=loss))
+    return training(dataclasses.replace(job.setting, loss=job.loss))
 
 
 def needed(job: Tuning) -> float:
