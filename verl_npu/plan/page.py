@@ -44,20 +44,7 @@ def _parts(
         f"<p>SIMULATED. {share.world} NPUs of {planned.hardware.name.upper()}, {escape(model.source)}, "
         f"{model.parameters / 1e9:.2f} billion parameters; sequences of {share.length} tokens.</p>"
     )
-    rows = [
-        (
-            phase.phase,
-            str(phase.rank),
-            f"{phase.tensors / GIB:.2f}",
-            f"{phase.needed / GIB:.2f}",
-            ", ".join(
-                f"{name} {size / GIB:.2f}" for name, size in sorted(phase.holders.items(), key=lambda held: -held[1])
-            ),
-            phase.fit.value,
-        )
-        for phase in verdict.phases
-    ]
-    yield _table(("phase", "rank", "tensors, GiB", "with the reserve, GiB", "held by, GiB", "verdict"), rows)
+    yield _of_phases(verdict)
     for outcome in planned.outcomes:
         kind = planned.share.kinds.get(outcome.rank, "")
         if outcome.timeline:
@@ -92,6 +79,23 @@ def _parts(
             *planned.notes,
         ]
     )
+
+
+def _of_phases(verdict: Verdict) -> str:
+    rows = []
+    for phase in verdict.phases:
+        held = sorted(phase.holders.items(), key=lambda each: -each[1])
+        rows.append(
+            (
+                phase.phase,
+                str(phase.rank),
+                f"{phase.tensors / GIB:.2f}",
+                f"{phase.needed / GIB:.2f}",
+                ", ".join(f"{name} {size / GIB:.2f}" for name, size in held),
+                phase.fit.value,
+            )
+        )
+    return _table(("phase", "rank", "tensors, GiB", "with the reserve, GiB", "held by, GiB", "verdict"), rows)
 
 
 def _figures(hardware: Hardware) -> list[str]:
