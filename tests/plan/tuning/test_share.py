@@ -53,6 +53,12 @@ def test_ranks_that_share_a_sequence_share_its_data(divide: Divide) -> None:
     assert (share.inner, share.data, share.step_sequences) == (2, 4, 32)
 
 
+def test_an_engine_shares_packed_sequences_only_and_that_is_said(divide: Divide) -> None:
+    shared = {"engines": True, "response": 4096, "engine__ulysses_sequence_parallel_size": 2}
+    assert divide(**shared).notes == ()
+    assert "each NPU computes whole ones" in divide(**shared, model__use_remove_padding=False).notes[0]
+
+
 def test_sequences_fill_a_token_budget(divide: Divide) -> None:
     share = divide(engines=True)
     assert share.micro_batches[0].key == "data.max_token_len_per_gpu"

@@ -37,6 +37,8 @@ def tuning_share(
     most = positive(settings, MAX_LENGTH)
     step = _of_rank(names, settings, data, batches[0])
     notes: list[str] = []
+    if inner > 1 and names.engines and not settings.truth(names.packed):
+        notes.append(f"{names.packed} is off, and verl shares packed sequences only: each NPU computes whole ones")
     if (measured or prompt or response) and not _packed(names, settings, inner):
         notes.append("each sequence is padded to data.max_length, whatever its length")
         measured, prompt, response = (), None, None
