@@ -1,10 +1,11 @@
 """What `verl-npu plan` says of jobs whose figures verl-ascend-recipe has published, beside those figures.
 
-Run as `python benchmarks/plan_baselines.py CHECKOUT [JOB ...] [--greatest]`, in an environment that has the packages
-of that verl, MindSpeed and Megatron too for the jobs that need them. The scripts are the checkout's own; its recipe/
-must be there for DAPO. The mean length of a sequence is not published: it follows from throughput, NPUs and seconds
-of a step; how much of it is the question is an assumption. With --greatest lengths are the greatest that a script
-allows, as a plan takes them by default: its memory is an upper bound. Prints one line of JSON for each job.
+Run as `python benchmarks/plan_baselines.py CHECKOUT [JOB ...] [--lengths mean|spread|greatest]`, in an environment
+that has the packages of that verl, MindSpeed and Megatron too for the jobs that need them. The scripts are the
+checkout's own; its recipe/ must be there for DAPO. Lengths are not published. Their mean follows from throughput, NPUs
+and seconds of a step; how much of it is the question is an assumption. That the answers' standard deviation is half of
+their mean is another ("spread"), the same for all jobs. With "mean" all sequences are alike, with "greatest" they are
+the longest that a script allows, as a plan takes them by default. Prints one line of JSON for each job.
 
 Memory is the largest of all phases on the rank that verl reports, which in a pipeline is one of the last stage; verl
 never resets the counter that it reports. Nothing is fitted to memory. What an engine needs for a layer and token of
@@ -29,6 +30,7 @@ from typing import Any
 from verl_npu.comparison.baselines import BASELINES
 
 GIB = 1 << 30
+SPREAD = 0.5
 COUNTED = ("log-probabilities", "reference", "values", "update critic", "update actor")
 """Phases whose memory verl's processes of the trainer have: an engine has processes of its own."""
 
@@ -86,10 +88,10 @@ def main() -> None:
     asking = argparse.ArgumentParser(description="Plans beside published figures.")
     asking.add_argument("checkout", type=Path)
     asking.add_argument("jobs", nargs="*", choices=[[], *(job.baseline for job in JOBS)])
-    asking.add_argument("--greatest", action="store_true", help="plan with the greatest lengths, for the memory")
+    asking.add_argument("--lengths", choices=("mean", "spread", "greatest"), default="spread")
     asked = asking.parse_args()
     chosen = [job for job in JOBS if not asked.jobs or job.baseline in asked.jobs]
-    found = [_beside(job, asked.checkout, asked.greatest) for job in chosen]
+    found = [_beside(job, asked.checkout, asked.lengths) for job in chosen]
     for each in found:
         others = [other.decoding() for other in found if other is not each and other.eager == each.eager]
         print(json.dumps(_row(each, others)), flush=True)
@@ -120,12 +122,14 @@ def _row(found: Found, others: Sequence[float]) -> Mapping[str, object]:
     return row
 
 
-def _beside(job: Job, checkout: Path, greatest: bool) -> Found:
+def _beside(job: Job, checkout: Path, lengths: str) -> Found:
     baseline = BASELINES[job.baseline]
     length = round(baseline.throughput * baseline.step_seconds * job.npus / job.sequences)
-    sizes = {"--picture-tokens": job.picture}
-    if not greatest:
+    sizes: dict[str, float] = {"--picture-tokens": job.picture}
+    if lengths != "greatest":
         sizes |= {"--prompt-length": job.prompt, "--response-length": length - job.prompt}
+    if lengths == "spread":
+        sizes["--spread"] = SPREAD
     plan = _plan(job, checkout, sizes)
     last = max(plan["ranks"], key=lambda rank: rank["rank"])
     spans: list[Mapping[str, Any]] = plan["seconds"]
@@ -143,7 +147,7 @@ def _beside(job: Job, checkout: Path, greatest: bool) -> Found:
     )
 
 
-def _plan(job: Job, checkout: Path, sizes: Mapping[str, int]) -> Mapping[str, Any]:
+def _plan(job: Job, checkout: Path, sizes: Mapping[str, float]) -> Mapping[str, Any]:
     baseline = BASELINES[job.baseline]
     script = next(checkout.glob(f"tests/special_npu/**/{baseline.script}.sh"))
     with tempfile.TemporaryDirectory() as folder:

@@ -127,13 +127,24 @@ def test_measured_lengths_are_packed_by_verl(plan: Plan, tmp_path: Path) -> None
     found = json.loads(done.stdout)
     # Eight sequences of a rank: the two long ones are in the first micro batch of four, with 3848 tokens.
     assert sorted(map(tuple, found["share"]["lengths"]), reverse=True)[:2] == rows[:2]
-    assert "lengths of 32 sequences were measured" in found["notes"][0]
+    assert "of 32 sequences a rank is given those" in found["notes"][0]
     update = _phases(done)["update actor"]
     logits = 3848 * 151936 * 2
     # Four copies of the logits, and the inputs of 28 layers of 1024.
     assert update["holders"]["activations and temporary buffers"] == pytest.approx(
         4 * logits + 3848 * 28 * 1024 * 2, rel=0.05
     )
+
+
+@pytest.mark.nightly
+def test_answers_that_are_spread_are_drawn_around_their_mean(plan: Plan) -> None:
+    done = plan(options=("--json", "--no-tries", "--response-length", "600", "--spread", "0.5"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    share = json.loads(done.stdout)["share"]
+    assert share["response"] == pytest.approx(600, rel=0.02)
+    answers = [response for _, response in share["lengths"]]
+    assert len(set(answers)) > 1
+    assert sum(answers) > len(answers) * share["response"]
 
 
 def test_an_error_of_verl_is_told_with_its_phase(plan: Plan) -> None:
@@ -153,10 +164,18 @@ def test_a_file_without_lengths_is_one_line(plan: Plan, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_lengths_are_given_in_one_way(plan: Plan) -> None:
-    done = plan(options=("--lengths", "lengths.csv", "--response-length", "5"))
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--lengths", "lengths.csv", "--response-length", "5"), "--lengths takes the place of --prompt-length,"),
+        (("--lengths", "lengths.csv", "--spread", "0.5"), "--lengths takes the place of --prompt-length,"),
+        (("--spread", "0.5"), "--spread is around a mean: give it as --response-length"),
+    ],
+)
+def test_lengths_are_given_in_one_way(plan: Plan, options: tuple[str, ...], said: str) -> None:
+    done = plan(options=options)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--lengths takes the place of --prompt-length and --response-length" in done.stderr
+    assert said in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,11 @@ _MARKS = {
     "verl wrote to trainer.rollout_data_dir.",
 )
 @click.option(
+    "--spread",
+    type=click.FloatRange(0, min_open=True),
+    help="The standard deviation of the answers, as a part of their mean, which --response-length is then: 0.5.",
+)
+@click.option(
     "--picture-tokens",
     type=click.IntRange(0),
     default=0,
@@ -97,6 +102,7 @@ def plan(
     response_length: int | None,
     prompt_length: int | None,
     lengths: Path | None,
+    spread: float | None,
     picture_tokens: int,
     largest_micro_batch: bool,
     no_tries: bool,
@@ -117,12 +123,24 @@ def plan(
     """
     if png or html:
         need("matplotlib", "--png and --html", error=PlanError)
-    if lengths and (prompt_length or response_length):
-        raise click.UsageError("--lengths takes the place of --prompt-length and --response-length: give one of them")
+    if lengths and (prompt_length or response_length or spread):
+        raise click.UsageError(
+            "--lengths takes the place of --prompt-length, --response-length and --spread: give one of them"
+        )
+    if spread and not response_length:
+        raise click.UsageError("--spread is around a mean: give it as --response-length")
     before = content.read(compare) if compare else None
     trainer, tree, name = asked_trainer("plan", script, arguments, verl)
     request = Request(
-        output, HARDWARE[npu], model_config, response_length, prompt_length, lengths, picture_tokens, timeout
+        output,
+        HARDWARE[npu],
+        model_config,
+        response_length,
+        prompt_length,
+        lengths,
+        spread or 0.0,
+        picture_tokens,
+        timeout,
     )
     told = (lambda text: None) if as_json else (lambda text: terminal.line(terminal.styled(text, "dim")))
     planned = make(trainer, tree, request, told)

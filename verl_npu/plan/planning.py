@@ -19,7 +19,7 @@ from ..rehearse.settings import Settings, override
 from ..rehearse.trainer import Trainer, of_cluster
 from .hardware import Hardware
 from .job import Job, Outcome, PhaseCost, Picture, Point
-from .lengths import Length, measured_lengths
+from .lengths import Length, drawn_lengths, measured_lengths
 from .model import Model, folder_of, model_of
 from .pictures import check_text_only, picture_of
 from .roles import has_critic, has_reference
@@ -38,6 +38,7 @@ _THRESHOLD = "1"  # MiB: smaller tensors are real
 _MEMORY = "1024"  # GiB: what does not fit is to be seen, not to end
 _TOGETHER = 2
 _STEPS = 100
+"""Of a job."""
 _NO_FLEET = "fleet"
 """The feature that has ranks compare what is patched: a rank of a plan would wait for others that are not there."""
 
@@ -55,6 +56,8 @@ class Request:
     """Tokens of the questions; None: the most that the script allows."""
     lengths: Path | None = None
     """A file of lengths that were measured, in place of both."""
+    spread: float = 0.0
+    """Standard deviation of the answers, as a part of `response`, which is their mean then; 0: they are alike."""
     picture: int = 0
     """Tokens of the picture in each prompt."""
     seconds: float = 600.0
@@ -157,7 +160,8 @@ class _Work:
 
 def _reinforcement(settings: Settings, request: Request) -> _Work:
     path = settings.text(_MODELS[0])
-    share = share_of(settings, request.response, request.prompt, _measured(path, request))
+    answers = settings.whole(f"{_ACTOR_REF}.rollout.n", 1)
+    share = share_of(settings, request.response, request.prompt, _uneven(path, request, settings, answers))
     model = _model(path, request)
     picture, pictures = picture_of(model, request.picture, share)
     rollout = rollout_of(settings, model, share, request.hardware)
@@ -175,15 +179,22 @@ def _reinforcement(settings: Settings, request: Request) -> _Work:
 
 def _tuning(names: Names, trainer: Trainer, settings: Settings, request: Request, module: str) -> _Work:
     path = settings.text(names.model)
-    measured = _measured(path, request)
-    share = tuning_share(names, trainer, settings, request.response, request.prompt, measured)
+    uneven = _uneven(path, request, settings, answers=1)
+    share = tuning_share(names, trainer, settings, request.response, request.prompt, uneven)
     model = _model(path, request)
     check_text_only(model, request.picture)
     return _Work(share, model, tuning_overrides(names, settings, share, model.folder), module=module)
 
 
-def _measured(path: str, request: Request) -> Sequence[Length]:
-    return measured_lengths(request.lengths, folder_of(path, request.model_config)) if request.lengths else ()
+def _uneven(path: str, request: Request, settings: Settings, answers: int) -> Sequence[Length]:
+    """The lengths of a run's sequences, measured or drawn; empty if all are alike."""
+    if request.lengths:
+        return measured_lengths(request.lengths, folder_of(path, request.model_config))
+    if not request.spread or not request.response:
+        return ()
+    prompt = request.prompt or settings.whole("data.max_prompt_length")
+    sequences = _STEPS * max(settings.whole("data.train_batch_size") * answers, 1)
+    return drawn_lengths(prompt, request.response, request.spread, sequences)
 
 
 def _model(path: str, request: Request) -> Model:

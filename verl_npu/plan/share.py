@@ -33,7 +33,7 @@ class Share:
     kinds: Mapping[int, str]
     prompt: int
     response: int
-    """Of each sequence, or their mean if they were measured."""
+    """Of each sequence, or their mean if they are not alike."""
     longest: int
     """Of an answer, as the script allows."""
     padded: Length
@@ -48,7 +48,7 @@ class Share:
     """Of a rank, between two steps of the optimizer."""
     micro_batches: tuple[MicroBatch, ...]
     lengths: tuple[Length, ...] = ()
-    """Of those to train on, if they were measured."""
+    """Of those to train on, if they are not alike."""
     scored_lengths: tuple[Length, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -64,7 +64,7 @@ def share_of(
     """Divide a script's step; lengths that are not given are the most that the script allows.
 
     Args:
-        measured: lengths of sequences that there were, in place of `prompt` and `response`.
+        measured: lengths of sequences that there were or may be, in place of `prompt` and `response`.
 
     Raises:
         PlanError: the parallel sizes do not divide the NPUs, or a length is missing.
@@ -147,8 +147,8 @@ def given(batches: Sequence[MicroBatch], of: int, one: Length, cut: Sequence[Len
 
     Args:
         of: sequences that a rank has.
-        one: the greatest length, or the mean one of those that were measured.
-        cut: those that were measured, as the script cuts them.
+        one: the greatest length, or the mean one of those that are not alike.
+        cut: those that are not alike, as the script cuts them.
         shorter: whether sequences may be shorter, where that is more tokens at once.
     """
     if cut:
@@ -166,8 +166,7 @@ def cut_to(most: Length, measured: Sequence[Length]) -> tuple[list[Length], list
     """Return measured lengths as a script cuts them, and what the user is told of it."""
     cut = [(min(prompt, most[0]), min(response, most[1])) for prompt, response in measured]
     notes = [
-        f"lengths of {len(measured)} sequences were measured; a rank is given those that follow each other and have "
-        "the most tokens together"
+        f"of {len(measured)} sequences a rank is given those that follow each other and have the most tokens together"
     ]
     longer = sum(before != after for before, after in zip(measured, cut, strict=True))
     if longer:
