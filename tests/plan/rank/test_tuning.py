@@ -52,6 +52,11 @@ def test_rows_are_padded_on_the_right_to_the_greatest_length() -> None:
     assert (row["input_ids"] > 0).tolist() == (row["loss_mask"] > 0).tolist() == [True] * 4 + [False] * 2
 
 
+def test_padded_rows_have_a_token_of_padding_for_which_attention_copies_its_inputs() -> None:
+    assert Rows(_job(), padded=True, phase=Phase.TRAINING)[0]["attention_mask"].tolist() == [1, 1, 1, 1, 1, 0]
+    assert len(Rows(_job(), padded=False, phase=Phase.TRAINING)[0]["input_ids"]) == 6
+
+
 def test_rows_without_padding_have_their_own_lengths() -> None:
     rows = Rows(_job(lengths=((1, 3), (0, 2))), padded=False, phase=Phase.TRAINING)
     assert [len(rows[place]["input_ids"]) for place in range(3)] == [4, 2, 4]

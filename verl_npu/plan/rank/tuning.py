@@ -72,7 +72,9 @@ class Rows:
         self.phase = phase
         self._padded = padded
         self._most = job.prompt + job.response
-        self._lengths = [sum(each) for each in job.lengths] or [self._most] * job.sequences
+        # transformers leaves out a mask without padding, with which attention needs less: no batch of verl's has one.
+        longest = self._most - 1 if padded else self._most
+        self._lengths = [min(sum(each), longest) for each in job.lengths] or [longest] * job.sequences
         self._all = len(self._lengths) * job.world * BATCHES
 
     def __len__(self) -> int:
