@@ -185,4 +185,5 @@ def test_a_plan_of_fine_tuning_has_the_peak_of_the_run(
     done = subprocess.run([*command, "--", *trainer], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     planned = max(phase["tensors"] for phase in json.loads(done.stdout)["phases"])
-    assert planned == pytest.approx(peaks[-1], rel=0.01)
+    # The run's sequences are shorter than the greatest length, and attention leaves their padding out.
+    assert peaks[-1] <= planned <= 1.03 * peaks[-1]
