@@ -96,6 +96,11 @@ def test_measured_lengths_are_the_heaviest_that_follow_each_other(divide: Divide
     assert "8 of them are longer than the script allows, and are cut" in share.notes
 
 
+def test_a_measured_sequence_longer_than_the_budget_is_cut_too(divide: Divide) -> None:
+    share = divide(engines=True, data__max_token_len_per_gpu=2048, measured=((1000, 3000), (0, 100)))
+    assert max(share.lengths) == (0, 2048)
+
+
 def test_a_sequence_longer_than_the_budget_is_cut_and_that_is_said(divide: Divide) -> None:
     share = divide(engines=True, data__max_token_len_per_gpu=2048)
     assert share.length == "2048"

@@ -44,12 +44,17 @@ def tuning_share(
         measured, prompt, response = (), None, None
     cut: list[Length] = []
     if measured:
-        cut, told = cut_to((most, most), [(0, sum(each)) for each in measured])
+        cut, told = cut_to((0, _budget(batches[0], most)), [(0, sum(each)) for each in measured])
         notes += told
         longest = math.ceil(sum(map(sum, cut)) / len(cut))
     else:
-        longest = min(most, (prompt or 0) + (response or most))
-        longest = _within(batches[0], longest, notes)
+        asked = min(most, (prompt or 0) + (response or most))
+        longest = _budget(batches[0], asked)
+        if longest < asked:
+            notes.append(
+                f"a sequence of {asked} tokens is longer than the token budget of {longest}: sequences of {longest} "
+                "tokens are planned"
+            )
     shorter = not (measured or prompt or response)
     chosen = given(batches, step, (0, longest), cut, shorter)
     if shorter and chosen.lengths:
@@ -106,12 +111,6 @@ def _of_rank(names: Names, settings: Settings, data: int, batch: MicroBatch) -> 
     return together // data
 
 
-def _within(batch: MicroBatch, longest: int, notes: list[str]) -> int:
-    budget = batch.size * batch.inner
-    if not batch.dynamic or longest <= budget:
-        return longest
-    notes.append(
-        f"a sequence of {longest} tokens is longer than the token budget of {budget}: sequences of {budget} tokens "
-        "are planned"
-    )
-    return budget
+def _budget(batch: MicroBatch, longest: int) -> int:
+    """Return the tokens of the longest sequence that a micro batch has room for."""
+    return min(longest, batch.size * batch.inner) if batch.dynamic else longest
