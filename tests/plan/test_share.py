@@ -81,9 +81,12 @@ def test_answers_of_a_given_length_are_planned(settings) -> None:
     assert share_of(settings(), 50000).response == 3072
 
 
-def test_shorter_answers_are_as_long_as_the_others_where_padding_is_computed(settings) -> None:
-    share = share_of(settings(actor_rollout_ref__model__use_remove_padding=False), 500)
-    assert share.response == 3072
+@pytest.mark.parametrize(("response", "measured"), [(500, ()), (None, ((100, 500), (100, 20)))])
+def test_shorter_answers_are_as_long_as_the_others_where_padding_is_computed(
+    settings, response: int | None, measured: tuple[tuple[int, int], ...]
+) -> None:
+    share = share_of(settings(actor_rollout_ref__model__use_remove_padding=False), response, measured=measured)
+    assert (share.response, share.lengths, share.scored_lengths) == (3072, (), ())
     assert "use_remove_padding is off" in share.notes[0]
 
 

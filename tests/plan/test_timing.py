@@ -39,6 +39,14 @@ def test_work_grows_with_the_sequences_of_a_step(planned) -> None:
     assert next(span for span in scored if span.phase == "log-probabilities").least == pytest.approx(2 * 1.0 / 0.6)
 
 
+def test_the_heaviest_sequences_of_a_run_do_not_make_all_of_its_steps_long(planned) -> None:
+    plan = planned({"update actor": 10.0})
+    share = plan.share
+    heavy = dataclasses.replace(share, lengths=((share.prompt, 2 * share.response + share.prompt),) * share.sequences)
+    uneven = dataclasses.replace(plan, share=heavy)
+    assert _update(uneven).least == pytest.approx(_update(plan).least / 2)
+
+
 def test_messages_between_nodes_take_the_network(planned) -> None:
     inside = _with(planned({"update actor": 1.0}), seconds=0.0, calls=0, messages=[("all_gather", 8, 1, 1e12)])
     outside = _with(planned({"update actor": 1.0}), seconds=0.0, calls=0, messages=[("all_gather", 16, 1, 1e12)])

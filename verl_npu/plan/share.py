@@ -76,15 +76,18 @@ def share_of(
     most = (positive(settings, "data.max_prompt_length"), positive(settings, "data.max_response_length"))
     batches = micro_batches(settings, data)
     notes: list[str] = []
+    packed = settings.truth("actor_rollout_ref.model.use_remove_padding")
+    if not packed and (measured or prompt is not None or response is not None):
+        notes.append("use_remove_padding is off, so that a shorter sequence takes as much as the longest one")
+        measured, prompt, response = (), None, None
     if measured:
         cut, told = cut_to(most, measured)
         notes += told
         one, padded = tuple(math.ceil(sum(each) / len(cut)) for each in zip(*cut, strict=True)), most
     else:
         cut = []
-        one = padded = _greatest(most, prompt, response, settings, batches, notes)
+        one = padded = _greatest(most, prompt, response, batches, notes)
     # Lengths that the user names are kept, and padding takes as much as tokens where it is computed.
-    packed = settings.truth("actor_rollout_ref.model.use_remove_padding")
     shorter = packed and not measured and prompt is None and response is None
     prompts = positive(settings, "data.train_batch_size")
     answers = max(settings.whole(f"{_ROLLOUT}.n", 1), 1)
@@ -178,7 +181,6 @@ def _greatest(
     most: Length,
     prompt: int | None,
     response: int | None,
-    settings: Settings,
     batches: Sequence[MicroBatch],
     notes: list[str],
 ) -> Length:
@@ -187,9 +189,6 @@ def _greatest(
         most[0] if prompt is None else min(prompt, most[0]),
         most[1] if response is None else min(response, most[1]),
     )
-    if asked != most and not settings.truth("actor_rollout_ref.model.use_remove_padding"):
-        notes.append("use_remove_padding is off, so that a shorter sequence takes as much as the longest one")
-        asked = most
     budget = min((batch.size * batch.inner for batch in batches if batch.dynamic), default=sum(asked))
     if sum(asked) <= budget:
         return asked

@@ -16,6 +16,7 @@ from .job import Outcome, PhaseCost
 from .phase import Phase
 from .planning import Planned
 from .rollout import Rollout
+from .share import Share
 
 __all__ = ["EAGER", "GRAPHS", "Span", "assumptions", "spans", "total"]
 
@@ -89,9 +90,7 @@ def _costs(outcome: Outcome, phase: Phase) -> list[PhaseCost]:
 
 def _span(cost: PhaseCost, planned: Planned) -> Span:
     share = planned.share
-    # The plan had so many sequences; a step has more, in as many more micro batches.
-    trained = share.sequences if Phase(cost.phase).trains else share.scored
-    times = share.step_sequences / trained if cost.micro_batches else 1.0
+    times = _times(share, Phase(cost.phase)) if cost.micro_batches else 1.0
     steps = share.step_sequences / share.mini_sequences if cost.optimizer_calls else 0.0
     planned_steps = max(share.sequences / share.mini_sequences, 1.0)
 
@@ -105,6 +104,14 @@ def _span(cost: PhaseCost, planned: Planned) -> Span:
     computing, talking = seconds(_GOOD)
     computing_at_worst, talking_at_worst = seconds(_POOR)
     return Span(cost.phase, max(computing, talking), computing_at_worst + talking_at_worst)
+
+
+def _times(share: Share, phase: Phase) -> float:
+    """How many times as many tokens as in the plan a step has, in as many more micro batches."""
+    sequences, lengths = (share.sequences, share.lengths) if phase.trains else (share.scored, share.scored_lengths)
+    each = share.prompt + share.response
+    # Those of a plan are the heaviest of a run, if they are not alike.
+    return share.step_sequences * each / (sum(map(sum, lengths)) if lengths else sequences * each)
 
 
 def _talking(cost: PhaseCost, hardware: Hardware, local: int) -> float:
