@@ -186,7 +186,9 @@ def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try], largest: La
     terminal.echo()
     for phase in verdict.phases:
         _print_phase(phase, verdict)
-    terminal.paragraph(", ".join(f"{mark} {holder.value}" for holder, mark in _MARKS.items()), indent="  ")
+    held = {holder for phase in verdict.phases for holder, size in phase.holders.items() if size}
+    marks = [f"{mark} {holder.value}" for holder, mark in _MARKS.items() if holder.value in held]
+    terminal.paragraph(", ".join(marks), indent="  ")
     terminal.echo()
     if planned.rollout:
         _print_rollout(planned.rollout)
