@@ -56,6 +56,16 @@ def test_the_largest_micro_batch_is_told_with_what_was_planned(planned) -> None:
     assert "<td>90.00</td><td>does not fit</td>" in made
 
 
+def test_a_plan_tells_who_holds_the_memory_of_a_rollout(planned) -> None:
+    plan = planned({"update actor": 40.0}, kept=10.0)
+    rollout = content("a job", plan, judge(plan))["phases"][0]  # type: ignore[index]
+    assert sum(rollout["holders"].values()) == rollout["needed"]
+    pytest.importorskip("matplotlib")
+    made = page("job", plan, judge(plan), [])
+    cache = plan.rollout.cache / (1 << 30)
+    assert f"key-value cache {cache:.2f}, " in made
+
+
 def test_each_figure_of_the_hardware_has_its_source_on_the_page(planned) -> None:
     plan = planned({"update actor": 1.0})
     made = page("job", plan, judge(plan), [])
