@@ -101,6 +101,19 @@ def test_what_makes_it_fit_was_planned_again(plan: Plan, tmp_path: Path) -> None
 
 
 @pytest.mark.nightly
+def test_a_budget_of_one_sequence_is_planned_with_the_two_that_many_make_of_it(plan: Plan) -> None:
+    # 16 sequences of 1920 tokens make 15 micro batches of 2048, one of which gets two.
+    budget = ("actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048")
+    found = plan(*budget, options=("--json", "--no-tries"))
+    counted = plan(
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
+        options=("--json", "--no-tries", "--response-length", str(1920 - 512)),
+    )
+    update, expected = (_phases(done)["update actor"]["tensors"] for done in (found, counted))
+    assert update == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.nightly
 def test_the_largest_micro_batch_is_planned_and_the_next_one_too(plan: Plan, tmp_path: Path) -> None:
     done = plan(
         "data.max_response_length=3584", options=("--no-tries", "--largest-micro-batch", "--html", "plan.html")

@@ -86,6 +86,19 @@ def test_a_budget_is_overdrawn_as_verl_does() -> None:
     assert found - number >= 2, "two micro batches have as many"
 
 
+def test_a_wider_budget_holds_with_few_sequences_what_many_make() -> None:
+    # 128 sequences of 990 tokens make 127 micro batches of 1000: one of them gets two.
+    narrow = _dynamic(500, inner=2)
+    wide = narrow.widened(990, 128)
+    assert (wide.size, wide.sequences(990, 4)) == (990, 2)
+    assert narrow.sequences(990, 4) == 1
+
+
+def test_a_budget_that_is_not_overdrawn_stays_and_so_do_sequences() -> None:
+    assert _dynamic(1000).widened(400, 2) == _dynamic(1000)
+    assert _fixed(4).widened(400, 64) == _fixed(4)
+
+
 def test_sequences_that_are_not_alike_fill_several_micro_batches() -> None:
     assert enough([_dynamic(1000)], 600, most=64, alike=False) == 6
 

@@ -109,3 +109,18 @@ def test_the_greatest_lengths_are_those_that_fill_a_budget(settings) -> None:
     assert share_of(dynamic, 3072).lengths == (), "the user has named a length"
     padded = {"actor_rollout_ref.model.use_remove_padding": False}
     assert share_of(Settings({**dynamic.values, **padded}), None).lengths == (), "padding takes as much"
+
+
+def test_a_budget_that_many_sequences_overdraw_is_raised_for_few_and_that_is_said(settings) -> None:
+    # 16 sequences of 3840 tokens make 15 micro batches of 4096, one of which gets two.
+    key = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    share = share_of(settings(**{f"{ACTOR}use_dynamic_bsz": True, key: 4096}), None)
+    assert share.budgets == {key: 2 * 3840}
+    assert share.lengths == ((1024, 3840 - 1024),) * 4
+    assert share.notes[1].startswith("verl divides 16 sequences evenly")
+    assert f"7680 tokens in place of 4096: a plan shows it with few sequences and {key}=7680" in share.notes[1]
+
+
+def test_a_budget_with_few_micro_batches_is_the_scripts_own(settings) -> None:
+    dynamic = settings(**{f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 12288})
+    assert share_of(dynamic, 3072).budgets == {}

@@ -47,6 +47,19 @@ def test_the_heaviest_sequences_of_a_run_do_not_make_all_of_its_steps_long(plann
     assert _update(uneven).least == pytest.approx(_update(plan).least / 2)
 
 
+def test_micro_batches_that_are_fuller_than_most_hide_neither_calls_nor_messages(planned) -> None:
+    dynamic = {
+        "actor_rollout_ref__actor__use_dynamic_bsz": True,
+        "actor_rollout_ref__actor__ppo_max_token_len_per_gpu": 16384,
+    }
+    plan = planned({"update actor": 1.0}, **dynamic)
+    raised = {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 2 * 16384}
+    wide = dataclasses.replace(plan, share=dataclasses.replace(plan.share, budgets=raised))
+    for changes in ({"calls": 10**6}, {"calls": 0, "messages": [("all_gather", 8, 1, 1e12)]}):
+        before, after = (_update(_with(each, seconds=0.0, **changes)).least for each in (plan, wide))
+        assert after == pytest.approx(2 * before)
+
+
 def test_messages_between_nodes_take_the_network(planned) -> None:
     inside = _with(planned({"update actor": 1.0}), seconds=0.0, calls=0, messages=[("all_gather", 8, 1, 1e12)])
     outside = _with(planned({"update actor": 1.0}), seconds=0.0, calls=0, messages=[("all_gather", 16, 1, 1e12)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..rehearse.settings import Settings
 from .phase import Phase
@@ -58,6 +58,12 @@ class MicroBatch:
         if not self.dynamic:
             return -(-of // self.size)
         return -(-of * length // max(self.size * self.inner, 1))
+
+    def widened(self, length: int, of: int) -> MicroBatch:
+        """Return it with a budget that holds the largest of so many sequences, which may overdraw its own."""
+        if not self.dynamic:
+            return self
+        return replace(self, size=max(self.size, -(-self.sequences(length, of) * length // self.inner)))
 
 
 def micro_batches(settings: Settings, data: int) -> tuple[MicroBatch, ...]:

@@ -215,6 +215,7 @@ def _scaled(settings: Settings, share: Share, model: Model) -> list[str]:
     }
     if "critic.ppo_mini_batch_size" in settings:
         changes["critic.ppo_mini_batch_size"] = size
+    changes |= share.budgets
     changes |= {key: str(model.folder) for key in _MODELS if key in settings}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)

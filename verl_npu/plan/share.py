@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import PlanError
 from ..rehearse.settings import Settings
@@ -15,6 +15,8 @@ __all__ = ["Given", "Share", "cut_to", "divided", "given", "kinds", "positive", 
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
+_MANY = 8
+"""Micro batches, from which on a plan takes too long to make them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Share:
     lengths: tuple[Length, ...] = ()
     """Of those to train on, if they are not alike."""
     scored_lengths: tuple[Length, ...] = ()
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    """Settings of tokens that a plan raises, to show with few sequences what many make."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -99,6 +103,7 @@ def share_of(
     )
     if shorter and (trained.lengths or scored.lengths):
         notes.append("answers are shorter where that fills a token budget that the longest ones would divide")
+    notes += [*trained.notes, *scored.notes]
     return Share(
         world=world,
         local=local,
@@ -117,6 +122,7 @@ def share_of(
         micro_batches=batches,
         lengths=trained.lengths,
         scored_lengths=scored.lengths,
+        budgets={**trained.budgets, **scored.budgets},
         notes=tuple(notes),
     )
 
@@ -143,6 +149,9 @@ class Given:
 
     sequences: int
     lengths: tuple[Length, ...] = ()
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    """Settings of tokens that are raised for that."""
+    notes: tuple[str, ...] = ()
 
 
 def given(batches: Sequence[MicroBatch], of: int, one: Length, cut: Sequence[Length], shorter: bool) -> Given:
@@ -159,10 +168,22 @@ def given(batches: Sequence[MicroBatch], of: int, one: Length, cut: Sequence[Len
         return Given(sequences, heaviest(cut, sequences))
     length = fullest(batches, sum(one), of) if shorter else sum(one)
     sequences = enough(batches, length, of, alike=True)
-    if length == sum(one):
-        return Given(sequences)
+    budgets: dict[str, int] = {}
+    notes: list[str] = []
+    if any(batch.dynamic and batch.number(length, sequences) > _MANY for batch in batches):
+        wide = [batch.widened(length, of) for batch in batches]
+        sequences = enough(wide, length, of, alike=True)
+        for before, after in zip(batches, wide, strict=True):
+            if after.size > budgets.get(after.key, before.size):
+                budgets[after.key] = after.size
+                notes.append(
+                    f"verl divides {of} sequences evenly, so that a micro batch of {before.phase.value} can have "
+                    f"{before.sequences(length, of) * length} tokens in place of {before.size * before.inner}: a plan "
+                    f"shows it with few sequences and {after.key}={after.size}"
+                )
     prompt = min(one[0], max(length // 2, 1))
-    return Given(sequences, ((prompt, length - prompt),) * sequences)
+    lengths = () if length == sum(one) else ((prompt, length - prompt),) * sequences
+    return Given(sequences, lengths, budgets, tuple(notes))
 
 
 def cut_to(most: Length, measured: Sequence[Length]) -> tuple[list[Length], list[str]]:

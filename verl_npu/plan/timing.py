@@ -91,14 +91,16 @@ def _costs(outcome: Outcome, phase: Phase) -> list[PhaseCost]:
 def _span(cost: PhaseCost, planned: Planned) -> Span:
     share = planned.share
     times = _times(share, Phase(cost.phase)) if cost.micro_batches else 1.0
+    fuller = _fuller(share, Phase(cost.phase))
     steps = share.step_sequences / share.mini_sequences if cost.optimizer_calls else 0.0
     planned_steps = max(share.sequences / share.mini_sequences, 1.0)
 
     def seconds(efficiency: _Efficiency) -> tuple[float, float]:
-        working = times * max(cost.seconds / efficiency.operators, cost.calls * efficiency.issue)
+        working = times * max(cost.seconds / efficiency.operators, fuller * cost.calls * efficiency.issue)
         optimizing = max(cost.optimizer_seconds / efficiency.operators, cost.optimizer_calls * efficiency.issue)
         copying = cost.copied / planned.hardware.host.value / efficiency.copies
-        talking = times * _talking(cost, planned.hardware, share.local) / efficiency.links
+        # Weights are gathered once for each micro batch.
+        talking = times * fuller * _talking(cost, planned.hardware, share.local) / efficiency.links
         return working + optimizing * steps / planned_steps + copying, talking
 
     computing, talking = seconds(_GOOD)
@@ -112,6 +114,12 @@ def _times(share: Share, phase: Phase) -> float:
     each = share.prompt + share.response
     # Those of a plan are the heaviest of a run, if they are not alike.
     return share.step_sequences * each / (sum(map(sum, lengths)) if lengths else sequences * each)
+
+
+def _fuller(share: Share, phase: Phase) -> float:
+    """How many times as many tokens as most micro batches of a step those of a plan have, which shows the largest."""
+    found = [batch for batch in share.micro_batches if batch.phase is phase]
+    return max((share.budgets.get(batch.key, batch.size) / batch.size for batch in found), default=1.0)
 
 
 def _talking(cost: PhaseCost, hardware: Hardware, local: int) -> float:

@@ -21,3 +21,12 @@ def test_two_steps_of_two_micro_batches_read_nothing(tuning_settings, torchrun: 
     assert (found["model.path"], found["model.tokenizer_path"]) == ("'made'", "'made'")
     assert found["model.use_shm"] == "False"
     assert found["checkpoint.save_contents"] == "['model','optimizer','extra']"
+
+
+def test_a_budget_that_many_sequences_overdraw_is_raised(tuning_settings, torchrun: Trainer) -> None:
+    chosen = tuning_settings(True, data__max_token_len_per_gpu=4096)
+    names = names_of(torchrun, chosen)
+    assert names is not None
+    share = tuning_share(names, torchrun, chosen, None, None, ())
+    assert "++data.max_token_len_per_gpu=7680" in tuning_overrides(names, chosen, share, Path("made"))
+    assert ["7680 tokens in place of 4096" in note for note in share.notes] == [False, True]

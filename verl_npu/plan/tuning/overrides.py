@@ -30,6 +30,7 @@ def tuning_overrides(names: Names, settings: Settings, share: Share, model: Path
         "trainer.default_hdfs_dir": None,
         "trainer.logger": ["console"],
     }
+    changes |= share.budgets
     changes |= dict.fromkeys(settings.ending("use_torch_compile", "use_shm"), False)
     changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model))
     return [override(key, value) for key, value in changes.items()]

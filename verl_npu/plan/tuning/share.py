@@ -59,6 +59,7 @@ def tuning_share(
     chosen = given(batches, step, (0, longest), cut, shorter)
     if shorter and chosen.lengths:
         notes.append("sequences are shorter where that fills a token budget that the longest ones would divide")
+    notes += chosen.notes
     return Share(
         world=world,
         local=trainer.ranks,
@@ -77,6 +78,7 @@ def tuning_share(
         micro_batches=batches,
         lengths=chosen.lengths,
         scored_lengths=chosen.lengths,
+        budgets=chosen.budgets,
         notes=tuple(notes),
     )
 
