@@ -10,7 +10,7 @@ the longest that a script allows, as a plan takes them by default. Prints one li
 Memory is the largest of all phases on the rank that verl reports, which in a pipeline is one of the last stage; verl
 never resets the counter that it reports. Nothing is fitted to memory. What an engine needs for a layer and token of
 the longest answer is fitted for each job to the seconds of all others with such an engine, that is with graphs or
-without ("left_out"). SIMULATED.
+without ("left_out"). Of those without there is one job, so that what users reported of theirs is taken. SIMULATED.
 """
 
 from __future__ import annotations
@@ -33,6 +33,28 @@ GIB = 1 << 30
 SPREAD = 0.5
 COUNTED = ("log-probabilities", "reference", "values", "update critic", "update actor")
 """Phases whose memory verl's processes of the trainer have: an engine has processes of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a user measured of an engine without graphs that served a model of experts on A2."""
+
+    source: str
+    token: float
+    """Seconds between two tokens of a sequence."""
+    layers: int
+
+    def decoding(self) -> float:
+        return self.token / self.layers
+
+
+EAGER_REPORTS = (
+    Report("vllm-ascend issue 770: Qwen3-30B-A3B, 6 tokens a second", 1 / 6, 48),
+    Report("vllm-ascend issue 5714: Qwen3-Next-80B-A3B, 6 tokens a second", 1 / 6, 48),
+    Report("vllm-ascend issue 2446: GLM-4.5, 400 ms and more for a token", 0.4, 92),
+    Report("vllm-plugin-FL pull request 349: Qwen3.6-35B-A3B, 161 ms for a token", 0.161, 40),
+)
+"""All that a search of the two projects' threads found with the model, the time, and enforce_eager or its equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +116,7 @@ def main() -> None:
     found = [_beside(job, asked.checkout, asked.lengths) for job in chosen]
     for each in found:
         others = [other.decoding() for other in found if other is not each and other.eager == each.eager]
+        others += [report.decoding() for report in EAGER_REPORTS if each.eager]
         print(json.dumps(_row(each, others)), flush=True)
 
 

@@ -43,7 +43,8 @@ class _Efficiency:
 GRAPHS, EAGER = 1.1e-3, 6.6e-3
 """Seconds of an engine for a layer and token, at most: what measured steps of verl-ascend-recipe's jobs leave for it.
 
-Source: benchmarks/plan_baselines.py. With graphs five jobs needed 0.6 to 1.1 ms; one of an engine without is known.
+Source: benchmarks/plan_baselines.py. With graphs five jobs needed 0.6 to 1.1 ms. Of engines without one job is known;
+users of models of experts reported 3.5 to 4.3 ms, of dense ones about 1.7 (vllm-ascend issue 770).
 """
 _GOOD = _Efficiency(operators=0.6, links=0.8, copies=0.9, issue=4e-6)
 _POOR = _Efficiency(operators=0.3, links=0.4, copies=0.4, issue=20e-6)
@@ -55,7 +56,7 @@ _OF_TRAINING = (
 _OF_ROLLOUT = (
     f"an engine takes at most {GRAPHS * 1e3:.1f} ms for a layer and token of the longest answer, of as many tokens as "
     f"the script allows, and {EAGER * 1e3:.1f} ms with enforce_eager: the slowest of five published jobs, and the "
-    "only one (benchmarks/plan_baselines.py)",
+    "only published one; users reported 3.5 to 4.3 (benchmarks/plan_baselines.py)",
     "at best all answers have the planned length; the engine decodes all of its sequences together",
 )
 _BOTH_WAYS = 2
