@@ -47,6 +47,7 @@ def test_holders_together_hold_all_that_is_needed(planned, utilization: float) -
     rollout = next(phase for phase in verdict.phases if phase.phase == "rollout")
     assert rollout.holders["key-value cache"] >= plan.rollout.cache
     assert rollout.holders["weights"] == 10 * GIB
+    assert rollout.held == plan.rollout.needed + 10 * GIB
 
 
 def test_an_engine_with_npus_of_its_own_has_no_part_of_the_trainers(planned) -> None:

@@ -233,7 +233,7 @@ def _print_phase(phase: PhaseFit, verdict: Verdict) -> None:
     for holder, mark in _MARKS.items():
         bar += mark * round(_BAR * phase.holders.get(holder.value, 0) / verdict.capacity)
     terminal.line(
-        f"{phase.phase:18} {phase.tensors / GIB:7.2f} GiB of tensors, needs {phase.needed / GIB:7.2f}  ",
+        f"{phase.phase:18} {phase.held / GIB:7.2f} GiB of tensors, needs {phase.needed / GIB:7.2f}  ",
         terminal.styled(f"{phase.fit.value:13}", _STYLES[phase.fit]),
         f"|{bar[: 2 * _BAR]:{_BAR}}|",
     )

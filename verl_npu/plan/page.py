@@ -89,7 +89,7 @@ def _of_phases(verdict: Verdict) -> str:
             (
                 phase.phase,
                 str(phase.rank),
-                f"{phase.tensors / GIB:.2f}",
+                f"{phase.held / GIB:.2f}",
                 f"{phase.needed / GIB:.2f}",
                 ", ".join(f"{name} {size / GIB:.2f}" for name, size in held),
                 phase.fit.value,

@@ -31,12 +31,18 @@ class PhaseFit:
     phase: str
     rank: int
     tensors: int
+    """Of the trainer's process."""
     needed: int
     """With the reserve, and what others have on the same NPU."""
     fit: Fit
     holders: Mapping[str, int]
     """Of all that is needed."""
     cost: PhaseCost | None
+
+    @property
+    def held(self) -> int:
+        """All that is needed but the reserve: the tensors, and in the rollout what the engine takes."""
+        return self.needed - self.holders.get(Holder.RESERVE.value, 0)
 
 
 @dataclass(frozen=True, slots=True)
