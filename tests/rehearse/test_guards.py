@@ -44,9 +44,11 @@ def script(
     runtime: Mapping[str, str] | None = None,
     ranks: int = 0,
     pin: str = "v0.6.1",
+    nodes: int = 1,
+    counted: bool = True,
 ) -> Script:
     """A right script, but for what is given."""
-    trainer = Trainer("verl.trainer.main_ppo", overrides, (), ranks, Path("/"), exports or {})
+    trainer = Trainer("verl.trainer.main_ppo", overrides, (), ranks, Path("/"), exports or {}, nodes, counted)
     return Script(trainer, Settings({**RIGHT, **(settings or {})}), pin, text, runtime is not None, runtime or {})
 
 
@@ -58,6 +60,8 @@ RIGHT_ONES = {
     "as it is": script(),
     "Megatron": script(MEGATRON),
     "torchrun": script({"trainer.n_gpus_per_node": None, "trainer.nnodes": None}, ranks=8),
+    "torchrun on two nodes": script({"trainer.n_gpus_per_node": 8, "trainer.nnodes": 1}, ranks=2, nodes=2),
+    "torchrun that counts the NPUs itself": script(ranks=1, counted=False),
     "a rollout of its own": script({"rollout.n_gpus_per_node": 4, "rollout.nnodes": 1}),
     "a stream without batches": script({"data.train_batch_size": 0}),
     "a batch that is divided dynamically": script(

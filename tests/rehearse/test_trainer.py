@@ -140,3 +140,11 @@ def test_a_script_elsewhere_starts_the_same_trainer(trained: Trained, tmp_path: 
 @pytest.mark.parametrize(("said", "nodes"), [("--nnodes=2", 2), ("--nnodes 2:4", 4), ("", 1), ("--nnodes=$N", 1)])
 def test_torchrun_says_how_many_nodes_there_are(trained: Trained, said: str, nodes: int) -> None:
     assert trained(f"torchrun --nproc_per_node=8 {said} {REST}").nodes == nodes
+
+
+@pytest.mark.parametrize(
+    ("said", "counted"),
+    [("--nproc_per_node=gpu", False), ("--nproc_per_node=8 --nnodes=$N", False), ("--nnodes=2", True)],
+)
+def test_a_script_may_leave_it_to_torchrun_to_count(trained: Trained, said: str, counted: bool) -> None:
+    assert trained(f"torchrun {said} {REST}").counted is counted

@@ -15,6 +15,7 @@ __all__ = ["Given", "Share", "cut_to", "divided", "given", "kinds", "positive", 
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
+_SHORTER = "sequences are shorter where that fills a token budget that the longest ones would divide"
 _MANY = 8
 """Micro batches, from which on a plan takes too long to make them all."""
 
@@ -101,9 +102,7 @@ def share_of(
         given([each for each in batches if each.training is training], of, one, cut, shorter)
         for training, of in ((True, mini), (False, step))
     )
-    if shorter and (trained.lengths or scored.lengths):
-        notes.append("answers are shorter where that fills a token budget that the longest ones would divide")
-    notes += [*trained.notes, *scored.notes]
+    notes += dict.fromkeys((*trained.notes, *scored.notes))
     return Share(
         world=world,
         local=local,
@@ -169,7 +168,7 @@ def given(batches: Sequence[MicroBatch], of: int, one: Length, cut: Sequence[Len
     length = fullest(batches, sum(one), of) if shorter else sum(one)
     sequences = enough(batches, length, of, alike=True)
     budgets: dict[str, int] = {}
-    notes: list[str] = []
+    notes = [_SHORTER] if length < sum(one) else []
     if any(batch.dynamic and batch.number(length, sequences) > _MANY for batch in batches):
         wide = [batch.widened(length, of) for batch in batches]
         sequences = enough(wide, length, of, alike=True)

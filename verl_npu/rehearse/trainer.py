@@ -44,6 +44,8 @@ class Trainer:
     """The variables that the script, or a runtime environment of Ray, sets for it."""
     nodes: int = 1
     """That torchrun starts processes on: the most, if a script names a range."""
+    counted: bool = True
+    """Whether the script says how many those are; otherwise torchrun counts a machine's devices itself."""
 
     def option(self, name: str) -> str:
         """Return the value of one of Hydra's options, or an empty text."""
@@ -141,23 +143,23 @@ def _started(words: list[str], folder: Path, exports: Mapping[str, str]) -> Trai
     if not words:
         return None
     program, rest = Path(words[0]).name, words[1:]
-    ranks, nodes = 0, 1
+    ranks, nodes, counted = 0, 1, True
     if program == "torchrun":
-        ranks, nodes, rest = _torchrun(rest)
+        ranks, nodes, counted, rest = _torchrun(rest)
     elif not re.fullmatch(r"python[\d.]*", program):
         return None
     else:
         while rest[:1] and rest[0] in ("-u", "-B", "-O", "-s", "-I"):
             rest = rest[1:]
         if rest[:1] == ["-m"] and rest[1:2] and rest[1] in _TORCHRUN:
-            ranks, nodes, rest = _torchrun(rest[2:])
+            ranks, nodes, counted, rest = _torchrun(rest[2:])
     if rest[:1] == ["-m"]:
         rest = rest[1:]
     if not rest or rest[0].startswith("-"):
         return None
     module, *others = rest
     options, overrides = _split(others)
-    return Trainer(module, tuple(overrides), tuple(options), ranks, folder, dict(exports), nodes)
+    return Trainer(module, tuple(overrides), tuple(options), ranks, folder, dict(exports), nodes, counted)
 
 
 def _of_a_line(line: str) -> list[str]:
@@ -193,9 +195,9 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return options, overrides
 
 
-def _torchrun(words: list[str]) -> tuple[int, int, list[str]]:
-    """Return the processes on a node, the nodes, and what follows torchrun's own options."""
-    ranks, nodes, is_module = 1, 1, False
+def _torchrun(words: list[str]) -> tuple[int, int, bool, list[str]]:
+    """Return the processes on a node, the nodes, whether both are said, and what follows torchrun's own options."""
+    ranks, nodes, counted, is_module = 1, 1, True, False
     while words and words[0].startswith("-"):
         word = words.pop(0)
         name, equals, value = word.partition("=")
@@ -208,10 +210,12 @@ def _torchrun(words: list[str]) -> tuple[int, int, list[str]]:
             value = words.pop(0)
         if name.replace("_", "-") == "--nproc-per-node":
             ranks = int(value) if value.isdigit() else 1
+            counted &= value.isdigit()
         if name == "--nnodes":
             most = value.rpartition(":")[2]
             nodes = int(most) if most.isdigit() else 1
-    return ranks, nodes, ["-m", *words] if is_module else words
+            counted &= most.isdigit()
+    return ranks, nodes, counted, ["-m", *words] if is_module else words
 
 
 def _submitted(words: list[str], folder: Path, tree: Path) -> tuple[dict[str, str], list[str]]:

@@ -40,6 +40,11 @@ def test_npus_that_nobody_tells_are_one_line(tuning_settings, torchrun: Trainer)
         names_of(dataclasses.replace(torchrun, ranks=0), tuning_settings())
 
 
+def test_npus_that_torchrun_would_count_are_one_line(tuning_settings, torchrun: Trainer) -> None:
+    with pytest.raises(PlanError, match="expected numbers for torchrun's --nproc_per_node and --nnodes"):
+        names_of(dataclasses.replace(torchrun, counted=False), tuning_settings())
+
+
 def _entry(source: Path) -> Entry:
     return Entry(source, source.parent, "sft_trainer")
 

@@ -81,6 +81,12 @@ def names_of(trainer: Trainer, settings: Settings) -> Names | None:
             found=settings.text(names.strategy) or "none",
             fix="plan it with the engine of FSDP",
         )
+    _check_counted(trainer)
+    return names
+
+
+def _check_counted(trainer: Trainer) -> None:
+    """Check that torchrun starts it, on as many NPUs as its words say."""
     if not trainer.ranks:
         raise PlanError(
             subject=f"the trainer {trainer.module}",
@@ -88,7 +94,13 @@ def names_of(trainer: Trainer, settings: Settings) -> Names | None:
             found="a program that Ray or Python starts",
             fix="plan a script with torchrun and the same settings",
         )
-    return names
+    if not trainer.counted:
+        raise PlanError(
+            subject=f"the trainer {trainer.module}",
+            expected="numbers for torchrun's --nproc_per_node and --nnodes",
+            found="one that torchrun would count on the machine itself",
+            fix="say how many NPUs there will be: --nproc_per_node=8",
+        )
 
 
 def module_of(trainer: Trainer, entry: Entry, tree: Path) -> str:

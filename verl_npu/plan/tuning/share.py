@@ -57,8 +57,6 @@ def tuning_share(
             )
     shorter = not (measured or prompt or response)
     chosen = given(batches, step, (0, longest), cut, shorter)
-    if shorter and chosen.lengths:
-        notes.append("sequences are shorter where that fills a token budget that the longest ones would divide")
     notes += chosen.notes
     return Share(
         world=world,

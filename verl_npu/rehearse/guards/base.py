@@ -28,9 +28,9 @@ class Script:
 
     @property
     def npus(self) -> int:
-        """All NPUs of the trainer; 0 if the settings do not say."""
+        """All NPUs of the trainer; 0 if neither torchrun's words nor the settings say."""
         if self.trainer.ranks:
-            return self.trainer.ranks * max(self.settings.whole("trainer.nnodes", 1), 1)
+            return self.trainer.ranks * self.trainer.nodes if self.trainer.counted else 0
         return self.settings.whole("trainer.n_gpus_per_node") * self.settings.whole("trainer.nnodes", 1)
 
     @property
