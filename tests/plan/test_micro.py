@@ -86,6 +86,19 @@ def test_a_budget_is_overdrawn_as_verl_does() -> None:
     assert found - number >= 2, "two micro batches have as many"
 
 
+def test_bounded_micro_batches_keep_to_their_budget() -> None:
+    bounded = MicroBatch(Phase.UPDATE_ACTOR, "tokens", True, 1000, 1, bounded=True)
+    assert (bounded.number(600, 10), bounded.sequences(600, 10)) == (10, 1)
+    assert (bounded.number(300, 10), bounded.sequences(300, 10)) == (4, 3)
+    assert bounded.widened(600, 128) == bounded
+
+
+def test_bounded_micro_batches_are_fullest_with_lengths_that_divide_the_budget() -> None:
+    bounded = MicroBatch(Phase.UPDATE_ACTOR, "tokens", True, 1000, 1, bounded=True)
+    # One of 600 tokens leaves 400 of a budget of 1000; two of 500 leave none.
+    assert fullest([bounded], 600, 64) == 500
+
+
 def test_a_wider_budget_holds_with_few_sequences_what_many_make() -> None:
     # 128 sequences of 990 tokens make 127 micro batches of 1000: one of them gets two.
     narrow = _dynamic(500, inner=2)

@@ -121,6 +121,16 @@ def test_a_budget_that_many_sequences_overdraw_is_raised_for_few_and_that_is_sai
     assert f"7680 tokens in place of 4096: a plan shows it with few sequences and {key}=7680" in share.notes[1]
 
 
+def test_a_budget_that_verl_keeps_to_is_not_raised(settings) -> None:
+    def dynamic(budget: int) -> Settings:
+        return settings(**{f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": budget})
+
+    assert share_of(dynamic(4096), None).budgets
+    longest = share_of(dynamic(4096), None, bounded=True)
+    assert (longest.budgets, longest.lengths, longest.sequences) == ({}, (), 2)
+    assert share_of(dynamic(6000), None, bounded=True).lengths == ((1024, 3000 - 1024),) * 4
+
+
 def test_a_budget_with_few_micro_batches_is_the_scripts_own(settings) -> None:
     dynamic = settings(**{f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 12288})
     assert share_of(dynamic, 3072).budgets == {}

@@ -37,6 +37,8 @@ class MicroBatch:
     """NPUs that share a sequence."""
     together: bool = False
     """Whether the setting is that of all ranks together."""
+    bounded: bool = False
+    """Whether none has more tokens than its budget."""
 
     @property
     def training(self) -> bool:
@@ -46,8 +48,9 @@ class MicroBatch:
     def sequences(self, length: int, of: int) -> int:
         """Return how many sequences of one length the largest has, of a batch with so many.
 
-        verl makes as few dynamic ones as their tokens need, and divides the sequences evenly among these: one of them
-        can have more tokens than it should. Source: verl/utils/seqlen_balancing.py, `rearrange_micro_batches`.
+        verl makes as few dynamic ones as their tokens need, and divides the sequences evenly among these: unless they
+        are bounded, one can have more tokens than it should. Source: verl/utils/seqlen_balancing.py,
+        `rearrange_micro_batches`.
         """
         if not self.dynamic:
             return min(self.size, of)
@@ -57,6 +60,8 @@ class MicroBatch:
         """Return how many micro batches so many sequences make."""
         if not self.dynamic:
             return -(-of // self.size)
+        if self.bounded:
+            return -(-of // max(self.size * self.inner // length, 1))
         return -(-of * length // max(self.size * self.inner, 1))
 
     def widened(self, length: int, of: int) -> MicroBatch:
@@ -66,11 +71,12 @@ class MicroBatch:
         return replace(self, size=max(self.size, -(-self.sequences(length, of) * length // self.inner)))
 
 
-def micro_batches(settings: Settings, data: int) -> tuple[MicroBatch, ...]:
+def micro_batches(settings: Settings, data: int, bounded: bool = False) -> tuple[MicroBatch, ...]:
     """Return those of all phases that a script has.
 
     Args:
         data: ranks, or groups of ranks, with data of their own; sizes of all of them together are divided by it.
+        bounded: whether they keep to their token budgets.
     """
     found = [
         _of(settings, Phase.UPDATE_ACTOR, _ACTOR, f"{_ACTOR}.ppo", f"{_ACTOR}.use_dynamic_bsz", data),
@@ -83,7 +89,7 @@ def micro_batches(settings: Settings, data: int) -> tuple[MicroBatch, ...]:
         dynamic = "critic.use_dynamic_bsz"
         found.append(_of(settings, Phase.UPDATE_CRITIC, "critic", "critic.ppo", dynamic, data))
         found.append(_of(settings, Phase.VALUES, "critic", "critic.forward", dynamic, data))
-    return tuple(found)
+    return tuple(replace(batch, bounded=bounded and batch.dynamic) for batch in found)
 
 
 def _of(settings: Settings, phase: Phase, role: str, prefix: str, dynamic: str, data: int) -> MicroBatch:
@@ -117,7 +123,10 @@ def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
     lengths = {longest}
     for batch in found:
         budget = batch.size * batch.inner
-        lengths |= {number * budget // of for number in range(1, batch.number(longest, of))}
+        if batch.bounded:
+            lengths |= {budget // sequences for sequences in range(-(-budget // longest), of)}
+        else:
+            lengths |= {number * budget // of for number in range(1, batch.number(longest, of))}
     most = {length: tokens(length) for length in lengths if length > 0}
     return max(length for length, held in most.items() if held >= _ALMOST * max(most.values()))
 

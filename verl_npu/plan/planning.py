@@ -17,6 +17,7 @@ from ..errors import PlanError
 from ..rehearse.composition import compose
 from ..rehearse.settings import Settings, override
 from ..rehearse.trainer import Trainer, of_cluster
+from .budget import keeps_budget
 from .hardware import Hardware
 from .job import Job, Outcome, PhaseCost, Picture, Point
 from .lengths import Length, drawn_lengths, measured_lengths
@@ -99,9 +100,10 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
     settings = Settings(composition.values)
     names = names_of(trainer, settings)
     if names is None:
-        work = _reinforcement(settings, request)
+        work = _reinforcement(settings, request, keeps_budget(trainer, tree))
     else:
-        work = _tuning(names, trainer, settings, request, module_of(trainer, composition.entry, tree))
+        module = module_of(trainer, composition.entry, tree)
+        work = _tuning(names, trainer, settings, request, module, keeps_budget(trainer, tree))
     share, folder = work.share, request.output.resolve()
     jobs = [
         Job(
@@ -158,10 +160,11 @@ class _Work:
     notes: tuple[str, ...] = ()
 
 
-def _reinforcement(settings: Settings, request: Request) -> _Work:
+def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work:
     path = settings.text(_MODELS[0])
     answers = settings.whole(f"{_ACTOR_REF}.rollout.n", 1)
-    share = share_of(settings, request.response, request.prompt, _uneven(path, request, settings, answers))
+    uneven = _uneven(path, request, settings, answers)
+    share = share_of(settings, request.response, request.prompt, uneven, bounded)
     model = _model(path, request)
     picture, pictures = picture_of(model, request.picture, share)
     rollout = rollout_of(settings, model, share, request.hardware)
@@ -177,10 +180,10 @@ def _reinforcement(settings: Settings, request: Request) -> _Work:
     )
 
 
-def _tuning(names: Names, trainer: Trainer, settings: Settings, request: Request, module: str) -> _Work:
+def _tuning(names: Names, trainer: Trainer, settings: Settings, request: Request, module: str, bounded: bool) -> _Work:
     path = settings.text(names.model)
     uneven = _uneven(path, request, settings, answers=1)
-    share = tuning_share(names, trainer, settings, request.response, request.prompt, uneven)
+    share = tuning_share(names, trainer, settings, request.response, request.prompt, uneven, bounded)
     model = _model(path, request)
     check_text_only(model, request.picture)
     return _Work(share, model, tuning_overrides(names, settings, share, model.folder), module=module)

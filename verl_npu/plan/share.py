@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from .. import environment
 from ..errors import PlanError
 from ..rehearse.settings import Settings
 from .lengths import Length, heaviest
@@ -64,12 +65,17 @@ class Share:
 
 
 def share_of(
-    settings: Settings, response: int | None, prompt: int | None = None, measured: Sequence[Length] = ()
+    settings: Settings,
+    response: int | None,
+    prompt: int | None = None,
+    measured: Sequence[Length] = (),
+    bounded: bool = False,
 ) -> Share:
     """Divide a script's step; lengths that are not given are the most that the script allows.
 
     Args:
         measured: lengths of sequences that there were or may be, in place of `prompt` and `response`.
+        bounded: whether micro batches keep to their token budgets.
 
     Raises:
         PlanError: the parallel sizes do not divide the NPUs, or a length is missing.
@@ -79,7 +85,7 @@ def share_of(
     inner, stages = _inner(settings)
     data = divided(world, inner * stages, "trainer.nnodes x trainer.n_gpus_per_node")
     most = (positive(settings, "data.max_prompt_length"), positive(settings, "data.max_response_length"))
-    batches = micro_batches(settings, data)
+    batches = micro_batches(settings, data, bounded)
     notes: list[str] = []
     packed = settings.truth("actor_rollout_ref.model.use_remove_padding")
     if not packed and (measured or prompt is not None or response is not None):
@@ -175,14 +181,19 @@ def given(batches: Sequence[MicroBatch], of: int, one: Length, cut: Sequence[Len
         for before, after in zip(batches, wide, strict=True):
             if after.size > budgets.get(after.key, before.size):
                 budgets[after.key] = after.size
-                notes.append(
-                    f"verl divides {of} sequences evenly, so that a micro batch of {before.phase.value} can have "
-                    f"{before.sequences(length, of) * length} tokens in place of {before.size * before.inner}: a plan "
-                    f"shows it with few sequences and {after.key}={after.size}"
-                )
+                notes.append(_overdrawn(before, after.size, length, of))
     prompt = min(one[0], max(length // 2, 1))
     lengths = () if length == sum(one) else ((prompt, length - prompt),) * sequences
     return Given(sequences, lengths, budgets, tuple(notes))
+
+
+def _overdrawn(batch: MicroBatch, size: int, length: int, of: int) -> str:
+    return (
+        f"verl divides {of} sequences evenly, so that a micro batch of {batch.phase.value} can have "
+        f"{batch.sequences(length, of) * length} tokens in place of {batch.size * batch.inner}: a plan shows it with "
+        f"few sequences and {batch.key}={size}. {environment.TOKEN_BUDGET.name}=1 keeps micro batches within their "
+        "budget"
+    )
 
 
 def cut_to(most: Length, measured: Sequence[Length]) -> tuple[list[Length], list[str]]:

@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from ... import environment
-from ...registry.source.probe import AllOf, Defines, Mentions
+from ...registry.source.probe import AllOf, Defines
 from .demand import Batch, Demand
-from .feature import micro_batches
+from .feature import BOUNDED_UPSTREAM, micro_batches
 
 __all__ = ["agree_on_a_number", "keep_token_budget", "split_within_budget"]
 
@@ -26,8 +26,6 @@ _PARTITION = f"{_MODULE}:get_seqlen_balanced_partitions"
 _WHY = "Upstream makes as many micro-batches of a dynamic batch as its tokens divided by max_token_len, and balances "
 _WHY += "work and not tokens. Some hold up to 1.7 times max_token_len, and training ends with `NPU out of memory`."
 _LINK = "https://github.com/verl-project/verl/pull/7553"
-# Upstream's own bound, from v0.9.1 on, raises it for a sequence that is too long; before, asserts do.
-_BOUNDED = Mentions(_MODULE, "ValueError")
 _THERE = AllOf(Defines(_REARRANGE), Defines(_ROUND_UP), Defines(_PARTITION))
 
 _demand: ContextVar[Demand | None] = ContextVar("demand", default=None)
@@ -42,7 +40,7 @@ MicroBatches = TypeVar("MicroBatches")
     how="If VERL_NPU_TOKEN_BUDGET=1, upstream is told how many micro-batches first-fit-decreasing needs, and its "
     "result is checked.",
     link=_LINK,
-    retired_by=_BOUNDED,
+    retired_by=BOUNDED_UPSTREAM,
     requires=_THERE,
 )
 def keep_token_budget(
@@ -83,7 +81,7 @@ def keep_token_budget(
     how="If VERL_NPU_TOKEN_BUDGET=1, such a rank puts a mark into the number on which the ranks agree. All of them "
     "find it when upstream rounds that number up, and raise an error that names the length and the budget.",
     link=_LINK,
-    retired_by=_BOUNDED,
+    retired_by=BOUNDED_UPSTREAM,
     requires=_THERE,
 )
 def agree_on_a_number(original: Callable[[int, int], int], a: int, b: int) -> int:
@@ -101,7 +99,7 @@ def agree_on_a_number(original: Callable[[int, int], int], a: int, b: int) -> in
     how="If VERL_NPU_TOKEN_BUDGET=1, rearrange_micro_batches gets a partition within the budget that is even in work. "
     "All other callers get upstream's.",
     link=_LINK,
-    retired_by=_BOUNDED,
+    retired_by=BOUNDED_UPSTREAM,
     requires=_THERE,
 )
 def split_within_budget(

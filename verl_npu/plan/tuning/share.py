@@ -24,6 +24,7 @@ def tuning_share(
     response: int | None,
     prompt: int | None,
     measured: Sequence[Length],
+    bounded: bool = False,
 ) -> Share:
     """Divide a step of fine-tuning. A sequence is prompt and answer together: only the sum of their lengths counts.
 
@@ -33,7 +34,7 @@ def tuning_share(
     world = trainer.ranks * trainer.nodes
     inner = max(settings.whole(names.ulysses, 1), 1)
     data = divided(world, inner, "--nnodes x --nproc_per_node of torchrun")
-    batches = _micro_batches(names, settings, inner)
+    batches = _micro_batches(names, settings, inner, bounded)
     most = positive(settings, MAX_LENGTH)
     step = _of_rank(names, settings, data, batches[0])
     notes: list[str] = []
@@ -86,13 +87,16 @@ def _packed(names: Names, settings: Settings, inner: int) -> bool:
     return names.engines or (inner > 1 and settings.truth(names.packed))
 
 
-def _micro_batches(names: Names, settings: Settings, inner: int) -> tuple[MicroBatch, ...]:
+def _micro_batches(names: Names, settings: Settings, inner: int, bounded: bool) -> tuple[MicroBatch, ...]:
     if names.engines and settings.truth("data.use_dynamic_bsz"):
         key, dynamic = TOKENS, True
     else:
         key, dynamic = MICRO, False
     size = positive(settings, key)
-    return tuple(MicroBatch(phase, key, dynamic, size, inner) for phase in (Phase.TRAINING, Phase.VALIDATION))
+    return tuple(
+        MicroBatch(phase, key, dynamic, size, inner, bounded=bounded and dynamic)
+        for phase in (Phase.TRAINING, Phase.VALIDATION)
+    )
 
 
 def _of_rank(names: Names, settings: Settings, data: int, batch: MicroBatch) -> int:
