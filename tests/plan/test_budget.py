@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu.plan.budget import keeps_budget
+from verl_npu.registry.source.tree import SourceTree
 from verl_npu.rehearse.trainer import Trainer
 
 
@@ -40,3 +41,12 @@ def test_it_does_if_the_script_asks_for_it(tree: Path) -> None:
 def test_it_does_if_the_user_asks_for_it(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERL_NPU_TOKEN_BUDGET", "1")
     assert keeps_budget(_trainer(), tree)
+
+
+def test_a_folder_without_the_package_starts_the_one_that_is_installed(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "verl" / "utils" / "seqlen_balancing.py").write_text("raise ValueError\n")
+    monkeypatch.setattr(SourceTree, "installed", lambda packages: SourceTree.at(tree, packages))
+    (tmp_path / "elsewhere" / "verl").mkdir(parents=True)
+    assert keeps_budget(_trainer(), tmp_path / "elsewhere")
