@@ -206,8 +206,8 @@ def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try], largest: La
 
 def _print_rollout(rollout: Rollout) -> None:
     terminal.paragraph(
-        f"rollout: gpu_memory_utilization {rollout.utilization} takes {rollout.taken / GIB:.1f} GiB, of which "
-        f"{rollout.engine_weights / GIB:.1f} are weights; the cache holds {rollout.sequences} sequences of full "
+        f"rollout: gpu_memory_utilization {rollout.utilization} takes {rollout.taken / GIB:.1f} GiB, the weights "
+        f"are {rollout.engine_weights / GIB:.1f} GiB, and the cache holds {rollout.sequences} sequences of full "
         "length",
         indent="  ",
     )
