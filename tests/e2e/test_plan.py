@@ -114,6 +114,21 @@ def test_a_budget_of_one_sequence_is_planned_with_the_two_that_many_make_of_it(p
 
 
 @pytest.mark.nightly
+def test_a_budget_that_is_kept_to_makes_it_fit(plan: Plan, tmp_path: Path) -> None:
+    done = plan(
+        "data.max_response_length=28160",
+        "actor_rollout_ref.actor.use_dynamic_bsz=True",
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=28672",
+        "actor_rollout_ref.actor.entropy_from_logits_with_chunking=True",
+        "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=False",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
+    )
+    assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "it fits with: VERL_NPU_TOKEN_BUDGET=1" in done.stdout
+    assert json.loads((tmp_path / "out" / "plan.json").read_text())["proposal"] == {"VERL_NPU_TOKEN_BUDGET": 1}
+
+
+@pytest.mark.nightly
 def test_the_largest_micro_batch_is_planned_and_the_next_one_too(plan: Plan, tmp_path: Path) -> None:
     done = plan(
         "data.max_response_length=3584", options=("--no-tries", "--largest-micro-batch", "--html", "plan.html")

@@ -31,6 +31,20 @@ def test_an_update_is_given_smaller_micro_batches(planned) -> None:
     assert _changes(planned({"update actor": 90.0}))[0] == {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 2}
 
 
+def test_an_overdrawn_budget_is_kept_to_before_it_is_made_smaller(planned) -> None:
+    key = f"{ACTOR}.ppo_max_token_len_per_gpu"
+    dynamic = {"actor_rollout_ref__actor__use_dynamic_bsz": True, key.replace(".", "__"): 4200}
+    changes = _changes(planned({"update actor": 90.0}, **dynamic))
+    assert changes[:2] == [{"VERL_NPU_TOKEN_BUDGET": 1}, {key: 4096}]
+
+
+@pytest.mark.parametrize("budget", [16 * 4096, 12288])
+def test_a_budget_that_is_hardly_overdrawn_is_made_smaller(planned, budget: int) -> None:
+    key = f"{ACTOR}.ppo_max_token_len_per_gpu"
+    dynamic = {"actor_rollout_ref__actor__use_dynamic_bsz": True, key.replace(".", "__"): budget}
+    assert list(_changes(planned({"update actor": 90.0}, **dynamic))[0]) == [key]
+
+
 def test_recomputation_comes_first_where_it_is_off(planned) -> None:
     plan = planned({"update actor": 90.0}, actor_rollout_ref__model__enable_gradient_checkpointing=False)
     assert _changes(plan)[0] == {"actor_rollout_ref.model.enable_gradient_checkpointing": True}

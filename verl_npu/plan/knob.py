@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .. import environment
 from ..rehearse.settings import Settings
 from .phase import Holder, Phase
 from .planning import Planned
@@ -41,9 +42,12 @@ def state(phase: PhaseFit) -> int:
 def smaller(phase: Phase, planned: Planned, ratio: float) -> Iterator[Knob]:
     """A micro batch that is so many times smaller, in powers of two, if it is more than one sequence.
 
-    What does not fit are at least the activations of the sequences, which grow with them.
+    One that keeps to its budget comes first, if that makes it small enough. What does not fit are at least the
+    activations of the sequences, which grow with them.
     """
     share = planned.share
+    if any(batch.phase is phase and share.overdrawn(batch) >= ratio for batch in share.micro_batches):
+        yield Knob(((environment.TOKEN_BUDGET.name, 1),), "keeps micro batches within their token budget")
     divisor = 2 ** max(math.ceil(math.log2(ratio)), 1)
     for batch in share.micro_batches:
         if batch.phase is not phase:

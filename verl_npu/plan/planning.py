@@ -20,13 +20,13 @@ from ..rehearse.trainer import Trainer, of_cluster
 from .budget import keeps_budget
 from .hardware import Hardware
 from .job import Job, Outcome, PhaseCost, Picture, Point
+from .launch import is_setting, launched_with
 from .lengths import Length, drawn_lengths, measured_lengths
 from .model import Model, folder_of, model_of
 from .pictures import check_text_only, picture_of
 from .roles import has_critic, has_reference
 from .rollout import Rollout, rollout_of
 from .share import Share, share_of
-from .tuning.launch import is_option, launched_with
 from .tuning.names import Names, module_of, names_of
 from .tuning.overrides import tuning_overrides
 from .tuning.share import tuning_share
@@ -95,7 +95,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
     """
     started = time.monotonic()
     trainer = launched_with(trainer, request.changes)
-    given = [override(key, value) for key, value in request.changes if not is_option(key)]
+    given = [override(key, value) for key, value in request.changes if is_setting(key)]
     composition = compose(trainer, tree, given)
     settings = Settings(composition.values)
     names = names_of(trainer, settings)

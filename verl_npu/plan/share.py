@@ -63,6 +63,13 @@ class Share:
         """The tokens of a sequence, as a person reads them: a prompt's and an answer's, if they are told apart."""
         return f"{self.prompt} + {self.response}" if self.prompt else str(self.response)
 
+    def overdrawn(self, batch: MicroBatch) -> float:
+        """How many times the tokens of its budget a micro batch can have, with sequences of one length."""
+        training = batch.phase.trains
+        lengths, of = (self.lengths, self.mini_sequences) if training else (self.scored_lengths, self.step_sequences)
+        length = sum(lengths[0]) if len(set(lengths)) == 1 else self.prompt + self.response
+        return batch.sequences(length, of) * length / (batch.size * batch.inner) if batch.dynamic else 1.0
+
 
 def share_of(
     settings: Settings,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..knob import RECOMPUTATION, Knob, dividing, grown, room, smaller, state, switched_on, times
+from ..launch import NODES, RANKS
 from ..phase import Phase
 from ..planning import Planned
 from ..verdict import Fit, PhaseFit, Verdict
-from .launch import NODES, RANKS
 from .names import MICRO, Names, names_of
 
 __all__ = ["tuning_knobs"]
