@@ -23,6 +23,7 @@ from .job import Job, Outcome, PhaseCost, Picture, Point
 from .launch import is_setting, launched_with
 from .lengths import Length, drawn_lengths, measured_lengths
 from .model import Model, folder_of, model_of
+from .overrides import MODELS, STEPS, overrides
 from .pictures import check_text_only, picture_of
 from .roles import has_critic, has_reference
 from .rollout import Rollout, rollout_of
@@ -34,12 +35,9 @@ from .tuning.share import tuning_share
 __all__ = ["Planned", "Request", "plan"]
 
 _ACTOR_REF = "actor_rollout_ref"
-_MODELS = (f"{_ACTOR_REF}.model.path", "critic.model.path")
 _THRESHOLD = "1"  # MiB: smaller tensors are real
 _MEMORY = "1024"  # GiB: what does not fit is to be seen, not to end
 _TOGETHER = 2
-_STEPS = 100
-"""Of a job."""
 _NO_FLEET = "fleet"
 """The feature that has ranks compare what is patched: a rank of a plan would wait for others that are not there."""
 
@@ -161,7 +159,7 @@ class _Work:
 
 
 def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work:
-    path = settings.text(_MODELS[0])
+    path = settings.text(MODELS[0])
     answers = settings.whole(f"{_ACTOR_REF}.rollout.n", 1)
     uneven = _uneven(path, request, settings, answers)
     share = share_of(settings, request.response, request.prompt, uneven, bounded)
@@ -171,7 +169,7 @@ def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work
     return _Work(
         share,
         model,
-        _scaled(settings, share, model),
+        overrides(settings, share, model.folder),
         rollout,
         picture,
         has_critic(settings),
@@ -196,7 +194,7 @@ def _uneven(path: str, request: Request, settings: Settings, answers: int) -> Se
     if not request.spread or not request.response:
         return ()
     prompt = request.prompt or settings.whole("data.max_prompt_length")
-    sequences = _STEPS * max(settings.whole("data.train_batch_size") * answers, 1)
+    sequences = STEPS * max(settings.whole("data.train_batch_size") * answers, 1)
     return drawn_lengths(prompt, request.response, request.spread, sequences)
 
 
@@ -206,29 +204,6 @@ def _model(path: str, request: Request) -> Model:
 
 def _not_shown(outcomes: Sequence[Outcome]) -> list[str]:
     return [f"not shown, {each}" for each in dict.fromkeys(text for outcome in outcomes for text in outcome.not_shown)]
-
-
-def _scaled(settings: Settings, share: Share, model: Model) -> list[str]:
-    """The overrides that give one rank its part of two micro batches, and nothing that only a job has."""
-    size = share.sequences * share.data
-    changes: dict[str, object] = {
-        f"{_ACTOR_REF}.rollout.n": 1,
-        "data.train_batch_size": size,
-        f"{_ACTOR_REF}.actor.ppo_mini_batch_size": size,
-    }
-    if "critic.ppo_mini_batch_size" in settings:
-        changes["critic.ppo_mini_batch_size"] = size
-    changes |= share.budgets
-    changes |= {key: str(model.folder) for key in _MODELS if key in settings}
-    changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
-    changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)
-    # The trainer counts its steps by its data.
-    changes |= dict.fromkeys(settings.matching(r".*\.optim\.total_training_steps"), _STEPS)
-    changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model.folder))
-    contents = f"{_ACTOR_REF}.actor.checkpoint.save_contents"
-    if contents in settings:
-        changes[contents] = ["model", "optimizer", "extra"]
-    return [override(key, value) for key, value in changes.items()]
 
 
 def _run(job: Job, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None]) -> Outcome:
