@@ -34,6 +34,8 @@ def test_it_has_the_parameters_that_its_page_names(each: Published) -> None:
         ("/mnt/Qwen2.5-32B", "Qwen2.5-32b"),
         ("Qwen3-0.6B", "Qwen3-0.6b"),
         ("Qwen/Qwen3-VL-8B-Instruct", "Qwen3-VL-8B"),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "Qwen2.5-VL-7b"),
+        ("/models/qwen2_5_vl_32b", "Qwen2.5-VL-32b"),
         ("moonshotai/Moonlight-16B-A3B-Instruct", "Moonlight-16B-A3B"),
     ],
 )
@@ -43,7 +45,7 @@ def test_a_path_names_its_model(path: str, name: str) -> None:
     assert found.name == name
 
 
-@pytest.mark.parametrize("path", ["", "/models/my-model", "Qwen2.5-VL-7B-Instruct", "Qwen3-3B", "gpt2"])
+@pytest.mark.parametrize("path", ["", "/models/my-model", "Qwen2-VL-7B-Instruct", "Qwen2.5-VL-9B", "Qwen3-3B", "gpt2"])
 def test_another_path_names_none(path: str) -> None:
     assert published(path) is None
 

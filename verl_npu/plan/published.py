@@ -105,6 +105,31 @@ _QWEN3_VL_8B: Mapping[str, object] = {
     "tie_word_embeddings": False,
 }
 
+
+def _qwen2_5_vl(name: str, billions: float, sizes: _Sizes, seeing: int, tied: bool = False) -> Published:
+    """`seeing`: the width of the feed-forward part of the layers that see."""
+    words = 151936 if tied else 152064
+    settings: dict[str, object] = {
+        "text_config": {
+            **_dense(sizes, tied, words),
+            "max_position_embeddings": 128000,
+            "rope_scaling": {"type": "mrope", "rope_type": "default", "mrope_section": [16, 24, 24]},
+        },
+        "vision_config": {
+            "depth": 32,
+            "hidden_size": 1280,
+            "intermediate_size": seeing,
+            "num_heads": 16,
+            "patch_size": 14,
+            "window_size": 112,
+            "out_hidden_size": sizes[0],
+            "fullatt_block_indexes": [7, 15, 23, 31],
+        },
+        "tie_word_embeddings": tied,
+    }
+    return Published(f"Qwen2.5-VL-{name}", rf"qwen2[._-]?5-vl-{re.escape(name)}", "qwen2_5_vl", settings, billions)
+
+
 PUBLISHED = (
     _qwen2("0.5b", 0.49, (896, 4864, 24, 14, 2), tied=True, words=151936),
     _qwen2("1.5b", 1.54, (1536, 8960, 28, 12, 2), tied=True, words=151936),
@@ -121,6 +146,10 @@ PUBLISHED = (
     _qwen3("8b", 8.2, (4096, 12288, 36, 32, 8)),
     _qwen3("14b", 14.8, (5120, 17408, 40, 40, 8)),
     _qwen3("32b", 32.8, (5120, 25600, 64, 64, 8)),
+    _qwen2_5_vl("3b", 3.75, (2048, 11008, 36, 16, 2), 3420, tied=True),
+    _qwen2_5_vl("7b", 8.29, (3584, 18944, 28, 28, 4), 3420),
+    _qwen2_5_vl("32b", 33.5, (5120, 27648, 64, 40, 8), 3456),
+    _qwen2_5_vl("72b", 73.4, (8192, 29568, 80, 64, 8), 3456),
     Published("Qwen3-VL-8B", r"qwen3-vl-8b", "qwen3_vl", _QWEN3_VL_8B, 8.77),
     Published("Moonlight-16B-A3B", r"moonlight-16b", "deepseek_v3", _MOONLIGHT, 16.0),
 )
