@@ -44,3 +44,11 @@ def test_a_size_beside_a_budget_does_not_have_to_divide_the_few_sequences_of_a_p
 def test_a_budget_that_is_overdrawn_is_raised(told) -> None:
     found = told(**{f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 4096})
     assert found[f"{ACTOR}.ppo_max_token_len_per_gpu"] == "7680"
+
+
+def test_a_budget_that_is_raised_does_not_raise_those_that_default_to_it(told) -> None:
+    budget = f"{ACTOR}.ppo_max_token_len_per_gpu"
+    scores = "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu"
+    dynamic = {f"{ACTOR}.use_dynamic_bsz": True, "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": True}
+    found = told(**dynamic, **{budget: 4096, scores: 32 * 4096})
+    assert (found[budget], found[scores]) == ("7680", str(32 * 4096))

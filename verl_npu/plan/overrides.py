@@ -14,7 +14,7 @@ _ACTOR_REF = "actor_rollout_ref"
 _ACTOR = f"{_ACTOR_REF}.actor"
 MODELS = (f"{_ACTOR_REF}.model.path", "critic.model.path")
 STEPS = 100
-"""Of a job."""
+"""That a job has in a plan: its schedules count them, and the lengths of so many are drawn."""
 
 
 def overrides(settings: Settings, share: Share, model: Path) -> list[str]:
@@ -28,6 +28,8 @@ def overrides(settings: Settings, share: Share, model: Path) -> list[str]:
     if "critic.ppo_mini_batch_size" in settings:
         changes["critic.ppo_mini_batch_size"] = size
     changes |= dict(_without_use(settings, share))
+    # verl's other budgets default to the actor's, which may be raised.
+    changes |= {batch.key: batch.size for batch in share.micro_batches if batch.dynamic}
     changes |= share.budgets
     changes |= {key: str(model) for key in MODELS if key in settings}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
@@ -42,7 +44,7 @@ def overrides(settings: Settings, share: Share, model: Path) -> list[str]:
 
 
 def _without_use(settings: Settings, share: Share) -> Iterator[tuple[str, object]]:
-    """Yield sizes of micro batches that have a budget: they mean nothing, and verl wants mini batches divided by them.
+    """Yield sizes that stand beside a token budget: verl uses the budget, and still wants them to divide a mini batch.
 
     Source: verl/workers/fsdp_workers.py, "normalized ppo_mini_batch_size … should be divisible".
     """
