@@ -40,11 +40,6 @@ class MicroBatch:
     bounded: bool = False
     """Whether none has more tokens than its budget."""
 
-    @property
-    def training(self) -> bool:
-        """Whether they are of a mini batch: other phases get all of a rank's step at once."""
-        return self.phase.trains
-
     def sequences(self, length: int, of: int) -> int:
         """Return how many sequences of one length the largest has, of a batch with so many.
 

@@ -24,7 +24,7 @@ class Phase(Enum):
 
     @property
     def trains(self) -> bool:
-        """Whether an optimizer takes a step in it: it is given mini batches."""
+        """Whether an optimizer takes a step in it: it is given mini batches, and others all of a step."""
         return self in (Phase.UPDATE_CRITIC, Phase.UPDATE_ACTOR, Phase.TRAINING)
 
 

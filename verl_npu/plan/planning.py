@@ -96,12 +96,12 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
     given = [override(key, value) for key, value in request.changes if is_setting(key)]
     composition = compose(trainer, tree, given)
     settings = Settings(composition.values)
-    names = names_of(trainer, settings)
+    names, bounded = names_of(trainer, settings), keeps_budget(trainer, tree)
     if names is None:
-        work = _reinforcement(settings, request, keeps_budget(trainer, tree))
+        work = _reinforcement(settings, request, bounded)
     else:
         module = module_of(trainer, composition.entry, tree)
-        work = _tuning(names, trainer, settings, request, module, keeps_budget(trainer, tree))
+        work = _tuning(names, trainer, settings, request, module, bounded)
     share, folder = work.share, request.output.resolve()
     jobs = [
         Job(

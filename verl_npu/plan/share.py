@@ -18,7 +18,7 @@ _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _SHORTER = "sequences are shorter where that fills a token budget that the longest ones would divide"
 _MANY = 8
-"""Micro batches, from which on a plan takes too long to make them all."""
+"""The most micro batches of sequences that are alike that a plan makes: more would take it minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,12 @@ class Share:
 
     def overdrawn(self, batch: MicroBatch) -> float:
         """How many times the tokens of its budget a micro batch can have, with sequences of one length."""
-        training = batch.phase.trains
-        lengths, of = (self.lengths, self.mini_sequences) if training else (self.scored_lengths, self.step_sequences)
+        if not batch.dynamic:
+            return 1.0
+        trains = batch.phase.trains
+        lengths, of = (self.lengths, self.mini_sequences) if trains else (self.scored_lengths, self.step_sequences)
         length = sum(lengths[0]) if len(set(lengths)) == 1 else self.prompt + self.response
-        return batch.sequences(length, of) * length / (batch.size * batch.inner) if batch.dynamic else 1.0
+        return batch.sequences(length, of) * length / (batch.size * batch.inner)
 
 
 def share_of(
@@ -112,7 +114,7 @@ def share_of(
     step = max(prompts * answers // data, 1)
     mini = max(settings.whole(f"{_ACTOR}.ppo_mini_batch_size", prompts) * answers // data, 1)
     trained, scored = (
-        given([each for each in batches if each.training is training], of, one, cut, shorter)
+        given([each for each in batches if each.phase.trains is training], of, one, cut, shorter)
         for training, of in ((True, mini), (False, step))
     )
     notes += dict.fromkeys((*trained.notes, *scored.notes))

@@ -55,8 +55,8 @@ _OF_TRAINING = (
 )
 _OF_ROLLOUT = (
     f"an engine takes at most {GRAPHS * 1e3:.1f} ms for a layer and token of the longest answer, of as many tokens as "
-    f"the script allows, and {EAGER * 1e3:.1f} ms with enforce_eager: the slowest of five published jobs, and the "
-    "only published one; users reported 3.5 to 4.3 (benchmarks/plan_baselines.py)",
+    f"the script allows, as the slowest of five published jobs did; with enforce_eager {EAGER * 1e3:.1f} ms, as the "
+    "one published job did, where users reported 3.5 to 4.3 (benchmarks/plan_baselines.py)",
     "at best all answers have the planned length; the engine decodes all of its sequences together",
 )
 _BOTH_WAYS = 2
@@ -118,7 +118,7 @@ def _times(share: Share, phase: Phase) -> float:
 
 
 def _fuller(share: Share, phase: Phase) -> float:
-    """How many times as many tokens as most micro batches of a step those of a plan have, which shows the largest."""
+    """How many times fuller a plan's micro batches, which are the largest, are than most of a step's."""
     found = [batch for batch in share.micro_batches if batch.phase is phase]
     return max((share.budgets.get(batch.key, batch.size) / batch.size for batch in found), default=1.0)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..job import Job
 from ..phase import Phase
+from ..tuning.overrides import STEPS
 from .batch import TOKEN
 from .recording import Recording
 
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from torch import Tensor
 
-__all__ = ["BATCHES", "Rows", "fine_tune"]
-
-BATCHES = 2
-"""Steps, and batches of a validation: the second step finds the optimizer's state."""
+__all__ = ["Rows", "fine_tune"]
 
 Row = Mapping[str, "Tensor"]
 Begin = Callable[[Phase], None]
@@ -75,7 +73,7 @@ class Rows:
         # transformers leaves out a mask without padding, with which attention needs less: no batch of verl's has one.
         longest = self._most - 1 if padded else self._most
         self._lengths = [min(sum(each), longest) for each in job.lengths] or [longest] * job.sequences
-        self._all = len(self._lengths) * job.world * BATCHES
+        self._all = len(self._lengths) * job.world * STEPS
 
     def __len__(self) -> int:
         return self._all
@@ -110,10 +108,10 @@ class _Loader:
         self._collate = collate_fn or default_collate
 
     def __len__(self) -> int:
-        return BATCHES
+        return STEPS
 
     def __iter__(self) -> Iterator[object]:
-        for _ in range(BATCHES):
+        for _ in range(STEPS):
             self._begin(self._rows.phase)
             yield self._collate([self._rows[place] for place in range(self._size)])
 

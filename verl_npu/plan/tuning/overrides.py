@@ -11,7 +11,7 @@ from .names import SEQUENCES, Names
 __all__ = ["STEPS", "tuning_overrides"]
 
 STEPS = 2
-"""The second one finds the optimizer's state."""
+"""Batches to train on, and to validate with: the second step finds the optimizer's state."""
 
 
 def tuning_overrides(names: Names, settings: Settings, share: Share, model: Path) -> list[str]:
