@@ -15,6 +15,7 @@ from . import serving
 
 PROJECT = Path(__file__).resolve().parents[2]
 Smoke = Callable[..., subprocess.CompletedProcess[str]]
+PlanWords = Callable[[Sequence[str], Sequence[str]], subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +35,19 @@ def python(request: pytest.FixtureRequest) -> str:
     if request.param is None:
         pytest.skip("set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend")
     return str(request.param)
+
+
+@pytest.fixture
+def plan_words(pin: str, tmp_path: Path) -> PlanWords:
+    """Run `verl-npu plan` with the installed verl, in `tmp_path`: its options, and the words that start a job."""
+
+    def run(options: Sequence[str], job: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("VERL_NPU_VIRTUAL")}
+        variables["PYTHONPATH"] = os.pathsep.join([str(PROJECT), variables.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        command = [sys.executable, "-m", "verl_npu", "plan", "--output", str(tmp_path / "out"), *options, "--", *job]
+        return subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return run
 
 
 @pytest.fixture

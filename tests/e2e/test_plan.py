@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .conftest import PlanWords
+
 pytestmark = [pytest.mark.e2e, pytest.mark.upstream, pytest.mark.virtual]
 
-PROJECT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
 JOB = (
     "python3",
@@ -43,14 +42,9 @@ Plan = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def plan(pin: str, tmp_path: Path) -> Plan:
+def plan(plan_words: PlanWords) -> Plan:
     def run(*settings: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("VERL_NPU_VIRTUAL")}
-        variables["PYTHONPATH"] = os.pathsep.join([str(PROJECT), variables.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        command = [sys.executable, "-m", "verl_npu", "plan", "--output", str(tmp_path / "out"), *options, "--"]
-        return subprocess.run(
-            [*command, *JOB, *settings], env=variables, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        return plan_words(options, (*JOB, *settings))
 
     return run
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,31 +12,23 @@ import pytest
 from tests.plan import forty
 from tests.plan.by_hand import GIB, MEMORY, Setting, needed, phases
 
+from .conftest import PlanWords
+
 pytestmark = [pytest.mark.e2e, pytest.mark.upstream, pytest.mark.virtual, pytest.mark.nightly]
 
-PROJECT = Path(__file__).resolve().parents[2]
 NEAR = 0.1
 """How far a phase with an NPU's memory or more is from the formula at most, which leaves out what is small."""
 Plan = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def plan(pin: str, tmp_path: Path) -> Plan:
+def plan(plan_words: PlanWords, tmp_path: Path) -> Plan:
     def run(setting: Setting, *overrides: str, tries: bool = False) -> dict[str, Any]:
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("VERL_NPU_VIRTUAL")}
-        variables["PYTHONPATH"] = os.pathsep.join([str(PROJECT), variables.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         config = tmp_path / "config.json"
         config.write_text(json.dumps(forty.config(setting.model)))
-        options = ["--json", "--npu", setting.npu, "--model-config", str(config), "--output", str(tmp_path / "out")]
+        options = ["--json", "--npu", setting.npu, "--model-config", str(config), *(() if tries else ("--no-tries",))]
         job = ["python3", "-m", "verl.trainer.main_ppo", *forty.overrides(setting), *overrides]
-        done = subprocess.run(
-            [sys.executable, "-m", "verl_npu", "plan", *options, *(() if tries else ("--no-tries",)), "--", *job],
-            env=variables,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = plan_words(options, job)
         assert done.returncode in (0, 1), done.stderr[-2000:]
         found: dict[str, Any] = json.loads(done.stdout)
         return found

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .conftest import PlanWords
+
 pytestmark = [pytest.mark.e2e, pytest.mark.upstream, pytest.mark.virtual]
 
-PROJECT = Path(__file__).resolve().parents[2]
 START = ("torchrun", "--nnodes=1", "--nproc_per_node=8", "-m")
 FSDP = (
     "verl.trainer.fsdp_sft_trainer",
@@ -33,19 +32,9 @@ Plan = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def plan(pin: str, tmp_path: Path) -> Plan:
+def plan(plan_words: PlanWords) -> Plan:
     def run(job: tuple[str, ...], *settings: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("VERL_NPU_VIRTUAL")}
-        variables["PYTHONPATH"] = os.pathsep.join([str(PROJECT), variables.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        command = [sys.executable, "-m", "verl_npu", "plan", "--output", str(tmp_path / "out"), *options, "--"]
-        return subprocess.run(
-            [*command, *START, *job, *settings],
-            env=variables,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return plan_words(options, (*START, *job, *settings))
 
     return run
 

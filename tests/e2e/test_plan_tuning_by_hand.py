@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,25 +12,21 @@ import pytest
 from tests.plan import forty
 from tests.plan.tuning.by_hand import FITTING, GIB, NOT_FITTING, Tuning, step
 
+from .conftest import PlanWords
+
 pytestmark = [pytest.mark.e2e, pytest.mark.upstream, pytest.mark.virtual, pytest.mark.nightly]
 
-PROJECT = Path(__file__).resolve().parents[2]
 NEAR = 0.05
 """How far a step is from the formula at most, which leaves out what is small."""
 Plan = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def plan(pin: str, tmp_path: Path) -> Plan:
+def plan(plan_words: PlanWords, tmp_path: Path) -> Plan:
     def run(job: Tuning, *options: str) -> dict[str, Any]:
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("VERL_NPU_VIRTUAL")}
-        variables["PYTHONPATH"] = os.pathsep.join([str(PROJECT), variables.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         config = tmp_path / "config.json"
         config.write_text(json.dumps(forty.config(job.setting.model)))
-        command = [sys.executable, "-m", "verl_npu", "plan", "--json", "--model-config", str(config), *options, "--"]
-        done = subprocess.run(
-            [*command, *job.command()], env=variables, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        done = plan_words(("--json", "--model-config", str(config), *options), job.command())
         assert done.returncode in (0, 1), done.stderr[-2000:]
         found: dict[str, Any] = json.loads(done.stdout)
         return found

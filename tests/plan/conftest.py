@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu.plan.hardware import GIB, HARDWARE
-from verl_npu.plan.job import Outcome, PhaseCost
+from verl_npu.plan.job import Job, Outcome, PhaseCost
 from verl_npu.plan.model import Model
 from verl_npu.plan.phase import Holder
 from verl_npu.plan.planning import Planned
@@ -72,6 +72,33 @@ MODEL = Model(
     active=8_000_000_000,
     experts=0,
 )
+
+
+def job_of(**others: object) -> Job:
+    """What a rank is told, with other things in their place."""
+    known: dict[str, object] = {
+        "tree": "",
+        "folder": "",
+        "name": "",
+        "overrides": (),
+        "rank": 0,
+        "world": 8,
+        "local": 8,
+        "sequences": 2,
+        "prompt": 3,
+        "response": 4,
+        "scored": 3,
+        "lengths": (),
+        "scored_lengths": (),
+        "rollout_weights": 0,
+        "picture": None,
+        "critic": False,
+        "reference": False,
+        "trainer": "",
+        "flops": 1.0,
+        "bandwidth": 1.0,
+    }
+    return Job(**{**known, **others})  # type: ignore[arg-type]
 
 
 @pytest.fixture

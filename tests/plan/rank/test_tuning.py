@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -12,37 +13,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from verl_npu.plan.job import Job  # noqa: E402  # torch may not be there
-from verl_npu.plan.phase import Phase  # noqa: E402
+from verl_npu.plan.phase import Phase  # noqa: E402  # torch may not be there
 from verl_npu.plan.rank.tuning import Rows, fine_tune  # noqa: E402
 
+from ..conftest import job_of  # noqa: E402
+
 MODULE = "a_trainer_of_fine_tuning"
-
-
-def _job(**others: object) -> Job:
-    known: dict[str, object] = {
-        "tree": "",
-        "folder": "",
-        "name": "",
-        "overrides": (),
-        "rank": 0,
-        "world": 8,
-        "local": 8,
-        "sequences": 4,
-        "prompt": 0,
-        "response": 6,
-        "scored": 4,
-        "lengths": (),
-        "scored_lengths": (),
-        "rollout_weights": 0,
-        "picture": None,
-        "critic": False,
-        "reference": False,
-        "trainer": MODULE,
-        "flops": 1.0,
-        "bandwidth": 1.0,
-    }
-    return Job(**{**known, **others})  # type: ignore[arg-type]
+_job = partial(job_of, sequences=4, prompt=0, response=6, scored=4, trainer=MODULE)
 
 
 def test_rows_are_padded_on_the_right_to_the_greatest_length() -> None:
