@@ -72,7 +72,7 @@ def imports(repeats: int) -> Table:
 def calls() -> Table:
     """A call of a function as it is, replaced, and wrapped; the patched ones as the registry makes them."""
     from verl_npu.registry.apply.replacement import build
-    from verl_npu.registry.apply.slot import Slot
+    from verl_npu.registry.apply.slots import Slot
     from verl_npu.registry.patch import Feature
     from verl_npu.registry.source.probe import Never
 

@@ -202,7 +202,7 @@ def main() -> None:
         return
     found: dict[str, Any] = {"layers": LAYERS, **_padding()}
     for arm, switch in (("before", "attention,fused_ops"), ("after", "")):
-        env = {**os.environ, "VERL_NPU_VIRTUAL": "1", "VERL_NPU_DISABLE": switch}
+        env = {**os.environ, "VIRTUAL_ASCEND": "1", "VERL_NPU_DISABLE": switch}
         result = subprocess.run(
             [sys.executable, __file__, "--measure"], env=env, check=True, stdout=subprocess.PIPE, text=True
         )

@@ -29,8 +29,7 @@ def train(asked: argparse.Namespace, rank: int, init: str) -> dict[str, Any]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from transformers import AutoModelForCausalLM, Qwen3Config
-
-    from verl_npu.virtual import description
+    from virtual_ascend import description
 
     began = time.monotonic()
     torch.npu.set_device(rank)
@@ -106,8 +105,8 @@ def main() -> None:
         os._exit(0)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        environ = {**os.environ, "VERL_NPU": "off", "VERL_NPU_VIRTUAL": str(asked.npus), "OMP_NUM_THREADS": "1"}
-        environ |= {"VERL_NPU_VIRTUAL_PHANTOM": asked.phantom, "INIT": f"file://{folder}/meet"}
+        environ = {**os.environ, "VERL_NPU": "off", "VIRTUAL_ASCEND": str(asked.npus), "OMP_NUM_THREADS": "1"}
+        environ |= {"VIRTUAL_ASCEND_PHANTOM": asked.phantom, "INIT": f"file://{folder}/meet"}
         ranks = [
             subprocess.Popen(
                 [sys.executable, *sys.argv], env={**environ, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True

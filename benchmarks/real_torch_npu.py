@@ -17,13 +17,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-REAL = {"VERL_NPU_VIRTUAL": "2", "VERL_NPU_VIRTUAL_TORCH_NPU": "real"}
-OURS = {"VERL_NPU_VIRTUAL": "2", "VERL_NPU_VIRTUAL_TORCH_NPU": "ours"}
+REAL = {"VIRTUAL_ASCEND": "2", "VIRTUAL_ASCEND_TORCH_NPU": "real"}
+OURS = {"VIRTUAL_ASCEND": "2", "VIRTUAL_ASCEND_TORCH_NPU": "ours"}
 NONE = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 STUB = """
 import os
-from verl_npu.virtual.real import loading
+from virtual_ascend.real import loading
 import torch
 print(loading._stub, os.environ["ASCEND_HOME_PATH"], os.environ["ASCEND_OPP_PATH"])
 """
@@ -62,7 +62,7 @@ print((time.process_time() - began) / 5000)
 
 
 def run(program: str, environment: dict[str, str]) -> str:
-    dropped = ("VERL_NPU_VIRTUAL", "PYTHONDONTWRITEBYTECODE")
+    dropped = ("VIRTUAL_ASCEND", "PYTHONDONTWRITEBYTECODE")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     command = [sys.executable, "-c", program]
     env = {**inherited, "OMP_NUM_THREADS": "1", **environment}

@@ -20,9 +20,9 @@ def start(script: str, given: list[str], bandwidth: float) -> dict[str, Any]:
     `bandwidth` is in GB/s, 0 for loopback as it is. Ends the program if a rank fails.
     """
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "VIRTUAL_ASCEND": "2", "OMP_NUM_THREADS": "1"}
         if bandwidth:
-            environment["VERL_NPU_VIRTUAL_FAULTS"] = f"slow:bandwidth={bandwidth}"
+            environment["VIRTUAL_ASCEND_FAULTS"] = f"slow:bandwidth={bandwidth}"
         ranks = [
             subprocess.Popen(
                 [sys.executable, script, "--rank", str(rank), folder, *given],
@@ -44,8 +44,7 @@ def join(rank: int, folder: Path) -> tuple[Any, Any]:
     import torch_npu  # noqa: F401
 
     from verl_npu.features.weight_sync.transport import group as groups
-    from verl_npu.features.weight_sync.transport.meeting import Meeting, open_meeting
-    from verl_npu.features.weight_sync.transport.store import Secret
+    from verl_npu.features.weight_sync.transport.messages import Meeting, Secret, open_meeting
 
     torch.npu.set_device(rank)
     device = torch.device("npu", rank)

@@ -91,7 +91,7 @@ os._exit(0)
 
 
 def _start(program: str, **changes: str) -> subprocess.Popen[str]:
-    env = {**os.environ, "VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1", **changes}
+    env = {**os.environ, "VIRTUAL_ASCEND": "2", "OMP_NUM_THREADS": "1", **changes}
     return subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True)
 
 
@@ -123,8 +123,8 @@ def main() -> None:
     for name, goal in GOALS.items():
         measured[name]["goal"] = goal
     measured["import_torch_s"] = {
-        "plain": _import_seconds(VERL_NPU_VIRTUAL="0"),
-        "virtual": _import_seconds(VERL_NPU_VIRTUAL="2"),
+        "plain": _import_seconds(VIRTUAL_ASCEND="0"),
+        "virtual": _import_seconds(VIRTUAL_ASCEND="2"),
     }
     print(json.dumps(measured))
 

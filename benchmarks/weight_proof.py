@@ -29,8 +29,8 @@ def rank_main(rank: int, folder: Path, megabytes: int, shares: int, repeats: int
 
     from verl_npu.features.weight_sync.engines.proof import Proof
     from verl_npu.features.weight_sync.settings import Check, Settings
-    from verl_npu.features.weight_sync.transport.metadata import Metadata
     from verl_npu.features.weight_sync.transport.sync import receive, send
+    from verl_npu.features.weight_sync.transport.tensors import Metadata
 
     class ColumnParallelLinear(torch.nn.Module):
         """As vLLM's, by its name and its sizes."""

@@ -8,7 +8,7 @@ check of metadata and the verdict of both ranks; its loader drops what it gets, 
 
 Over loopback a message is itself a copy in memory, so packing a bucket, one more copy, costs about as much as moving
 it, and on two cores the two take turns. A link is slower than an NPU's memory: with `--bandwidth` N it moves N GB/s at
-most (`VERL_NPU_VIRTUAL_FAULTS=slow:bandwidth=N`), and the packing is hidden behind it or not. 0 is loopback as it is.
+most (`VIRTUAL_ASCEND_FAULTS=slow:bandwidth=N`), and the packing is hidden behind it or not. 0 is loopback as it is.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int)
     import torch
 
     from verl_npu.features.weight_sync.settings import Check, Settings
-    from verl_npu.features.weight_sync.transport.metadata import Metadata
     from verl_npu.features.weight_sync.transport.sync import receive, send
+    from verl_npu.features.weight_sync.transport.tensors import Metadata
 
     group, device = join(rank, folder)
 

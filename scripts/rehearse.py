@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from harness import environment, machine, pins
 from harness.errors import BadInput, RunFailed
+from harness.start import become
 
-_MEGATRON = {"v0.6.1": "0.12.1", "796871d7": "0.12.1", "ccd7d934": "0.12.1", "v0.7.0": "0.12.1", "v0.7.1": "0.12.1"}
-"""The megatron-core that the pin's documents name; later ones name 0.16.0."""
 _LATER = "0.16.0"
+"""The megatron-core whose MindSpeed and bridge import more."""
 _OF_MINDSPEED = ("scipy==1.15.3", "triton==3.4.0")
 """What MindSpeed core_r0.16.0 imports as it is itself imported; triton 3.9 refuses one of its kernels' decorators."""
 _OF_BRIDGE = ("nvidia-modelopt==0.47.0",)
@@ -41,7 +40,7 @@ def main(program: str, given: Sequence[str], command: str = "rehearse") -> int:
         return 1
     source = ["--verl", asked.verl] if asked.verl else []
     started = [str(python), "-m", "verl_npu", command, *source, *words, *given[len(own) :]]
-    return subprocess.run(started, env=os.environ, check=False).returncode
+    become(started, os.environ)
 
 
 def _before_the_dashes(words: Sequence[str]) -> list[str]:
@@ -94,9 +93,8 @@ def _packages(pin: pins.Pin, words: list[str]) -> tuple[str, ...]:
     """Megatron, if a script of the command line speaks of it. MindSpeed comes from where VERL_NPU_MINDSPEED says."""
     texts = [Path(word).read_text(errors="replace") for word in words if Path(word).is_file()]
     words = "\n".join(texts).lower()
-    core = _MEGATRON.get(pin.name, _LATER)
-    megatron = (f"megatron-core=={core}", "einops==0.8.1", "mbridge==0.15.1")
-    megatron += (*_OF_MINDSPEED, *_OF_BRIDGE) if core == _LATER else ()
+    megatron = (f"megatron-core=={pin.megatron_core}", "einops==0.8.1", "mbridge==0.15.1")
+    megatron += (*_OF_MINDSPEED, *_OF_BRIDGE) if pin.megatron_core == _LATER else ()
     # Its compiled part is for CUDA and does not load; what processors of images need of it is Python.
     images = (f"torchvision=={_VISION[pin.torch]}", "qwen-vl-utils==0.0.14", "av==16.0.1")
     return (megatron if speaks_of_megatron(words) else ()) + (

@@ -9,6 +9,7 @@ github.com/ray-project/kuberay, has the schema of a RayJob.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -27,14 +28,30 @@ sys.path.insert(0, str(PROJECT / "scripts"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --nightly."""
+    """Add --nightly and --since."""
     parser.addoption("--nightly", action="store_true", help="run the tests that are marked nightly, too")
+    parser.addoption(
+        "--since", metavar="REV", help="of the nightly tests run those too that test what has changed since a revision"
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what is only for the night."""
-    if item.get_closest_marker("nightly") and not item.config.getoption("--nightly"):
+    """Skip what is only for the night: the mark's arguments are the paths that it tests."""
+    mark = item.get_closest_marker("nightly")
+    if mark is None or item.config.getoption("--nightly"):
+        return
+    changed = changed_since(item.config.getoption("--since"))
+    if not any(name.startswith(path) for name in changed for path in mark.args):
         pytest.skip("runs every night: give --nightly")
+
+
+@functools.cache
+def changed_since(revision: str | None) -> tuple[str, ...]:
+    """The files of the checkout that are not as they were at a revision."""
+    if revision is None:
+        return ()
+    command = ["git", "-C", str(PROJECT), "diff", "--name-only", revision]
+    return tuple(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -54,17 +71,22 @@ _ORDER = ("device", "e2e")
 
 
 def _group(item: pytest.Item) -> str:
-    if "npu" in getattr(item, "fixturenames", ()) and item.path.is_relative_to(PROJECT / "tests/virtual"):
+    if "npu" in getattr(item, "fixturenames", ()) and item.path.is_relative_to(PROJECT / "tests/simulation"):
         return "device"
     return "e2e" if item.get_closest_marker("e2e") else str(item.path)
 
 
 @pytest.fixture
 def heeds_ctrl_c() -> Iterator[None]:
-    """Have what is started meanwhile heed Ctrl-C: a shell that starts tests in the background has them ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Have what is started meanwhile heed Ctrl-C and SIGHUP: a shell that starts tests in the background, or nohup,
+    has them ignore these."""
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL))
+    }
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -34,17 +34,20 @@ def test_without_ascend_software_nothing_is_printed_and_nothing_is_patched(inter
     assert result.err == ""
 
 
-def test_ascend_software_switches_it_on(ascend) -> None:
-    assert ascend.run(f"import verl_npu; {SHOW}").status["active"] is True
-
-
-def test_software_decides_and_not_visible_devices(ascend) -> None:
-    assert ascend.run(f"import verl_npu; {SHOW}", ASCEND_RT_VISIBLE_DEVICES="").status["active"] is True
-
-
-@pytest.mark.parametrize(("switch", "active"), [("off", False), ("OFF", False), ("auto", True), ("on", True)])
-def test_the_switch_is_obeyed(ascend, switch: str, active: bool) -> None:
-    assert ascend.run(f"import verl_npu; {SHOW}", VERL_NPU=switch).status["active"] is active
+@pytest.mark.parametrize(
+    ("variables", "active"),
+    [
+        ({}, True),
+        ({"ASCEND_RT_VISIBLE_DEVICES": ""}, True),  # software decides, and not visible devices
+        ({"VERL_NPU": "off"}, False),
+        ({"VERL_NPU": "OFF"}, False),
+        ({"VERL_NPU": "auto"}, True),
+        ({"VERL_NPU": "on"}, True),
+    ],
+    ids=str,
+)
+def test_ascend_software_and_the_switch_decide(ascend, variables: dict[str, str], active: bool) -> None:
+    assert ascend.run(f"import verl_npu; {SHOW}", **variables).status["active"] is active
 
 
 def test_on_does_not_need_ascend_software(interpreter) -> None:
@@ -232,47 +235,23 @@ def test_a_real_verl_without_ascend_software_is_left_alone(interpreter) -> None:
     assert "verl_npu.features" not in interpreter.run(program).out
 
 
-@pytest.mark.parametrize("value", ["two", "-1", "1.5", "65"])
-def test_virtual_npus_that_are_no_number_are_one_line_and_leave_it_off(interpreter, value: str) -> None:
-    interpreter.package("verl")
-    result = interpreter.run(f"import verl_npu, verl; {SHOW}", VERL_NPU_VIRTUAL=value)
-    assert result.code == 0
-    assert result.status["active"] is False
-    (line,) = result.err.splitlines()
-    assert f"VERL_NPU_VIRTUAL={value!r}" in line
-    assert "0 to 64" in line
-
-
-def test_virtual_npus_beside_a_real_torch_npu_are_refused(ascend) -> None:
-    result = ascend.run(f"import verl_npu; {SHOW}", VERL_NPU_VIRTUAL="2")
-    assert result.status["active"] is False
-    (line,) = result.err.splitlines()
-    assert "real torch_npu" in line
-
-
 @pytest.mark.virtual
 def test_the_virtual_npus_stay_where_the_patches_are_off(interpreter) -> None:
     pytest.importorskip("torch")
     program = f"import torch; print(torch.npu.device_count()); {SHOW}"
-    result = interpreter.run(program, VERL_NPU_VIRTUAL="2", VERL_NPU="off")
+    result = interpreter.run(program, VIRTUAL_ASCEND="2", VERL_NPU="off")
     assert result.out.splitlines()[0] == "2"
     assert (result.status["active"], result.status["simulated"]) == (False, True)
 
 
 @pytest.mark.virtual
-def test_no_compiler_is_one_line_and_leaves_torch_whole(interpreter, tmp_path: Path) -> None:
+def test_virtual_npus_that_cannot_be_had_leave_it_off(interpreter) -> None:
     pytest.importorskip("torch")
-    result = interpreter.run(
-        f"import torch; print(torch.ones(1).item()); {SHOW}",
-        VERL_NPU_VIRTUAL="2",
-        VERL_NPU_CACHE=str(tmp_path / "cache"),
-        PATH=str(tmp_path),
-        CXX="",
-    )
-    assert result.out.splitlines()[0] == "1.0"
-    assert result.status["active"] is False
+    interpreter.package("verl")
+    result = interpreter.run(f"import torch, verl; {SHOW}", VIRTUAL_ASCEND="two")
+    assert (result.code, result.status["active"]) == (0, False)
     (line,) = result.err.splitlines()
-    assert "g++" in line
+    assert line.startswith("virtual-ascend: VIRTUAL_ASCEND='two'")
 
 
 def test_64_processes_at_once_leave_64_whole_manifests_and_no_other_file(ascend, tmp_path: Path) -> None:
@@ -299,5 +278,5 @@ def test_64_processes_at_once_leave_64_whole_manifests_and_no_other_file(ascend,
 
 
 def test_virtual_npus_that_nobody_asks_for_are_not_even_imported(interpreter) -> None:
-    result = interpreter.run("import sys, verl_npu; print('verl_npu.virtual' in sys.modules)")
+    result = interpreter.run("import sys, verl_npu; print('virtual_ascend' in sys.modules)")
     assert result.out == "False\n"

@@ -6,17 +6,15 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
-from maintain import environment_page, matrix_page
+from maintain import environment_page
 
 from verl_npu import environment
-from verl_npu.ascend.matrix import PINS as PINS_OF_THE_MATRIX
-from verl_npu.cli import main as command
 from verl_npu.features import load
+from verl_npu.tools.cli import main as command
 from verl_npu.variable import CONTRIBUTOR, USER
 from verl_npu.version import __version__
 
@@ -179,16 +177,6 @@ def test_the_readme_lists_the_features(page: Path) -> None:
 
 
 @readme
-def test_the_readme_lists_the_pins_and_where_each_comes_from(page: Path) -> None:
-    from harness.pins import PINS
-
-    heading = "## Which verl" if page == READMES[0] else "## 支持哪些 verl"
-    assert sorted(first_column(page, heading)) == sorted(PINS)
-    for pin in PINS.values():
-        assert f"| `{pin.name}` | {'PyPI' if pin.on_pypi else 'git'} |" in page.read_text()
-
-
-@readme
 def test_the_readme_lists_the_commands(page: Path) -> None:
     assert isinstance(command, click.Group)
     heading = "## Commands" if page == READMES[0] else "## 命令"
@@ -268,33 +256,13 @@ def test_a_variable_that_is_new_reaches_the_table() -> None:
     one = {"VERL_NPU": environment.SWITCH}
     made = environment_page.render(page, "en", one)
     assert "| `VERL_NPU` |" in made
-    assert "VERL_NPU_CACHE` |" not in made
+    assert "VIRTUAL_ASCEND_CACHE` |" not in made
 
 
 def test_the_script_says_which_page_is_old_and_changes_nothing() -> None:
     script = PROJECT / "scripts" / "maintain" / "environment_page.py"
     answer = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stderr) == (0, "")
-
-
-# The tables of versions.
-
-
-@pytest.mark.parametrize("language", matrix_page.PAGES)
-def test_the_tables_of_versions_are_up_to_date(language: str) -> None:
-    text = matrix_page.PAGES[language].read_text()
-    assert matrix_page.render(text, language) == text
-
-
-def test_each_note_of_the_tables_of_versions_is_in_chinese_too() -> None:
-    cells = [cell for pin in PINS_OF_THE_MATRIX.values() for cell in pin.cells.values()]
-    assert set(matrix_page.CHINESE) == {claim.note for cell in cells for claim in cell.claims if claim.note}
-
-
-def test_a_version_that_is_new_reaches_the_table() -> None:
-    page = matrix_page.PAGES["en"].read_text()
-    pin = replace(PINS_OF_THE_MATRIX["v0.7.1"], name="v0.7.2")
-    assert "| part | `v0.7.2` |" in matrix_page.render(page, "en", {"v0.7.2": pin})
 
 
 # What stands in two files.
@@ -305,15 +273,6 @@ def test_pre_commit_runs_the_versions_of_the_extra_dev(project: dict) -> None:
     configuration = (PROJECT / ".pre-commit-config.yaml").read_text()
     revisions = dict(re.findall(r"/(?:mirrors-)?(ruff|mypy)(?:-pre-commit)?\n    rev: v(\S+)", configuration))
     assert revisions == dict(pinned)
-
-
-def test_the_nightly_checks_the_pins_out_that_no_wheel_holds() -> None:
-    from harness.pins import PINS
-
-    workflow = (PROJECT / ".github/workflows/nightly.yml").read_text()
-    checked_out = dict(re.findall(r"ref: ([0-9a-f]{40})\n +path: upstreams/verl-(\S+)", workflow))
-    commits = {pin.commit: pin.name for pin in PINS.values() if not pin.on_pypi or pin.name == "v0.6.1"}
-    assert checked_out == commits
 
 
 def test_all_addresses_of_the_project_are_in_one_repository(project: dict) -> None:

@@ -13,7 +13,7 @@ from verl_npu.errors import SettingError
 PROJECT = Path(__file__).resolve().parents[1]
 NAME = re.compile(r"\bVERL_NPU(?:_[A-Z]+)*\b")
 # Marks of the scripts and tests among themselves, and macros of the C++ sources.
-OWN = {"VERL_NPU_RUN_ID", "VERL_NPU_HARNESS_INSIDE", "VERL_NPU_OPINFO"}
+OWN = {"VERL_NPU_HARNESS_INSIDE"}
 
 
 def mentioned() -> set[str]:
@@ -31,10 +31,10 @@ def test_every_variable_that_is_mentioned_is_declared() -> None:
         (environment.SWITCH, "yes"),
         (environment.STRICT, "yes"),
         (environment.WEIGHT_SYNC_CHECK, "all"),
-        (environment.VIRTUAL, "two"),
-        (environment.VIRTUAL, "1.5"),
-        (environment.VIRTUAL, "65"),
-        (environment.VIRTUAL, "-1"),
+        (environment.WEIGHT_SYNC_PORT, "two"),
+        (environment.WEIGHT_SYNC_PORT, "1.5"),
+        (environment.WEIGHT_SYNC_PORT, "65536"),
+        (environment.WEIGHT_SYNC_PORT, "-1"),
         (environment.PLACEMENT_TIMEOUT, "nan"),
         (environment.PLACEMENT_TIMEOUT, "inf"),
         (environment.PLACEMENT_TIMEOUT, "0"),
@@ -64,8 +64,14 @@ def test_what_the_user_set_is_forwarded_and_nothing_else() -> None:
 
 def test_a_folder_is_forwarded_with_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    given = {"VERL_NPU_CACHE": "cache", "VERL_NPU_MANIFEST_DIR": ""}
-    assert environment.forwarded(given) == {"VERL_NPU_CACHE": str(tmp_path / "cache"), "VERL_NPU_MANIFEST_DIR": ""}
+    given = {"VERL_NPU_MANIFEST_DIR": "manifests"}
+    assert environment.forwarded(given) == {"VERL_NPU_MANIFEST_DIR": str(tmp_path / "manifests")}
+    assert environment.forwarded({"VERL_NPU_MANIFEST_DIR": ""}) == {"VERL_NPU_MANIFEST_DIR": ""}
+
+
+def test_what_virtual_npus_are_told_is_forwarded() -> None:
+    given = {"VIRTUAL_ASCEND": "2", "VIRTUAL_ASCEND_MEMORY": "4"}
+    assert environment.forwarded(given) == given
 
 
 def test_every_variable_for_users_has_a_summary_of_one_line() -> None:

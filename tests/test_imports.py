@@ -1,91 +1,77 @@
-"""Arrows between modules go one way: read from the source, imports within functions and for types included."""
+"""Arrows between modules go one way: by the contracts in pyproject.toml, which docs/design.md draws."""
 
 from __future__ import annotations
 
-import graphlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
-import grimp
 import pytest
+from maintain import design_page
 
-FEATURES = "verl_npu.features"
-REGISTRY = "verl_npu.registry"
-LEAVES = (
-    "errors",
-    "environment",
-    "family",
-    "interruption",
-    "ports",
-    "process",
-    "reporting",
-    "variable",
-    "version",
-)
+PROJECT = Path(__file__).resolve().parents[1]
+PACKAGES = (PROJECT / "verl_npu", PROJECT / "packages/virtual-ascend/virtual_ascend")
 
+LINT = "from importlinter.cli import lint_imports_command as main; main()"
 
-@pytest.fixture(scope="module")
-def imports() -> dict[str, set[str]]:
-    """The modules that each module imports."""
-    graph = grimp.build_graph("verl_npu", cache_dir=None)
-    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+# An arrow that must not be, by the contract that it breaks.
+ARROWS = {
+    "The commands use the plugin, and the plugin does not know them": (
+        "verl_npu/features/upstreams.py",
+        "verl_npu.tools.logs",
+    ),
+    "A tool uses only what stands below it": ("verl_npu/tools/logs/__init__.py", "verl_npu.tools.plan"),
+    "The registry knows nothing": ("verl_npu/registry/state.py", "verl_npu.reporting"),
+    "The virtual Ascend knows nothing of verl-npu": ("virtual_ascend/errors.py", "verl_npu.errors"),
+    "Only what simulates imports the virtual Ascend": ("verl_npu/manifest.py", "virtual_ascend.errors"),
+    "No modules import each other in a circle": ("verl_npu/errors.py", "verl_npu.features.upstreams"),
+}
 
 
-def below(name: str, package: str) -> bool:
-    return name == package or name.startswith(f"{package}.")
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Judge the packages in a folder by the contracts."""
+    return subprocess.run(
+        [sys.executable, "-c", LINT, "--no-cache", "--config", str(PROJECT / "pyproject.toml")],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
-def test_no_modules_import_each_other_in_a_circle(imports) -> None:
-    graphlib.TopologicalSorter(imports).prepare()
+@pytest.fixture
+def copies(tmp_path: Path) -> Path:
+    for package in PACKAGES:
+        shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__", "prebuilt"))
+    return tmp_path
 
 
-def test_a_circle_is_found(imports) -> None:
-    circle = {**imports, "verl_npu.errors": {"verl_npu.cli.check"}}
-    with pytest.raises(graphlib.CycleError):
-        graphlib.TopologicalSorter(circle).prepare()
+def test_every_arrow_is_one_that_the_contracts_allow(copies: Path) -> None:
+    done = lint(copies)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_leaves_import_leaves_alone(imports) -> None:
-    leaves = {f"verl_npu.{leaf}" for leaf in LEAVES}
-    assert {leaf: imports[leaf] - leaves for leaf in leaves if imports[leaf] - leaves} == {}
+def test_an_arrow_that_is_added_breaks_its_contract(copies: Path) -> None:
+    for file, imported in ARROWS.values():
+        with (copies / file).open("a") as module:
+            module.write(f"\n\ndef _added() -> None:\n    import {imported}  # noqa\n")
+    done = lint(copies)
+    broken = [line for line in done.stdout.splitlines() if line.endswith("BROKEN")]
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert [name for name in ARROWS if not any(line.startswith(name) for line in broken)] == []
 
 
-def test_the_registry_imports_itself_and_errors_alone(imports) -> None:
-    outside = {
-        (module, other)
-        for module, others in imports.items()
-        if below(module, REGISTRY)
-        for other in others
-        if not below(other, REGISTRY)
-    }
-    assert {other for _, other in outside} == {"verl_npu.errors"}
+@pytest.mark.parametrize(("language", "page"), design_page.PAGES.items())
+def test_the_picture_of_the_design_is_made_from_the_contracts(language: str, page: Path) -> None:
+    text = page.read_text()
+    assert text == design_page.render(text, language)
 
 
-def test_features_do_not_know_who_activates_them(imports) -> None:
-    above = {"verl_npu.activation", "verl_npu.session", "verl_npu"}
-    assert not [
-        (module, other)
-        for module, others in imports.items()
-        if below(module, FEATURES)
-        for other in others
-        if other in above or below(other, "verl_npu.cli") or below(other, "verl_npu.virtual")
-    ]
-
-
-def test_the_doctor_knows_neither_features_nor_the_registry(imports) -> None:
-    assert not [
-        (module, other)
-        for module, others in imports.items()
-        if below(module, "verl_npu.doctor")
-        for other in others
-        if below(other, FEATURES) or below(other, REGISTRY) or below(other, "verl_npu.cli")
-    ]
-
-
-def test_only_activation_and_the_ranks_of_plans_use_the_virtual_ascend(imports) -> None:
-    users = {
-        module
-        for module, others in imports.items()
-        if not below(module, "verl_npu.virtual")
-        and not below(module, "verl_npu.plan.rank")
-        and any(below(other, "verl_npu.virtual") for other in others)
-    }
-    assert users == {"verl_npu.activation"}
+def test_importing_it_imports_nothing_that_is_patched() -> None:
+    program = "import sys, verl_npu; print([m for m in sys.modules if m.partition('.')[0] in set(sys.argv[1:])])"
+    patched = ["torch", "torch_npu", "vllm", "megatron", "mindspeed", "transformers", "verl", "virtual_ascend"]
+    done = subprocess.run([sys.executable, "-c", program, *patched], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""Modules and functions stay small enough to be read at once."""
+"""Functions stay small enough to be read at once, and few lines give up their types."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "verl_npu"
-MOST_LINES_OF_A_MODULE = 300
 MOST_LINES_OF_A_FUNCTION = 50
 
 MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if "prebuilt" not in path.parts]
@@ -19,11 +18,6 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[1:] if ast.get_docstring(node) is not None else node.body
             yield f"{path.relative_to(PACKAGE)}:{node.name}", node.end_lineno - body[0].lineno + 1 if body else 0
-
-
-def test_no_module_is_long() -> None:
-    lines = {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in MODULES}
-    assert {name: count for name, count in lines.items() if count > MOST_LINES_OF_A_MODULE} == {}
 
 
 def test_no_function_is_long() -> None:

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from maintain import rules_page, site_hooks, site_pages
 
-from verl_npu.cli import main as command
+from verl_npu.tools.cli import main as command
 
 from .pages import fences
 

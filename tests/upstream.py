@@ -23,7 +23,7 @@ SECONDS = 3000
 def outcomes(checkout: Path, report: Path, changes: dict[str, str]) -> dict[str, str]:
     """Each test's outcome by its name; raises RuntimeError where pytest did not get through."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_NPU", "RAY_"))}
-    environment |= {k: v for k, v in os.environ.items() if k == "VERL_NPU_CACHE"}
+    environment |= {k: v for k, v in os.environ.items() if k == "VIRTUAL_ASCEND_CACHE"}
     environment |= {"PYTHONPATH": str(checkout), "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0", **changes}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--asyncio-mode=auto", "--tb=no"]
     command += ["--continue-on-collection-errors", "-o", "python_files=*_on_cpu.py", f"--junitxml={report}", "tests"]
@@ -43,7 +43,7 @@ def main() -> int:
     asked = parser.parse_args()
     if not (asked.checkout / "tests").is_dir():
         parser.error(f"expected a folder with verl's tests/, found {asked.checkout}")
-    npus = {"VERL_NPU_VIRTUAL": str(asked.virtual)} if asked.virtual else {}
+    npus = {"VIRTUAL_ASCEND": str(asked.virtual)} if asked.virtual else {}
     with tempfile.TemporaryDirectory(prefix="verl-tests-") as folder:
         results = {}
         for switch in ("off", "on"):

@@ -36,7 +36,6 @@ _ORIGINS = {
 }
 
 _active = False
-_virtual = False
 _origin = ""
 _session: Session | None = None
 
@@ -58,7 +57,6 @@ def activate() -> None:
 def _activate(origin: str) -> None:
     global _active, _origin
     try:
-        _bring_up_virtual()
         if _active or not _wanted():
             return
     except Exception as error:
@@ -112,28 +110,9 @@ def status() -> Activity:
     }
 
 
-def _bring_up_virtual() -> None:
-    # Apart from the switch: with VERL_NPU=off the virtual NPUs stay, which is how one sees what upstream does alone.
-    global _virtual
-    if not _virtual_requested():
-        return
-    from . import virtual
-
-    if not _virtual:
-        virtual.expose()
-        _virtual = True
-    # Before torch is there its own entry point will bring us back.
-    if hasattr(sys.modules.get("torch"), "__version__"):
-        virtual.load()
-
-
-def _virtual_requested() -> bool:
-    return environment.VIRTUAL.text() != "0"
-
-
 def _simulated() -> str:
-    virtual = sys.modules.get(f"{__package__}.virtual")
-    return virtual.description() if virtual is not None else ""
+    # The virtual Ascend marks its torch_npu; a real one has no such attribute.
+    return str(getattr(sys.modules.get("torch_npu"), "__simulated__", ""))
 
 
 def _wanted() -> bool:
@@ -142,7 +121,7 @@ def _wanted() -> bool:
         return False
     # Software decides, never visible devices: Ray hides all NPUs from actors that asked for none, and those must
     # decide as the workers do.
-    return switch == "on" or _virtual_requested() or _has_torch_npu()
+    return switch == "on" or _has_torch_npu()
 
 
 def _has_torch_npu() -> bool:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
-    "CACHE",
     "DISABLE",
     "DRIVER_MANIFEST",
     "FORCE",
@@ -28,15 +27,6 @@ __all__ = [
     "UPSTREAMS",
     "VARIABLES",
     "VENVS",
-    "VIRTUAL",
-    "VIRTUAL_CANN_VERSION",
-    "VIRTUAL_COPIES",
-    "VIRTUAL_DRIVER_VERSION",
-    "VIRTUAL_FAULTS",
-    "VIRTUAL_MEMORY",
-    "VIRTUAL_PHANTOM",
-    "VIRTUAL_TORCH_NPU",
-    "VIRTUAL_TORCH_NPU_VERSION",
     "WEIGHT_SYNC_BUCKET_MB",
     "WEIGHT_SYNC_CHECK",
     "WEIGHT_SYNC_PORT",
@@ -45,7 +35,8 @@ __all__ = [
 ]
 
 _FEATURES = "names of features, separated by commas"
-_VERSION = "a version"
+_OF_VIRTUAL_ASCEND = "VIRTUAL_ASCEND"
+_VIRTUAL_CACHE = "VIRTUAL_ASCEND_CACHE"
 
 SWITCH = Choice(
     "VERL_NPU",
@@ -110,71 +101,6 @@ WEIGHT_SYNC_PORT = Number(
     most=65535,
     whole=True,
 )
-VIRTUAL = Number(
-    "VERL_NPU_VIRTUAL",
-    "how many virtual NPUs take the place of real ones; 0 is none",
-    unit="NPUs",
-    default="0",
-    least=0,
-    most=64,  # kMaxDevices in csrc/runtime.h
-    whole=True,
-)
-VIRTUAL_MEMORY = Number(
-    "VERL_NPU_VIRTUAL_MEMORY",
-    "the memory of one virtual NPU",
-    unit="GiB",
-    default="64",  # kUsualMemory in csrc/allocator.h
-    least=1e-9,
-    most=1 << 20,
-)
-VIRTUAL_PHANTOM = Number(
-    "VERL_NPU_VIRTUAL_PHANTOM",
-    "the size from which on a virtual NPU's tensor is a phantom: counted, and never computed; 0 is none",
-    unit="MiB",
-    default="0",
-    least=0,
-    most=1 << 20,
-)
-VIRTUAL_COPIES = Choice(
-    "VERL_NPU_VIRTUAL_COPIES",
-    "when a non-blocking copy between host and virtual NPU has arrived: at once, or when it is waited for",
-    ("immediate", "delayed"),
-    default="immediate",
-)
-VIRTUAL_FAULTS = Text(
-    "VERL_NPU_VIRTUAL_FAULTS",
-    "failures that the virtual Ascend makes, such as die:collective=3:rank=1; see docs/virtual-ascend.md",
-    expected="faults separated by commas",
-)
-VIRTUAL_TORCH_NPU = Choice(
-    "VERL_NPU_VIRTUAL_TORCH_NPU",
-    "whose torch_npu virtual NPUs have: an installed one over a stub CANN, ours, or that which is installed, if any",
-    ("auto", "real", "ours"),
-    default="auto",
-)
-VIRTUAL_TORCH_NPU_VERSION = Text(
-    "VERL_NPU_VIRTUAL_TORCH_NPU_VERSION",
-    "the torch_npu that the virtual Ascend pretends to be",
-    expected=_VERSION,
-    default="2.7.1",
-)
-VIRTUAL_CANN_VERSION = Text(
-    "VERL_NPU_VIRTUAL_CANN_VERSION",
-    "the CANN that the virtual Ascend pretends to have",
-    expected=_VERSION,
-    default="8.3.RC1",
-)
-VIRTUAL_DRIVER_VERSION = Text(
-    "VERL_NPU_VIRTUAL_DRIVER_VERSION",
-    "the NPU driver that the virtual Ascend pretends to have",
-    expected=_VERSION,
-    default="25.2.0",
-)
-CACHE = Folder(
-    "VERL_NPU_CACHE",
-    "the folder to which the virtual device is compiled; ~/.cache/verl-npu if it is not set",
-    expected="a folder",
-)
 DRIVER_MANIFEST = Text(
     "VERL_NPU_DRIVER_MANIFEST",
     "what the driver did, as it tells its workers",
@@ -224,13 +150,6 @@ TORCH_NPU = Text(
     forwarded=False,
     audience=CONTRIBUTOR,
 )
-PHANTOM_PYTHON = Text(
-    "VERL_NPU_PHANTOM_PYTHON",
-    "the Python of an environment with another torch, transformers and peft, for the tests of phantom memory's peaks",
-    expected="a path",
-    forwarded=False,
-    audience=CONTRIBUTOR,
-)
 VLLM_ASCEND_TESTS = Text(
     "VERL_NPU_VLLM_ASCEND_TESTS",
     "what vllm-ascend's own unit tests need beside it: `python -m tests.vllm_ascend --help` lists it",
@@ -244,8 +163,14 @@ def forwarded(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables that the user set and that every process of the job must be given, with what they are
     given: the user's text, and for a folder its absolute path."""
     given = os.environ if environment is None else environment
-    return {
+    ours = {
         name: variable.for_workers(given[name])
         for name, variable in VARIABLES.items()
         if variable.forwarded and name in given
     }
+    # Those of the virtual Ascend too: all processes of a job have virtual NPUs, or none has.
+    virtual = {name: text for name, text in given.items() if name.startswith(_OF_VIRTUAL_ASCEND)}
+    if virtual.get(_VIRTUAL_CACHE):
+        # Workers have another working directory.
+        virtual[_VIRTUAL_CACHE] = os.path.abspath(virtual[_VIRTUAL_CACHE])
+    return ours | virtual

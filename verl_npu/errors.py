@@ -7,56 +7,6 @@ them without importing a feature.
 
 from __future__ import annotations
 
-__all__ = [
-    "ApplyError",
-    "AscendSoftwareError",
-    "AttentionSettingError",
-    "BuildError",
-    "CheckpointError",
-    "CommandLineError",
-    "CompositionError",
-    "ConflictError",
-    "ContainerError",
-    "DeclarationError",
-    "DeviceContradictionError",
-    "DriftError",
-    "EngineError",
-    "EngineSettingError",
-    "EvaluationError",
-    "FleetError",
-    "GraphError",
-    "GroupError",
-    "HiddenDeviceError",
-    "LaunchError",
-    "LockError",
-    "LogError",
-    "MetadataError",
-    "MicroBatchError",
-    "MindSpeedImportError",
-    "NoFlashAttentionError",
-    "OverrideError",
-    "PlacementError",
-    "PlanError",
-    "RealAscendError",
-    "RearrangeError",
-    "RehearsalError",
-    "RepatchError",
-    "RewriteError",
-    "RolloutError",
-    "SandboxError",
-    "ScriptError",
-    "ServingError",
-    "SettingError",
-    "SettledError",
-    "SourceError",
-    "TorchError",
-    "TrainingLogError",
-    "TransferError",
-    "VerlNpuError",
-    "VirtualError",
-    "WeightSyncError",
-]
-
 
 class VerlNpuError(RuntimeError):
     """The root of all errors of verl-npu; its text is one line."""
@@ -188,7 +138,7 @@ class RepatchError(VerlNpuError):
     """MindSpeed failed while it changed Megatron; what it had changed was taken back."""
 
 
-class SettledError(VerlNpuError):
+class OverrideConflictError(VerlNpuError):
     """Two workers of one process want different MindSpeed settings, and MindSpeed has one for a process."""
 
 
@@ -229,30 +179,14 @@ class EngineError(WeightSyncError):
     """The rollout engine cannot take the weights, or does not hold what it was given."""
 
 
-# The virtual Ascend.
+# verl on virtual NPUs.
 
 
-class VirtualError(VerlNpuError):
-    """The virtual Ascend cannot be used."""
-
-
-class RealAscendError(VirtualError):
-    """A real torch_npu is installed here, beside which the virtual Ascend does not load."""
-
-
-class BuildError(VirtualError):
-    """The virtual device cannot be compiled or loaded."""
-
-
-class TorchError(VirtualError):
-    """The torch of this process does not carry the virtual device, or cannot."""
-
-
-class GraphError(VirtualError):
+class GraphError(VerlNpuError):
     """An engine would capture graphs, which virtual NPUs do not have. It has not been started."""
 
 
-class RolloutError(VirtualError):
+class RolloutError(VerlNpuError):
     """The virtual rollout engine cannot do what is asked of it, or not with the weights that it was given."""
 
 

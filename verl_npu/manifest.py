@@ -5,23 +5,16 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import cast, get_origin, get_type_hints
+from typing import cast, get_args, get_origin, get_type_hints
 
 from . import process
 from .errors import SourceError
-from .registry.activity import FeatureEntry, NativeEntry, PatchEntry, RegistryActivity, UpstreamEntry
+from .registry.state import RegistryActivity
 
-__all__ = [
-    "Activity",
-    "Manifest",
-    "activity_from",
-    "manifest",
-    "read_manifests",
-    "write_manifest",
-]
+__all__ = ["Activity", "Manifest", "activity_from", "manifest", "read_manifests", "write_manifest"]
 
 SCHEMA = 3
 
@@ -106,11 +99,12 @@ def _read(path: Path) -> Manifest:
     except (OSError, ValueError, RecursionError) as error:
         raise _no_manifest(path, (isinstance(error, OSError) and error.strerror) or str(error)) from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise _no_manifest(path, "something else")
-    wrong = sorted(_wrong(content))
+        found = f"schema {content.get('schema')!r}" if isinstance(content, dict) else "JSON that is no object"
+        raise _no_manifest(path, found)
+    wrong = sorted(_wrong(content, Manifest))
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise _no_manifest(path, f"none or another kind of {', '.join(wrong[:3])}{more}")
+        raise _no_manifest(path, f"parts that are missing or of another kind: {', '.join(wrong[:3])}{more}")
     return cast(Manifest, content)
 
 
@@ -125,44 +119,22 @@ def _text(path: Path) -> str:
     return data.decode()
 
 
-def _wrong(content: Mapping[str, object]) -> list[str]:
-    """Name the parts of a manifest that are missing or of another kind."""
-    wrong = _unlike(content, Manifest)
-    features, upstreams, natives = (content.get(name) for name in ("features", "upstreams", "natives"))
-    tainted = content.get("tainted")
-    if isinstance(features, dict):
-        for name, feature in features.items():
-            wrong += [f"features.{name}.{part}" for part in _wrong_feature(feature)]
-    if isinstance(upstreams, dict):
-        for name, upstream in upstreams.items():
-            wrong += [f"upstreams.{name}.{part}" for part in _unlike(upstream, UpstreamEntry)]
-    if isinstance(natives, dict):
-        for target, native in natives.items():
-            wrong += [f"natives.{target}.{part}" for part in _unlike(native, NativeEntry)]
-    if isinstance(tainted, list) and not all(isinstance(name, str) for name in tainted):
-        wrong.append("tainted")
-    return wrong
-
-
-def _wrong_feature(feature: object) -> list[str]:
-    wrong = _unlike(feature, FeatureEntry)
-    patches = feature.get("patches") if isinstance(feature, dict) else None
-    if isinstance(patches, dict):
-        for patch_id, patch in patches.items():
-            wrong += [f"patches.{patch_id}.{part}" for part in _unlike(patch, PatchEntry)]
-    return wrong
-
-
-def _unlike(content: object, declared: type) -> list[str]:
+def _wrong(content: object, declared: type, where: str = "") -> Iterator[str]:
+    """Name the parts of a manifest that are missing or of another kind than is declared."""
     given = content if isinstance(content, dict) else {}
-    return [name for name, kind in _kinds(declared).items() if not isinstance(given.get(name), kind)]
+    for name, hint in _hints(declared).items():
+        value, kind, inside = given.get(name), get_origin(hint) or hint, get_args(hint)
+        # JSON has one kind of number.
+        if not isinstance(value, (int, float) if kind is float else kind):
+            yield f"{where}{name}"
+        elif isinstance(value, dict):
+            for key, entry in value.items():
+                yield from _wrong(entry, inside[1], f"{where}{name}.{key}.")
+        elif isinstance(value, list) and not all(isinstance(item, inside[0]) for item in value):
+            yield f"{where}{name}"
 
 
-@cache
-def _kinds(declared: type) -> Mapping[str, type | tuple[type, ...]]:
-    hints = {name: get_origin(hint) or hint for name, hint in get_type_hints(declared).items()}
-    # JSON has one kind of number.
-    return {name: (int, float) if hint is float else hint for name, hint in hints.items()}
+_hints = cache(get_type_hints)
 
 
 def _no_manifest(path: Path, found: str) -> SourceError:

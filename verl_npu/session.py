@@ -10,10 +10,10 @@ from . import environment, manifest, process, reporting
 from .features import make_registry
 from .features.fleet import fleet, forwarding
 from .features.fleet.publication import publish
-from .features.micro_batches import effect, micro_batches
+from .features.micro_batches import micro_batches, warn_if_none
 from .manifest import Activity
 from .registry.apply.engine import Registry
-from .registry.apply.ledger import LIVE
+from .registry.state import LIVE
 from .version import __version__
 
 __all__ = ["Session"]
@@ -42,7 +42,7 @@ class Session:
             if states.get(fleet.name) in LIVE:
                 forwarding.install_hook()
             self._summarise()
-            effect.warn_if_none(states.get(micro_batches.name))
+            warn_if_none(states.get(micro_batches.name))
 
     def end(self) -> None:
         """Take back every patch. Repeating it does nothing."""

@@ -12,19 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "CONTRIBUTOR",
-    "INTERNAL",
-    "USER",
-    "VARIABLES",
-    "Choice",
-    "Flag",
-    "Folder",
-    "Names",
-    "Number",
-    "Text",
-    "Variable",
-]
 
 VARIABLES: dict[str, Variable] = {}
 """All variables by name, in the order in which they are declared and the documents list them."""

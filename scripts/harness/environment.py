@@ -16,6 +16,7 @@ from harness.errors import RunFailed
 from harness.pins import SCRIPTS, SMALL, Checkout, Engine, Pin
 
 PROJECT = SCRIPTS.parent
+VIRTUAL_ASCEND = PROJECT / "packages" / "virtual-ascend"
 STAMP = "verl-npu-stamp"
 
 
@@ -86,6 +87,7 @@ class Recipe:
             *self.engine_packages(),
             self.requirements(),
             (PROJECT / "pyproject.toml").read_text(),
+            (VIRTUAL_ASCEND / "pyproject.toml").read_text(),
             *self.packages,
             "checkout" if self.checkout else f"verl=={self.pin.version}",
         ]
@@ -98,9 +100,7 @@ class Recipe:
 
     def requirements(self) -> str:
         """Return the pin's list with the transformers that was asked for, and with what its engine needs besides."""
-        lines = self.pin.requirements.read_text().splitlines()
-        if self.engine is not None and not self.engine.always:
-            lines += self.pin.engine_requirements.read_text().splitlines()
+        lines = (*self.pin.requirements, *(self.engine.requirements if self.engine is not None else ()))
         kept = [line for line in lines if not line.startswith("transformers==")]
         return "\n".join([*kept, f"transformers=={self.transformers}", ""])
 
@@ -134,7 +134,8 @@ def make(recipe: Recipe) -> Path:
         _pip(recipe, f"torch=={recipe.torch}")
     extras = f"virtual,{recipe.extras}" if recipe.virtual else recipe.extras
     # Editable, so that a second start runs the project as it is now.
-    _pip(recipe, "--editable", f"{PROJECT}[{extras}]")
+    ours = ["--editable", str(VIRTUAL_ASCEND)] if recipe.virtual else []
+    _pip(recipe, *ours, "--editable", f"{PROJECT}[{extras}]")
     listed = recipe.folder / "requirements.txt"
     listed.write_text(recipe.requirements())
     _pip(recipe, "--requirement", str(listed))

@@ -9,3 +9,11 @@ class BadInput(Exception):
 
 class RunFailed(Exception):
     """The run started and did not do what it should."""
+
+
+class Stopped(Exception):
+    """A signal came; `status` is the exit status that says so, as shells do."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__("interrupted")

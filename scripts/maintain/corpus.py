@@ -28,12 +28,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import replaced
 from rehearse import speaks_of_megatron
 
+from verl_npu.pins import PINS
+
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
 LIST = HERE / "corpus.txt"
 PAGES = (PROJECT / "docs" / "rehearsals.md", PROJECT / "docs" / "rehearsals.zh-CN.md")
 BEGIN, END = "<!-- corpus: made by scripts/maintain/corpus.py --page -->", "<!-- end of corpus -->"
-MAIN = "1dda039b"
+MAIN = list(PINS)[-1]
 FOLDERS = (".", "recipe", "verl/experimental")
 """Where a script of the list may lie: recipes moved between revisions."""
 

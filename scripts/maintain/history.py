@@ -24,19 +24,21 @@ from past.objects import GitError, Objects
 from past.walk import Commit, Judge, Said, commits, in_order, walk
 
 from verl_npu.features import UPSTREAMS, load, locks_folder
-from verl_npu.registry.judge.judgement import judge
+from verl_npu.pins import PINS
 from verl_npu.registry.judge.lock import read_locks
+from verl_npu.registry.judge.verdict import judge
 from verl_npu.registry.source.tree import SourceTree
 
 VERL = UPSTREAMS[0]
+_ENDS = [pin.commit for pin in PINS.values() if pin.commit]
 
 
 def main() -> int:
     """Walk, and print what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repository", type=Path, required=True, help="a clone of verl, bare or not")
-    parser.add_argument("--first", default="796871d7d092f7cbc6a64e7f4a3796f7a2217f5e", help="the commit to begin with")
-    parser.add_argument("--last", default="1dda039b9c6311889a9c9a26040677e1254814f9", help="the commit to end with")
+    parser.add_argument("--first", default=_ENDS[0], help="the commit to begin with")
+    parser.add_argument("--last", default=_ENDS[-1], help="the commit to end with")
     parser.add_argument("--sample", type=int, default=100, help="how many of the other commits (default 100)")
     parser.add_argument("--transformers", default="4.57.6", help="the transformers beside it (default 4.57.6)")
     parser.add_argument("--json", type=Path, help="where to write the whole result")

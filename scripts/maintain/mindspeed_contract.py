@@ -9,8 +9,8 @@ import argparse
 from pathlib import Path
 
 from verl_npu.features import locks_folder
-from verl_npu.features.megatron.overrides.contract import write_contract
-from verl_npu.features.megatron.overrides.extraction import extract
+from verl_npu.features.megatron.contract import write_contract
+from verl_npu.features.megatron.source import extract
 
 
 def main() -> None:

@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain import sources
 from maintain.section import replaced
 
-from verl_npu.features.engine_names import DOCUMENTED, NAMES, Name, find
+from verl_npu.features.engine_names import NAMES, Name, find
+from verl_npu.pins import PINS
 from verl_npu.registry.source.tree import SourceTree
 
 __all__ = ["BEGIN", "END", "PAGES", "RECORD", "RELEASES", "described", "read", "render", "source_of"]
@@ -92,7 +93,7 @@ def render(record: Record, language: str) -> str:
     """Return the two tables: which releases belong to which pin, and which have which name."""
     of_pins, of_names = _HEADINGS[language]
     lines = [_row(of_pins), _row(["---"] * len(of_pins))]
-    lines += [_row([f"`{pin}`", *pair]) for pin, pair in DOCUMENTED.items()]
+    lines += [_row([f"`{pin.name}`", *pin.engines]) for pin in PINS.values()]
     lines += ["", _row(of_names), _row(["---"] * len(of_names))]
     lines += [_row([f"`{n.title}`", n.package, _span(record, n, language), _users(n)]) for n in NAMES]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Record which names the real torch_npu has, from its wheels, in verl_npu/virtual/names.json: the public ones of its
+"""Record which names the real torch_npu has, from its wheels, in names.json of virtual_ascend: the public ones of its
 modules, its operators, and what its own Python takes from its compiled part, also where they begin with an underscore.
 
 On the virtual Ascend a recorded name that is not implemented raises with its name; a name that is not recorded does
@@ -18,8 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 from packaging.version import Version
-
-from verl_npu.virtual import names
+from virtual_ascend import names
 
 LIBRARY = "torch_npu/lib/libtorch_npu.so"
 COMPILED = "torch_npu._C"

@@ -1,4 +1,4 @@
-"""Record the schemas of the operators that the virtual Ascend offers, in verl_npu/virtual/operators/schemas.json.
+"""Record the schemas of the operators that the virtual Ascend offers, in operators/schemas.json of virtual_ascend.
 
 They are read from libtorch_npu.so and libop_plugin_atb.so in the wheels of the real torch_npu, where they are plain
 text. Some wheels have those of ATB in pieces, or none: there the nearest version's stand.
@@ -17,9 +17,8 @@ from pathlib import Path
 
 import torch
 from packaging.version import Version
-
-from verl_npu.virtual import operators
-from verl_npu.virtual.operators import schemas as shipped
+from virtual_ascend import operators
+from virtual_ascend.operators import schemas as shipped
 
 LIBRARY = "torch_npu/lib/libtorch_npu.so"
 ATB_LIBRARY = "torch_npu/lib/libop_plugin_atb.so"

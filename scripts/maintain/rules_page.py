@@ -1,4 +1,4 @@
-"""Writes the table of rules of docs/diagnosis.md and its Chinese twin from verl_npu/diagnosis/rules.
+"""Writes the table of rules of docs/diagnosis.md and its Chinese twin from verl_npu/tools/diagnosis/known.
 
 python scripts/maintain/rules_page.py            rewrite the tables
 python scripts/maintain/rules_page.py --check    status 1 if a table is not up to date
@@ -11,8 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from verl_npu.diagnosis.rule import Precision, Rule
-from verl_npu.diagnosis.rules import RULES
+from verl_npu.tools.diagnosis.rules import RULES, LogRule, Precision
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -43,16 +42,16 @@ _WORDS = {
 _ISSUE = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
 
 
-def table(rules: Sequence[Rule], language: str) -> str:
+def table(rules: Sequence[LogRule], language: str) -> str:
     """Return the rules as a table in Markdown."""
     rows = [_HEADINGS[language], ("---",) * 3]
     for rule in rules:
         seen = ", ".join(_ISSUE.sub(r"[\1#\2](https://github.com/\1/issues/\2)", one) for one in rule.seen)
-        rows.append((f"`{rule.name}`", _WORDS[language][rule.precision], seen))
+        rows.append((f"`{rule.code}`", _WORDS[language][rule.precision], seen))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def render(text: str, language: str, rules: Sequence[Rule] = RULES) -> str:
+def render(text: str, language: str, rules: Sequence[LogRule] = RULES) -> str:
     """Return the text of a page with its table made anew. Raises ValueError if a marker is missing."""
     return replaced(text, BEGIN, END, table(rules, language))
 

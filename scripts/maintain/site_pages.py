@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from verl_npu.cli import main as command
 from verl_npu.features import load
+from verl_npu.tools.cli import main as command
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -68,7 +68,7 @@ def llms() -> str:
         "# verl-npu",
         "",
         "> pip install verl-npu, and unmodified upstream verl (reinforcement learning for large language models)",
-        "> trains on Huawei Ascend NPUs; with VERL_NPU_VIRTUAL=2 on virtual NPUs, on a machine without any.",
+        "> trains on Huawei Ascend NPUs; with VIRTUAL_ASCEND=2 on virtual NPUs, on a machine without any.",
         "",
         "## Documents",
         "",

@@ -10,14 +10,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+# The scripts are no package that is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from harness.pins import PINS
+
 from verl_npu import environment
 
 __all__ = ["DownloadFailed", "NotHere", "all_of", "find"]
 
 _DISTRIBUTIONS = {"verl": "verl", "transformers": "transformers", "hydra": "hydra-core", "tensordict": "tensordict"}
-# Pins of these upstreams that are in no registry.
-_IN_GIT_ONLY = {"796871d7", "ccd7d934", "1dda039b"}
-_WITH_RECIPES = {"v0.6.1", "v0.7.0"}
 
 
 class NotHere(Exception):
@@ -63,11 +64,11 @@ def all_of(upstream: str, pin: str) -> list[Path]:
 
 
 def _is_released(upstream: str, pin: str) -> bool:
-    return upstream in _DISTRIBUTIONS and pin not in _IN_GIT_ONLY
+    return upstream in _DISTRIBUTIONS and (upstream != "verl" or pin not in PINS or PINS[pin].on_pypi)
 
 
 def _has_recipes(upstream: str, pin: str) -> bool:
-    return upstream == "verl" and pin in _WITH_RECIPES
+    return upstream == "verl" and pin in PINS and PINS[pin].on_pypi and PINS[pin].recipes
 
 
 def _why_no_wheel(upstream: str, pin: str) -> str:
@@ -77,7 +78,7 @@ def _why_no_wheel(upstream: str, pin: str) -> str:
 
 
 def _wheel(distribution: str, version: str) -> Path:
-    base = environment.CACHE.read() or Path.home() / ".cache" / "verl-npu"
+    base = Path.home() / ".cache" / "verl-npu"
     folder = Path(base) / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
     pattern = f"{distribution.replace('-', '_')}-{version}-*.whl"

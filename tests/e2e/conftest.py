@@ -42,7 +42,7 @@ def plan_words(pin: str, tmp_path: Path) -> PlanWords:
     """Run `verl-npu plan` with the installed verl, in `tmp_path`: its options, and the words that start a job."""
 
     def run(options: Sequence[str], job: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("VERL_NPU_VIRTUAL")}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("VIRTUAL_ASCEND")}
         variables["PYTHONPATH"] = os.pathsep.join([str(PROJECT), variables.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         command = [sys.executable, "-m", "verl_npu", "plan", "--output", str(tmp_path / "out"), *options, "--", *job]
         return subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -62,7 +62,7 @@ def smoke(pin: str, tmp_path: Path) -> Smoke:
         job: str = "grpo",
         **changes: str,
     ) -> subprocess.CompletedProcess[str]:
-        environment = {key: value for key, value in os.environ.items() if key != "VERL_NPU_VIRTUAL"} | changes
+        environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ASCEND"} | changes
         asked = ["--pin", pin, "--job", job, "--steps", str(steps), "--timeout", "400", "--output", str(tmp_path)]
         return subprocess.run(
             [*before, python, str(PROJECT / "scripts" / "smoke.py"), "--no-venv", *asked, "--", *settings],

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from harness.pins import PINS, Engine
-
-from ..virtual import processes
+from virtual_ascend import testing as processes
 
 __all__ = ["PYTHONS", "answer", "answers", "engine_of", "environment", "python", "said"]
 
@@ -40,9 +39,9 @@ def python() -> str:
 def environment(engine: Engine) -> dict[str, str]:
     """Return the variables of a process that serves on two virtual NPUs."""
     return processes.environment(
-        VERL_NPU_VIRTUAL="2",
-        VERL_NPU_VIRTUAL_MEMORY="2",
-        VERL_NPU_VIRTUAL_TORCH_NPU_VERSION=engine.torch_npu,
+        VIRTUAL_ASCEND="2",
+        VIRTUAL_ASCEND_MEMORY="2",
+        VIRTUAL_ASCEND_TORCH_NPU_VERSION=engine.torch_npu,
         VLLM_VERSION=engine.vllm,
         VLLM_ASCEND_ENABLE_NZ="0",
         OMP_NUM_THREADS="1",

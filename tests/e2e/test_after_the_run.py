@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from virtual_ascend.testing import free_port
 
-from verl_npu.family import descendants
-from verl_npu.rehearse.reward import grade
-from verl_npu.serving.server import PATIENCE
+from verl_npu.tools.processes import descendants
+from verl_npu.tools.rehearse.reward import grade
+from verl_npu.tools.serving.server import PATIENCE
 
 from ..processes import gone
-from ..virtual.processes import free_port
 from . import serving
 from .conftest import PROJECT, Smoke
 
@@ -39,7 +39,7 @@ for needed in ("openai", "pandas", "pyarrow", "scipy"):
 
 COMMAND = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    "from verl_npu.cli import main; main(prog_name='verl-npu')"
+    "from verl_npu.tools.cli import main; main(prog_name='verl-npu')"
 )
 ROUNDS, TOKENS = 16, 16
 Evaluate = Callable[..., Sequence[str]]
@@ -51,7 +51,7 @@ def call(python: str, *words: str) -> list[str]:
 
 def without_npus() -> dict[str, str]:
     """This process's environment on a machine that has none."""
-    found = {name: value for name, value in os.environ.items() if name != "VERL_NPU_VIRTUAL"}
+    found = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ASCEND"}
     return found | {"PYTHONPATH": str(PROJECT)}
 
 

@@ -76,7 +76,7 @@ def train(pin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     paths = [PROJECT, *(folder / name for name in BESIDE[1:])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("VERL_NPU_MINDSPEED", str(folder / BESIDE[0]))
-    monkeypatch.delenv("VERL_NPU_VIRTUAL", raising=False)
+    monkeypatch.delenv("VIRTUAL_ASCEND", raising=False)
 
     def step(job: str, start: Path, settings: Sequence[str]) -> Step:
         request = Request(

@@ -14,6 +14,7 @@ import pytest
 
 from .conftest import Smoke
 
+VIRTUAL_ASCEND = Path(__file__).resolve().parents[2] / "packages" / "virtual-ascend"
 UPSTREAMS = ("verl", "transformers", "hydra-core", "tensordict")
 
 
@@ -54,7 +55,7 @@ def test_install_run_and_uninstall_change_no_file_of_an_upstream(
     def pip(*arguments: str) -> None:
         subprocess.run([python, "-m", "pip", "--quiet", *arguments], check=True)
 
-    pip("install", "--no-deps", str(wheel))
+    pip("install", "--no-deps", str(wheel), str(VIRTUAL_ASCEND))
     where = "import verl, verl_npu, sys; print(verl.__file__, verl_npu.__file__)"
     places = subprocess.run(
         [python, "-c", where], capture_output=True, text=True, check=True, cwd=tmp_path
@@ -66,5 +67,5 @@ def test_install_run_and_uninstall_change_no_file_of_an_upstream(
     during = digests(site)
     assert {name: during.get(name) for name in before} == before
 
-    pip("uninstall", "--yes", "verl-npu")
+    pip("uninstall", "--yes", "verl-npu", "virtual-ascend")
     assert digests(site) == before

@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from ..virtual.processes import environment
+from virtual_ascend.testing import environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.virtual]
 
@@ -27,7 +26,7 @@ def torchrun(tmp_path: Path, *program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*start, *program],
         cwd=tmp_path,
-        env=environment(VERL_NPU_VIRTUAL="2", OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1"),
+        env=environment(VIRTUAL_ASCEND="2", OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1"),
         capture_output=True,
         text=True,
         timeout=900,

@@ -50,13 +50,13 @@ Train = Callable[..., training.Outcome]
 @pytest.fixture
 def train(pin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     """Take the steps of a job, with phantoms or without."""
-    monkeypatch.delenv("VERL_NPU_VIRTUAL", raising=False)
+    monkeypatch.delenv("VIRTUAL_ASCEND", raising=False)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]))
 
     def run(
         job: str, phantom: bool, settings: tuple[str, ...], checkout: pins.Checkout | None = None
     ) -> training.Outcome:
-        monkeypatch.setenv("VERL_NPU_VIRTUAL_PHANTOM", PHANTOM if phantom else "0")
+        monkeypatch.setenv("VIRTUAL_ASCEND_PHANTOM", PHANTOM if phantom else "0")
         request = Request(
             pin=pins.find(pin),
             checkout=checkout,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.plan import forty
-from tests.plan.by_hand import GIB, MEMORY, Setting, needed, phases
+from tests.tools.plan import forty
+from tests.tools.plan.by_hand import GIB, MEMORY, Setting, needed, phases
 
 from .conftest import PlanWords
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.plan import forty
-from tests.plan.tuning.by_hand import FITTING, GIB, NOT_FITTING, Tuning, step
+from tests.tools.plan import forty
+from tests.tools.plan.fine_tuning_by_hand import FITTING, GIB, NOT_FITTING, Tuning, step
 
 from .conftest import PlanWords
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu.errors import SandboxError
-from verl_npu.rehearse.sandbox import sandbox_program
+from verl_npu.tools.sandbox import sandbox_program
 
 pytestmark = [pytest.mark.e2e, pytest.mark.upstream, pytest.mark.virtual]
 
@@ -31,7 +31,7 @@ def rehearse(pin: str, tmp_path: Path) -> Rehearse:
     script = Path(shutil.copy(PROJECT / "tests" / "e2e" / "grpo.sh", tmp_path))
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        variables = {name: value for name, value in os.environ.items() if name != "VERL_NPU_VIRTUAL"}
+        variables = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ASCEND"}
         variables["PYTHONPATH"] = os.pathsep.join([str(PROJECT), variables.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         command = [sys.executable, "-m", "verl_npu", "rehearse", "--json", "--timeout", "400"]
         command += ["--output", str(tmp_path / "out"), str(script), "--", *arguments]

@@ -74,7 +74,7 @@ def join(host: str, log: Path, *arguments: str, before: tuple[str, ...] = ()) ->
     command += [f"--node-ip-address={HOSTS[host]}", f"--resources={resources}", "--disable-usage-stats", *arguments]
     command += ["--object-store-memory=300000000"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_NPU_M", "RAY_"))}
-    environment |= {"VERL_NPU_VIRTUAL": "2", "RAY_prestart_worker_first_driver": "0"}
+    environment |= {"VIRTUAL_ASCEND": "2", "RAY_prestart_worker_first_driver": "0"}
     environment |= {"GLOO_SOCKET_IFNAME": host, "HCCL_SOCKET_IFNAME": f"={host}"}
     with log.open("w") as out:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
@@ -89,6 +89,7 @@ def join(host: str, log: Path, *arguments: str, before: tuple[str, ...] = ()) ->
 @pytest.mark.e2e
 @pytest.mark.virtual
 @pytest.mark.upstream
+@pytest.mark.nightly("verl_npu/features/fleet", "verl_npu/features/device")
 def test_the_same_job_trains_over_the_npus_of_two_hosts(network: None, smoke: Smoke, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     with tempfile.TemporaryDirectory(prefix="vn-") as folder:

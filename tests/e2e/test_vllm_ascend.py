@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from harness.pins import Engine
 from packaging.version import Version
+from virtual_ascend.testing import environment
 
-from ..virtual.processes import environment
 from . import serving
 
 pytestmark = pytest.mark.e2e
@@ -40,7 +40,7 @@ def test_its_tokens_are_those_of_transformers_before_and_after_it_slept(
 
 
 def test_the_reference_of_a_kernel_computes_what_the_kernel_does(python: str, tmp_path: Path) -> None:
-    variables = {"TRITON_INTERPRET": "1", "VERL_NPU": "off", "VERL_NPU_VIRTUAL": None}
+    variables = {"TRITON_INTERPRET": "1", "VERL_NPU": "off", "VIRTUAL_ASCEND": None}
     done = subprocess.run(
         [python, str(HERE / "triton_slots.py"), str(tmp_path)],
         env=environment(**variables),
@@ -59,11 +59,11 @@ def test_the_reference_of_a_kernel_computes_what_the_kernel_does(python: str, tm
 
 def test_its_library_has_the_operators_that_are_written(python: str, engine: Engine) -> None:
     torch = pytest.importorskip("torch")
-    from verl_npu.virtual.operators import of_vllm_ascend
+    from virtual_ascend.operators import of_vllm_ascend
 
     find = "import importlib.util as u; print(u.find_spec('vllm_ascend').submodule_search_locations[0])"
     folder = subprocess.run(
-        [python, "-c", find], capture_output=True, text=True, check=True, env=environment(VERL_NPU_VIRTUAL=None)
+        [python, "-c", find], capture_output=True, text=True, check=True, env=environment(VIRTUAL_ASCEND=None)
     ).stdout.strip()
     (library,) = Path(folder).glob("vllm_ascend_C*.so")
     content = library.read_bytes()
@@ -100,7 +100,7 @@ def test_its_tokens_for_pictures_are_those_of_transformers(tmp_path: Path) -> No
 def test_graphs_are_refused_before_an_engine_starts(parallel: int, tmp_path: Path) -> None:
     said = serving.answer(HERE / "vllm_ascend_graphs.py", str(parallel), str(tmp_path / "model"), folder=tmp_path)
     assert said["with graphs"] == (
-        "GraphError: an engine of vLLM on virtual NPUs (VERL_NPU_VIRTUAL is set): expected one without graphs, which "
+        "GraphError: an engine of vLLM on virtual NPUs (VIRTUAL_ASCEND is set): expected one without graphs, which "
         "virtual NPUs cannot capture, found enforce_eager=False, and so cudagraph_mode PIECEWISE; set "
         "enforce_eager=True (in verl actor_rollout_ref.rollout.enforce_eager=True)"
     )

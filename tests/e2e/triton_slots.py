@@ -34,7 +34,7 @@ def main() -> None:
     """Compare the two."""
     import torch
 
-    from verl_npu.virtual.triton_references import REFERENCES
+    from verl_npu.simulation.triton_references import REFERENCES
 
     real = kernel(Path(sys.argv[1]))
     random.seed(0)

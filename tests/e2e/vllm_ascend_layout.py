@@ -94,8 +94,8 @@ def main() -> None:
     """Say what was found."""
     import torch
     import torch_npu
+    import virtual_ascend
 
-    from verl_npu import virtual
     from verl_npu.errors import EngineError
     from verl_npu.features.weight_sync.engines import processing
 
@@ -108,7 +108,7 @@ def main() -> None:
 
     config = SimpleNamespace(enable_fused_mc2=0, weight_nz_mode=0)
     importlib.import_module("vllm_ascend.ascend_config").get_ascend_config = lambda: config
-    said: dict[str, Any] = {"torch_npu": torch_npu.__version__, "device": virtual.description()}
+    said: dict[str, Any] = {"torch_npu": torch_npu.__version__, "device": virtual_ascend.description()}
     for name, intermediate in SHAPES.items():
         each = model(intermediate)
         w13, w2 = each.experts.w13_weight.data.clone(), each.experts.w2_weight.data.clone()

@@ -30,8 +30,7 @@ def make(folder: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
-    from verl_npu.rehearse.architecture import ARCHITECTURES
-    from verl_npu.rehearse.tiny_model import generate
+    from verl_npu.tools.rehearse.small_model import ARCHITECTURES, generate
 
     known = next(each for each in ARCHITECTURES if each.name == "qwen2_5_vl")
     vision = {**known.vision, **_VISION}

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from ..virtual.conftest import python as python
+from ..virtual_npus import python as python

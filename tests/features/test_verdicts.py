@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ..virtual.processes import free_port
+from virtual_ascend.testing import free_port
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
 PROGRAM = Path(__file__).with_name("verdict_program.py")
 PINS = ("796871d7", "v0.6.1", "ccd7d934", "v0.7.1", "v0.9.1")
+NIGHTLY = pytest.mark.nightly("verl_npu/activation.py", "verl_npu/features/device")
+EACH_PIN = [pytest.param(pin, marks=() if pin == "v0.6.1" else NIGHTLY) for pin in PINS]
 BLIND = ("TaskRunner", "AgentLoopWorker", "vLLMHttpServer")
 WORKERS = ("worker 0", "worker 1")
 # Without it a newer Ray leaves an actor that asks for no NPU as it is; 2.46 knows only to hide them.
@@ -41,9 +42,9 @@ UPSTREAM = {
 def environment(verl: Path, **changes: str) -> dict[str, str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_NPU", "ASCEND_", "RAY_"))}
     # The device that the tests before this one have compiled is used again.
-    inherited |= {k: v for k, v in os.environ.items() if k == "VERL_NPU_CACHE"}
+    inherited |= {k: v for k, v in os.environ.items() if k == "VIRTUAL_ASCEND_CACHE"}
     path = os.pathsep.join([str(verl), *filter(None, [os.environ.get("PYTHONPATH")])])
-    settings = {"VERL_NPU_VIRTUAL": "2", "RAY_USAGE_STATS_ENABLED": "0", HIDES: "1", "PYTHONPATH": path}
+    settings = {"VIRTUAL_ASCEND": "2", "RAY_USAGE_STATS_ENABLED": "0", HIDES: "1", "PYTHONPATH": path}
     # The newest Ray asks a token even of those on this machine.
     settings["RAY_AUTH_MODE"] = "disabled"
     return {**inherited, **settings, **changes}
@@ -101,7 +102,7 @@ def check_verdicts(job: dict[str, Any], table: dict[str, dict[str, Any]]) -> Non
     assert {table[name]["computes on"] for name in WORKERS} == {"npu:0"}
 
 
-@pytest.mark.parametrize("pin", PINS)
+@pytest.mark.parametrize("pin", EACH_PIN)
 def test_with_verl_npu_every_process_comes_to_the_same_verdict(pin: str, verl: Verl, tmp_path: Path) -> None:
     job, table = outcome(start(verl(pin), tmp_path), verl(pin))
     check_verdicts(job, table)
@@ -113,7 +114,7 @@ def test_the_verdict_is_the_same_where_ray_hides_nothing_from_those_without_npus
     check_verdicts(job, table)
 
 
-@pytest.mark.parametrize("pin", PINS)
+@pytest.mark.parametrize("pin", EACH_PIN)
 def test_without_it_the_known_faults_are_there(pin: str, verl: Verl, tmp_path: Path) -> None:
     job, table = outcome(start(verl(pin), tmp_path, VERL_NPU="off", PLACEMENT_SECONDS="10"), verl(pin))
     device, backend, asked = UPSTREAM[pin]
@@ -131,14 +132,15 @@ def test_without_it_the_known_faults_are_there(pin: str, verl: Verl, tmp_path: P
 
 
 def test_workers_find_their_own_npu_in_a_list_with_gaps(verl: Verl, tmp_path: Path) -> None:
-    changes = {"VERL_NPU_VIRTUAL": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3"}
+    changes = {"VIRTUAL_ASCEND": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3"}
     _, table = outcome(start(verl("v0.6.1"), tmp_path, **changes), verl("v0.6.1"))
     assert sorted(table[name]["visible"] for name in WORKERS) == ["1", "3"]
     assert {table[name]["computes on"] for name in WORKERS} == {"npu:0"}
 
 
+@NIGHTLY
 def test_workers_find_their_own_npu_where_ray_hides_none(verl: Verl, tmp_path: Path) -> None:
-    changes = {"VERL_NPU_VIRTUAL": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3", NOSET: "1"}
+    changes = {"VIRTUAL_ASCEND": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3", NOSET: "1"}
     _, table = outcome(start(verl("v0.6.1"), tmp_path, **changes), verl("v0.6.1"))
     assert [table[name]["visible"] for name in WORKERS] == ["1,3"] * 2
     assert sorted(table[name]["computes on"] for name in WORKERS) == ["npu:0", "npu:1"]
@@ -146,7 +148,7 @@ def test_workers_find_their_own_npu_where_ray_hides_none(verl: Verl, tmp_path: P
 
 def test_without_verl_npu_they_do_not(verl: Verl, tmp_path: Path) -> None:
     # v0.9.1: the pin whose pools ask for NPUs by themselves, so that its workers are made at all.
-    changes = {"VERL_NPU_VIRTUAL": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3", NOSET: "1", "VERL_NPU": "off"}
+    changes = {"VIRTUAL_ASCEND": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3", NOSET: "1", "VERL_NPU": "off"}
     _, table = outcome(start(verl("v0.9.1"), tmp_path, **changes), verl("v0.9.1"))
     assert "invalid device ordinal 3" in table["worker 0"]["raises"]
 
@@ -157,7 +159,7 @@ def cluster(verl: Path, **changes: str) -> Iterator[tuple[str, str]]:
     port, dashboard = free_port(), free_port()
     ray = Path(sys.executable).with_name("ray")
     # `ray start` imports no torch, so it finds no virtual NPUs by itself.
-    npus = json.dumps({"NPU": int(changes["VERL_NPU_VIRTUAL"])})
+    npus = json.dumps({"NPU": int(changes["VIRTUAL_ASCEND"])})
     command = [str(ray), "start", "--head", "--block", "--num-cpus=24", "--disable-usage-stats", f"--resources={npus}"]
     # Every port, so that a cluster of somebody else on this machine is not in the way.
     command += [f"--port={port}", f"--dashboard-port={dashboard}", f"--ray-client-server-port={free_port()}"]
@@ -205,14 +207,15 @@ def submit(dashboard: str, environ: dict[str, str], cwd: Path) -> str:
     return result.stdout
 
 
+@NIGHTLY
 def test_jobs_of_one_cluster_have_npus_of_their_own(verl: Verl, tmp_path: Path) -> None:
     # One by itself, one handed in: its driver runs where Ray decides, and sees no NPU.
     source = verl("v0.6.1")
-    with cluster(source, VERL_NPU_VIRTUAL="4", **{NOSET: "1"}) as (address, dashboard):
+    with cluster(source, VIRTUAL_ASCEND="4", **{NOSET: "1"}) as (address, dashboard):
         ended = tmp_path / "ended"
-        settings = {"VERL_NPU_VIRTUAL": "4", "RAY_ADDRESS": address, "HOLD_UNTIL": str(ended), NOSET: "1"}
+        settings = {"VIRTUAL_ASCEND": "4", "RAY_ADDRESS": address, "HOLD_UNTIL": str(ended), NOSET: "1"}
         own = start(source, tmp_path, **settings)
-        handed_in = submit(dashboard, environment(source, VERL_NPU_VIRTUAL="4"), tmp_path)
+        handed_in = submit(dashboard, environment(source, VIRTUAL_ASCEND="4"), tmp_path)
         ended.touch()
         tables = [outcome(own, source), answer(handed_in, source)]
     for job, table in tables:

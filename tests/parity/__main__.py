@@ -1,12 +1,11 @@
 """The comparison with another transformers: `python -m tests.parity 4.52.4 [VERSION ...]`, one table for each.
 
-Installs that transformers into a folder below ~/.cache/verl-npu (or VERL_NPU_CACHE), once. With 5.x no pin of verl
+Installs that transformers into a folder below ~/.cache/verl-npu, once. With 5.x no pin of verl
 that needs our operators can be imported; an empty package stands in for verl there.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ _NEWER = ("huggingface_hub>=1.5,<2", "typer", "shellingham", "hf-xet", "httpx", 
 
 def installed(version: str) -> Path:
     """The folder of a transformers of `version`."""
-    base = Path(os.environ.get("VERL_NPU_CACHE") or Path.home() / ".cache" / "verl-npu")
+    base = Path.home() / ".cache" / "verl-npu"
     folder = base / "transformers" / version
     if not (folder / "transformers" / "__init__.py").is_file():
         rest = _NEWER if version.startswith("5.") else _OLDER if version < "4.56" else ()

@@ -25,7 +25,7 @@ def side(
     """
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "ASCEND_", "NPU_"))}
     paths = [*map(str, folders), str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    switches = {"VERL_NPU": "off"} if name == "cpu" else {"VERL_NPU_VIRTUAL": "2"}
+    switches = {"VERL_NPU": "off"} if name == "cpu" else {"VIRTUAL_ASCEND": "2"}
     result = subprocess.run(
         [sys.executable, "-m", f"tests.parity.{module}", name, str(path), *cases],
         cwd=PROJECT,

@@ -12,12 +12,10 @@ from functools import cached_property
 from pathlib import Path
 
 from verl_npu.features import UPSTREAMS, load, locks_folder
-from verl_npu.registry.judge.judgement import judge
-from verl_npu.registry.judge.lock import Lock, read_locks
-from verl_npu.registry.judge.revision import Revision
-from verl_npu.registry.judge.verdict import Verdict
+from verl_npu.registry.judge.lock import Lock, Revision, read_locks
+from verl_npu.registry.judge.verdict import Verdict, judge
 from verl_npu.registry.patch import Patch
-from verl_npu.registry.source.presence import is_there
+from verl_npu.registry.source.lookup import is_there
 from verl_npu.registry.source.probe import Assigns, Atom
 from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.state import Standing, State

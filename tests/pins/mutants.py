@@ -15,10 +15,8 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 
-from verl_npu.registry.source.memory import Memory
 from verl_npu.registry.source.probe import Mentions
-from verl_npu.registry.source.target import Target
-from verl_npu.registry.source.tree import SourceTree
+from verl_npu.registry.source.tree import Memory, SourceTree, Target
 
 __all__ = ["Kind", "Mutant", "Upstream", "changes", "harmless", "losses", "other_answers"]
 

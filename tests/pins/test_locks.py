@@ -20,10 +20,11 @@ import pytest
 from click.testing import CliRunner
 
 import verl_npu
-from verl_npu.cli import main
 from verl_npu.features import UPSTREAMS, load, locks_folder
+from verl_npu.pins import PINS
 from verl_npu.registry.judge.lock import read_locks
 from verl_npu.registry.patch import Action
+from verl_npu.tools.cli import main
 
 LOCKS = [(upstream.name, lock.pin) for upstream in UPSTREAMS for lock in read_locks(locks_folder(), upstream.name)]
 VERL_PINS = [pin for upstream, pin in LOCKS if upstream == "verl"]
@@ -33,7 +34,6 @@ HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 PROJECT = Path(verl_npu.__file__).resolve().parents[1]
 
 Sources = Callable[[str, str], list[Path]]
-PINS = ["796871d7", "v0.6.1", "ccd7d934", "v0.7.0", "v0.7.1", "v0.8.0", "v0.9.0", "v0.9.1", "1dda039b"]
 
 
 def run(*arguments: str) -> tuple[int, str]:

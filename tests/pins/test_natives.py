@@ -15,10 +15,9 @@ import pytest
 
 from verl_npu.features import PATCH_MODULES, UPSTREAMS, load, locks_folder
 from verl_npu.features.upstreams import NPU_PATCH
-from verl_npu.registry.judge.judgement import judge
 from verl_npu.registry.judge.lock import read_locks
 from verl_npu.registry.judge.natives import Native, confirmed, judge_natives
-from verl_npu.registry.judge.verdict import Verdict
+from verl_npu.registry.judge.verdict import Verdict, judge
 from verl_npu.registry.source.assignments import StepKind, read_steps
 from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.state import State

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ..virtual.processes import environment
+from virtual_ascend.testing import environment
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 

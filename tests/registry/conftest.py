@@ -14,8 +14,8 @@ import pytest
 
 from verl_npu.registry.apply.engine import Registry
 from verl_npu.registry.judge.lock import record_lock, write_lock
+from verl_npu.registry.judge.verdict import Policy
 from verl_npu.registry.patch import Feature, Upstream
-from verl_npu.registry.policy import Policy
 from verl_npu.registry.source.assignments import PatchModule
 from verl_npu.registry.source.tree import SourceTree
 
@@ -90,6 +90,14 @@ class Plugin:
         )
         self.registries.append(registry)
         registry.activate()
+        return registry
+
+    def start_on(self, module: str, source: str, **policy: object) -> Registry:
+        """Lock the package as it is, give a module another source, start, and import `up`."""
+        self.lock()
+        self.package.write(module, source)
+        registry = self.start(lock=False, **policy)
+        self.package.load("up")
         return registry
 
 

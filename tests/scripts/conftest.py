@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from verl_npu.errors import SandboxError
-from verl_npu.rehearse.sandbox import sandbox_program
+from verl_npu.tools.sandbox import sandbox_program
 
 
 @pytest.fixture(scope="session")

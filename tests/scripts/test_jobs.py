@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from harness import jobs, pins, training
+from harness import pins, training
 from harness.errors import BadInput
 from harness.jobs import dapo
 from harness.jobs.base import Plan
@@ -63,8 +63,3 @@ def test_each_step_of_a_job_with_a_sync_is_counted(tmp_path: Path) -> None:
     log.write_text("".join(said.format(number) for number in (1, 2, 2)))
     assert training.missing_evidence(outcome(log, "one_step_off")) == []
     assert len(training.missing_evidence(outcome(log, "one_step_off", steps=3))) == 1
-
-
-def test_every_job_names_pins_that_there_are() -> None:
-    for job in jobs.JOBS.values():
-        assert set(job.pins) <= set(pins.PINS), job.name

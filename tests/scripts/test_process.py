@@ -1,35 +1,60 @@
+"""A training ends with all that it has started: by itself, by the time limit, and when its script is asked to end."""
+
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
-import time
 from pathlib import Path
 
-from harness import process
+import pytest
+from harness import environment, machine, pins, process, start
+
+from ..processes import gone
 
 # Leaves a grandchild in a session of its own behind, as Ray does.
 LEAVES = """
 import subprocess, sys, time
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-print("started", flush=True)
+left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(left.pid, flush=True)
 time.sleep(float(sys.argv[1]))
 sys.exit(3)
 """
+# The script itself, with the training in place of verl's. It says which processes there are.
+SMOKE = """
+import json, os, sys
+sys.path.insert(0, {scripts!r})
+import smoke
+from harness import machine, process, start, training
+from pathlib import Path
+
+def train(request, found, progress):
+    log = Path("log")
+
+    def tick():
+        if log.read_text().endswith("\\n"):
+            print(log.read_text().strip(), flush=True)
+
+    process.run([sys.executable, "-c", {leaves!r}, "600"], dict(os.environ), Path(), log, None, tick)
+
+training.train = train
+machine.look = lambda npus, python: machine.Machine(True, 2)
+sys.argv = ["smoke.py", "--job", "grpo", "--no-venv"]
+sys.exit(start.main("smoke.sh", True, smoke.run))
+"""
 
 
-def run(tmp_path: Path, seconds: str, timeout: float | None) -> process.Ended:
-    run_id = f"test-{os.getpid()}-{time.monotonic_ns()}"
-    environment = os.environ | {process.MARK: run_id}
-    command = [sys.executable, "-c", LEAVES, seconds]
-    ended = process.run(command, environment, tmp_path, tmp_path / "log", timeout, lambda: None)
-    assert process.survivors(run_id) == []
+def run(folder: Path, seconds: str, timeout: float | None) -> process.Ended:
+    log = folder / "log"
+    ended = process.run([sys.executable, "-c", LEAVES, seconds], dict(os.environ), folder, log, timeout)
+    assert gone(int(log.read_text()), within=1)
     return ended
 
 
 def test_status_and_log_are_kept_and_nothing_is_left_running(tmp_path: Path) -> None:
     ended = run(tmp_path, "0.2", None)
     assert (ended.status, ended.timed_out) == (3, False)
-    assert (tmp_path / "log").read_text() == "started\n"
 
 
 def test_time_limit_ends_the_whole_tree(tmp_path: Path) -> None:
@@ -37,3 +62,49 @@ def test_time_limit_ends_the_whole_tree(tmp_path: Path) -> None:
     assert ended.timed_out
     assert ended.status != 0
     assert ended.seconds < 20
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.parametrize("whole_group", [False, True], ids=["process", "group"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_script_ends_its_training(tmp_path: Path, number: signal.Signals, whole_group: bool) -> None:
+    program = SMOKE.format(scripts=str(pins.SCRIPTS), leaves=LEAVES)
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as script:
+        assert script.stdout is not None
+        assert script.stderr is not None
+        left = int(script.stdout.readline())
+        (os.killpg if whole_group else os.kill)(script.pid, number)
+        assert script.wait(30) == 128 + number
+        assert script.stderr.read().splitlines()[-1] == "smoke.sh: interrupted"
+    assert gone(left, within=1)
+
+
+def test_the_script_is_one_process_with_that_in_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, list[str], dict[str, str]]] = []
+
+    class Became(Exception):
+        """Instead of another program."""
+
+    def become(program: str, words: list[str], variables: dict[str, str]) -> None:
+        asked.append((program, words, variables))
+        raise Became
+
+    monkeypatch.setattr(os, "execve", become)
+    monkeypatch.setattr(machine, "look", lambda npus, python: machine.Machine(True, 2))
+    monkeypatch.setattr(environment, "make", lambda recipe: tmp_path / "python")
+    monkeypatch.setattr(sys, "argv", ["smoke.py", "--job", "grpo"])
+    monkeypatch.delenv(start.INSIDE, raising=False)
+    with pytest.raises(Became):
+        start.main("smoke.sh", True, lambda request, found: 0)
+    ((program, words, variables),) = asked
+    assert (program, words[1:]) == (str(tmp_path / "python"), [str(pins.SCRIPTS / "smoke.py"), "--job", "grpo"])
+    assert variables[start.INSIDE] == sys.executable

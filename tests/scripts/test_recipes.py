@@ -16,9 +16,9 @@ from harness.recipe import rehearsal_of
 from maintain import recipes_page
 from maintain.recipes_page import Recipe
 
-from verl_npu.cli import main
-from verl_npu.rehearse.capture import Call, Capture, capture
-from verl_npu.rehearse.trainer import Trainer, of_capture
+from verl_npu.tools.cli import main
+from verl_npu.tools.jobs.capture import Call, Capture, capture
+from verl_npu.tools.jobs.trainer import Trainer, trainer_of
 
 SHELL_FILES = sorted(recipes_page.RECIPES.rglob("*.sh"))
 RECIPES = recipes_page.recipes()
@@ -89,14 +89,14 @@ def test_it_starts_one_trainer_and_nothing_else(recipe: Recipe, tmp_path: Path) 
 @each_recipe
 @pytest.mark.usefixtures("sandbox")
 def test_it_gives_each_setting_once(recipe: Recipe, tmp_path: Path) -> None:
-    keys = [override.lstrip("+").split("=")[0] for override in of_capture(started(recipe, tmp_path)).overrides]
+    keys = [override.lstrip("+").split("=")[0] for override in trainer_of(started(recipe, tmp_path)).overrides]
     assert sorted(keys) == sorted(set(keys))
 
 
 @each_recipe
 @pytest.mark.usefixtures("sandbox")
 def test_the_users_model_data_and_output_take_the_place_of_its_own(recipe: Recipe, tmp_path: Path) -> None:
-    chosen = settings(of_capture(started(recipe, tmp_path, MODEL="/m", DATA="/d", OUTPUT="/o")))
+    chosen = settings(trainer_of(started(recipe, tmp_path, MODEL="/m", DATA="/d", OUTPUT="/o")))
     assert "/m" in (chosen.get("actor_rollout_ref.model.path"), chosen.get("model.partial_pretrain"))
     assert chosen["data.train_files"].startswith("/d/")
     assert chosen["trainer.default_local_dir"] == "/o"
@@ -105,7 +105,7 @@ def test_the_users_model_data_and_output_take_the_place_of_its_own(recipe: Recip
 @each_recipe
 @pytest.mark.usefixtures("sandbox")
 def test_its_machines_are_those_that_its_page_names(recipe: Recipe, tmp_path: Path) -> None:
-    trainer = of_capture(started(recipe, tmp_path))
+    trainer = trainer_of(started(recipe, tmp_path))
     chosen = settings(trainer)
     on_each_node = trainer.ranks or int(chosen["trainer.n_gpus_per_node"]) + int(
         chosen.get("rollout.n_gpus_per_node", "0")
@@ -117,7 +117,7 @@ def test_its_machines_are_those_that_its_page_names(recipe: Recipe, tmp_path: Pa
 @each_recipe
 @pytest.mark.usefixtures("sandbox")
 def test_what_stands_on_the_command_line_wins(recipe: Recipe, tmp_path: Path) -> None:
-    trainer = of_capture(started(recipe, tmp_path, "trainer.logger=[mine]"))
+    trainer = trainer_of(started(recipe, tmp_path, "trainer.logger=[mine]"))
     assert settings(trainer)["trainer.logger"] == "[mine]"
 
 

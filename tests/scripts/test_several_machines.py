@@ -12,7 +12,7 @@ from harness.pins import SCRIPTS
 from maintain import several_machines
 from maintain.several_machines import Script, command, read, recorded, scan
 
-from verl_npu.rehearse.capture import Call, capture
+from verl_npu.tools.jobs.capture import Call, capture
 
 WITHOUT = SCRIPTS / "without-submit.sh"
 RECORDED = recorded()

@@ -48,15 +48,15 @@ def run(tree: Path, python: Path, packages: Path | None, asked: list[str], folde
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name == "VERL_NPU_CACHE" or not name.startswith(("VERL_NPU", "VLLM_", "ASCEND_", "HCCL_"))
+        if name == "VIRTUAL_ASCEND_CACHE" or not name.startswith(("VERL_NPU", "VLLM_", "ASCEND_", "HCCL_"))
     }
     environment |= {
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         # Upstream's code, and nothing of ours but the device.
         "VERL_NPU": "off",
-        "VERL_NPU_VIRTUAL": "2",
-        "VERL_NPU_VIRTUAL_MEMORY": "4",
-        "VERL_NPU_VIRTUAL_TORCH_NPU": "ours",
+        "VIRTUAL_ASCEND": "2",
+        "VIRTUAL_ASCEND_MEMORY": "4",
+        "VIRTUAL_ASCEND_TORCH_NPU": "ours",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(hub(folder / "huggingface")),

@@ -26,7 +26,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("page", ["virtual-ascend.md", "virtual-ascend.zh-CN.md"])
+@pytest.mark.parametrize("page", ["virtual-npus.md", "virtual-npus.zh-CN.md"])
 def test_the_page_names_each_test_that_is_known_to_fail(page: str) -> None:
     text = (PROJECT / "docs" / page).read_text()
     names = [part.rpartition(".")[2].removesuffix("::").replace("TestUtils::", "") for part in KNOWN]

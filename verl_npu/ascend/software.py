@@ -10,9 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .. import environment
 from ..errors import AscendSoftwareError
-from .variables import AUTOLOAD
+from .variables import AUTOLOAD, virtual_npus
 
 __all__ = ["import_torch_npu", "problem"]
 
@@ -49,7 +48,7 @@ def import_torch_npu() -> None:
 def problem() -> AscendSoftwareError | None:
     """Return why the installed torch_npu cannot be imported, tried in a process of its own; None if it can, if none is
     installed, or if virtual NPUs are asked for."""
-    if environment.VIRTUAL.text() != "0" or "torch_npu" in sys.modules:
+    if virtual_npus() or "torch_npu" in sys.modules:
         return None
     spec = importlib.util.find_spec("torch_npu")
     if spec is None or spec.origin is None:

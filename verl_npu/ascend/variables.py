@@ -1,12 +1,16 @@
-"""Environment variables of Ascend's software that verl's jobs on NPUs depend on."""
+"""Environment variables of Ascend's software that verl's jobs on NPUs depend on, and how long HCCL waits by them."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 __all__ = [
     "ALLOCATOR",
     "AUTOLOAD",
+    "CONNECT",
+    "EXECUTION",
     "EXPANDABLE_SEGMENTS",
     "HCCL_INTERFACE",
     "HCCL_LIBRARY",
@@ -17,35 +21,42 @@ __all__ = [
     "OPERATORS",
     "REQUIRED",
     "SHARED",
+    "VIRTUAL_CACHE",
+    "VIRTUAL_MEMORY",
+    "VIRTUAL_NPUS",
+    "VIRTUAL_PHANTOM",
     "VISIBLE_DEVICES",
     "Advice",
     "Requirement",
     "Shared",
+    "Timeouts",
+    "virtual_npus",
 ]
 
 VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 """The numbers of the NPUs that a process may use, separated by commas."""
-
 HOME = "ASCEND_HOME_PATH"
 """The folder of CANN, the software on which torch_npu runs."""
-
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 """torch's own: with 0, `import torch` loads neither torch_npu nor verl-npu."""
-
 OPERATORS = "ASCEND_OPP_PATH"
 """The folder of CANN's operators."""
-
 HCCL_LIBRARY = "HCCL_SO_PATH"
 """The file libhccl.so that vllm-ascend loads."""
-
 HCCL_INTERFACE = "HCCL_SOCKET_IFNAME"
 """The network interfaces over which the ranks of HCCL meet."""
-
 ALLOCATOR = "PYTORCH_NPU_ALLOC_CONF"
 """The settings of torch_npu's caching allocator."""
-
 EXPANDABLE_SEGMENTS = "expandable_segments:True"
 """The setting of the allocator with which vllm-ascend's sleep mode cannot work."""
+VIRTUAL_NPUS = "VIRTUAL_ASCEND"
+"""The virtual Ascend's: how many virtual NPUs take the place of real ones."""
+VIRTUAL_MEMORY = "VIRTUAL_ASCEND_MEMORY"
+"""The virtual Ascend's: the memory of an NPU in GiB."""
+VIRTUAL_PHANTOM = "VIRTUAL_ASCEND_PHANTOM"
+"""The virtual Ascend's: the size in MiB from which on a tensor is a phantom."""
+VIRTUAL_CACHE = "VIRTUAL_ASCEND_CACHE"
+"""The virtual Ascend's: the folder of its compiled device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +74,8 @@ NZ = Requirement(
     "vllm-ascend otherwise lays weights out in the format FRACTAL_NZ, and new weights that are copied into it are "
     "garbled without an error",
 )
-
 NZ_KEY = "weight_nz_mode"
 """The key of vLLM's additional_config that vllm-ascend reads instead of that variable, from 0.23 on."""
-
 REQUIRED = (NZ,)
 """What every job with a rollout engine needs."""
 
@@ -94,6 +103,7 @@ _ENGINES = "verl/checkpoint_engine/README.md"
 _LARGE = "examples/grpo_trainer/run_qwen3_5_397b_megatron.sh"
 _LONG = "examples/ascend_extras/grpo_trainer/run_qwen3_5_122b_a10b_32k_megatron.sh"
 _R1 = "recipe/r1_ascend/ray_start_grpo_npu.sh"
+
 
 # What differs between hosts is not here, and must not be: the NPUs of a host (ASCEND_RT_VISIBLE_DEVICES), its network
 # interfaces (HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME, HCCL_IF_IP), paths and preloaded libraries.
@@ -162,3 +172,38 @@ ON_EVERY_HOST = (
     Advice(NZ.name, NZ.value, "1dda039b", _DAPO),
 )
 """What verl's page on several machines sets on every host, but for ports, NPUs and interfaces."""
+
+
+def virtual_npus(environ: Mapping[str, str] | None = None) -> str:
+    """How many virtual NPUs the environment asks for, as it says it; empty if none are."""
+    text = (os.environ if environ is None else environ).get(VIRTUAL_NPUS, "").strip()
+    return "" if text == "0" else text
+
+
+CONNECT = "HCCL_CONNECT_TIMEOUT"
+"""How many seconds the ranks of a communicator may take to connect."""
+EXECUTION = "HCCL_EXEC_TIMEOUT"
+"""How many seconds a collective may take on the NPU; 0 means without end."""
+_USUAL = {CONNECT: 120.0, EXECUTION: 1836.0}  # as HCCL documents them
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """The times in seconds."""
+
+    connect: float
+    execution: float
+    """Infinite if HCCL never gives up."""
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Timeouts:
+        """Read them. What is no number counts as not set: HCCL itself refuses it."""
+        return cls(_seconds(CONNECT, environment), _seconds(EXECUTION, environment) or float("inf"))
+
+
+def _seconds(name: str, environment: Mapping[str, str]) -> float:
+    try:
+        value = float(environment.get(name, ""))
+    except ValueError:
+        return _USUAL[name]
+    return value if 0 <= value < float("inf") else _USUAL[name]

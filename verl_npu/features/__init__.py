@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from .. import environment
 from ..registry.apply.engine import Registry
+from ..registry.judge.verdict import Policy
 from ..registry.patch import Feature
-from ..registry.policy import Policy
 from .upstreams import PATCH_MODULES, UPSTREAMS, locks_folder
 
 __all__ = ["PATCH_MODULES", "UPSTREAMS", "load", "locks_folder", "make_registry"]

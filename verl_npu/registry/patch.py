@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, TypeVar
 
 from ..errors import ConflictError, DeclarationError
 from .source.probe import Atom, Defines, Probe
-from .source.target import Target
-
-__all__ = ["Action", "Feature", "Patch", "Upstream", "conflicts", "owners"]
+from .source.tree import Target
+from .state import Word
 
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 
 
-class Action(str, Enum):
+class Action(Word):
     """What a patch does to its target."""
 
     REPLACE = "replace"
@@ -34,9 +32,6 @@ class Action(str, Enum):
     def relies_on_source(self) -> bool:
         """Whether the fingerprint decides; else it is the signature, or that there is nothing."""
         return self in (Action.REPLACE, Action.SET)
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,39 +78,16 @@ class Patch:
             yield from self.requires.atoms()
 
 
-class Feature:
-    """Patches that only make sense together: verified and applied all or nothing.
+class _Declare:
+    """Declares the patches of one action in a feature: a decorator of what implements them."""
 
-    Its methods `replace`, `wrap`, `add`, `set` and `guard` are decorators that declare a patch:
+    __slots__ = ("_action", "_feature")
 
-        device = Feature("device", "The whole job knows that it runs on NPUs")
+    def __init__(self, feature: Feature, action: Action) -> None:
+        self._feature = feature
+        self._action = action
 
-        @device.wrap("pkg.main:run", why="…", how="…", link="…", retired_by=Mentions("pkg.main:run", "npu"))
-        def resolve_device(original, config): ...
-    """
-
-    __slots__ = ("_patches", "after", "name", "summary")
-
-    def __init__(self, name: str, summary: str, *, after: str = "") -> None:
-        """`after` is a module of upstream that overwrites the same targets: what it put there we overwrite in turn."""
-        self.name = name
-        self.summary = summary
-        self.after = after
-        self._patches: dict[str, Patch] = {}
-
-    def __iter__(self) -> Iterator[Patch]:
-        return iter(self._patches.values())
-
-    def __len__(self) -> int:
-        return len(self._patches)
-
-    def replace(
-        self, target: str, *, why: str, how: str, link: str, retired_by: Probe, requires: Probe | None = None
-    ) -> Callable[[Implementation], Implementation]:
-        """Declare that the decorated function or class takes the place of `target`."""
-        return self._declare(Action.REPLACE, target, why, how, link, retired_by, requires)
-
-    def wrap(
+    def __call__(
         self,
         target: str,
         *,
@@ -126,11 +98,65 @@ class Feature:
         requires: Probe | None = None,
         undoes: Sequence[str] = (),
     ) -> Callable[[Implementation], Implementation]:
-        """Declare that calls of `target` go to the decorated function, with the original as first argument.
+        """Return the decorator. Raises DeclarationError for a text that is empty, or a target that is none."""
+        for label, text in (("why", why), ("how", how), ("link", link)):
+            if not text.strip():
+                raise DeclarationError(
+                    subject=f"patch of {target} in feature {self._feature.name}",
+                    expected=f"a non-empty {label!r}",
+                    found="an empty text",
+                    fix=f"say {label}: it is what `explain` shows to the user",
+                )
 
-        `undoes` is what upstream assigns by itself in another package and the decorated function may put back.
-        """
-        return self._declare(Action.WRAP, target, why, how, link, retired_by, requires, undoes)
+        def declare(implementation: Implementation) -> Implementation:
+            self._feature.include(
+                Patch(
+                    id=f"{self._feature.name}.{implementation.__name__}",
+                    target=Target.parse(target),
+                    action=self._action,
+                    implementation=implementation,
+                    why=why,
+                    how=how,
+                    link=link,
+                    retired_by=retired_by,
+                    requires=requires,
+                    undoes=tuple(map(Target.parse, undoes)),
+                )
+            )
+            return implementation
+
+        return declare
+
+
+class Feature:
+    """Patches that only make sense together: verified and applied all or nothing.
+
+    Each action has a decorator that declares a patch:
+
+        device = Feature("device", "The whole job knows that it runs on NPUs")
+
+        @device.wrap("pkg.main:run", why="…", how="…", link="…", retired_by=Mentions("pkg.main:run", "npu"))
+        def resolve_device(original, config): ...
+    """
+
+    __slots__ = ("_patches", "after", "guard", "name", "replace", "set", "summary", "wrap")
+
+    def __init__(self, name: str, summary: str, *, after: str = "") -> None:
+        """`after` is a module of upstream that overwrites the same targets: what it put there we overwrite in turn."""
+        self.name = name
+        self.summary = summary
+        self.after = after
+        self.replace = _Declare(self, Action.REPLACE)
+        self.wrap = _Declare(self, Action.WRAP)
+        self.set = _Declare(self, Action.SET)
+        self.guard = _Declare(self, Action.GUARD)
+        self._patches: dict[str, Patch] = {}
+
+    def __iter__(self) -> Iterator[Patch]:
+        return iter(self._patches.values())
+
+    def __len__(self) -> int:
+        return len(self._patches)
 
     def add(
         self,
@@ -142,71 +168,24 @@ class Feature:
         retired_by: Probe | None = None,
         requires: Probe | None = None,
     ) -> Callable[[Implementation], Implementation]:
-        """Declare that the decorated function is put where upstream has nothing; an existing target retires it."""
+        """Declare what is put where upstream has nothing; a target that exists there retires it."""
         retired = Defines(target) if retired_by is None else retired_by
-        return self._declare(Action.ADD, target, why, how, link, retired, requires)
+        return _Declare(self, Action.ADD)(target, why=why, how=how, link=link, retired_by=retired, requires=requires)
 
-    def set(
-        self, target: str, *, why: str, how: str, link: str, retired_by: Probe, requires: Probe | None = None
-    ) -> Callable[[Implementation], Implementation]:
-        """Declare that the value `target` becomes what the decorated function makes of it."""
-        return self._declare(Action.SET, target, why, how, link, retired_by, requires)
-
-    def guard(
-        self, target: str, *, why: str, how: str, link: str, retired_by: Probe, requires: Probe | None = None
-    ) -> Callable[[Implementation], Implementation]:
-        """Declare that the decorated function is called before the module of `target` is executed, `target` being
-        what that module does then."""
-        return self._declare(Action.GUARD, target, why, how, link, retired_by, requires)
-
-    def _declare(
-        self,
-        action: Action,
-        target: str,
-        why: str,
-        how: str,
-        link: str,
-        retired_by: Probe,
-        requires: Probe | None,
-        undoes: Sequence[str] = (),
-    ) -> Callable[[Implementation], Implementation]:
-        for label, text in (("why", why), ("how", how), ("link", link)):
-            if not text.strip():
-                raise DeclarationError(
-                    subject=f"patch of {target} in feature {self.name}",
-                    expected=f"a non-empty {label!r}",
-                    found="an empty text",
-                    fix=f"say {label}: it is what `explain` shows to the user",
-                )
-
-        def declare(implementation: Implementation) -> Implementation:
-            patch = Patch(
-                id=f"{self.name}.{implementation.__name__}",
-                target=Target.parse(target),
-                action=action,
-                implementation=implementation,
-                why=why,
-                how=how,
-                link=link,
-                retired_by=retired_by,
-                requires=requires,
-                undoes=tuple(map(Target.parse, undoes)),
+    def include(self, patch: Patch) -> None:
+        """Take a patch into the feature. Raises ConflictError for a second one of the same id or target."""
+        other = self._patches.get(patch.id) or next((p for p in self if p.target == patch.target), None)
+        if other is not None:
+            raise ConflictError(
+                subject=f"patch {patch.id} of {patch.target}",
+                expected="one patch for each id and each target",
+                found=f"{other.id} of {other.target}",
+                fix="merge the two, or rename one",
             )
-            other = self._patches.get(patch.id) or next((p for p in self if p.target == patch.target), None)
-            if other is not None:
-                raise ConflictError(
-                    subject=f"patch {patch.id} of {patch.target}",
-                    expected="one patch for each id and each target",
-                    found=f"{other.id} of {other.target}",
-                    fix="merge the two, or rename one",
-                )
-            self._patches[patch.id] = patch
-            return implementation
-
-        return declare
+        self._patches[patch.id] = patch
 
 
-def conflicts(features: list[Feature]) -> None:
+def refuse_conflicts(features: list[Feature]) -> None:
     """Raise ConflictError where two features patch one target."""
     seen: dict[Target, Patch] = {}
     for patch in (patch for feature in features for patch in feature):

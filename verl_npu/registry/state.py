@@ -1,12 +1,20 @@
-"""The closed sets of the registry: what a patch is doing in this process, and what it stands for at a pin."""
+"""What becomes of patches: their states and standings, and what a registry did in a process as plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from typing import TypedDict
 
 
-class State(str, Enum):
+class Word(str, Enum):
+    """One of a closed set of words; its text is its value."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class State(Word):
     """What one patch, or one feature, is doing in this process."""
 
     REGISTERED = "registered"
@@ -40,23 +48,20 @@ class State(str, Enum):
     ROLLED_BACK = "rolled back"
     """Was applied, and was taken back."""
 
-    def __str__(self) -> str:
-        return self.value
 
+LIVE = (State.PENDING, State.APPLIED)
+"""The states of a patch that is wanted in this process."""
 
 UPSTREAMS_OWN = (State.NATIVE, State.CLAIMED, State.SEEN, State.INEFFECTIVE)
 """The states of a patch that is left to upstream, which does it itself or means to."""
 
 
-class Standing(str, Enum):
+class Standing(Word):
     """What a patch stands for at one pin, as its lock records it."""
 
     NEEDED = "needed"
     NATIVE = "native"
     ABSENT = "absent"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 # The first of these that any patch is in decides for its feature: bad news outranks good news.
@@ -86,3 +91,48 @@ def feature_state(states: Iterable[State]) -> State:
     """
     present = set(states)
     return next((state for state in _DECIDING if state in present), State.ABSENT)
+
+
+class UpstreamEntry(TypedDict):
+    """The revision of one upstream, as a process found it."""
+
+    nearest_pin: str
+    exact: bool
+    differs: list[str]
+
+
+class PatchEntry(TypedDict):
+    """One patch in one process."""
+
+    target: str
+    state: str
+    reason: str
+
+
+class FeatureEntry(TypedDict):
+    """One feature in one process."""
+
+    state: str
+    patches: dict[str, PatchEntry]
+
+
+class NativeEntry(TypedDict):
+    """One target that upstream patches by itself, in one process."""
+
+    by: str
+    """The module of upstream that does it."""
+    state: str
+    reason: str
+
+
+class RegistryActivity(TypedDict):
+    """The upstreams that were found, and what became of each patch."""
+
+    upstreams: dict[str, UpstreamEntry]
+    features: dict[str, FeatureEntry]
+    natives: dict[str, NativeEntry]
+    """What upstream patches by itself and this process has reached, by target."""
+    tainted: list[str]
+    """The features that were applied because the user forces them."""
+    seconds: float
+    """What verifying and applying the patches cost."""

@@ -31,7 +31,7 @@ def main(checkout: Path, seed: int, words: list[str]) -> int:
     recipe = checkout / "recipe" / "gkd"
     port, backend = _free_port(), _free_port()
     # The teacher is another machine's business in earnest: no virtual NPU, and none of our patches.
-    plain = {key: value for key, value in os.environ.items() if key != "VERL_NPU_VIRTUAL"}
+    plain = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ASCEND"}
     plain |= {"VERL_NPU": "off", "PROXY_FRONTEND_PORT": str(port), "PROXY_BACKEND_PORT": str(backend)}
     proxy = [sys.executable, str(recipe / "teacher" / "proxy.py")]
     worker = [sys.executable, str(Path(__file__).with_name("teacher.py")), str(recipe / "teacher" / "worker.py")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.errors import BadInput
 from harness.jobs import dapo, fully_async, gkd, grpo, megatron, one_step_off, ppo, sft
 from harness.jobs.base import Job, Plan
-from harness.pins import Pin
+from harness.pins import PINS, Pin
 
 JOBS: dict[str, Job] = {
     job.name: job
@@ -32,7 +32,9 @@ def find(name: str, pin: Pin) -> Job:
     """Return the job of that name; raises BadInput when it is unknown or does not run at that pin."""
     if name not in JOBS:
         raise BadInput(f"--job: expected one of {', '.join(JOBS)}, or a recipe of scripts/recipes, found {name!r}")
-    job = JOBS[name]
-    if pin.name not in job.pins:
-        raise BadInput(f"--job {name}: runs at {', '.join(job.pins)}, found pin {pin.name}")
-    return job
+    if name not in pin.jobs:
+        raise BadInput(
+            f"--job {name}: runs at {', '.join(each.name for each in PINS.values() if name in each.jobs)}, "
+            f"found pin {pin.name}"
+        )
+    return JOBS[name]

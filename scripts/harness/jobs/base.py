@@ -42,7 +42,6 @@ class Job:
     """One way of training: the command that starts it, and where its numbers are found."""
 
     name: str
-    pins: tuple[str, ...]
     arguments: Callable[[Plan], list[str]]
     """What follows the python executable."""
     metric: str

@@ -6,9 +6,6 @@ from harness.errors import BadInput
 from harness.jobs import grpo
 from harness.jobs.base import AGREED, Job, Plan
 
-# From v0.7.1 on the recipe is in a repository of its own.
-PINS = ("v0.6.1", "796871d7")
-
 
 def arguments(plan: Plan) -> list[str]:
     """Return GRPO's command for the recipe; what comes later on Hydra's command line wins.
@@ -51,7 +48,6 @@ def arguments(plan: Plan) -> list[str]:
 
 JOB = Job(
     name="dapo",
-    pins=PINS,
     arguments=arguments,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,

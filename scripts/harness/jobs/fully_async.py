@@ -41,7 +41,6 @@ def megatron_workers(plan: Plan) -> list[str]:
 
 JOB = Job(
     name="fully_async",
-    pins=("ccd7d934",),
     arguments=fsdp,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,
@@ -51,7 +50,6 @@ JOB = Job(
 )
 MEGATRON = Job(
     name="fully_async_megatron",
-    pins=("ccd7d934",),
     arguments=megatron_workers,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,

@@ -55,7 +55,6 @@ def arguments(plan: Plan) -> list[str]:
 
 JOB = Job(
     name="gkd",
-    pins=("ccd7d934",),
     arguments=arguments,
     metric="actor/kl_loss",
     trained_model=grpo.trained_model,

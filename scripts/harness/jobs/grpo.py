@@ -86,7 +86,6 @@ def trained_model(plan: Plan) -> Path:
 
 JOB = Job(
     name="grpo",
-    pins=tuple(pins.PINS),
     arguments=arguments,
     metric="critic/score/mean",
     trained_model=trained_model,

@@ -60,7 +60,6 @@ def experts(plan: Plan) -> list[str]:
 def _job(name: str, arguments: Callable[[Plan], list[str]], experts: int = 0) -> Job:
     return Job(
         name=name,
-        pins=("v0.6.1",),
         arguments=arguments,
         metric="critic/score/mean",
         trained_model=grpo.trained_model,

@@ -109,7 +109,6 @@ EVIDENCE = r"weight sync (\d+) of actor_rollout: rank \d+ \(rollout .*the engine
 
 JOB = Job(
     name="one_step_off",
-    pins=("ccd7d934",),
     arguments=fsdp,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,
@@ -120,7 +119,6 @@ JOB = Job(
 )
 MEGATRON = Job(
     name="one_step_off_megatron",
-    pins=("ccd7d934",),
     arguments=megatron_workers,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,

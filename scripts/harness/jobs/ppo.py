@@ -22,7 +22,6 @@ def arguments(plan: Plan) -> list[str]:
 
 JOB = Job(
     name="ppo",
-    pins=("v0.6.1", "796871d7", "ccd7d934", "v0.7.1", "v0.9.1"),
     arguments=arguments,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,

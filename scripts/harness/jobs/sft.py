@@ -64,8 +64,6 @@ def trained_model(plan: Plan) -> Path:
 
 JOB = Job(
     name="sft",
-    # At ccd7d934 the trainer needs qwen_vl_utils and so torchvision, whose only build is for CUDA.
-    pins=("v0.6.1", "796871d7", "v0.7.1", "v0.9.1"),
     arguments=arguments,
     metric="train/loss",
     trained_model=trained_model,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_npu.registry.judge.drift import propose
 from verl_npu.registry.judge.lock import record_lock
-from verl_npu.registry.judge.proposal import propose
 from verl_npu.registry.patch import Patch, Upstream
-from verl_npu.registry.source.presence import is_there
+from verl_npu.registry.source.lookup import is_there
 from verl_npu.registry.source.tree import SourceTree
 
 from .objects import GitError

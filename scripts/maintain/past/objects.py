@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from verl_npu.registry.source.folder import Folder
-from verl_npu.registry.source.memory import Memory
-from verl_npu.registry.source.tree import SourceTree
+from verl_npu.registry.source.tree import Folder, Memory, SourceTree
 
 __all__ = ["GitError", "Objects"]
 

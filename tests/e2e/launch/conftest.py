@@ -137,7 +137,7 @@ class Site:
     def environ(variables: Mapping[str, str]) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "HCCL_", "GLOO_"))}
         paths = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-        return {**kept, **QUICK, "VERL_NPU_VIRTUAL": "2", "PYTHONPATH": paths, **variables}
+        return {**kept, **QUICK, "VIRTUAL_ASCEND": "2", "PYTHONPATH": paths, **variables}
 
     def left(self) -> list[str]:
         """What runs on the hosts, but for the bystanders, who must all be there."""

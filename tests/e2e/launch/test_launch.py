@@ -31,6 +31,7 @@ def check(site: Site, launch: Launch, statuses: list[int], within: float, what: 
 # All goes well.
 
 
+@pytest.mark.nightly("verl_npu/tools/launch", "verl_npu/tools/processes.py")
 def test_a_job_runs_on_four_hosts(site: Site) -> None:
     launch = site.launch(on=4)
     check(site, launch, [0, 0, 0, 0], 300, "four hosts")
@@ -98,6 +99,7 @@ def kill(launch: Launch, site: Site, host) -> None:
     launch.processes.pop(host.name).wait()
 
 
+@pytest.mark.nightly("verl_npu/tools/launch", "verl_npu/tools/processes.py")
 @pytest.mark.parametrize("job", [(), ("--hang",)], ids=["the job ends", "the job hangs"])
 def test_a_host_that_dies_in_the_job_is_named_with_its_last_lines(site: Site, job: tuple[str, ...]) -> None:
     h0, h1, _, _ = site.hosts
@@ -172,7 +174,7 @@ def test_the_job_goes_on_when_a_spare_host_dies_that_it_does_not_use(site: Site)
     options, job = ("--nodes", "2", "--head", "h0", "--spare", "1"), ("--rounds", "60")
     launch = site.launch(*options, job=job)
     # The job asks for two NPUs of a host.
-    site.join(launch, h2, *options, job=job, VERL_NPU_VIRTUAL="1")
+    site.join(launch, h2, *options, job=job, VIRTUAL_ASCEND="1")
     launch.await_file("round-2")
     kill(launch, site, h2)
     check(site, launch, [0, 0], 300, "a spare host dies that the job does not use")

@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 
 from verl_npu.errors import NoFlashAttentionError
-from verl_npu.features.attention import admission
+from verl_npu.features.attention import flash
 
 
 @pytest.fixture
 def on_npu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "_on_npu", lambda: True)
+    monkeypatch.setattr(flash, "_on_npu", lambda: True)
 
 
 @pytest.fixture
 def off_npu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "_on_npu", lambda: False)
+    monkeypatch.setattr(flash, "_on_npu", lambda: False)
 
 
 def utilities(monkeypatch: pytest.MonkeyPatch, lazy_imports: Any) -> None:
-    module = ModuleType(admission.UTILS)
+    module = ModuleType(flash.UTILS)
     module._lazy_imports = lazy_imports  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, admission.UTILS, module)
+    monkeypatch.setitem(sys.modules, flash.UTILS, module)
 
 
 def refuses(*_: Any) -> Any:
@@ -35,7 +35,7 @@ def refuses(*_: Any) -> Any:
 def test_a_dummy_is_not_looked_at(on_npu) -> None:
     config = SimpleNamespace(_attn_implementation=None)
     assert (
-        admission.admit_flash_attention_in_model_check(refuses, SimpleNamespace(_supports_flash_attn_2=True), config)
+        flash.admit_flash_attention_in_model_check(refuses, SimpleNamespace(_supports_flash_attn_2=True), config)
         is config
     )
     assert config._attn_implementation == "flash_attention_2"
@@ -43,7 +43,7 @@ def test_a_dummy_is_not_looked_at(on_npu) -> None:
 
 def test_a_check_alone_changes_nothing(on_npu) -> None:
     config = SimpleNamespace(_attn_implementation=None)
-    admission.admit_flash_attention_in_model_check(
+    flash.admit_flash_attention_in_model_check(
         refuses, SimpleNamespace(_supports_flash_attn_2=True), config, hard_check_only=True
     )
     assert config._attn_implementation is None
@@ -51,19 +51,19 @@ def test_a_check_alone_changes_nothing(on_npu) -> None:
 
 def test_a_model_without_flash_attention_gets_upstreams_error(on_npu) -> None:
     with pytest.raises(RuntimeError, match="upstream's check"):
-        admission.admit_flash_attention_in_model_check(refuses, SimpleNamespace(_supports_flash_attn_2=False), None)
+        flash.admit_flash_attention_in_model_check(refuses, SimpleNamespace(_supports_flash_attn_2=False), None)
     with pytest.raises(RuntimeError, match="upstream's check"):
-        admission.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=False))
+        flash.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=False))
 
 
 def test_without_an_npu_upstream_decides(off_npu) -> None:
     with pytest.raises(RuntimeError, match="upstream's check"):
-        admission.admit_flash_attention_in_model_check(refuses, SimpleNamespace(_supports_flash_attn_2=True), None)
+        flash.admit_flash_attention_in_model_check(refuses, SimpleNamespace(_supports_flash_attn_2=True), None)
     with pytest.raises(RuntimeError, match="upstream's check"):
-        admission.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=True))
-    assert admission.import_npu_flash_attention(lambda name: name, "flash_attention_2") == "flash_attention_2"
+        flash.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=True))
+    assert flash.import_npu_flash_attention(lambda name: name, "flash_attention_2") == "flash_attention_2"
     with pytest.raises(RuntimeError, match="upstream's check"):
-        admission.prevent_cuda_kernel_download(refuses, None, "flash_attention_2")
+        flash.prevent_cuda_kernel_download(refuses, None, "flash_attention_2")
 
 
 def test_a_version_with_a_way_to_the_npu_is_admitted(on_npu, monkeypatch) -> None:
@@ -71,24 +71,22 @@ def test_a_version_with_a_way_to_the_npu_is_admitted(on_npu, monkeypatch) -> Non
         from transformers.integrations.npu_flash_attention import npu_flash_attn_func  # noqa: F401
 
     utilities(monkeypatch, lazy_imports)
-    assert (
-        admission.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=True)) is True
-    )
-    assert admission.import_npu_flash_attention(lambda name: name, "flash_attention_2") is None
-    assert admission.import_npu_flash_attention(lambda name: name, "flash_attention_3") == "flash_attention_3"
+    assert flash.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=True)) is True
+    assert flash.import_npu_flash_attention(lambda name: name, "flash_attention_2") is None
+    assert flash.import_npu_flash_attention(lambda name: name, "flash_attention_3") == "flash_attention_3"
 
 
 def test_a_version_without_one_is_an_error_that_says_what_to_install(on_npu, monkeypatch) -> None:
     utilities(monkeypatch, lambda: None)
     with pytest.raises(NoFlashAttentionError, match=r"4\.53\.3 or 4\.55\.4.*sdpa"):
-        admission.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=True))
+        flash.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=True))
 
 
 def test_callers_that_expect_transformers_import_error_get_one(on_npu, monkeypatch) -> None:
     utilities(monkeypatch, lambda: None)
     with pytest.raises(ImportError, match="NPU's flash attention"):
-        admission.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=True))
+        flash.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=True))
 
 
 def test_another_implementation_is_upstreams_to_decide(on_npu) -> None:
-    assert admission.prevent_cuda_kernel_download(lambda model, name, early: name, None, "sdpa") == "sdpa"
+    assert flash.prevent_cuda_kernel_download(lambda model, name, early: name, None, "sdpa") == "sdpa"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from verl_npu.features.attention import choice
+from verl_npu.features.attention import hard_coded
 
 
 def model(**override: str) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def load(path: Any, dtype: Any, config: Any, trust: Any) -> str:
     ("override", "expected"), [({"attn_implementation": "sdpa"}, "sdpa"), ({}, "flash_attention_2")]
 )
 def test_the_actor_gets_what_its_override_says(override: dict[str, str], expected: str) -> None:
-    assert choice.use_configured_attention_for_actor(build_actor, None, "", {}, {}, override, role="ref") == (
+    assert hard_coded.use_configured_attention_for_actor(build_actor, None, "", {}, {}, override, role="ref") == (
         "ref",
         expected,
     )
@@ -43,9 +43,9 @@ def test_the_actor_gets_what_its_override_says(override: dict[str, str], expecte
 @pytest.mark.parametrize(
     "implementation",
     [
-        choice.use_configured_attention_for_critic,
-        choice.use_configured_attention_for_reward_model,
-        choice.use_configured_attention_for_fsdp_engine,
+        hard_coded.use_configured_attention_for_critic,
+        hard_coded.use_configured_attention_for_reward_model,
+        hard_coded.use_configured_attention_for_fsdp_engine,
     ],
 )
 def test_workers_get_what_the_model_says(implementation: Any) -> None:
@@ -55,10 +55,10 @@ def test_workers_get_what_the_model_says(implementation: Any) -> None:
 
 def test_fine_tuning_gets_what_the_model_says() -> None:
     config = SimpleNamespace(model=model(attn_implementation="eager"))
-    assert choice.use_configured_attention_for_sft(build_sft, SimpleNamespace(config=config)) == "eager"
+    assert hard_coded.use_configured_attention_for_sft(build_sft, SimpleNamespace(config=config)) == "eager"
 
 
 @pytest.mark.parametrize(("says", "expected"), [("sdpa", "sdpa"), (None, "flash_attention_2")])
 def test_a_model_with_a_value_head_follows_its_own_configuration(says: str | None, expected: str) -> None:
     config = SimpleNamespace(_attn_implementation=says)
-    assert choice.use_configured_attention_for_value_head(load, "", None, config, False) == expected
+    assert hard_coded.use_configured_attention_for_value_head(load, "", None, config, False) == expected

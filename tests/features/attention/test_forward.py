@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from verl_npu.errors import AttentionSettingError  # noqa: E402
-from verl_npu.features.attention import forward  # noqa: E402
+from verl_npu.features.attention import flash  # noqa: E402
 
 NPU = SimpleNamespace(type="npu")
 
@@ -19,10 +19,10 @@ NPU = SimpleNamespace(type="npu")
 @pytest.fixture(params=[True, False], ids=["from 4.55 on", "before"])
 def by_row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether this transformers has its own function that tells packed rows."""
-    module = ModuleType(forward.UTILS)
+    module = ModuleType(flash.UTILS)
     if request.param:
         module._is_packed_sequence = None  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, forward.UTILS, module)
+    monkeypatch.setitem(sys.modules, flash.UTILS, module)
     return bool(request.param)
 
 
@@ -32,7 +32,7 @@ def call(positions: Any = None, mask: Any = None, rows: int = 1, length: int = 6
     def original(*_: Any, **kwargs: Any) -> dict[str, Any]:
         return kwargs
 
-    return forward.compute_packing_once_and_check_settings(
+    return flash.compute_packing_once_and_check_settings(
         original, states, states, states, mask, length, True, position_ids=positions, **settings
     )
 
@@ -99,17 +99,17 @@ def test_a_window_counts_the_longest_sequence_and_not_the_row(by_row: bool) -> N
 def test_other_devices_are_left_alone(by_row: bool) -> None:
     states = torch.zeros(1, 6, 2, 8)
     positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
-    found = forward.compute_packing_once_and_check_settings(
+    found = flash.compute_packing_once_and_check_settings(
         lambda *_, **kwargs: kwargs, states, states, states, None, 6, True, position_ids=positions, softcap=30.0
     )
     assert (found["position_ids"] is positions, found["softcap"]) == (True, 30.0)
     mask = torch.ones(1, 2)
-    assert forward.compute_unpadding_once_per_mask(lambda given: given, mask) is mask
+    assert flash.compute_unpadding_once_per_mask(lambda given: given, mask) is mask
 
 
 def test_lengths_reach_the_operator_from_the_host() -> None:
     lengths = torch.tensor([0, 3])
-    found = forward.pass_sequence_lengths_from_host(
+    found = flash.pass_sequence_lengths_from_host(
         lambda *args, **kwargs: (args, kwargs), 1, 2, 3, lengths, lengths, causal=True
     )
     assert found[0][3] is found[0][4]

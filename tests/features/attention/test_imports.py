@@ -40,5 +40,5 @@ def test_the_actor_is_imported_where_ray_hides_all_npus(
 ) -> None:
     pytest.importorskip("verl")
     path = path_with(interpreter.site, source("transformers", version), importable("796871d7"))
-    result = interpreter.run(PROGRAM, PYTHONPATH=path, VERL_NPU_VIRTUAL="2", ASCEND_RT_VISIBLE_DEVICES="")
+    result = interpreter.run(PROGRAM, PYTHONPATH=path, VIRTUAL_ASCEND="2", ASCEND_RT_VISIBLE_DEVICES="")
     assert result.out.splitlines() == [f"{version} 0 applied", "[[0, 1, 2], [3, 4, 5]]"], result.err

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ...virtual.processes import Run
+from ...virtual_npus import Run
 
 pytest.importorskip("torch")
 

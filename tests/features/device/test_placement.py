@@ -1,4 +1,7 @@
-"""Resource pools ask for NPUs, and a job that cannot be placed ends with an error."""
+"""Resource pools ask for NPUs, and a job that cannot be placed ends with an error.
+
+The index of a worker's own NPU among those that it sees.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import time
 
 import pytest
 
-from verl_npu.errors import PlacementError, SettingError
-from verl_npu.features.device.placement import refuse_job_that_cannot_be_placed, request_npus_not_gpus
+from verl_npu.errors import HiddenDeviceError, PlacementError, SettingError
+from verl_npu.features.device.placement import ordinal, refuse_job_that_cannot_be_placed, request_npus_not_gpus
 
 
 class Group:
@@ -116,3 +119,16 @@ def test_a_pool_asks_for_npus_where_it_would_ask_for_gpus(given: str, asked: str
     seen = []
     request_npus_not_gpus(lambda *args: seen.append(args), "pool", device_name=given)
     assert seen == [("pool", "STRICT_PACK", None, asked)]
+
+
+@pytest.mark.parametrize(
+    ("assigned", "visible", "index"),
+    [("3", None, 3), ("3", "1,3", 1), ("1", "1,3", 0), ("0", "0", 0), ("2", "3, 2", 1)],
+)
+def test_an_npu_has_the_index_of_its_place_among_the_visible_ones(assigned: str, visible: str, index: int) -> None:
+    assert ordinal(assigned, visible) == index
+
+
+def test_an_npu_that_the_worker_cannot_see_is_an_error() -> None:
+    with pytest.raises(HiddenDeviceError, match=r"NPU 2, which Ray assigned.*'1,3'.*before `ray start`"):
+        ordinal("2", "1,3")

@@ -33,10 +33,10 @@ Use = tuple[str, str]
 
 
 def modules() -> dict[str, ast.Module]:
-    """Our modules by name, without `verl_npu.`, and without the table of the names."""
+    """Our modules by name, without the one of the names."""
     paths = (path for path in PACKAGE.rglob("*.py") if TABLE not in path.parents)
     return {
-        ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
             path.read_text()
         )
         for path in paths
@@ -64,7 +64,7 @@ def used(module: str, tree: ast.Module) -> Iterator[str]:
                 yield node.value
         elif isinstance(node, ast.ClassDef):
             yield from members(node, ast.get_docstring(tree) or "")
-    if module.startswith("features.weight_sync."):
+    if module.startswith("verl_npu.features.weight_sync."):
         yield from looked_up(module, tree)
 
 
@@ -91,7 +91,7 @@ def looked_up(module: str, tree: ast.Module) -> Iterator[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr")
     ]
-    if module.startswith("features.weight_sync.engines."):
+    if module.startswith("verl_npu.features.weight_sync.engines."):
         nodes += [
             inner
             for node in tree.body

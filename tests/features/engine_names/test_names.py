@@ -12,44 +12,42 @@ import pytest
 from maintain import record_engine_names as recording
 
 from verl_npu.features import PATCH_MODULES, locks_folder
-from verl_npu.features.engine_names import DOCUMENTED, NAMES, Form, Name, accepts, find, lacks
+from verl_npu.features.engine_names import NAMES, Form, Name, accepts, find, lacks
+from verl_npu.pins import PINS
 from verl_npu.registry.source.tree import SourceTree
 
 from .own_source import PACKAGE, looked_up, used, uses
 
 RECORD: recording.Record = json.loads(recording.RECORD.read_text())
+VIRTUAL = PACKAGE.parent / "packages" / "virtual-ascend"
 
 OF_OTHERS = {
-    ("doctor.pairs", "vllm.parsed"): "the doctor's own",
-    ("doctor.pairs", "vllm.version"): "the doctor's own",
-    ("doctor.variables", "vllm.parsed"): "the doctor's own",
-    ("features.rollout.allocator", "config"): "verl's trainer",
-    ("features.rollout.length", "config"): "verl's server",
-    ("features.rollout.length", "engine"): "verl's server",
-    ("features.rollout.length", "response_length"): "verl's configuration",
-    ("features.rollout.release", "vllm.utils"): "a text that is looked for in verl's source",
-    ("features.rollout.release", "vllm.utils.argparse_utils"): "a text that is looked for in verl's source",
-    ("features.weight_sync.engines.layout", "down_proj"): "a checkpoint",
-    ("features.weight_sync.engines.layout", "gate_proj"): "a checkpoint",
-    ("features.weight_sync.engines.layout", "gate_up_proj"): "a checkpoint",
-    ("features.weight_sync.engines.layout", "named_children"): "torch's module",
-    ("features.weight_sync.engines.layout", "up_proj"): "a checkpoint",
-    ("features.weight_sync.engines.layout", "w1"): "a checkpoint",
-    ("features.weight_sync.engines.layout", "w2"): "a checkpoint",
-    ("features.weight_sync.engines.layout", "w3"): "a checkpoint",
-    ("features.weight_sync.engines.sglang", "infer_tp"): "verl's mesh",
-    ("features.weight_sync.engines.vllm", "get_npu_format"): "torch_npu",
-    ("features.weight_sync.patches.collective", "value"): "multiprocessing",
-    ("features.weight_sync.patches.collective", "worker_dict"): "verl's workers",
-    ("features.weight_sync.patches.loader", "update_weights_from_ipc"): "verl's worker",
-    ("features.weight_sync.patches.loader", "vLLMColocateWorkerExtension"): "verl's worker",
-    ("features.weight_sync.patches.protocols", "_engine"): "verl's SGLang rollout",
-    ("features.weight_sync.patches.protocols", "inference_engine"): "verl's vLLM rollout",
-    ("features.weight_sync.patches.workers", "_is_offload_param"): "verl's workers",
-    ("features.weight_sync.transport.bucket", "_local_tensor"): "torch's DTensor",
-    ("virtual.graphs", "name"): "Python's enums",
-    ("virtual.rollout.prompts", "__call__"): "transformers' processor",
-    ("virtual.rollout.prompts", "tokenizer"): "transformers' processor",
+    ("verl_npu.tools.doctor.packages", "vllm.parsed"): "the doctor's own",
+    ("verl_npu.tools.doctor.packages", "vllm.version"): "the doctor's own",
+    ("verl_npu.tools.doctor.variables", "vllm.parsed"): "the doctor's own",
+    ("verl_npu.features.rollout.patches", "vllm.utils"): "a text that is looked for in verl's source",
+    ("verl_npu.features.rollout.patches", "vllm.utils.argparse_utils"): "a text that is looked for in verl's source",
+    ("verl_npu.features.weight_sync.engines.layout", "down_proj"): "a checkpoint",
+    ("verl_npu.features.weight_sync.engines.layout", "gate_proj"): "a checkpoint",
+    ("verl_npu.features.weight_sync.engines.layout", "gate_up_proj"): "a checkpoint",
+    ("verl_npu.features.weight_sync.engines.layout", "named_children"): "torch's module",
+    ("verl_npu.features.weight_sync.engines.layout", "up_proj"): "a checkpoint",
+    ("verl_npu.features.weight_sync.engines.layout", "w1"): "a checkpoint",
+    ("verl_npu.features.weight_sync.engines.layout", "w2"): "a checkpoint",
+    ("verl_npu.features.weight_sync.engines.layout", "w3"): "a checkpoint",
+    ("verl_npu.features.weight_sync.engines.sglang", "infer_tp"): "verl's mesh",
+    ("verl_npu.features.weight_sync.engines.vllm", "get_npu_format"): "torch_npu",
+    ("verl_npu.features.weight_sync.patches.collective", "value"): "multiprocessing",
+    ("verl_npu.features.weight_sync.patches.collective", "worker_dict"): "verl's workers",
+    ("verl_npu.features.weight_sync.patches.vllm_model", "update_weights_from_ipc"): "verl's worker",
+    ("verl_npu.features.weight_sync.patches.vllm_model", "vLLMColocateWorkerExtension"): "verl's worker",
+    ("verl_npu.features.weight_sync.patches.workers", "_engine"): "verl's SGLang rollout",
+    ("verl_npu.features.weight_sync.patches.workers", "inference_engine"): "verl's vLLM rollout",
+    ("verl_npu.features.weight_sync.patches.workers", "_is_offload_param"): "verl's workers",
+    ("verl_npu.features.weight_sync.transport.plan", "_local_tensor"): "torch's DTensor",
+    ("verl_npu.simulation.graphs", "name"): "Python's enums",
+    ("verl_npu.simulation.rollout.prompts", "__call__"): "transformers' processor",
+    ("verl_npu.simulation.rollout.prompts", "tokenizer"): "transformers' processor",
 }
 """Words that look like names of the two, and whose they are."""
 
@@ -75,7 +73,8 @@ def test_what_the_table_says_of_our_modules_is_so(name: Name) -> None:
     assert name.uses
     for use in name.uses:
         module, _, word = use.partition(":")
-        path = PACKAGE.joinpath(*module.split("."))
+        root = VIRTUAL if module.startswith("virtual_ascend") else PACKAGE.parent
+        path = root.joinpath(*module.split("."))
         source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         assert word in source.read_text(), use
 
@@ -93,12 +92,12 @@ def test_what_the_table_says_of_our_modules_is_so(name: Name) -> None:
     ],
 )
 def test_a_new_use_is_found(text: str, word: str) -> None:
-    assert list(used("features.fleet", ast.parse(text))) == [word]
+    assert list(used("verl_npu.features.fleet", ast.parse(text))) == [word]
 
 
 @pytest.mark.parametrize("text", ["getattr(worker, 'sleep')", "hasattr(worker, 'sleep')", "_NAMES = ('sleep',)"])
 def test_a_new_attribute_that_is_looked_up_by_a_text_is_found(text: str) -> None:
-    assert list(looked_up("features.weight_sync.engines.vllm", ast.parse(text))) == ["sleep"]
+    assert list(looked_up("verl_npu.features.weight_sync.engines.vllm", ast.parse(text))) == ["sleep"]
 
 
 def test_every_patch_module_of_vllm_ascend_is_in_the_table() -> None:
@@ -114,8 +113,8 @@ def test_no_title_is_there_twice() -> None:
 
 
 def test_the_releases_of_every_pin_are_recorded() -> None:
-    assert set(DOCUMENTED) == {path.name for path in (locks_folder() / "verl").iterdir()}
-    for pair in DOCUMENTED.values():
+    assert set(PINS) == {path.name for path in (locks_folder() / "verl").iterdir()}
+    for pair in (pin.engines for pin in PINS.values()):
         assert all(release in recording.RELEASES[p] for p, release in zip(("vllm", "vllm_ascend"), pair, strict=True))
 
 
@@ -147,7 +146,7 @@ def test_the_virtual_hccl_has_the_functions_that_pyhccl_looks_up(
     tree = SourceTree.at(source("vllm-ascend", f"v{release}"), ("vllm_ascend",))
     module = "vllm_ascend.distributed.device_communicators.pyhccl_wrapper"
     wanted = {word for word in tree.used_names(f"{module}:HCCLLibrary") if re.fullmatch(r"Hccl[A-Z]\w+", word)}
-    library = (PACKAGE / "virtual" / "hccl" / "libhccl.cpp").read_text()
+    library = (VIRTUAL / "virtual_ascend" / "hccl" / "libhccl.cpp").read_text()
     assert len(wanted) >= 6
     assert {word for word in wanted if not re.search(rf"\b{word}\(", library)} == set()
 
@@ -186,7 +185,7 @@ def tree(tmp_path: Path) -> SourceTree:
 
 
 def name(place: str, form: Form, arguments: int | None = None, since: str = "0.9.1") -> Name:
-    return Name("it", (place,), ("activation:it",), "nothing works", form, arguments, since)
+    return Name("it", (place,), ("verl_npu.activation:it",), "nothing works", form, arguments, since)
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,10 @@ def test_a_submitted_job_is_not_given_its_own_variables_again(monkeypatch: pytes
 
 def test_folders_are_forwarded_with_their_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VERL_NPU_CACHE", "cache")
+    monkeypatch.setenv("VIRTUAL_ASCEND_CACHE", "cache")
     monkeypatch.setenv("VERL_NPU_MANIFEST_DIR", "outputs/manifests")
     made = forward_variables_to_workers(lambda: {})["env_vars"]
-    assert made["VERL_NPU_CACHE"] == str(tmp_path / "cache")
+    assert made["VIRTUAL_ASCEND_CACHE"] == str(tmp_path / "cache")
     assert made["VERL_NPU_MANIFEST_DIR"] == str(tmp_path / "outputs" / "manifests")
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from verl_npu import environment
 from verl_npu.features import locks_folder
-from verl_npu.features.fleet import trainers
+from verl_npu.features.fleet import comparison
 from verl_npu.registry.judge.lock import read_locks
 
 from ...interpreter import import_path
@@ -28,8 +28,8 @@ FOLDERS = ("verl/trainer", "verl/experimental", "recipe", "examples")
 GENERATES = {"FullyAsyncRollouter"}
 # The patches of their own that some trainers have: what their `fit` calls, or their `fit` itself.
 OWN = {
-    "FullyAsyncTrainer": trainers.compare_processes_before_fully_async_training,
-    "RaySPINTrainer": trainers.compare_processes_before_spin_training,
+    "FullyAsyncTrainer": comparison.compare_processes_before_fully_async_training,
+    "RaySPINTrainer": comparison.compare_processes_before_spin_training,
 }
 # How many trainers of a pin can be imported where these tests run: from a checkout, and from a wheel, which has no
 # recipes. The newer pins need packages that are not there.
@@ -101,7 +101,7 @@ PROGRAM = """
 import asyncio, importlib, json, sys
 from unittest.mock import MagicMock
 from omegaconf import OmegaConf
-import verl_npu.features.fleet.trainers as trainers
+import verl_npu.features.fleet.comparison as trainers
 
 class Compared(Exception):
     pass
@@ -178,14 +178,14 @@ def test_the_fit_of_each_trainer_compares_before_it_does_anything_else(
 
 def test_a_trainer_that_steps_again_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[None] = []
-    monkeypatch.setattr(trainers, "compare", lambda: compared.append(None))
+    monkeypatch.setattr(comparison, "compare", lambda: compared.append(None))
 
     class Trainer:
         pass
 
     trainer = Trainer()
     for _ in range(3):
-        trainers.compare_processes_before_fully_async_training(
+        comparison.compare_processes_before_fully_async_training(
             lambda trainer, **_: None, trainer, should_profiler=None
         )
     assert len(compared) == 1

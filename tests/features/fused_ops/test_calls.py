@@ -21,7 +21,7 @@ def recorded() -> dict[str, dict[str, list[list[dict[str, Any]]]]]:
     if path.is_file():
         record = json.loads(path.read_text())
         return {record["torch_npu"]: {name: [parameters] for name, parameters in record["operators"].items()}}
-    from verl_npu.virtual.operators import schemas
+    from virtual_ascend.operators import schemas
 
     return {
         version: {name: [_parameters(text) for text in texts] for name, texts in schemas.of_version(version).items()}
@@ -38,8 +38,6 @@ def _parameters(text: str) -> list[dict[str, Any]]:
 
 
 RECORDED = recorded()
-# Operators that are called by another name than their own: what `operator` gave.
-ALIASES = {"norm": "npu_rms_norm", "mlp": "npu_swiglu", "rotary": "npu_rotary_mul"}
 
 
 def calls() -> Iterator[tuple[str, int, frozenset[str]]]:
@@ -50,7 +48,6 @@ def calls() -> Iterator[tuple[str, int, frozenset[str]]]:
                 if isinstance(node, ast.Call):
                     function = node.func
                     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-                    name = ALIASES.get(path.stem, "") if name == "fused" else name
                     if name.startswith("npu_") and "." not in name:
                         yield name, len(node.args), frozenset(k.arg for k in node.keywords if k.arg)
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from virtual_ascend.testing import free_port
 
-from verl_npu.features.fused_ops.gathering import with_output_layer, with_positions
-
-from ...virtual.processes import free_port
+from verl_npu.features.fused_ops.fsdp2 import with_output_layer, with_positions
 
 Forward = Callable[..., object]
 

@@ -42,7 +42,7 @@ def run(*folders: Path, **environment: str) -> dict[str, Any]:
     paths = [*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "VERL_NPU_VIRTUAL": "1", "PYTHONPATH": os.pathsep.join(paths), **environment},
+        env={**os.environ, "VIRTUAL_ASCEND": "1", "PYTHONPATH": os.pathsep.join(paths), **environment},
         capture_output=True,
         text=True,
         check=False,

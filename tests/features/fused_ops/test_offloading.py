@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from verl_npu.features.fused_ops.offloading import let_logits_be_scaled_in_place  # noqa: E402  # after torch
+from verl_npu.features.fused_ops.fsdp2 import let_logits_be_scaled_in_place  # noqa: E402  # after torch
 
 
 class Commit(torch.autograd.Function):

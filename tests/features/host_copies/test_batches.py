@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ...virtual.processes import Run
+from ...virtual_npus import Run
 
 pytest.importorskip("torch")
 
@@ -76,7 +76,7 @@ def outcome(python: Run, importable: Callable[[str], Path], unpacked: Callable[[
     def run(pin: str, version: str, **changes: str) -> tuple[dict[str, str], set[str]]:
         paths = [str(unpacked(version)), str(importable(pin)), os.environ.get("PYTHONPATH", "")]
         result = python(
-            PROGRAM, PYTHONPATH=os.pathsep.join(filter(None, paths)), VERL_NPU_VIRTUAL_COPIES="delayed", **changes
+            PROGRAM, PYTHONPATH=os.pathsep.join(filter(None, paths)), VIRTUAL_ASCEND_COPIES="delayed", **changes
         )
         assert result.returncode == 0, result.stderr
         content: list[Any] = json.loads(result.stdout.splitlines()[-1])

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from verl_npu.features.megatron.overrides.contract import Contract
-from verl_npu.features.megatron.overrides.installation import contracts
-from verl_npu.features.megatron.overrides.judgement import problems
-from verl_npu.features.megatron.overrides.request import Request
-from verl_npu.features.megatron.overrides.rules import Problem
+from verl_npu.features.megatron.contract import Contract, contracts
+from verl_npu.features.megatron.request import Request
+from verl_npu.features.megatron.rules import problems
+from verl_npu.findings import Finding
 
 REVISIONS = tuple(contract.revision for contract in contracts())
 MEGATRON = {contract.revision: contract.megatron for contract in contracts()}
@@ -24,33 +23,33 @@ def contract(request: pytest.FixtureRequest) -> Contract:
 
 
 @pytest.fixture
-def judged(contract: Contract) -> Callable[..., list[Problem]]:
+def judged(contract: Contract) -> Callable[..., list[Finding]]:
     """Judge overrides in a section: what is wrong with them, certainly or perhaps."""
 
-    def judge(section: dict[str, Any] | None = None, **overrides: Any) -> list[Problem]:
+    def judge(section: dict[str, Any] | None = None, **overrides: Any) -> list[Finding]:
         return list(problems(Request("actor", overrides, section or {}), contract))
 
     return judge
 
 
 @pytest.fixture
-def refusals(judged: Callable[..., list[Problem]]) -> Callable[..., list[str]]:
+def refusals(judged: Callable[..., list[Finding]]) -> Callable[..., list[str]]:
     """What is refused, as `subject: expected`."""
 
     def judge(section: dict[str, Any] | None = None, **overrides: Any) -> list[str]:
         return [
-            f"{problem.subject}: {problem.expected}" for problem in judged(section, **overrides) if problem.certain
+            f"{problem.subject}: {problem.expected}" for problem in judged(section, **overrides) if problem.refused
         ]
 
     return judge
 
 
 @pytest.fixture
-def doubts(judged: Callable[..., list[Problem]]) -> Callable[..., list[str]]:
+def doubts(judged: Callable[..., list[Finding]]) -> Callable[..., list[str]]:
     """What is said and not refused, as `subject: expected`."""
 
     def judge(section: dict[str, Any] | None = None, **overrides: Any) -> list[str]:
-        found = (problem for problem in judged(section, **overrides) if not problem.certain)
+        found = (problem for problem in judged(section, **overrides) if not problem.refused)
         return [f"{problem.subject}: {problem.expected}" for problem in found]
 
     return judge

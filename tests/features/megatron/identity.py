@@ -69,8 +69,8 @@ def attempt(case: dict[str, Any]) -> dict[str, Any]:
     from mindspeed.features_manager.features_manager import MindSpeedFeaturesManager
     from mindspeed.megatron_adaptor import repatch
 
-    from verl_npu.features.megatron.overrides.request import Request
-    from verl_npu.features.megatron.settlement import speaking_for
+    from verl_npu.features.megatron.repatch import on_behalf_of
+    from verl_npu.features.megatron.request import Request
 
     if case.get("break"):
         MindSpeedFeaturesManager.FEATURES_LIST.append(breaking())
@@ -79,7 +79,7 @@ def attempt(case: dict[str, Any]) -> dict[str, Any]:
     try:
         for overrides in [*case.get("first", []), case.get("overrides", {})]:
             before = State()
-            with speaking_for(Request(f"worker {overrides}", overrides, case.get("section", {}))):
+            with on_behalf_of(Request(f"worker {overrides}", overrides, case.get("section", {}))):
                 repatch({})
     except Exception as error:
         answer = {"error": type(error).__name__, "text": str(error)}
@@ -176,7 +176,7 @@ def main() -> None:
     importlib.import_module("mindspeed.megatron_adaptor")
     logging.disable(logging.CRITICAL)
     import verl_npu
-    from verl_npu.features.megatron.overrides.installation import installation
+    from verl_npu.features.megatron.source import installation
 
     installed = installation()
     head = {

@@ -22,12 +22,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
+from virtual_ascend.testing import environment
 
-from verl_npu.features.megatron.overrides.installation import contracts
-from verl_npu.features.megatron.overrides.judgement import problems
-from verl_npu.features.megatron.overrides.request import Request
-
-from ...virtual.processes import environment
+from verl_npu.features.megatron.contract import contracts
+from verl_npu.features.megatron.request import Request
+from verl_npu.features.megatron.rules import problems
 
 REVISION, MEGATRON, VERL = "f2b0977e", "0.12.1", "0.6.1"
 PROGRAM = Path(__file__).with_name("unjudged.py")
@@ -139,7 +138,7 @@ def refusals(case: Case) -> list[str]:
     """The subjects that the rules refuse of a case."""
     contract = next(contract for contract in contracts() if contract.revision == REVISION)
     found = problems(Request("actor", case.overrides, case.section), contract)
-    return [problem.subject for problem in found if problem.certain]
+    return [problem.subject for problem in found if problem.refused]
 
 
 def version(package: str) -> str:
@@ -164,7 +163,7 @@ def answers() -> Answers:
     result = subprocess.run(
         [sys.executable, str(PROGRAM)],
         input="".join(json.dumps(asdict(case)) + "\n" for case in CASES.values()),
-        env=environment(VERL_NPU_VIRTUAL="1", PYTHONPATH=os.pathsep.join(filter(None, paths))),
+        env=environment(VIRTUAL_ASCEND="1", PYTHONPATH=os.pathsep.join(filter(None, paths))),
         capture_output=True,
         text=True,
         timeout=900,

@@ -67,10 +67,10 @@ class Worker:
     def repatch(self) -> None:
         from mindspeed.megatron_adaptor import repatch
 
-        from verl_npu.features.megatron.overrides.request import Request
-        from verl_npu.features.megatron.settlement import speaking_for
+        from verl_npu.features.megatron.repatch import on_behalf_of
+        from verl_npu.features.megatron.request import Request
 
-        with speaking_for(Request("actor", self.overrides, self.section)):
+        with on_behalf_of(Request("actor", self.overrides, self.section)):
             repatch({})
 
     def groups(self) -> None:
@@ -148,13 +148,13 @@ def main() -> None:
     importlib.import_module("mindspeed.megatron_adaptor")
     importlib.import_module("verl.models.mcore")
     logging.disable(logging.CRITICAL)
-    from verl_npu.features.megatron.overrides import judgement
-    from verl_npu.features.megatron.overrides.installation import installation
-    from verl_npu.features.megatron.overrides.request import effective
+    from verl_npu.features.megatron import rules
+    from verl_npu.features.megatron.request import effective
+    from verl_npu.features.megatron.source import installation
 
     print("ANSWER " + json.dumps({"revision": installation().contract.revision}), flush=True)
     models = configurations()
-    judgement.check = lambda request, contract: effective(request)
+    rules.check = lambda request, contract: effective(request)
     for line in sys.stdin:
         print("ANSWER " + json.dumps(forked(lambda line=line: attempt(json.loads(line), models))), flush=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from verl_npu import reporting
-from verl_npu.features.micro_batches.effect import warn_if_none
+from verl_npu.features.micro_batches import warn_if_none
 from verl_npu.registry.state import State
 
 from ...interpreter import Interpreter

@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("verl")
 
-from ...virtual.processes import free_port
+from virtual_ascend.testing import free_port
+
 from .upstream import REVISIONS, padded, patched, tokens
 
 pytestmark = pytest.mark.upstream
@@ -73,7 +74,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, 
     multiprocessing = pytest.importorskip("torch.multiprocessing")
     with pytest.MonkeyPatch.context() as patch:
         # An earlier test may have loaded virtual NPUs into this process, whose torch_npu the ranks would find.
-        patch.setattr(sys, "path", [path for path in sys.path if "verl_npu/virtual/site" not in path])
+        patch.setattr(sys, "path", [path for path in sys.path if "virtual_ascend/site" not in path])
         multiprocessing.spawn(worker, (free_port(), str(folder)), nprocs=2)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from verl_npu.features.micro_batches import budget
+from verl_npu.features import micro_batches
 
 __all__ = ["REVISIONS", "load", "nested", "padded", "patched", "tokens"]
 
@@ -38,9 +38,9 @@ def patched(revision: str) -> ModuleType:
     """Upstream's module at a revision with our patches."""
     module: Any = load(revision)
     for name, patch in {
-        "rearrange_micro_batches": budget.keep_token_budget,
-        "roundup_divisible": budget.agree_on_a_number,
-        "get_seqlen_balanced_partitions": budget.split_within_budget,
+        "rearrange_micro_batches": micro_batches.keep_token_budget,
+        "roundup_divisible": micro_batches.agree_on_a_number,
+        "get_seqlen_balanced_partitions": micro_batches.split_within_budget,
     }.items():
         setattr(module, name, functools.partial(patch, getattr(module, name)))
     return module

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from verl_npu.errors import FleetError
-from verl_npu.features.rollout.allocator import check_allocator_for_sleep_mode, refuse_expandable_segments
+from verl_npu.features.rollout import rules
+from verl_npu.features.rollout.patches import check_and_complete_engine_settings
 
 
 def job(name: str = "vllm", sleeps: bool = True, told: str | None = None, **engine: object):
@@ -17,6 +20,10 @@ def job(name: str = "vllm", sleeps: bool = True, told: str | None = None, **engi
             "ray_kwargs": {"ray_init": {"num_cpus": None, "runtime_env": {"env_vars": asked}}},
         }
     )
+
+
+def refuse_expandable_segments(config: Any) -> None:
+    rules.check(config, ("rollout.expandable_segments",))
 
 
 SEGMENTS = "max_split_size_mb:250,expandable_segments:True"
@@ -56,7 +63,7 @@ def test_upstreams_validation_asks_first(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PYTORCH_NPU_ALLOC_CONF", SEGMENTS)
     asked: list[object] = []
     with pytest.raises(FleetError):
-        check_allocator_for_sleep_mode(asked.append, job())
+        check_and_complete_engine_settings(asked.append, job())
     assert asked == []
-    check_allocator_for_sleep_mode(asked.append, job(name="sglang"))
+    check_and_complete_engine_settings(asked.append, job(name="sglang"))
     assert len(asked) == 1

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from verl_npu.errors import EngineSettingError
-from verl_npu.features.rollout import engine_arguments
-from verl_npu.features.rollout.engine_arguments import give_engine_the_users_arguments, refuse_unknown_arguments
+from verl_npu.features.rollout import rules
+from verl_npu.features.rollout.engine_arguments import give_engine_the_users_arguments
 from verl_npu.registry.source.tree import SourceTree
 
 omegaconf = pytest.importorskip("omegaconf")
@@ -23,6 +23,10 @@ OWN = {"dtype": "bfloat16", "enable_prefix_caching": True, "compilation_config":
 
 def settings(mode: str = "sync", kwargs: object = None, **engine: Any) -> Any:
     return omegaconf.OmegaConf.create({"name": "vllm", "mode": mode, "engine_kwargs": {"vllm": kwargs}, **engine})
+
+
+def refuse_unknown_arguments(config: Any) -> None:
+    rules.check(config, ("rollout.engine_arguments", "rollout.unread_arguments"))
 
 
 def job(*args: Any, **kwargs: Any) -> Any:
@@ -163,7 +167,7 @@ def test_another_engine_is_left() -> None:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(engine_arguments, "warn", lines.append)
+    monkeypatch.setattr(rules, "warn", lines.append)
     return lines
 
 

@@ -10,8 +10,19 @@ from typing import Any
 import pytest
 
 from verl_npu.errors import EngineSettingError
-from verl_npu.features.rollout.allocator import check_allocator_for_sleep_mode
-from verl_npu.features.rollout.engine_settings import refuse_engine_settings
+from verl_npu.features.rollout import rules
+from verl_npu.features.rollout.patches import check_and_complete_engine_settings
+
+
+def refuse_engine_settings(config: Any) -> None:
+    rules.check(
+        config,
+        (
+            "rollout.ranks",
+            "rollout.heads",
+            "rollout.additional_config",
+        ),
+    )
 
 
 def job(model: Path | None = None, npus: int = 8, nodes: int = 1, **engine: Any) -> Any:
@@ -131,5 +142,5 @@ def test_without_vllm_ascend_no_key_is_judged(monkeypatch: pytest.MonkeyPatch) -
 def test_upstreams_validation_comes_after_it() -> None:
     asked: list[object] = []
     with pytest.raises(EngineSettingError):
-        check_allocator_for_sleep_mode(asked.append, job(tensor_model_parallel_size=3))
+        check_and_complete_engine_settings(asked.append, job(tensor_model_parallel_size=3))
     assert asked == []

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from verl_npu.errors import EngineSettingError
-from verl_npu.features.rollout import engine_versions
-from verl_npu.features.rollout.allocator import (
-    check_allocator_for_sleep_mode,
-    check_allocator_for_sleep_mode_in_trainer,
+from verl_npu.features.rollout import engine_versions, rules
+from verl_npu.features.rollout.patches import (
+    check_and_complete_engine_settings,
+    check_and_complete_engine_settings_in_trainer,
 )
-from verl_npu.features.rollout.engine_versions import refuse_engine_versions
 from verl_npu.registry.source.tree import SourceTree
 
 ROLLOUT = "verl/workers/rollout/vllm_rollout"
@@ -65,7 +64,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.syspath_prepend(str(made.folder))
     for package in ("verl", "vllm", "vllm_ascend"):
         monkeypatch.delitem(sys.modules, package, raising=False)
-    for variable in ("VERL_NPU_VIRTUAL", "VLLM_VERSION"):
+    for variable in ("VIRTUAL_ASCEND", "VLLM_VERSION"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(engine_versions, "manifest", lambda: {"upstreams": {"verl": {"nearest_pin": "ccd7d934"}}})
     return made
@@ -74,8 +73,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(engine_versions, "warn", lines.append)
+    monkeypatch.setattr(rules, "warn", lines.append)
     return lines
+
+
+def refuse_engine_versions(config: Any) -> None:
+    rules.check(config, ("rollout.engine_versions",))
 
 
 def job(name: str = "vllm", **engine: Any) -> Any:
@@ -124,7 +127,7 @@ def test_a_verl_that_knows_servers_only_is_judged_by_its_server(site: Site) -> N
         refuse_engine_versions(job())
 
 
-@pytest.mark.parametrize("check", [check_allocator_for_sleep_mode, check_allocator_for_sleep_mode_in_trainer])
+@pytest.mark.parametrize("check", [check_and_complete_engine_settings, check_and_complete_engine_settings_in_trainer])
 def test_upstreams_validation_comes_after_it(check: Callable[..., object], site: Site) -> None:
     site.has("vllm/__init__.py", "")
     asked: list[object] = []
@@ -208,7 +211,7 @@ def test_a_torch_npu_that_vllm_ascend_does_not_ask_for_is_said(site: Site, said:
 
 
 def test_nothing_is_said_on_virtual_npus(site: Site, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VERL_NPU_VIRTUAL", "2")
+    monkeypatch.setenv("VIRTUAL_ASCEND", "2")
     site.installs("torch_npu", "2.8.0")
     site.installs("vllm", "0.12.0")
     refuse_engine_versions(job(mode="sync"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from verl_npu import reporting
-from verl_npu.features.rollout import kernels
-from verl_npu.features.rollout.allocator import check_allocator_for_sleep_mode
+from verl_npu.features.rollout import rules
+from verl_npu.features.rollout.patches import check_and_complete_engine_settings
 
 
 @pytest.fixture
@@ -14,13 +14,15 @@ def said(monkeypatch: pytest.MonkeyPatch):
     """What is said of a job, with no Triton installed."""
     omegaconf = pytest.importorskip("omegaconf")
     monkeypatch.setattr(reporting, "_said", set())
-    monkeypatch.setattr(kernels, "_installed", lambda package: False)
+    monkeypatch.setattr(rules, "_installed", lambda package: False)
     lines: list[str] = []
-    monkeypatch.setattr(kernels, "warn", lines.append)
+    monkeypatch.setattr(rules, "warn", lines.append)
 
     def ask(strategy: str = "fsdp", **model: object) -> list[str]:
         role = {"model": model, "actor": {"strategy": strategy}, "rollout": {"name": "sglang"}}
-        check_allocator_for_sleep_mode(lambda config: None, omegaconf.OmegaConf.create({"actor_rollout_ref": role}))
+        check_and_complete_engine_settings(
+            lambda config: None, omegaconf.OmegaConf.create({"actor_rollout_ref": role})
+        )
         return lines
 
     return ask
@@ -48,6 +50,6 @@ def test_liger_is_said_to_be_unsupported(said) -> None:
 
 
 def test_two_tritons_are_said_to_overwrite_each_other(said, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_installed", lambda package: True)
+    monkeypatch.setattr(rules, "_installed", lambda package: True)
     (line,) = said()
     assert "triton and triton-ascend are both installed" in line

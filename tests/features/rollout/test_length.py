@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from verl_npu.features.rollout.length import end_answers_at_response_length
+from verl_npu.features.rollout.patches import end_answers_at_response_length
 
 
 class Engine:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_npu.features.rollout.offload import (
+from verl_npu.features.rollout.patches import (
     keep_weights_that_are_not_offloaded,
     keep_weights_that_are_not_offloaded_on_waking,
 )

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 from verl_npu.errors import EngineSettingError
-from verl_npu.features.rollout.parallelism import refuse_unread_parallelism
+from verl_npu.features.rollout import rules
 from verl_npu.registry.source.tree import SourceTree
 
 omegaconf = pytest.importorskip("omegaconf")
+
+
+def refuse_unread_parallelism(config: Any) -> None:
+    rules.check(config, ("rollout.unread_parallelism",))
 
 
 def job(**engine: Any) -> Any:

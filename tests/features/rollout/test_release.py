@@ -8,7 +8,7 @@ import types
 import pytest
 from packaging import version
 
-from verl_npu.features.rollout.release import Release, reduce_vllm_version_to_release
+from verl_npu.features.rollout.patches import Release, reduce_vllm_version_to_release
 
 
 @pytest.mark.parametrize("text", ["0.11.0", "0.11.0+empty", "0.11.0.post2", "0.11.0+cpu"])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_npu.features.rollout.repetition import prevent_double_repetition_in_hf_rollout
+from verl_npu.features.rollout.patches import prevent_double_repetition_in_hf_rollout
 
 omegaconf = pytest.importorskip("omegaconf")
 

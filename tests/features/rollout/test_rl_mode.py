@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from verl_npu.errors import EngineSettingError
-from verl_npu.features.rollout import rl_mode
+from verl_npu.features.rollout import rl_mode, rules
 from verl_npu.features.rollout.rl_mode import enable_rl_mode, keep_development_endpoints_closed
 from verl_npu.registry.source.tree import SourceTree
 
@@ -85,7 +85,7 @@ def test_a_text_of_json_stays_one() -> None:
 )
 def test_what_vllm_ascend_would_refuse_is_refused_before_a_process_starts(mode: object, found: str) -> None:
     with pytest.raises(EngineSettingError, match=rf"enable_batch_invariant, enabled, each True .* found {found};"):
-        enable_rl_mode(job({"rl_config": mode}))
+        rules.check(job({"rl_config": mode}), ("rollout.rl_config",))
 
 
 @pytest.mark.usefixtures("ascend")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from verl_npu.features.rollout.roles import give_the_recipes_actor_a_pool
+from verl_npu.features.rollout.patches import give_the_recipes_actor_a_pool
 
 
 def test_a_role_without_a_pool_gets_upstreams_one_and_others_keep_theirs() -> None:

@@ -53,7 +53,7 @@ CASES = {
 PROGRAM = """
 import json, sys
 from omegaconf import OmegaConf
-from verl_npu.features.rollout.sleep import remedy
+from verl_npu.features.rollout.rules import sleep_mode_overrides as remedy
 from verl.workers.rollout import base
 if sys.argv[2:]:
     base._ROLLOUT_REGISTRY["vllm", "sync"] = sys.argv[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_npu.features.rollout.allocator import check_allocator_for_sleep_mode
+from verl_npu.features.rollout.patches import check_and_complete_engine_settings
 
 
 def job(additional: object, name: str = "vllm"):
@@ -18,7 +18,7 @@ def test_weights_in_fractal_nz_are_said_before_upstream_validates(
     mode: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     validated: list[object] = []
-    check_allocator_for_sleep_mode(validated.append, job({"weight_nz_mode": mode}))
+    check_and_complete_engine_settings(validated.append, job({"weight_nz_mode": mode}))
     said = capsys.readouterr().err
     assert f"additional_config.weight_nz_mode={mode}: from vllm-ascend 0.23 on" in said
     assert len(validated) == 1
@@ -29,5 +29,5 @@ def test_weights_in_fractal_nz_are_said_before_upstream_validates(
     [(None, "vllm"), ({}, "vllm"), ({"weight_nz_mode": 0}, "vllm"), ({"weight_nz_mode": 1}, "sglang")],
 )
 def test_nothing_is_said_of_other_jobs(additional: object, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    check_allocator_for_sleep_mode(lambda config: None, job(additional, name))
+    check_and_complete_engine_settings(lambda config: None, job(additional, name))
     assert "weight_nz_mode" not in capsys.readouterr().err

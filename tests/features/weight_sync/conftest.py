@@ -21,10 +21,10 @@ PYTHONS = [path for path in os.environ.get("VERL_NPU_TORCH_NPU", "").split(os.pa
 @pytest.fixture(scope="session", params=[None, *PYTHONS], ids=lambda python: python or "ours")
 def nursery(request: pytest.FixtureRequest) -> Iterator[Nursery]:
     if request.param is None:
-        made = Nursery(VERL_NPU_VIRTUAL_TORCH_NPU="ours")
+        made = Nursery(VIRTUAL_ASCEND_TORCH_NPU="ours")
     else:
         paths = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-        made = Nursery(python=request.param, PYTHONPATH=paths, VERL_NPU_VIRTUAL_TORCH_NPU="real")
+        made = Nursery(python=request.param, PYTHONPATH=paths, VIRTUAL_ASCEND_TORCH_NPU="real")
     yield made
     made.close()
 

@@ -22,12 +22,12 @@ from typing import Any
 START = """
 import json, os, signal, sys, time
 import torch, torch_npu
-from verl_npu.features.weight_sync.transport.bucket import find_tied
+from verl_npu.features.weight_sync.transport.plan import find_tied
 from verl_npu.errors import WeightSyncError
 from verl_npu.features.weight_sync.transport.group import find, join
-from verl_npu.features.weight_sync.transport.meeting import Meeting, open_meeting
-from verl_npu.features.weight_sync.transport.metadata import Metadata
-from verl_npu.features.weight_sync.transport.store import Secret
+from verl_npu.features.weight_sync.transport.messages import Meeting, open_meeting
+from verl_npu.features.weight_sync.transport.tensors import Metadata
+from verl_npu.features.weight_sync.transport.messages import Secret
 from verl_npu.features.weight_sync.settings import Check, Settings
 from verl_npu.features.weight_sync.transport.sync import follow, preparing, receive, send
 
@@ -99,7 +99,7 @@ class Nursery:
     """A process that has torch, two virtual NPUs and the modules named, and forks ranks from there."""
 
     def __init__(self, *modules: str, python: str = sys.executable, **changes: str) -> None:
-        environment = {**os.environ, "VERL_NPU_VIRTUAL": "2", "OMP_NUM_THREADS": "1", **changes}
+        environment = {**os.environ, "VIRTUAL_ASCEND": "2", "OMP_NUM_THREADS": "1", **changes}
         environment.pop("ASCEND_RT_VISIBLE_DEVICES", None)
         self._process = subprocess.Popen(
             [python, __file__, *modules],

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 
 import pytest
 
 from verl_npu.errors import ConflictError, DeclarationError, DriftError, LockError
-from verl_npu.registry.apply.engine import Registry
 from verl_npu.registry.source.probe import Defines, Mentions, Never
 from verl_npu.registry.state import State
 
@@ -38,6 +38,7 @@ OPS = """
     class Sub(Model):
         pass
 """
+CHANGED = OPS.replace("2 * x", "2 + x")
 NEVER = Never("a test")
 
 
@@ -145,24 +146,15 @@ def test_copies_follow_a_reload_and_are_restored_after_it(plugin, package, math)
     assert again.double(1) == 2
 
 
-def test_one_drifted_target_refuses_the_whole_feature(plugin, package, math) -> None:
-    plugin.lock()
-    package.write("up.ops", OPS.replace("2 * x", "2 + x"))
-    registry = plugin.start(lock=False)
+def test_one_drifted_target_refuses_the_whole_feature_with_one_line(plugin, package, math) -> None:
+    registry = plugin.start_on("up.ops", CHANGED)
     ops = package.load("up.ops")
-    assert ops.Model().forward(5) == 5
-    assert ops.double(1) == 3
+    assert (ops.Model().forward(5), ops.double(1)) == (5, 3)
     status = registry.status()
     assert status["math.double"].state is State.DRIFTED
     assert status["math.forward"].state is State.VERIFIED
+    assert status["math.forward"].reason.startswith("not applied, since math.double drifted")
     assert registry.states() == {"math": State.DRIFTED}
-
-
-def test_drift_is_one_line_with_subject_expected_found_fix_and_override(plugin, package, math) -> None:
-    plugin.lock()
-    package.write("up.ops", OPS.replace("2 * x", "2 + x"))
-    plugin.start(lock=False)
-    package.load("up.ops")
     (line,) = plugin.reported
     assert "\n" not in line
     for part in ("math", "up.ops:double", "expected", "at v1", "found", "check --diff", "PLUGIN_FORCE=math"):
@@ -170,19 +162,14 @@ def test_drift_is_one_line_with_subject_expected_found_fix_and_override(plugin, 
 
 
 def test_a_changed_comment_is_no_drift(plugin, package, math) -> None:
-    plugin.lock()
-    package.write("up.ops", OPS.replace("2 * x", "2 * x  # twice"))
-    registry = plugin.start(lock=False)
+    registry = plugin.start_on("up.ops", OPS.replace("2 * x", "2 * x  # twice"))
     package.load("up.ops")
     assert registry.states() == {"math": State.APPLIED}
     assert registry.revisions["up"].exact
 
 
 def test_a_wrapper_survives_a_changed_body_but_not_a_changed_signature(plugin, package, math) -> None:
-    plugin.lock()
-    package.write("up.ops", OPS.replace("self.scale * x", "x * self.scale"))
-    registry = plugin.start(lock=False)
-    package.load("up")
+    registry = plugin.start_on("up.ops", OPS.replace("self.scale * x", "x * self.scale"))
     assert registry.states() == {"math": State.PENDING}
     registry.deactivate()
     package.write("up.ops", OPS.replace("def forward(self, x)", "def forward(self, x, y=0)"))
@@ -205,10 +192,7 @@ def test_a_wrapper_survives_a_changed_body_but_not_a_changed_signature(plugin, p
     ids=["renamed", "parameter", "async", "decorated", "class", "method", "static", "property"],
 )
 def test_each_kind_of_change_is_drift(plugin, package, math, change: tuple[str, str], patch: str) -> None:
-    plugin.lock()
-    package.write("up.ops", OPS.replace("(Model)", "").replace(*change))
-    registry = plugin.start(lock=False)
-    package.load("up")
+    registry = plugin.start_on("up.ops", OPS.replace("(Model)", "").replace(*change))
     assert registry.status()[patch].state is State.DRIFTED
 
 
@@ -222,7 +206,7 @@ def test_a_module_that_is_gone_is_drift(plugin, package, math) -> None:
 
 def test_strict_raises_in_every_import_that_meets_the_drift(plugin, package, math) -> None:
     plugin.lock()
-    package.write("up.ops", OPS.replace("2 * x", "2 + x"))
+    package.write("up.ops", CHANGED)
     plugin.start(lock=False, strict=True)
     for _ in range(2):
         with pytest.raises(DriftError, match=r"up\.ops:double"):
@@ -230,9 +214,7 @@ def test_strict_raises_in_every_import_that_meets_the_drift(plugin, package, mat
 
 
 def test_force_applies_a_drifted_feature_and_taints(plugin, package, math) -> None:
-    plugin.lock()
-    package.write("up.ops", OPS.replace("2 * x", "2 + x"))
-    registry = plugin.start(lock=False, force=frozenset({"math"}))
+    registry = plugin.start_on("up.ops", CHANGED, force=frozenset({"math"}))
     assert package.load("up.ops").double(1) == ("ours", 1)
     assert registry.tainted == ("math",)
     assert registry.activity()["tainted"] == ["math"]
@@ -247,32 +229,23 @@ def test_a_disabled_feature_changes_nothing(plugin, package, math) -> None:
 def test_a_switch_that_names_no_feature_is_refused(plugin, package, math) -> None:
     plugin.start(disable=frozenset({"maths"}))
     package.load("up")
-    assert "PLUGIN_DISABLE" in plugin.reported[0]
-    assert "maths" in plugin.reported[0]
+    (line,) = plugin.reported
+    assert line.startswith("PLUGIN_DISABLE: expected names among math, separated by commas, found maths")
 
 
-def test_a_patch_that_upstream_retired_is_native(plugin, package, ops, why) -> None:
-    feature = plugin.feature("math")
-
-    @feature.wrap("up.ops:double", retired_by=Mentions("up.ops:triple", "x"), **why)
-    def double(original, x):
-        return ("ours", x)
-
+@pytest.mark.parametrize(
+    ("probes", "state"),
+    [
+        ({"retired_by": Mentions("up.ops:triple", "x")}, State.NATIVE),
+        ({"retired_by": NEVER, "requires": Defines("up.ops:nothing")}, State.ABSENT),
+    ],
+    ids=["upstream does it", "its requirement does not hold"],
+)
+def test_a_patch_that_is_not_needed_changes_nothing(plugin, package, ops, why, probes, state: State) -> None:
+    plugin.feature("math").wrap("up.ops:double", **probes, **why)(lambda original, x: ("ours", x))
     registry = plugin.start()
     assert package.load("up.ops").double(1) == 2
-    assert registry.states() == {"math": State.NATIVE}
-
-
-def test_a_patch_whose_requirement_does_not_hold_is_absent(plugin, package, ops, why) -> None:
-    feature = plugin.feature("math")
-
-    @feature.wrap("up.ops:double", retired_by=NEVER, requires=Defines("up.ops:nothing"), **why)
-    def double(original, x):
-        return ("ours", x)
-
-    registry = plugin.start()
-    assert package.load("up.ops").double(1) == 2
-    assert registry.states() == {"math": State.ABSENT}
+    assert registry.states() == {"math": state}
 
 
 def test_an_added_name_is_there_and_goes_with_the_rollback(plugin, package, ops, why) -> None:
@@ -366,59 +339,37 @@ def test_a_later_overwrite_is_shadowed_and_survives_the_rollback(plugin, package
     assert ops.double is theirs
 
 
+def added(original, x):
+    return original(x) + 1000
+
+
 @pytest.fixture
-def overwriting(plugin, package, why) -> Registry:
-    """Upstream's own patches, imported after ours: one of the targets, and one thing that is not ours."""
-    package.write("up.ops", OPS)
+def overwritten(plugin, package, ops, why):
+    """A patch whose feature goes after `up.own`, a patch module of upstream's."""
     package.write("up.user", "from up.ops import double\n")
     package.write("up.own", "import up.ops\n\ndef theirs(x):\n    return 'theirs'\n\nup.ops.double = theirs\n")
-    feature = plugin.feature("math", after="up.own")
+    plugin.feature("math", after="up.own").wrap("up.ops:double", retired_by=NEVER, **why)(added)
+    return plugin
 
-    @feature.wrap("up.ops:double", retired_by=NEVER, **why)
-    def double(original, x):
-        return original(x) + 1000
 
-    package.load("up.user")
-    registry = plugin.start()
+def test_what_a_named_module_overwrites_is_put_in_force_again_and_left_by_a_rollback(overwritten, package) -> None:
+    user = package.load("up.user")
+    registry = overwritten.start()
     package.load("up.own")
-    return registry
-
-
-def test_what_a_named_module_overwrites_is_put_in_force_again(overwriting, package) -> None:
     assert package.load("up.ops").double(5) == 1010
-    status = overwriting.status()["math.double"]
+    status = registry.status()["math.added"]
     assert (status.state, status.reason.endswith("over what up.own put there")) == (State.APPLIED, True)
-
-
-def test_a_rollback_leaves_what_the_named_module_put_there(overwriting, package) -> None:
-    overwriting.deactivate()
+    registry.deactivate()
     assert package.load("up.ops").double is package.load("up.own").theirs
-    assert package.load("up.user").double(5) == 10
+    assert user.double(5) == 10
 
 
-def test_what_others_overwrite_is_shadowed_beside_a_named_module(plugin, package, why) -> None:
-    package.write("up.ops", OPS)
+def test_what_others_overwrite_is_shadowed_beside_a_named_module(overwritten, package) -> None:
     package.write("up.own", "")
-    feature = plugin.feature("math", after="up.own")
-
-    @feature.wrap("up.ops:double", retired_by=NEVER, **why)
-    def double(original, x):
-        return original(x) + 1000
-
-    registry = plugin.start()
-    ops = package.load("up.ops")
-    ops.double = lambda x: "somebody's"
+    registry = overwritten.start()
+    package.load("up.ops").double = lambda x: "somebody's"
     package.load("up.own")
-    assert registry.status()["math.double"].state is State.SHADOWED
-
-
-def test_an_object_that_somebody_replaced_before_is_refused(plugin, package, math) -> None:
-    ops = package.load("up.ops")
-    theirs = ops.double = eval("lambda x: 'theirs'")
-    registry = plugin.start()
-    assert ops.double is theirs
-    assert registry.status()["math.double"].state is State.FAILED
-    assert ops.Model().forward(5) == 5
+    assert registry.status()["math.added"].state is State.SHADOWED
 
 
 def test_a_failure_takes_the_whole_feature_back(plugin, package, why) -> None:
@@ -454,9 +405,7 @@ def test_features_stand_alone(plugin, package, math, why) -> None:
     def triple(x):
         return ("ours", x)
 
-    plugin.lock()
-    package.write("up.ops", OPS.replace("2 * x", "2 + x"))
-    registry = plugin.start(lock=False)
+    registry = plugin.start_on("up.ops", CHANGED)
     assert package.load("up.ops").triple(1) == ("ours", 1)
     assert registry.states() == {"math": State.DRIFTED, "other": State.APPLIED}
 
@@ -490,6 +439,11 @@ def test_a_damaged_lock_is_reported_and_nothing_is_patched(plugin, package, math
     plugin.start(lock=False)
     assert package.load("up.ops").double(1) == 2
     assert "lock.json" in plugin.reported[0]
+    plugin.registries[0].deactivate()
+    del sys.modules["up"]
+    plugin.start(lock=False, strict=True)
+    with pytest.raises(LockError):
+        package.load("up")
 
 
 def test_without_any_locks_it_is_said_that_they_are_missing_and_not_that_upstream_drifted(
@@ -503,19 +457,8 @@ def test_without_any_locks_it_is_said_that_they_are_missing_and_not_that_upstrea
     assert State.DRIFTED not in registry.states().values()
 
 
-def test_a_damaged_lock_raises_under_strict(plugin, package, math) -> None:
-    plugin.lock()
-    (plugin.locks / "up" / "v1" / "lock.json").write_text("{")
-    plugin.start(lock=False, strict=True)
-    with pytest.raises(LockError):
-        package.load("up")
-
-
 def test_a_tree_that_is_no_pin_has_a_nearest_one_and_a_list_of_what_differs(plugin, package, math) -> None:
-    plugin.lock("v1")
-    package.write("up.ops", OPS.replace("self.scale * x", "x"))
-    registry = plugin.start(lock=False)
-    package.load("up")
+    registry = plugin.start_on("up.ops", OPS.replace("self.scale * x", "x"))
     revision = registry.revisions["up"]
     assert (revision.nearest_pin, revision.exact) == ("v1", False)
     assert revision.differs == ("up.ops:Model.forward",)
@@ -544,3 +487,149 @@ def test_a_target_that_is_none_is_refused(plugin, why, text: str) -> None:
     feature = plugin.feature("math")
     with pytest.raises(DeclarationError, match="module:qualname"):
         feature.wrap(text, retired_by=NEVER, **why)(lambda original: None)
+
+
+EVENTS = ("import", "activate", "deactivate", "reload")
+ORDERS = [order for length in range(1, 5) for order in itertools.permutations(EVENTS, length)]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_patched_if_and_only_if_active_in_the_end(package, plugin, why, order: tuple[str, ...]) -> None:
+    package.write("up.ops", OPS)
+    feature = plugin.feature("f")
+
+    @feature.replace("up.ops:triple", retired_by=NEVER, **why)
+    def triple(x):
+        return ("ours", x)
+
+    @feature.wrap("up.ops:Model.forward", retired_by=NEVER, **why)
+    def forward(original, self, x):
+        return ("ours", original(self, x))
+
+    @feature.add("up.ops:added", **why)
+    def added(x):
+        return ("ours", x)
+
+    registry = plugin.start()
+    registry.deactivate()
+    for event in order:
+        if event == "import" or (event == "reload" and "up.ops" not in sys.modules):
+            package.load("up.ops")
+        elif event == "reload":
+            importlib.reload(sys.modules["up.ops"])
+        else:
+            getattr(registry, event)()
+
+    active = "activate" in order and order[order.index("activate") :].count("deactivate") == 0
+    ops = package.load("up.ops")
+    expected = (("ours", 1), ("ours", 1), True) if active else (3, 1, False)
+    assert (ops.triple(1), ops.Model().forward(1), hasattr(ops, "added")) == expected
+    assert registry.active is active
+    if active:
+        assert registry.states() == {"f": State.APPLIED}
+
+
+# Guards run before their module is executed, every time, and can stop it; then nothing of it has happened.
+
+SIDE_EFFECT = """
+    import up.world
+    up.world.touched.append("executed")
+
+    def work():
+        return 1
+
+    def play():
+        return 2
+"""
+
+
+@pytest.fixture
+def world(package):
+    package.write("up.world", "touched = []\n")
+    package.write("up.side", SIDE_EFFECT)
+    return package
+
+
+@pytest.fixture
+def guarded(plugin, world, why):
+    """A feature that guards `up.side` and wraps `work`; the guard does what `guarded.does` says."""
+    feature = plugin.feature("guarded")
+    plugin.does = lambda: None
+
+    @feature.guard("up.side:work", retired_by=NEVER, **why)
+    def stop():
+        import up.world
+
+        up.world.touched.append("guard")
+        plugin.does()
+
+    return plugin
+
+
+def test_a_guard_runs_before_its_module(guarded, world) -> None:
+    registry = guarded.start()
+    world.load("up")
+    assert registry.status()["guarded.stop"].state is State.PENDING
+    world.load("up.side")
+    assert sys.modules["up.world"].touched == ["guard", "executed"]
+    assert registry.status()["guarded.stop"].state is State.APPLIED
+
+
+def test_what_a_guard_raises_stops_the_import_every_time(guarded, world) -> None:
+    def refuse():
+        raise ImportError("not here")
+
+    guarded.start()
+    guarded.does = refuse
+    world.load("up")
+    for _ in range(2):
+        with pytest.raises(ImportError, match="not here"):
+            world.load("up.side")
+    assert sys.modules["up.world"].touched == ["guard", "guard"]
+    assert "up.side" not in sys.modules
+
+
+def test_a_guard_goes_with_its_registry(guarded, world) -> None:
+    registry = guarded.start()
+    world.load("up")
+    registry.deactivate()
+    world.load("up.side")
+    assert sys.modules["up.world"].touched == ["executed"]
+    assert registry.status()["guarded.stop"].state is State.REGISTERED
+
+
+def test_a_guard_of_a_drifted_target_is_not_run(guarded, world) -> None:
+    guarded.lock()
+    world.write("up.side", SIDE_EFFECT.replace("def work():", "def work(more):"))
+    registry = guarded.start(lock=False)
+    world.load("up")
+    world.load("up.side")
+    assert sys.modules["up.world"].touched == ["executed"]
+    assert registry.status()["guarded.stop"].state is State.DRIFTED
+
+
+def test_a_guard_that_its_probe_retires_is_not_run(plugin, world, why) -> None:
+    feature = plugin.feature("guarded")
+
+    @feature.guard("up.side:work", retired_by=Defines("up.side:work"), **why)
+    def stop():
+        raise ImportError("not here")
+
+    registry = plugin.start()
+    world.load("up")
+    world.load("up.side")
+    assert registry.status()["guarded.stop"].state is State.NATIVE
+
+
+def test_a_guard_goes_where_its_feature_fails(guarded, world, why) -> None:
+    @guarded.features[0].wrap("up.side:play", retired_by=NEVER, **why)
+    def broken(original):
+        return name_that_does_not_resolve  # noqa: F821
+
+    registry = guarded.start()
+    world.load("up")
+    world.load("up.side")
+    assert registry.status()["guarded.broken"].state is State.FAILED
+    del sys.modules["up.side"]
+    world.load("up.side")
+    assert sys.modules["up.world"].touched == ["guard", "executed", "executed"]

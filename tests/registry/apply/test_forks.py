@@ -15,9 +15,7 @@ from contextlib import suppress
 
 import pytest
 
-from verl_npu.registry.apply.application import Application
-from verl_npu.registry.apply.engine import Registry
-from verl_npu.registry.apply.mutex import Mutex
+from verl_npu.registry.apply.engine import Mutex, Prepared, Registry
 from verl_npu.registry.source.probe import Never
 
 TARGETS = ("up.ops:one", "up.ops:two", "up.ops:three")
@@ -44,14 +42,14 @@ def ops(package, plugin, why):
 def writing(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set when the first of the three has been written; the others follow slowly."""
     started = threading.Event()
-    real = Application.Prepared.write
+    real = Prepared.write
 
-    def write(prepared: Application.Prepared, binding: object) -> None:
+    def write(prepared: Prepared, binding: object) -> None:
         real(prepared, binding)  # type: ignore[arg-type]
         started.set()
         time.sleep(0.3)
 
-    monkeypatch.setattr(Application.Prepared, "write", write)
+    monkeypatch.setattr(Prepared, "write", write)
     return started
 
 

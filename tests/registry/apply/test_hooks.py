@@ -13,9 +13,18 @@ from types import ModuleType
 
 import pytest
 
+from verl_npu.registry.apply import hooks
 from verl_npu.registry.apply.hooks import add_hook, remove_hook
 
 PROJECT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def no_other_hooks(monkeypatch) -> None:
+    """Whatever an earlier test of this process left hooked (a feature installed in it) is out of sight here."""
+    monkeypatch.setattr(hooks, "_before", {})
+    monkeypatch.setattr(hooks, "_after", {})
+    monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if finder is not hooks._finder])
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from verl_npu.registry.apply import slot as slots
-from verl_npu.registry.apply.binding import Binding
+from verl_npu.registry.apply import slots
+from verl_npu.registry.apply.slots import Binding
 from verl_npu.registry.source.probe import Never
 from verl_npu.registry.state import State
 
@@ -126,7 +126,7 @@ def test_what_cannot_be_taken_back_is_named_and_taken_back_by_the_next_call(
     clean.undo()
     assert failing.raised
     (failed,) = [v for v in registry.status().values() if v.state is State.FAILED]
-    assert "still ours" in failed.reason
+    assert "still patched" in failed.reason
     assert snapshot() != before
     registry.deactivate()
     assert snapshot() == before

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.registry.conftest import Package, Plugin
-from verl_npu.registry.apply.slot import Slot
+from verl_npu.registry.apply.slots import Slot
 from verl_npu.registry.source.probe import Never
 from verl_npu.registry.state import State
 

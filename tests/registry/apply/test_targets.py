@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import compileall
-import functools
 import sys
 from types import ModuleType
 
@@ -20,12 +19,18 @@ def feature(plugin):
     return plugin.feature("f")
 
 
-def replace(feature, why, target: str, value: str = "ours"):
-    def patched(*args, **kwargs):
-        return value
+@pytest.fixture
+def replace(feature, why):
+    """Have a target of `up.ops` replaced by a function that returns a value."""
 
-    patched.__name__ = target.replace(".", "_").replace(":", "_")
-    feature.replace(target, retired_by=NEVER, **why)(patched)
+    def replace(target: str, value: str = "ours") -> None:
+        def patched(*args, **kwargs):
+            return value
+
+        patched.__name__ = target.replace(".", "_")
+        feature.replace(f"up.ops:{target}", retired_by=NEVER, **why)(patched)
+
+    return replace
 
 
 BASES = """
@@ -40,91 +45,90 @@ BASES = """
     class Plain(Base):
         pass
 """
+DECORATED = """
+    import functools
+
+    def register(function):
+        @functools.wraps(function)
+        def inner(*args):
+            return ("registered", function(*args))
+        inner.magic = {"dispatch": 1}
+        return inner
+
+    @register
+    def run():
+        return 1
+"""
+DATACLASS = """
+    from dataclasses import dataclass
+
+    @dataclass
+    class Config:
+        size: int = 3
+
+        def area(self):
+            return self.size ** 2
+"""
+# Source, target, what is looked at, and what that is before and after.
+REPLACED = {
+    "a method of a nested class": (
+        "class A:\n    class B:\n        def run(self):\n            return 1\n",
+        "A.B.run",
+        "A.B().run()",
+        (1, "ours"),
+    ),
+    "a decorated function, under its decoration": (
+        DECORATED,
+        "run",
+        "run(), run.magic",
+        ((("registered", 1), {"dispatch": 1}), ("ours", {"dispatch": 1})),
+    ),
+    "a method of a dataclass, and its fields stay": (
+        DATACLASS,
+        "Config.area",
+        "Config(size=4) == Config(4), Config().area()",
+        ((True, 9), (True, "ours")),
+    ),
+    "a partial": ("import functools\nhalf = functools.partial(pow, exp=0.5)\n", "half", "half(4)", (2.0, "ours")),
+    "a C function": ("from math import sqrt\n", "sqrt", "sqrt(4)", (2.0, "ours")),
+    "an imported name": ("from up.source import run as start\n", "start", "start()", (1, "ours")),
+}
+
+
+@pytest.mark.parametrize("case", REPLACED)
+def test_it_is_replaced_and_put_back(package, plugin, replace, case: str) -> None:
+    source, target, expression, (before, after) = REPLACED[case]
+    package.write("up.source", "def run():\n    return 1\n")
+    package.write("up.ops", source)
+    replace(target)
+    registry = plugin.start()
+    ops = package.load("up.ops")
+    assert registry.states() == {"f": State.APPLIED}
+    assert eval(expression, vars(ops)) == after
+    registry.deactivate()
+    assert eval(expression, vars(ops)) == before
 
 
 @pytest.mark.parametrize("targets", [("Base.run", "Sub.run"), ("Sub.run", "Base.run")], ids=["base", "subclass"])
-def test_a_subclass_is_patched_whether_before_or_after_its_base(package, plugin, feature, why, targets) -> None:
+def test_a_subclass_is_patched_whether_before_or_after_its_base(package, plugin, replace, targets) -> None:
     package.write("up.ops", BASES)
     for target in targets:
-        replace(feature, why, f"up.ops:{target}", target)
+        replace(target, target)
     plugin.start()
     ops = package.load("up.ops")
     assert (ops.Base().run(), ops.Sub().run(), ops.Plain().run()) == ("Base.run", "Sub.run", "Base.run")
     assert "run" not in vars(ops.Plain)
 
 
-def test_an_inherited_method_is_not_declared_where_it_is_inherited(package, plugin, feature, why) -> None:
+def test_an_inherited_method_is_not_declared_where_it_is_inherited(package, plugin, replace) -> None:
     package.write("up.ops", BASES)
     plugin.lock()
-    replace(feature, why, "up.ops:Plain.run")
+    replace("Plain.run")
     registry = plugin.start()
     package.load("up.ops")
     # The lock of this very source has no such target either: there is nothing to patch.
     assert registry.states() == {"f": State.ABSENT}
     assert "run" not in vars(sys.modules["up.ops"].Plain)
-
-
-def test_a_method_that_moved_into_the_base_is_drift(package, plugin, feature, why) -> None:
-    package.write("up.ops", BASES)
-    replace(feature, why, "up.ops:Sub.run")
-    plugin.lock()
-    package.write("up.ops", BASES.replace('        def run(self):\n            return "sub"', "        pass"))
-    registry = plugin.start(lock=False)
-    package.load("up.ops")
-    assert registry.status()["f.up_ops_Sub_run"].state is State.DRIFTED
-
-
-def test_a_nested_class_is_reached(package, plugin, feature, why) -> None:
-    package.write("up.ops", "class A:\n    class B:\n        def run(self):\n            return 1\n")
-    replace(feature, why, "up.ops:A.B.run")
-    plugin.start()
-    assert package.load("up.ops").A.B().run() == "ours"
-
-
-def test_a_decorated_function_is_replaced_under_its_decoration(package, plugin, feature, why) -> None:
-    package.write(
-        "up.ops",
-        """
-        import functools
-
-        def register(function):
-            @functools.wraps(function)
-            def inner(*args):
-                return ("registered", function(*args))
-            inner.magic = {"dispatch": 1}
-            return inner
-
-        @register
-        def run():
-            return 1
-        """,
-    )
-    replace(feature, why, "up.ops:run")
-    plugin.start()
-    ops = package.load("up.ops")
-    assert ops.run() == "ours"
-    assert ops.run.magic == {"dispatch": 1}
-
-
-def test_a_dataclass_method_is_patched_and_its_fields_stay(package, plugin, feature, why) -> None:
-    package.write(
-        "up.ops",
-        """
-        from dataclasses import dataclass
-
-        @dataclass
-        class Config:
-            size: int = 3
-
-            def area(self):
-                return self.size ** 2
-        """,
-    )
-    replace(feature, why, "up.ops:Config.area")
-    plugin.start()
-    ops = package.load("up.ops")
-    assert ops.Config(size=4) == ops.Config(4)
-    assert ops.Config().area() == "ours"
 
 
 def test_a_whole_class_is_replaced(package, plugin, feature, why) -> None:
@@ -141,116 +145,83 @@ def test_a_whole_class_is_replaced(package, plugin, feature, why) -> None:
     assert ops.Base is not Other
 
 
-def test_a_partial_and_a_c_function_are_replaced_by_what_assigns_them(package, plugin, feature, why) -> None:
-    package.write("up.ops", "import functools\nfrom math import sqrt\nhalf = functools.partial(pow, exp=0.5)\n")
-    replace(feature, why, "up.ops:half")
-    replace(feature, why, "up.ops:sqrt")
-    registry = plugin.start()
-    ops = package.load("up.ops")
-    assert (ops.half(4), ops.sqrt(4)) == ("ours", "ours")
-    registry.deactivate()
-    assert isinstance(ops.half, functools.partial)
-    assert ops.sqrt(4) == 2.0
-
-
-def test_an_imported_name_is_patched_for_its_importer_alone(package, plugin, feature, why) -> None:
-    package.write("up.source", "def run():\n    return 1\n")
-    package.write("up.ops", "from up.source import run as start\n")
-    replace(feature, why, "up.ops:start")
-    registry = plugin.start()
-    assert package.load("up.ops").start() == "ours"
-    assert registry.status()["f.up_ops_start"].state is State.APPLIED
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "from up.source import other as start\n",
-        "from up.elsewhere import run as start\n",
-        "import up.source as start\n",
-    ],
+IMPORT = "from up.source import run as start\n"
+BRANCHES = (
+    "import sys\nif sys.maxsize > 1:\n    def run():\n        return 1\nelse:\n    def run():\n        return 2\n"
 )
-def test_an_import_of_something_else_is_drift(package, plugin, feature, why, change: str) -> None:
-    package.write("up.ops", "from up.source import run as start\n")
-    replace(feature, why, "up.ops:start")
-    plugin.lock()
-    package.write("up.ops", change)
-    registry = plugin.start(lock=False)
-    package.load("up")
-    assert registry.states() == {"f": State.DRIFTED}
+# The source at the pin, the target, and the source that is found.
+CHANGED = {
+    "a method that moved into the base": (
+        BASES,
+        "Sub.run",
+        BASES.replace('        def run(self):\n            return "sub"', "        pass"),
+    ),
+    "an import of another name": (IMPORT, "start", "from up.source import other as start\n"),
+    "an import from elsewhere": (IMPORT, "start", "from up.elsewhere import run as start\n"),
+    "an import of a module": (IMPORT, "start", "import up.source as start\n"),
+    "the other branch of a conditional definition": (BRANCHES, "run", BRANCHES.replace("return 2", "return 3")),
+}
 
 
-def test_what_else_an_import_line_brings_is_no_drift(package, plugin, feature, why) -> None:
-    package.write("up.ops", "from up.source import run as start\n")
-    replace(feature, why, "up.ops:start")
-    plugin.lock()
-    package.write("up.ops", "from up.source import other, run as start\n")
-    registry = plugin.start(lock=False)
-    package.load("up")
+@pytest.mark.parametrize("case", CHANGED)
+def test_it_is_drift(package, plugin, replace, case: str) -> None:
+    source, target, found = CHANGED[case]
+    package.write("up.ops", source)
+    replace(target)
+    assert plugin.start_on("up.ops", found).states() == {"f": State.DRIFTED}
+
+
+def test_what_else_an_import_line_brings_is_no_drift(package, plugin, replace) -> None:
+    package.write("up.ops", IMPORT)
+    replace("start")
+    registry = plugin.start_on("up.ops", "from up.source import other, run as start\n")
     assert registry.states() == {"f": State.PENDING}
 
 
-def test_a_reexport_under_another_name_is_rebound(package, plugin, feature, why) -> None:
+def test_a_reexport_under_another_name_is_rebound(package, plugin, replace) -> None:
     package.write("up.ops", "def run():\n    return 1\n")
     package.write("up.api", "from up.ops import run as go\n")
     api = package.load("up.api")
-    replace(feature, why, "up.ops:run")
+    replace("run")
     plugin.start()
     assert api.go() == "ours"
 
 
-def test_both_branches_of_a_conditional_definition_count(package, plugin, feature, why) -> None:
-    source = (
-        "import sys\nif sys.maxsize > 1:\n    def run():\n        return 1\nelse:\n    def run():\n        return 2\n"
-    )
-    package.write("up.ops", source)
-    replace(feature, why, "up.ops:run")
-    plugin.lock()
-    package.write("up.ops", source.replace("return 2", "return 3"))
-    registry = plugin.start(lock=False)
-    package.load("up")
-    assert registry.states() == {"f": State.DRIFTED}
+class Lazy(ModuleType):
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AssertionError(f"woken by {name}")
 
 
-def test_a_lazy_module_is_not_woken(package, plugin, feature, why, monkeypatch) -> None:
-    class Lazy(ModuleType):
-        def __getattr__(self, name: str) -> object:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            raise AssertionError(f"woken by {name}")
+class Strange:
+    """No module, and not to be asked for anything."""
 
-    monkeypatch.setitem(sys.modules, "user_lazy", Lazy("user_lazy"))
+    def __getattribute__(self, name: str) -> object:
+        raise AssertionError(f"asked for {name}")
+
+
+@pytest.mark.parametrize("make", [lambda: Lazy("user_other"), Strange], ids=["a lazy module", "no module"])
+def test_what_must_not_be_asked_in_sys_modules_is_not(package, plugin, replace, monkeypatch, make) -> None:
+    monkeypatch.setitem(sys.modules, "user_other", make())
     package.write("up.ops", "def run():\n    return 1\n")
     ops = package.load("up.ops")
-    replace(feature, why, "up.ops:run")
-    plugin.start()
-    assert ops.run() == "ours"
-
-
-def test_something_in_sys_modules_that_is_no_module_is_passed_over(package, plugin, feature, why, monkeypatch) -> None:
-    class Strange:
-        def __getattribute__(self, name: str) -> object:
-            raise AssertionError(f"asked for {name}")
-
-    monkeypatch.setitem(sys.modules, "user_strange", Strange())
-    package.write("up.ops", "def run():\n    return 1\n")
-    ops = package.load("up.ops")
-    replace(feature, why, "up.ops:run")
+    replace("run")
     plugin.start()
     monkeypatch.undo()
     assert ops.run() == "ours"
 
 
-def test_a_replacement_is_refused_where_only_bytecode_is_there(package, plugin, feature, why) -> None:
+def test_a_replacement_is_refused_where_only_bytecode_is_there(package, plugin, replace) -> None:
     package.write("up.ops", "def run():\n    return 1\n")
-    replace(feature, why, "up.ops:run")
+    replace("run")
     plugin.lock()
     path = package.root / "up" / "ops.py"
     assert compileall.compile_file(str(path), quiet=2, legacy=True)
     path.unlink()
     registry = plugin.start(lock=False)
     assert package.load("up.ops").run() == 1
-    status = registry.status()["f.up_ops_run"]
+    status = registry.status()["f.run"]
     assert status.state is State.DRIFTED
     assert "source is not available" in status.reason
 
@@ -284,7 +255,9 @@ SWITCH = "import os\nhere = bool(os.environ.get('NOT_SET'))\n"
 
 
 @pytest.fixture
-def turned(feature, why):
+def turned(package, feature, why):
+    package.write("up.ops", SWITCH)
+
     @feature.set("up.ops:here", retired_by=NEVER, **why)
     def turn(value):
         return not value
@@ -293,7 +266,6 @@ def turned(feature, why):
 
 
 def test_a_value_is_set_before_anybody_copies_it(package, plugin, turned) -> None:
-    package.write("up.ops", SWITCH)
     package.write("up.user", "from up.ops import here\n")
     registry = plugin.start()
     assert (package.load("up.user").here, package.load("up.ops").here) == (True, True)
@@ -303,7 +275,6 @@ def test_a_value_is_set_before_anybody_copies_it(package, plugin, turned) -> Non
 
 
 def test_copies_of_a_value_are_rebound_by_what_the_source_imports(package, plugin, turned) -> None:
-    package.write("up.ops", SWITCH)
     package.write("up.absolute", "from up.ops import here\n")
     package.write("up.relative", "from .ops import here\n")
     package.write("up.another", "here = False\n")
@@ -317,21 +288,16 @@ def test_copies_of_a_value_are_rebound_by_what_the_source_imports(package, plugi
     assert [module.here for module in modules] == [False] * 4
 
 
-def test_a_value_that_is_computed_otherwise_is_drift(package, plugin, turned) -> None:
-    package.write("up.ops", SWITCH)
-    plugin.lock()
-    package.write("up.ops", SWITCH.replace("NOT_SET", "SET"))
-    registry = plugin.start(lock=False)
-    package.load("up")
-    assert registry.states() == {"f": State.DRIFTED}
+def test_a_value_that_is_computed_otherwise_is_drift(plugin, turned) -> None:
+    assert plugin.start_on("up.ops", SWITCH.replace("NOT_SET", "SET")).states() == {"f": State.DRIFTED}
 
 
 @pytest.mark.upstream
-def test_the_lazy_modules_of_transformers_are_not_woken(package, plugin, feature, why) -> None:
+def test_the_lazy_modules_of_transformers_are_not_woken(package, plugin, replace) -> None:
     transformers = pytest.importorskip("transformers")
     package.write("up.ops", "def run():\n    return 1\n")
     ops = package.load("up.ops")
-    replace(feature, why, "up.ops:run")
+    replace("run")
     before = {name: set(vars(module)) for name, module in sys.modules.items() if isinstance(module, ModuleType)}
     assert type(transformers).__name__ == "_LazyModule"
     plugin.start()

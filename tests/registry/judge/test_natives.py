@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,10 +64,16 @@ def lib(tmp_path: Path) -> Path:
     return root
 
 
-def judged(package: Package, source: str, lib: Path, *ours: str) -> dict[str, Native]:
-    package.write("up.patches", textwrap.dedent(source))
-    tree = package.tree().with_packages(SourceTree.at(lib, ("lib",)))
-    return {native.target: native for native in judge_natives([MODULE], tree, ours)}
+@pytest.fixture
+def judged(package: Package, lib: Path):
+    """What is said of each target of a patch module with that source, but for those that patches of ours lie over."""
+
+    def judged(source: str, *ours: str) -> dict[str, Native]:
+        package.write("up.patches", source)
+        tree = package.tree().with_packages(SourceTree.at(lib, ("lib",)))
+        return {native.target: native for native in judge_natives([MODULE], tree, ours)}
+
+    return judged
 
 
 def states(found: dict[str, Native]) -> dict[str, State]:
@@ -75,8 +81,8 @@ def states(found: dict[str, Native]) -> dict[str, State]:
 
 
 @pytest.mark.parametrize("source", [TABLE, AT_IMPORT])
-def test_targets_that_are_there_are_claimed(source: str, package: Package, lib: Path) -> None:
-    assert states(judged(package, source, lib)) == {
+def test_targets_that_are_there_are_claimed(judged, source: str) -> None:
+    assert states(judged(source)) == {
         "alpha:Norm.forward": State.CLAIMED,
         "alpha:MLP.forward": State.CLAIMED,
         "alpha:rotary": State.CLAIMED,
@@ -84,9 +90,9 @@ def test_targets_that_are_there_are_claimed(source: str, package: Package, lib: 
     }
 
 
-def test_a_renamed_class_ends_its_model_and_no_other(package: Package, lib: Path) -> None:
+def test_a_renamed_class_ends_its_model_and_no_other(judged, lib: Path) -> None:
     (lib / "lib/models/alpha.py").write_text(ALPHA.replace("Norm", "RMSNorm"))
-    found = judged(package, TABLE, lib)
+    found = judged(TABLE)
     assert states(found) == {
         "alpha:Norm.forward": State.INEFFECTIVE,
         "alpha:MLP.forward": State.INEFFECTIVE,
@@ -98,9 +104,9 @@ def test_a_renamed_class_ends_its_model_and_no_other(package: Package, lib: Path
     }
 
 
-def test_at_import_it_ends_all_that_comes_after_it(package: Package, lib: Path) -> None:
+def test_at_import_it_ends_all_that_comes_after_it(judged, lib: Path) -> None:
     (lib / "lib/models/alpha.py").write_text(ALPHA.replace("MLP", "FeedForward"))
-    assert states(judged(package, AT_IMPORT, lib)) == {
+    assert states(judged(AT_IMPORT)) == {
         "alpha:Norm.forward": State.CLAIMED,
         "alpha:MLP.forward": State.INEFFECTIVE,
         "alpha:rotary": State.INEFFECTIVE,
@@ -108,54 +114,52 @@ def test_at_import_it_ends_all_that_comes_after_it(package: Package, lib: Path) 
     }
 
 
-def test_a_renamed_function_is_assigned_and_used_by_nobody(package: Package, lib: Path) -> None:
+def test_a_renamed_function_is_assigned_and_used_by_nobody(judged, lib: Path) -> None:
     (lib / "lib/models/alpha.py").write_text(ALPHA.replace("rotary", "rotate"))
-    found = judged(package, AT_IMPORT, lib)
+    found = judged(AT_IMPORT)
     assert states(found)["alpha:rotary"] is State.INEFFECTIVE
     assert states(found)["beta.modeling_beta:Norm.forward"] is State.CLAIMED
 
 
-def test_a_model_that_is_not_there_is_no_loss_if_upstream_expects_that(package: Package, lib: Path) -> None:
-    for path in sorted((lib / "lib/models/beta").iterdir()):
-        path.unlink()
-    (lib / "lib/models/beta").rmdir()
-    assert states(judged(package, TABLE, lib))["beta.modeling_beta.Norm.forward"] is State.ABSENT
+def test_a_model_that_is_not_there_is_no_loss_if_upstream_expects_that(judged, lib: Path) -> None:
+    shutil.rmtree(lib / "lib/models/beta")
+    assert states(judged(TABLE))["beta.modeling_beta.Norm.forward"] is State.ABSENT
     # Without a handler nothing at all is patched.
-    assert set(states(judged(package, AT_IMPORT, lib)).values()) == {State.INEFFECTIVE}
+    assert set(states(judged(AT_IMPORT)).values()) == {State.INEFFECTIVE}
 
 
-def test_a_module_that_was_renamed_in_a_model_that_is_there_is_a_loss(package: Package, lib: Path) -> None:
+def test_a_module_that_was_renamed_in_a_model_that_is_there_is_a_loss(judged, lib: Path) -> None:
     (lib / "lib/models/beta/modeling_beta.py").rename(lib / "lib/models/beta/modelling_beta.py")
-    native = judged(package, TABLE, lib)["lib.models.beta.modeling_beta.Norm.forward"]
+    native = judged(TABLE)["lib.models.beta.modeling_beta.Norm.forward"]
     assert native.state is State.INEFFECTIVE
     assert "lib.models.beta.modeling_beta is not there" in native.reason
 
 
-def test_a_package_that_is_not_installed_is_no_loss(package: Package, lib: Path) -> None:
-    package.write("up.patches", textwrap.dedent(AT_IMPORT))
+def test_a_package_that_is_not_installed_is_no_loss(package: Package) -> None:
+    package.write("up.patches", AT_IMPORT)
     tree = package.tree().with_packages(SourceTree({"lib": None}))
     found = judge_natives([MODULE], tree)
     assert {native.state for native in found} == {State.ABSENT}
     assert {native.reason for native in found} == {"lib is not installed here"}
 
 
-def test_the_branch_that_is_not_taken_is_left_out(package: Package, lib: Path) -> None:
+def test_the_branch_that_is_not_taken_is_left_out(judged) -> None:
     source = (
         "from lib.models import alpha\n"
         "if hasattr(alpha, 'Old'):\n    alpha.Old.forward = f\nelse:\n    alpha.Norm.forward = f\n"
     )
-    assert states(judged(package, source, lib)) == {"alpha:Norm.forward": State.CLAIMED}
+    assert states(judged(source)) == {"alpha:Norm.forward": State.CLAIMED}
 
 
-def test_what_depends_on_something_else_is_said(package: Package, lib: Path) -> None:
+def test_what_depends_on_something_else_is_said(judged) -> None:
     source = (
         "from lib.models import alpha\nif version() == 1:\n    alpha.Norm.forward = f\n    alpha.Gone.forward = f\n"
     )
-    found = judged(package, source, lib)
+    found = judged(source)
     assert states(found) == {"alpha:Norm.forward": State.CLAIMED, "alpha:Gone.forward": State.ABSENT}
     assert all("only if version() == 1" in native.reason for native in found.values())
 
 
-def test_what_a_patch_of_ours_lies_over_is_left_out(package: Package, lib: Path) -> None:
+def test_what_a_patch_of_ours_lies_over_is_left_out(judged, lib: Path) -> None:
     (lib / "lib/models/alpha.py").write_text(ALPHA.replace("MLP", "FeedForward"))
-    assert "lib.models.alpha:MLP.forward" not in judged(package, AT_IMPORT, lib, "lib.models.alpha:MLP.forward")
+    assert "lib.models.alpha:MLP.forward" not in judged(AT_IMPORT, "lib.models.alpha:MLP.forward")

@@ -6,7 +6,7 @@ and vLLM. What upstream imports from it, or from transformers' NPU module, is pr
 
 from __future__ import annotations
 
-from . import admission, choice, forward, imports, vision  # noqa: F401  # they declare the patches
+from . import flash, hard_coded  # noqa: F401  # they declare the patches
 from .feature import attention
 
 __all__ = ["attention"]

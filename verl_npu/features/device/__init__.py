@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import ordinal, placement, setting, verdict  # noqa: F401  # they declare the patches
+from . import choice, placement  # noqa: F401  # they declare the patches
 from .feature import device
 
 __all__ = ["device"]

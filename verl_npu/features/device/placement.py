@@ -1,17 +1,25 @@
-"""Resource pools ask for NPUs, and a job that cannot be placed ends with what it needs and what the cluster has."""
+"""Resource pools ask for NPUs, workers take those that Ray assigned, and a job that cannot be placed is refused."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from ... import environment
-from ...errors import PlacementError
+from ...ascend.variables import VISIBLE_DEVICES
+from ...errors import HiddenDeviceError, PlacementError
 from ...registry.source.probe import Mentions, Never, Not
+from .choice import has_ascend_software
 from .feature import DEFAULT_DEVICE, device
 
-__all__ = ["refuse_job_that_cannot_be_placed", "request_npus_not_gpus"]
+__all__ = [
+    "ordinal",
+    "refuse_job_that_cannot_be_placed",
+    "request_npus_not_gpus",
+    "select_npu_assigned_by_ray",
+]
 
 Resources = Mapping[str, float]
 """Amounts by the name of the resource, for example {"CPU": 3, "NPU": 1}."""
@@ -133,3 +141,54 @@ def _fix(needed: Resources, total: Resources) -> str:
     if "GPU" in needed:
         fixes.append("leave trainer.device at its default or set it to npu, because the job asks for GPUs")
     return "; ".join(fixes) or "end what else runs on the cluster, or lower what the job needs"
+
+
+@device.wrap(
+    "verl.single_controller.base.worker:Worker._setup_env_cuda_visible_devices",
+    why="If Ray hides no NPUs, upstream uses an NPU's id on the host, or the rank, as the index in the process. "
+    "Workers fail with `invalid device ordinal` if the list is 1,3, and a second job takes the first one's NPUs.",
+    how="The index is the position in ASCEND_RT_VISIBLE_DEVICES of the NPU that Ray assigned to the worker.",
+    link="none: seen on virtual NPUs",
+    retired_by=Never("no revision reads ASCEND_RT_VISIBLE_DEVICES there"),
+)
+def select_npu_assigned_by_ray(original: Callable[[object], object], worker: object) -> object:
+    """Make the NPU that Ray assigned to this worker the current one."""
+    from verl.utils.ray_utils import ray_noset_visible_devices
+
+    assigned = _assigned_npu() if has_ascend_software() and ray_noset_visible_devices() else None
+    if assigned is None:
+        return original(worker)
+    import torch
+
+    index = ordinal(assigned, os.environ.get(VISIBLE_DEVICES))
+    # Upstream's function sets this variable as well, and other code of upstream reads it.
+    os.environ["LOCAL_RANK"] = str(index)
+    torch.npu.set_device(index)
+    return None
+
+
+def _assigned_npu() -> str | None:
+    import ray
+
+    ids = ray.get_runtime_context().get_accelerator_ids().get("NPU", [])
+    return str(ids[0]) if ids else None
+
+
+def ordinal(assigned: str, visible: str | None) -> int:
+    """Return the index of the NPU with the id `assigned` in a process that sees the NPUs `visible`.
+
+    `visible` is a list of ids separated by commas; None means all NPUs. Raises HiddenDeviceError if `assigned` is not
+    in the list.
+    """
+    if visible is None:
+        return int(assigned)
+    ids = [text.strip() for text in visible.split(",")]
+    if assigned not in ids:
+        raise HiddenDeviceError(
+            subject=f"NPU {assigned}, which Ray assigned to this worker",
+            expected=f"one of those in {VISIBLE_DEVICES}",
+            found=f"{VISIBLE_DEVICES}={visible!r}",
+            fix="set the variable to the same list before `ray start` on this host, and not in the job",
+            override="VERL_NPU_DISABLE=device",
+        )
+    return ids.index(assigned)

@@ -29,7 +29,7 @@ from ...manifest import manifest
 from ...registry.source.probe import Never
 from .feature import fleet
 
-__all__ = ["add_variables", "forward_variables_to_workers", "install_hook", "remove_hook"]
+__all__ = ["add_variables", "forward_variables_to_workers", "install_hook", "refuse_other_values", "remove_hook"]
 
 _HOOK = "RAY_RUNTIME_ENV_HOOK"
 _OURS = f"{__name__}.add_variables"
@@ -109,7 +109,8 @@ def _add(runtime: RuntimeEnvironment, leave: Mapping[str, str] | None = None) ->
     """Add the variables to `runtime`, but for those in `leave`, which Ray gives to the workers anyway."""
     leave = leave or {}
     given = dict(runtime.get("env_vars") or {})
-    _check_required({**leave, **given})
+    program = PurePath(sys.argv[0] if sys.argv else "").stem
+    refuse_other_values({**os.environ, **leave, **given}, program)
     added = {
         **{shared.name: os.environ[shared.name] for shared in SHARED if shared.name in os.environ},
         **{requirement.name: requirement.value for requirement in REQUIRED},
@@ -149,11 +150,12 @@ def _load(path: str) -> Hook:
         ) from error
 
 
-def _check_required(variables: Mapping[str, str]) -> None:
-    if PurePath(sys.argv[0] if sys.argv else "").stem in _NO_WEIGHT_SYNC:
+def refuse_other_values(variables: Mapping[str, str], program: str) -> None:
+    """Raise FleetError if a variable has another value than every job needs that copies weights into an engine."""
+    if program in _NO_WEIGHT_SYNC:
         return
     for requirement in REQUIRED:
-        value = variables.get(requirement.name, os.environ.get(requirement.name, requirement.value))
+        value = variables.get(requirement.name, requirement.value)
         if value != requirement.value:
             raise FleetError(
                 subject=f"{requirement.name}={value}",

@@ -6,7 +6,7 @@ used. Here each patch stands by itself, and upstream's code runs for whatever an
 
 from __future__ import annotations
 
-from . import blocks, experts, gathering, mlp, norm, offloading, rotary  # noqa: F401  # they declare the patches
+from . import experts, fsdp2, layers  # noqa: F401  # they declare the patches
 from .feature import fused_ops
 
 __all__ = ["fused_ops"]

@@ -1,23 +1,40 @@
-"""The feature that the modules beside this one add their patches to, and what their patches have in common."""
+"""The feature that the modules beside this one add patches to, how they declare them, and torch_npu's operators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from ...registry.apply.code import clone
+from packaging.version import InvalidVersion, Version
+
+from ... import reporting
+from ...registry.apply.replacement import clone
 from ...registry.patch import Feature
 from ...registry.source.probe import AllOf, Assigns, Defines, Probe
 from .. import upstreams
 
-__all__ = ["LINK", "NPU_PATCH", "UPSTREAM_DOES_IT", "declare", "fused_ops", "modeling", "upstream_assigns"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "LINK",
+    "NPU_PATCH",
+    "UPSTREAM_DOES_IT",
+    "Operator",
+    "declare",
+    "fused_ops",
+    "is_plain",
+    "modeling",
+    "operator",
+    "promoted",
+    "upstream_assigns",
+]
 
 NPU_PATCH = upstreams.NPU_PATCH.name
 LINK = "https://github.com/volcengine/verl/pull/4436"
 UPSTREAM_DOES_IT: Probe = Defines(f"{NPU_PATCH}:apply_npu_patches")
 """From this function on, upstream patches each model by itself, and no longer all of them or none."""
-
 fused_ops = Feature(
     "fused_ops", "Qwen models use torch_npu's fused operators where upstream does not use them.", after=NPU_PATCH
 )
@@ -52,3 +69,58 @@ def declare(
     retired_by = upstream_assigns(target) if retired_by is None else retired_by
     wrap = fused_ops.wrap(target, why=why, how=how, link=link, retired_by=retired_by, requires=requires)
     wrap(clone(cast(FunctionType, implementation), name=name))
+
+
+_DIFFERENTIABLE_FROM = {"npu_moe_token_permute": "2.7.1", "npu_moe_token_unpermute": "2.7.1"}
+"""The first torch_npu that computes an operator's gradient. 2.5.1 has these two, and leaves their gradients None."""
+Operator: TypeAlias = Callable[..., Any]
+"""A function of torch_npu, which has no types: it returns a tensor or several."""
+
+
+def operator(name: str, tensor: Tensor, otherwise: str = "upstream's own code runs instead") -> Operator | None:
+    """Return torch_npu's operator `name` for a tensor on an NPU.
+
+    Returns None for a tensor on another device, and if this build of torch_npu lacks the operator; the user is told
+    that once, and what happens `otherwise`.
+    """
+    if tensor.device.type != "npu" or tensor.numel() == 0:
+        return None
+    import torch_npu
+
+    version = getattr(torch_npu, "__version__", "of unknown version")
+    function: Operator | None = getattr(torch_npu, name, None)
+    if function is None:
+        reporting.report(f"torch_npu {version} has no {name}: {otherwise}")
+        return None
+    if _lacks_gradient(name, version):
+        reporting.report(f"torch_npu {version} computes no gradient of {name}: {otherwise}")
+        return None
+    return function
+
+
+def _lacks_gradient(name: str, version: str) -> bool:
+    """Whether a gradient is wanted and the operator would give none, silently."""
+    import torch
+
+    first = _DIFFERENTIABLE_FROM.get(name)
+    if first is None or not torch.is_grad_enabled():
+        return False
+    try:
+        return Version(version) < Version(first)
+    except InvalidVersion:
+        return False
+
+
+def is_plain(*tensors: object) -> bool:
+    """Return whether all are plain tensors or parameters: DTensors and quantised ones have operators of their own."""
+    import torch
+
+    return all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors)
+
+
+def promoted(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both in the dtype that their product has, because the operators need one dtype."""
+    import torch
+
+    dtype = torch.promote_types(first.dtype, second.dtype)
+    return first.to(dtype), second.to(dtype)

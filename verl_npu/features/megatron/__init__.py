@@ -1,26 +1,13 @@
 """Megatron on Ascend, through MindSpeed: each worker's overrides are checked and reach MindSpeed in time.
 
-`overrides` judges what a user asks for, and imports neither MindSpeed nor Megatron. `settlement` gives it to
-MindSpeed, and `snapshot` undoes what MindSpeed did if it fails. `patches` declares what is changed in verl and in
-MindSpeed.
+`request` says what a worker asks for, `contract` what a MindSpeed understands, and `rules` what would fail: none of
+them imports MindSpeed or Megatron. `repatch` gives the overrides to MindSpeed, and takes back what it did if it fails.
+`workers`, `mindspeed` and `upstream` declare the patches.
 """
 
 from __future__ import annotations
 
-# Each module adds its patches to the feature.
+from . import mindspeed, upstream, workers  # noqa: F401  # they declare the patches
 from .feature import megatron
-from .patches import bridges, checkpoints, engines, heads, kernels, latent, mindspeed, routing, states, workers
 
-__all__ = [
-    "bridges",
-    "checkpoints",
-    "engines",
-    "heads",
-    "kernels",
-    "latent",
-    "megatron",
-    "mindspeed",
-    "routing",
-    "states",
-    "workers",
-]
+__all__ = ["megatron"]

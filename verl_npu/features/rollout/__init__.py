@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from . import (  # noqa: F401  # they declare the patches
-    allocator,
-    engine_arguments,
-    length,
-    offload,
-    release,
-    repetition,
-    rl_mode,
-    roles,
-)
+from . import engine_arguments, patches, rl_mode  # noqa: F401  # they declare the patches
 from .feature import rollout
 
 __all__ = ["rollout"]

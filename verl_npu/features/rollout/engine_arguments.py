@@ -11,11 +11,10 @@ from difflib import get_close_matches
 from ...errors import EngineSettingError
 from ...registry.source.probe import Defines
 from ...registry.source.tree import SourceTree
-from ...reporting import warn
 from ..configuration import Section
 from .feature import rollout
 
-__all__ = ["give_engine_the_users_arguments", "refuse_unknown_arguments"]
+__all__ = ["give_engine_the_users_arguments", "unknown_arguments", "unread_arguments"]
 
 _SPMD = "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd"
 _SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
@@ -34,35 +33,42 @@ _MAX_NUM_SEQS = 1024
 """Upstream's own default at 796871d7, where it reached no engine."""
 
 
-def refuse_unknown_arguments(config: Section) -> None:
-    """Raise EngineSettingError for an argument of engine_kwargs that the installed vLLM does not know.
+def unknown_arguments(config: Section) -> Iterator[EngineSettingError]:
+    """Yield an error for an argument of engine_kwargs that the installed vLLM does not know.
 
-    vLLM ends with `got an unexpected keyword argument` or `unrecognized arguments`, in a worker. A verl whose server
-    does not read engine_kwargs is a line on stderr.
+    vLLM ends with `got an unexpected keyword argument` or `unrecognized arguments`, in a worker.
     """
-    engine = config.actor_rollout_ref.rollout
-    asked = {key: value for key, value in _arguments(engine).items() if value is not False}
-    if engine.get("name") != "vllm" or not asked:
-        return
-    tree = SourceTree.installed(("vllm", "verl"))
-    known = _known(tree)
+    asked = _asked_of_vllm(config)
+    known = _known(SourceTree.installed(("vllm",))) if asked else frozenset()
     unknown = [key for key in asked if known and not _is_known(key, known)]
     if unknown:
         near = [match for key in unknown for match in get_close_matches(key, known, n=1)]
-        raise EngineSettingError(
+        yield EngineSettingError(
             subject=_KWARGS,
             expected="arguments that the installed vLLM knows",
             found=f"{', '.join(unknown)}, which its source does not mention",
             fix="leave out what this release does not know" + (f"; did you mean {', '.join(near)}?" if near else ""),
             override="VERL_NPU_DISABLE=rollout",
         )
-    chosen = sorted(asked.keys() - _DEFAULTS)
-    server = tree.used_names(_SERVER)
+
+
+def unread_arguments(config: Section) -> Iterator[str]:
+    """Say which arguments have no effect, because the server of the installed verl does not read engine_kwargs."""
+    engine = config.actor_rollout_ref.rollout
+    chosen = sorted(_asked_of_vllm(config).keys() - _DEFAULTS)
+    server = SourceTree.installed(("verl",)).used_names(_SERVER) if chosen else frozenset()
     if engine.get("mode") == "async" and chosen and server and "engine_kwargs" not in server:
-        warn(
+        yield (
             f"{_KWARGS}: the server of this verl does not read it in rollout.mode=async, so that {', '.join(chosen)} "
             "will have no effect; use rollout.mode=sync"
         )
+
+
+def _asked_of_vllm(config: Section) -> dict[str, object]:
+    engine = config.actor_rollout_ref.rollout
+    if engine.get("name") != "vllm":
+        return {}
+    return {key: value for key, value in _arguments(engine).items() if value is not False}
 
 
 def _known(tree: SourceTree) -> frozenset[str]:

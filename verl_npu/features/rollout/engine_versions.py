@@ -9,20 +9,18 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from ... import environment
-from ...ascend.matrix import PINS, Component, Pin
+from ...ascend.variables import virtual_npus
 from ...errors import EngineSettingError
 from ...manifest import manifest
-from ...registry.source.imports import Unmet, unmet_imports
-from ...registry.source.target import Target
-from ...registry.source.tree import SourceTree
-from ...reporting import warn
+from ...pins import PINS, Component, Pin
+from ...registry.source.lookup import UnmetImport, unmet_imports
+from ...registry.source.tree import SourceTree, Target
 from ..configuration import Section
 
 if TYPE_CHECKING:
     from packaging.version import Version
 
-__all__ = ["refuse_engine_versions"]
+__all__ = ["unfit_releases"]
 
 _ROLLOUT = "verl.workers.rollout.vllm_rollout"
 _SERVER = f"{_ROLLOUT}.vllm_async_server"
@@ -37,12 +35,12 @@ _ENGINE = (Component.VLLM, Component.VLLM_ASCEND)
 _BELOW = (Component.TORCH, Component.TORCH_NPU)
 
 
-def refuse_engine_versions(config: Section) -> None:
-    """Raise EngineSettingError if verl, vLLM and vllm-ascend, as they are installed here, cannot be imported together.
+def unfit_releases(config: Section) -> Iterator[EngineSettingError | str]:
+    """Yield an error if verl, vLLM and vllm-ascend, as they are installed here, cannot be imported together.
 
     Nothing of them is imported: what counts is an import that their source makes, and that finds nothing. Releases
-    that are only not those that verl's documents or vllm-ascend's own requirements name are one line on stderr.
-    Nothing is said where vLLM is not installed, as on a host that only starts the job.
+    that are only not those that verl's documents or vllm-ascend's own requirements name are a text each. Nothing is
+    said where vLLM is not installed, as on a host that only starts the job.
     """
     engine = config.actor_rollout_ref.rollout
     if engine.get("name") != "vllm":
@@ -51,15 +49,15 @@ def refuse_engine_versions(config: Section) -> None:
     if "vllm" not in tree:
         return
     pin = _pin()
-    _refuse_for_verl(engine, tree, pin)
+    yield from _unfit_for_verl(engine, tree, pin)
     if "vllm_ascend" in tree:
-        _refuse_pair(tree, pin)
+        yield from _unfit_pair(tree, pin)
     # Virtual NPUs take the place of torch_npu, and their vLLM is one for CPUs.
-    if environment.VIRTUAL.text() == "0":
-        _warn(pin)
+    if not virtual_npus():
+        yield from _unnamed(pin)
 
 
-def _refuse_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> None:
+def _unfit_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> Iterator[EngineSettingError]:
     at_once = mode == "async" if (mode := engine.get("mode")) else not tree.nodes(_SYNC)
     own_server = ((engine.get("agent") or {}).get("custom_async_server") or {}).get("path")
     starts = (_ROLLOUT, _SERVER) if at_once and not own_server else (_ROLLOUT,)
@@ -67,7 +65,7 @@ def _refuse_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> None
     if unmet is None:
         return
     sync = starts[1:] and tree.nodes(_SYNC) and next(unmet_imports(starts[:1], "verl", "vllm", tree), None) is None
-    raise _error(
+    yield _error(
         f"vllm {_text(Component.VLLM)}",
         "a vLLM with all that the rollout of the installed verl imports",
         unmet,
@@ -76,7 +74,7 @@ def _refuse_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> None
     )
 
 
-def _refuse_pair(tree: SourceTree, pin: Pin | None) -> None:
+def _unfit_pair(tree: SourceTree, pin: Pin | None) -> Iterator[EngineSettingError]:
     engine, plugin = _version(Component.VLLM), _version(Component.VLLM_ASCEND)
     if engine is not None and plugin is not None and engine.release == plugin.release:
         return
@@ -92,7 +90,7 @@ def _refuse_pair(tree: SourceTree, pin: Pin | None) -> None:
     ]
     lacking = [unmet for unmet in found if unmet is not None]
     if len(lacking) == len(found):
-        raise _error(
+        yield _error(
             f"vllm {_text(Component.VLLM)} beside vllm-ascend {_text(Component.VLLM_ASCEND)}",
             "a vLLM with all that the installed vllm-ascend imports as an engine starts",
             lacking[0],
@@ -100,7 +98,7 @@ def _refuse_pair(tree: SourceTree, pin: Pin | None) -> None:
         )
 
 
-def _error(subject: str, expected: str, unmet: Unmet, fix: str) -> EngineSettingError:
+def _error(subject: str, expected: str, unmet: UnmetImport, fix: str) -> EngineSettingError:
     return EngineSettingError(
         subject=subject,
         expected=expected,
@@ -132,17 +130,17 @@ def _holds(test: ast.expr, vllm: str) -> bool | None:
         return None
 
 
-def _warn(pin: Pin | None) -> None:
+def _unnamed(pin: Pin | None) -> Iterator[str]:
     """Say which of the installed releases nobody has named for this verl, and which vllm-ascend does not ask for."""
     engine = _outside(pin, _ENGINE) if pin is not None else []
     if engine and pin is not None:
-        warn(
+        yield (
             f"verl's documents for NPUs name {_all(pin)} for {pin.name}, and here {' and '.join(engine)} "
             f"{'is' if len(engine) == 1 else 'are'} installed; nothing was found that fails with it; "
             "if the rollout does, `verl-npu doctor` says what to install"
         )
     for component, asked in _required():
-        warn(
+        yield (
             f"vllm-ascend {_text(Component.VLLM_ASCEND)} requires {component.value}{asked}, and here "
             f"{component.value} {_text(component)} is installed; if the engine ends with `undefined symbol`, or has "
             f"no operators of its own: pip install '{component.value}{asked}'"

@@ -12,18 +12,17 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
 
 from ...errors import EngineSettingError
 from ...registry.source.probe import Defines, Never
-from ...registry.source.target import Target
-from ...registry.source.tree import SourceTree
+from ...registry.source.tree import SourceTree, Target
 from ...reporting import report
 from ..configuration import Section
 from .feature import rollout
 
-__all__ = ["enable_rl_mode", "keep_development_endpoints_closed"]
+__all__ = ["enable_rl_mode", "keep_development_endpoints_closed", "wrong_rl_config"]
 
 _KEY = "rl_config"
 _SWITCH = "enabled"
@@ -37,47 +36,54 @@ _RUN = f"{_SERVER}:vLLMHttpServer.run_server"
 Result = TypeVar("Result")
 
 
-def enable_rl_mode(config: Section) -> None:
-    """Set `rl_config.enabled` in the engine's additional_config, unless the user has set it or nothing reads it.
-
-    Raises EngineSettingError for what vllm-ascend would refuse in the server: another key, or no truth value.
-    """
-    engine = config.actor_rollout_ref.rollout
-    tree = SourceTree.installed(("vllm_ascend",)) if engine.get("name") == "vllm" else None
-    known = _known(tree) if tree is not None else frozenset()
-    if _SWITCH not in known:
+def wrong_rl_config(config: Section) -> Iterator[EngineSettingError]:
+    """Yield an error for what vllm-ascend would refuse in the server: another key, or no truth value."""
+    known, _, mode = _asked(config)
+    if _SWITCH not in known or mode is None:
         return
-    asked = ((engine.get("engine_kwargs") or {}).get("vllm") or {}).get("additional_config")
-    if isinstance(asked, str):
-        try:
-            whole = json.loads(asked)
-        except ValueError:
-            return
-    else:
-        whole = asked if asked is not None else {}
-    mode = whole.get(_KEY) if hasattr(whole, "get") else None
-    if mode is not None:
-        _refuse_wrong(mode, known)
-    if mode is not None and _SWITCH in mode:
-        return
-    _set(config, json.dumps({**whole, _KEY: {**(mode or {}), _SWITCH: True}}) if isinstance(asked, str) else None)
-    report(
-        f"{_ADDITIONAL}.{_KEY}.{_SWITCH}=True, which the installed vllm-ascend reads; set it to False to leave it out"
-    )
-
-
-def _refuse_wrong(mode: object, known: frozenset[str]) -> None:
     # OmegaConf's sections are mappings without being registered as such.
     pairs = dict(mode.items()) if hasattr(mode, "items") else None
     wrong = [key for key, value in (pairs or {}).items() if key not in known or not isinstance(value, bool)]
     if pairs is None or wrong:
-        raise EngineSettingError(
+        yield EngineSettingError(
             subject=f"{_ADDITIONAL}.{_KEY}",
             expected=f"some of {', '.join(sorted(known))}, each True or False, as the installed vllm-ascend has them",
             found=str(mode) if pairs is None else ", ".join(f"{key}={pairs[key]!r}" for key in wrong),
             fix="leave out what it does not know",
             override="VERL_NPU_DISABLE=rollout",
         )
+
+
+def enable_rl_mode(config: Section) -> None:
+    """Set `rl_config.enabled` in the engine's additional_config, unless the user has set it or nothing reads it."""
+    known, asked, mode = _asked(config)
+    if _SWITCH not in known or asked is None or (mode is not None and _SWITCH in mode):
+        return
+    is_text = isinstance(_additional(config), str)
+    _set(config, json.dumps({**asked, _KEY: {**(mode or {}), _SWITCH: True}}) if is_text else None)
+    report(
+        f"{_ADDITIONAL}.{_KEY}.{_SWITCH}=True, which the installed vllm-ascend reads; set it to False to leave it out"
+    )
+
+
+def _asked(config: Section) -> tuple[frozenset[str], Any, Any]:
+    """Return the keys of rl_config that the installed vllm-ascend knows, the engine's additional_config, or None for a
+    text that is no JSON, and its rl_config."""
+    engine = config.actor_rollout_ref.rollout
+    tree = SourceTree.installed(("vllm_ascend",)) if engine.get("name") == "vllm" else None
+    whole = _additional(config)
+    if isinstance(whole, str):
+        try:
+            whole = json.loads(whole)
+        except ValueError:
+            return frozenset(), None, None
+    elif whole is None:
+        whole = {}
+    return _known(tree) if tree is not None else frozenset(), whole, whole.get(_KEY) if hasattr(whole, "get") else None
+
+
+def _additional(config: Section) -> Any:
+    return ((config.actor_rollout_ref.rollout.get("engine_kwargs") or {}).get("vllm") or {}).get("additional_config")
 
 
 def _known(tree: SourceTree) -> frozenset[str]:

@@ -7,15 +7,6 @@ of the weights. `patches` put the two in the place of what upstream does.
 from __future__ import annotations
 
 from .feature import weight_sync
-from .patches import checkpoint_engine, colocation, fully_async_policy, gkd, loader, one_step_off_policy, readback
+from .patches import checkpoint_engine, recipes, vllm_model  # noqa: F401  # they declare the patches
 
-__all__ = [
-    "checkpoint_engine",
-    "colocation",
-    "fully_async_policy",
-    "gkd",
-    "loader",
-    "one_step_off_policy",
-    "readback",
-    "weight_sync",
-]
+__all__ = ["weight_sync"]

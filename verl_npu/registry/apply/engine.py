@@ -1,35 +1,181 @@
-"""The engine: verifies features, applies their patches as modules are imported, and knows the state of each."""
+"""The registry of a process: verifies features, applies their patches as modules are imported, and takes them back."""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 
-from ...errors import VerlNpuError
-from ..activity import RegistryActivity
-from ..judge.judgement import judge, settle
-from ..judge.lock import read_locks
-from ..judge.revision import Revision
-from ..judge.verdict import Verdict
-from ..patch import Action, Feature, Patch, Upstream, conflicts
-from ..policy import Policy
+from ...errors import ApplyError, VerlNpuError
+from ..judge.lock import Revision, read_locks
+from ..judge.verdict import Policy, Verdict, judge, settle
+from ..patch import Action, Feature, Patch, Upstream, refuse_conflicts
 from ..source.assignments import PatchModule
 from ..source.tree import SourceTree
-from ..state import State
+from ..state import LIVE, RegistryActivity, State
 from . import hooks
-from .application import Application
-from .binding import Binding
-from .ledger import LIVE, Ledger
-from .live import comes_from
-from .mutex import Mutex
+from .ledger import Ledger
 from .readback import Readback
+from .replacement import build, check_live, comes_from
+from .slots import Binding, Slot, all_modules, find_copies, find_slot, modules_since
 
-__all__ = ["Registry"]
+
+class Mutex:
+    """A re-entrant lock that is free in the child of a fork, with what it guards whole.
+
+    A fork copies what every thread has done so far, and none of the other threads. With a plain lock the child would
+    find it held for ever, or, if it were made anew, find the work of another thread half done. So a fork waits until
+    no other thread holds this lock. It does not wait for ever: the thread that holds it may itself wait for something
+    that the forking thread has, such as the import of a module whose code forks.
+    """
+
+    seconds = 10.0
+    """How long a fork waits for another thread. Nothing that is done under the lock takes as long."""
+
+    def __init__(self, broken: Callable[[], None]) -> None:
+        """`broken` is called in a child whose parent waited too long: what the lock guards may be half done there."""
+        self._broken = broken
+        self._lock = threading.RLock()
+        # Of the forking thread: whether it got the lock.
+        self._fork = threading.local()
+        self._watch_forks()
+
+    def _watch_forks(self) -> None:
+        # For as long as it exists: Python never forgets what is registered for forks.
+        me = weakref.ref(self)
+
+        def call(act: Callable[[Mutex], None]) -> None:
+            alive = me()
+            if alive is not None:
+                act(alive)
+
+        os.register_at_fork(
+            before=lambda: call(Mutex._before_fork),
+            after_in_parent=lambda: call(Mutex._after_fork),
+            after_in_child=lambda: call(Mutex._after_fork_in_child),
+        )
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def _before_fork(self) -> None:
+        self._fork.got = self._lock.acquire(timeout=self.seconds)
+
+    def _after_fork(self) -> None:
+        if self._fork.got:
+            self._lock.release()
+
+    def _after_fork_in_child(self) -> None:
+        if self._fork.got:
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
+            self._broken()
+
+
+Trusted = Callable[[Patch, object], bool]
+"""Whether an object is taken as it is, although it may not be the one that the source defines."""
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What one feature is about to write, or what keeps it from that."""
+
+    bindings: list[Binding] = field(default_factory=list)
+    copies: Mapping[str, Sequence[Slot]] = field(default_factory=dict)
+    failed: Patch | None = None
+    failure: BaseException | None = None
+
+    def write(self, binding: Binding) -> None:
+        """Write one patch and its copies. Raises ApplyError if the target does not hold it afterwards."""
+        if binding.writes and binding.in_force():
+            return
+        binding.write([binding.slot])
+        if binding.earlier is not None:
+            _take_over(binding.earlier, binding)
+        binding.write(self.copies.get(binding.patch.id, ()))
+        if not binding.in_force():
+            raise ApplyError(
+                subject=f"patch {binding.patch.id}",
+                expected=f"{binding.patch.target} to be the patch's after it was written",
+                found=f"{binding.slot.read()!r}"[:200],
+                fix="another package guards this attribute: load only one of the two",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What is about to be applied to some modules."""
+
+    tree: SourceTree
+    bindings: Mapping[str, Binding]
+    """Those that are in force."""
+    modules: Mapping[str, ModuleType]
+    """Those that are to be patched."""
+    executed: Mapping[str, ModuleType]
+    """Those that have just been executed: copies of what is in them can be in few other modules."""
+
+    def prepare(self, wanted: Mapping[str, Sequence[Patch]], trusted: Trusted) -> dict[str, Prepared]:
+        """Make what will be written, by feature. Nothing is changed; what goes wrong is kept in the result."""
+        prepared = {name: self._prepared(patches, trusted) for name, patches in wanted.items()}
+        fresh = [b for p in prepared.values() if p.failure is None for b in p.bindings if not b.writes]
+        copies = find_copies(fresh, self._holders(), self.tree) if fresh else {}
+        for one in prepared.values():
+            one.copies = copies
+        return prepared
+
+    def _prepared(self, patches: Sequence[Patch], trusted: Trusted) -> Prepared:
+        prepared = Prepared()
+        for patch in patches:
+            try:
+                prepared.bindings.append(self._binding(patch, trusted))
+            except BaseException as error:
+                prepared.failed, prepared.failure = patch, error
+                break
+        return prepared
+
+    def _binding(self, patch: Patch, trusted: Trusted) -> Binding:
+        module = self.modules[patch.target.module]
+        slot = find_slot(module, patch.target)
+        made = self.bindings.get(patch.id)
+        if made is not None and made.slot == slot and made.in_force():
+            # A reload executes the module in its old namespace, so a name that we added is still there.
+            return made
+        before = slot.read()
+        if not trusted(patch, before):
+            check_live(patch, slot, self.tree, module)
+        return Binding(patch, slot, before, build(patch, before, slot), earlier=made)
+
+    def _holders(self) -> list[ModuleType]:
+        """The modules that may hold copies of what is about to be replaced."""
+        if len(self.executed) != len(self.modules) or not self.executed:
+            return list(all_modules())
+        found: dict[int, ModuleType] = {}
+        for module in self.executed.values():
+            initializing = getattr(getattr(module, "__spec__", None), "_initializing", False)
+            found |= {id(other): other for other in (modules_since(module) if initializing else all_modules())}
+        return list(found.values())
+
+
+def _take_over(earlier: Binding, binding: Binding) -> None:
+    """After a reload, point the copies of the outdated object at the new one, so that a rollback finds them."""
+    outdated = [write.slot for write in earlier.writes if write.slot.read() is earlier.after]
+    binding.take_over([slot for slot in outdated if slot != earlier.slot])
+    if earlier.slot == binding.slot:
+        # The module was executed again in its old namespace: what the outdated binding had replaced is gone.
+        binding.earlier = earlier.earlier
 
 
 class Registry:
@@ -175,7 +321,7 @@ class Registry:
     def _judge(self) -> None:
         self._ledger.features = self._load_features()
         self._ledger.verdicts = {patch.id: Verdict(State.REGISTERED, "") for patch in self._ledger.patches()}
-        conflicts(list(self.features))
+        refuse_conflicts(list(self.features))
         self.policy.check(feature.name for feature in self.features)
         packages = [package for upstream in self._upstreams for package in upstream.packages]
         self._tree = SourceTree.installed(packages)
@@ -191,18 +337,17 @@ class Registry:
     def _place_hooks(self) -> None:
         for patch in self._ledger.patches():
             if self._ledger.verdicts[patch.id].state in LIVE:
-                kind = "before" if patch.action is Action.GUARD else "after"
-                self._place_hook(patch.target.module, kind)
+                guards = patch.action is Action.GUARD
+                self._place_hook(patch.target.module, "before" if guards else "after")
         for feature in self.features:
             if feature.after:
                 self._place_hook(feature.after, "again")
 
     def _place_hook(self, module: str, kind: str) -> None:
-        if (module, kind) in self._hooks:
-            return
-        run = {"before": self._before_module, "after": self._after_module, "again": self._apply_again}[kind]
-        hook = self._hooks[module, kind] = partial(run, module)
-        hooks.add_hook(module, hook, before=kind == "before")
+        if (module, kind) not in self._hooks:
+            run = {"before": self._before_module, "after": self._after_module, "again": self._apply_again}[kind]
+            hook = self._hooks[module, kind] = partial(run, module)
+            hooks.add_hook(module, hook, before=kind == "before")
 
     def _before_module(self, name: str, module: ModuleType) -> None:
         for patch in self._ledger.patches():
@@ -251,7 +396,7 @@ class Registry:
         before_us = sys.modules.get(after) if after else None
         return before_us is not None and comes_from(value, before_us)
 
-    def _apply_feature(self, feature: Feature, prepared: Application.Prepared) -> BaseException | None:
+    def _apply_feature(self, feature: Feature, prepared: Prepared) -> BaseException | None:
         """Write what was prepared for a feature, all of it or none. Return what went wrong."""
         done: list[Binding] = []
         failed, failure = prepared.failed, prepared.failure
@@ -281,13 +426,9 @@ class Registry:
                 beneath = self._ledger.bindings.get(patch.id)
                 if beneath is None or beneath.in_force() or not comes_from(beneath.slot.read(), module):
                     continue
-                binding = Binding(patch, beneath.slot, beneath.slot.read(), beneath.after, earlier=beneath)
+                binding = replace(beneath, before=beneath.slot.read(), writes=[], over=name, earlier=beneath)
                 # Its target is somebody else's now; the copies that it rebound are still ours.
                 beneath.writes = [write for write in beneath.writes if write.slot != beneath.slot]
                 binding.write([binding.slot])
                 self._ledger.bindings[patch.id] = binding
-                verdict = self._ledger.verdicts[patch.id]
-                self._ledger.verdicts[patch.id] = replace(
-                    verdict, reason=f"{verdict.reason}; over what {name} put there"
-                )
             self._changed(self)

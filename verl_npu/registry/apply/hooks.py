@@ -4,6 +4,8 @@ wrapt's hooks were the model and are not used: they are taken off the list befor
 once is silent ever after; they fire at once on a module that is half initialised; and a reload loses them. Here a
 hook stays until it is removed, waits for a module that is still being executed, and runs again on reload. Both kinds
 live on one module, in either order.
+
+This module is part of every `import torch`: it imports neither typing nor ast, which would double what it costs.
 """
 
 from __future__ import annotations
@@ -12,18 +14,16 @@ import importlib.machinery
 import os
 import sys
 import threading
+import types
 
-from . import loader
-
-# This module is part of every `import torch`; typing alone would double what it costs.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import ModuleType
+    from types import CodeType, ModuleType
+    from typing import Any
 
     Hook = Callable[[ModuleType], None]
 
-__all__ = ["add_hook", "remove_hook"]
 
 _before: dict[str, list[Hook]] = {}
 _after: dict[str, list[Hook]] = {}
@@ -74,14 +74,6 @@ def _run(hooks: dict[str, list[Hook]], name: str, module: ModuleType) -> None:
         hook(module)
 
 
-def _run_before(name: str, module: ModuleType) -> None:
-    _run(_before, name, module)
-
-
-def _run_after(name: str, module: ModuleType) -> None:
-    _run(_after, name, module)
-
-
 class _Finder:
     """Finds nothing itself: lets the other finders find a hooked module, and puts the hooks around its execution."""
 
@@ -101,25 +93,14 @@ class _Finder:
             return None
         self._busy.names = {*getattr(self._busy, "names", ()), fullname}
         try:
-            spec = _found_by_others(self, fullname, path, target)
+            others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+            specs = (finder.find_spec(fullname, path, target) for finder in others)
+            spec = next((spec for spec in specs if spec is not None), None)
         finally:
             self._busy.names = self._busy.names - {fullname}
         if spec is not None and spec.loader is not None:
-            spec.loader = loader.surround(spec.loader, _run_before, _run_after)
+            spec.loader = _surrounded(spec.loader)
         return spec
-
-
-def _found_by_others(
-    me: _Finder, fullname: str, path: Sequence[str] | None, target: ModuleType | None
-) -> importlib.machinery.ModuleSpec | None:
-    for finder in tuple(sys.meta_path):
-        find_spec = getattr(finder, "find_spec", None)
-        if finder is me or find_spec is None:
-            continue
-        spec: importlib.machinery.ModuleSpec | None = find_spec(fullname, path, target)
-        if spec is not None:
-            return spec
-    return None
 
 
 class _WatchedSpec(importlib.machinery.ModuleSpec):
@@ -158,6 +139,140 @@ def _renew_lock() -> None:
     # Another thread of the parent may have held it at the fork; that thread does not exist in the child.
     global _lock
     _lock = threading.RLock()
+
+
+_MARK = "_surrounded"
+
+# importlib makes one such object for each module, with a namespace of its own.
+_OWN = (
+    importlib.machinery.SourceFileLoader,
+    importlib.machinery.SourcelessFileLoader,
+    importlib.machinery.ExtensionFileLoader,
+)
+
+
+def _surrounded(loader: Any) -> Any:
+    """Return a loader that runs the hooks around each execution."""
+    if type(loader) in _OWN:
+        return _in_place(loader)
+    return loader if isinstance(loader, _Around) else _Around(loader)
+
+
+def _in_place(loader: Any) -> Any:
+    # The method is replaced on this one object. A proxy loader would be seen by whoever asks for the loader's type or
+    # resources (importlib.resources, inspect, pkgutil).
+    if getattr(loader.exec_module, _MARK, False):
+        return loader
+    execute = loader.exec_module
+    compiled = loader.get_code
+    executing = False
+
+    def exec_module(module: ModuleType) -> None:
+        nonlocal executing
+        name = _name(module)
+        _run(_before, name, module)
+        executing = True
+        try:
+            execute(module)
+        finally:
+            executing = False
+        # A module may put another object in its own place, as transformers' lazy modules do.
+        _run(_after, name, sys.modules.get(name, module))
+
+    def get_code(name: str) -> CodeType | None:
+        # Asked from outside it is runpy's: `python -m` executes the code itself, as __main__, and never exec_module.
+        code: CodeType | None = compiled(name)
+        if executing or code is None or type(loader) is not importlib.machinery.SourceFileLoader:
+            return code
+        return _with_hooks_before_main(code, loader.get_data(loader.get_filename(name)), name)
+
+    setattr(exec_module, _MARK, True)
+    loader.exec_module = exec_module
+    loader.get_code = get_code
+    return loader
+
+
+def _name(module: ModuleType) -> str:
+    # The spec's name: a module may set its own __name__ while it is executed, or before.
+    spec = module.__spec__
+    return module.__name__ if spec is None else spec.name
+
+
+class _Around:
+    """Stands before a loader that serves many modules (zip archives, pytest), or is itself a proxy (wrapt's).
+
+    It takes itself out of the module before the module is executed, so that nobody sees it afterwards.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        if not hasattr(inner, "exec_module"):
+            # A loader of the old kind. importlib calls load_module only of one that has no exec_module.
+            self.load_module = self._load_module
+        else:
+            self.exec_module = self._exec_module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        create = getattr(self._inner, "create_module", None)
+        return None if create is None else create(spec)
+
+    def _exec_module(self, module: ModuleType) -> None:
+        self._withdraw(module)
+        name = _name(module)
+        _run(_before, name, module)
+        self._inner.exec_module(module)
+        _run(_after, name, sys.modules.get(name, module))
+
+    def _load_module(self, name: str) -> ModuleType:
+        # Such a loader makes the module itself, so what runs before gets an empty one of that name.
+        _run(_before, name, types.ModuleType(name))
+        module: ModuleType = self._inner.load_module(name)
+        self._withdraw(module)
+        _run(_after, name, sys.modules.get(name, module))
+        return module
+
+    def _withdraw(self, module: ModuleType) -> None:
+        if getattr(module.__spec__, "loader", None) is self:
+            module.__spec__.loader = self._inner  # type: ignore[union-attr]  # a spec that has a loader is one
+        if getattr(module, "__loader__", None) is self:
+            module.__loader__ = self._inner
+
+
+def _with_hooks_before_main(code: CodeType, source: bytes, name: str) -> CodeType:
+    """Return the code of the module `name`, with `program_starts(name)` called before it starts as a program.
+
+    `python -m pkg.mod` executes the module's code as `__main__`, and the last statement of that code is the whole job.
+    So the code gets one more statement, in memory, before each `if __name__ == "__main__":`. Code without it stays.
+    """
+    import ast
+
+    tree = ast.parse(source)
+    starts = [index for index, node in enumerate(tree.body) if _asks_for_main(ast, node)]
+    if not starts:
+        return code
+    for index in reversed(starts):
+        call = f"__import__({__name__!r}, fromlist=['program_starts']).program_starts({name!r})"
+        tree.body.insert(index, ast.copy_location(ast.parse(call).body[0], tree.body[index]))
+    return compile(ast.fix_missing_locations(tree), code.co_filename, "exec", dont_inherit=True)
+
+
+def _asks_for_main(ast: Any, node: Any) -> bool:
+    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
+        return False
+    sides = (node.test.left, *node.test.comparators)
+    return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides) and any(
+        isinstance(side, ast.Constant) and side.value == "__main__" for side in sides
+    )
+
+
+def program_starts(name: str) -> None:
+    """Called by the code of the module `name` when its definitions are there: runs its hooks if it is the program."""
+    main = sys.modules.get("__main__")
+    if main is not None and getattr(getattr(main, "__spec__", None), "name", None) == name:
+        _run(_after, name, main)
 
 
 _finder = _Finder()

@@ -8,18 +8,10 @@ from dataclasses import replace
 from types import ModuleType
 
 from ...errors import VerlNpuError
-from ..activity import FeatureEntry
-from ..judge.verdict import Verdict
+from ..judge.verdict import WHOLE, Verdict
 from ..patch import Feature, Patch
-from ..source.place import dotted
-from ..state import State, feature_state
-from .binding import Binding, Rollback
-from .slot import Slot
-
-__all__ = ["LIVE", "Ledger", "is_loaded"]
-
-LIVE = (State.PENDING, State.APPLIED)
-"""The states of a patch that is wanted in this process."""
+from ..state import LIVE, FeatureEntry, State, feature_state
+from .slots import Binding, Rollback, Slot
 
 _BEGUN = (State.REGISTERED, State.VERIFIED)
 """The states of a patch that is still being judged."""
@@ -70,11 +62,11 @@ class Ledger:
     def applied(self, bindings: Sequence[Binding]) -> None:
         """Note that these are in force."""
         for binding in bindings:
-            self.verdicts[binding.patch.id] = self._applied(binding)
+            self.verdicts[binding.patch.id] = replace(self.verdicts[binding.patch.id], state=State.APPLIED)
 
     def fail(self, feature: Feature, failed: Patch, failure: BaseException) -> None:
         """Take a whole feature back, since applying one of its patches failed or was interrupted."""
-        whole = f"{failed.id} failed, and features go whole"
+        whole = f"since {failed.id} failed: {WHOLE}"
         before = {patch.id: self.verdicts[patch.id] for patch in feature}
         self.take_back([patch.id for patch in feature if patch.id in self.bindings], whole)
         if not isinstance(failure, Exception):
@@ -85,7 +77,7 @@ class Ledger:
             return
         for patch in feature:
             if self.verdicts[patch.id].state in LIVE:
-                self.verdicts[patch.id] = Verdict(State.VERIFIED, f"not applied: {whole}")
+                self.verdicts[patch.id] = Verdict(State.VERIFIED, f"not applied, {whole}")
         text = str(failure) if isinstance(failure, VerlNpuError) else f"{type(failure).__name__}: {failure}"
         if failed.id not in self.bindings:
             self.verdicts[failed.id] = Verdict(State.FAILED, text)
@@ -96,7 +88,9 @@ class Ledger:
         for patch in self.patches():
             if patch.id not in self.bindings and self.verdicts[patch.id].state in (*LIVE, *_BEGUN):
                 self.verdicts[patch.id] = Verdict(State.FAILED, f"{reason}; it may be half applied")
-        self._warn(f"{reason}: patches may be half applied here; start processes by spawn, or before others import")
+        self._warn(
+            f"{reason}: patches may be half applied here; start processes with spawn, or before other threads import"
+        )
 
     def take_back(self, patch_ids: Sequence[str], reason: str) -> BaseException | None:
         """Put back what these patches wrote, newest first. Return the interruption that came meanwhile, if any."""
@@ -135,17 +129,24 @@ class Ledger:
     def undoing(self, place: str) -> str:
         """Return the patch of ours that may put back what upstream assigns to `place`; empty if there is none."""
         live = (patch for patch in self.patches() if self.verdicts[patch.id].state in LIVE)
-        return next((patch.id for patch in live if place in map(dotted, patch.undoes)), "")
+        return next((patch.id for patch in live if place in (target.dotted for target in patch.undoes)), "")
 
     def _observed(self, patch: Patch) -> Verdict:
         verdict = self.verdicts[patch.id]
         if verdict.state is State.CLAIMED:
             return self._left_to_upstream(verdict)
         binding = self.bindings.get(patch.id)
-        if verdict.state is State.APPLIED and binding is not None and not binding.in_force():
-            return replace(verdict, state=State.SHADOWED, reason=f"overwritten since by {binding.slot.read()!r}"[:300])
+        if verdict.state is State.APPLIED and binding is not None:
+            if not binding.in_force():
+                reason = f"overwritten since by {binding.slot.read()!r}"[:300]
+                return replace(verdict, state=State.SHADOWED, reason=reason)
+            return replace(verdict, reason="; ".join(filter(None, [verdict.reason, *binding.remarks()])))
         if verdict.state is State.PENDING and is_loaded(patch.target.module):
-            return replace(verdict, state=State.MISSED, reason=f"{patch.target.module} was loaded past our hooks")
+            return replace(
+                verdict,
+                state=State.MISSED,
+                reason=f"{patch.target.module} was loaded without being seen by the import hooks",
+            )
         return verdict
 
     def _left_to_upstream(self, verdict: Verdict) -> Verdict:
@@ -156,23 +157,16 @@ class Ledger:
             return replace(verdict, state=other.state, reason=other.reason)
         return replace(verdict, state=State.SEEN) if reached and len(reached) == len(found) else verdict
 
-    def _applied(self, binding: Binding) -> Verdict:
-        verdict = replace(self.verdicts[binding.patch.id], state=State.APPLIED)
-        if not binding.unreached:
-            return verdict
-        shown = ", ".join(binding.unreached[:3]) + (" and others" if len(binding.unreached) > 3 else "")
-        reason = verdict.reason.partition("; copies of it")[0]
-        return replace(verdict, reason=f"{reason}; copies of it stay upstream's: {shown}")
-
 
 def _after_rollback(rollback: Rollback, reason: str) -> Verdict:
     if rollback.failed:
         slots = ", ".join(f"{write.slot} ({type(error).__name__}: {error})" for write, error in rollback.failed)
-        return Verdict(State.FAILED, f"{reason}; still ours, since they could not be put back: {slots}")
+        return Verdict(State.FAILED, f"{reason}; still patched, since putting back failed: {slots}")
     if rollback.overwritten:
         # What somebody else has put there since is theirs: saying "rolled back" of it would be untrue.
         return Verdict(
-            State.SHADOWED, f"{reason}; overwritten since and left: {', '.join(map(str, rollback.overwritten))}"
+            State.SHADOWED,
+            f"{reason}; left as others have overwritten it since: {', '.join(map(str, rollback.overwritten))}",
         )
     return Verdict(State.ROLLED_BACK, reason)
 

@@ -9,20 +9,16 @@ from dataclasses import replace
 from types import FunctionType, ModuleType
 
 from ...errors import DriftError, SourceError
-from ..activity import NativeEntry
 from ..judge.natives import Native, natives_of, patched_packages, stale
-from ..judge.verdict import Verdict
-from ..policy import Policy
+from ..judge.verdict import Policy, Verdict, left_undone
 from ..source.assignments import PatchModule, Step, StepKind, read_steps
-from ..source.place import find_place
+from ..source.lookup import resolve
 from ..source.tree import SourceTree
-from ..state import State
+from ..state import NativeEntry, State
 from . import hooks
 from .ledger import Ledger, is_loaded
-from .live import belongs
-from .slot import MISSING, Slot, namespace, slot_of
-
-__all__ = ["Readback"]
+from .replacement import belongs
+from .slots import MISSING, Slot, namespace, slot_of
 
 
 class Readback:
@@ -202,15 +198,9 @@ class Readback:
         if not lost:
             return None
         self._told.update(lost)
-        first = next(iter(lost.values()))
-        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-        return DriftError(
-            subject=f"{first.target}{more}",
-            expected=f"{module.name} to patch it by itself",
-            found=first.reason,
-            fix="install the version of the patched package that this upstream was written for",
-            override=f"{self._policy.prefix}_STRICT=0",
-        )
+        natives = list(lost.values())
+        expected = f"{module.name} to patch it by itself"
+        return left_undone([native.target for native in natives], expected, natives[0].reason, self._policy)
 
     def _steps(self, module: PatchModule, call: str) -> list[Step]:
         steps = read_steps(module, self._tree_of(module))
@@ -228,7 +218,7 @@ class Readback:
 
 
 def _seen(module: PatchModule, step: Step, tree: SourceTree) -> Native:
-    place = find_place(step.place, tree)
+    place = resolve(step.place, tree)
     native = Native(place.name, module.name, step, State.SEEN, f"{module.name} assigned {step.value}")
     if not place.missing:
         return native

@@ -1,19 +1,146 @@
-"""What takes the place of a target: made from the patch's implementation and from what is there."""
+"""What takes the place of a target: made from the patch's implementation and from what is there, which is checked
+first, since somebody may have replaced it before us."""
 
 from __future__ import annotations
 
+import builtins
+import dis
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import cast
 
 from ...errors import ApplyError
 from ..patch import Action, Patch
-from .code import clone, functions_of, unresolved_names
-from .slot import Slot
+from ..source.definition import Kind
+from ..source.tree import SourceTree
+from .slots import MISSING, Slot, namespace, read_namespace
 
-__all__ = ["build", "check_names"]
+
+def clone(
+    function: types.FunctionType,
+    *,
+    name: str = "",
+    code: types.CodeType | None = None,
+    namespace: dict[str, object] | None = None,
+) -> types.FunctionType:
+    """Return another function that does what `function` does, or what `code` says.
+
+    It has the given name and looks up globals in the given namespace, or has those of `function`.
+    """
+    made = types.FunctionType(
+        code or function.__code__,
+        function.__globals__ if namespace is None else namespace,
+        name or function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def functions_of(implementation: Callable[..., object]) -> Iterator[types.FunctionType]:
+    """Return the function itself, or of a class the functions in its own body."""
+    if isinstance(implementation, types.FunctionType):
+        yield implementation
+    elif isinstance(implementation, type):
+        for member in vars(implementation).values():
+            inner = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+            if isinstance(inner, types.FunctionType):
+                yield inner
+
+
+def global_names(code: types.CodeType) -> set[str]:
+    """Return the names that a code object, and those inside it, look up among globals and builtins."""
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= global_names(constant)
+    return names
+
+
+def unresolved_names(function: types.FunctionType) -> list[str]:
+    """Return the global names of `function` that are neither in its module nor builtin, in order."""
+    names = global_names(function.__code__)
+    return sorted(n for n in names if n not in function.__globals__ and not hasattr(builtins, n))
+
+
+_TYPES = {
+    Kind.FUNCTION: types.FunctionType,
+    Kind.COROUTINE: types.FunctionType,
+    Kind.CLASS: type,
+    Kind.PROPERTY: property,
+    Kind.STATICMETHOD: staticmethod,
+    Kind.CLASSMETHOD: classmethod,
+}
+
+
+def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleType) -> None:
+    """Raise ApplyError if the live object is not the one that the source defines."""
+    value = slot.read()
+    if patch.action is Action.ADD:
+        if value is not MISSING:
+            raise _unexpected(patch, "nothing there", f"{value!r}")
+        return
+    if value is MISSING:
+        raise _unexpected(patch, f"{slot.key} in the own namespace of {slot.owner!r}", "nothing there")
+    if _is_where_the_source_has_it(value, patch, module):
+        # The usual case: no source need be parsed for it.
+        return
+    definition = tree.definition(patch.target)
+    if definition is None or definition.kind in (Kind.IMPORTED, Kind.ASSIGNED):
+        # What such a name holds is not written there: the fingerprint of the statement has to do.
+        return
+    if definition.plain and not isinstance(value, _TYPES[definition.kind]):
+        raise _unexpected(patch, f"the {definition.kind} defined in {module.__file__}", f"{value!r}")
+    code = getattr(inspect.unwrap(_inner(value)), "__code__", None)
+    # What a decorator made of it may have no code of its own; then the source's fingerprint has to do.
+    if definition.plain or code is not None:
+        where = f"{value!r}" if code is None else f"{code.co_name} from {code.co_filename}"
+        raise _unexpected(patch, f"the {definition.kind} defined in {module.__file__}", where)
+
+
+def _is_where_the_source_has_it(value: object, patch: Patch, module: types.ModuleType) -> bool:
+    if isinstance(value, type):
+        # A module that `python -m` runs is called __main__.
+        known = (patch.target.module, module.__name__)
+        return value.__module__ in known and value.__qualname__ == patch.target.qualname
+    function = inspect.unwrap(_inner(value))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    # A closure of the same name in the same file is not the target; before 3.11 code does not keep its full name.
+    name = getattr(code, "co_qualname", function.__qualname__)
+    return (code.co_filename, name) == (module.__file__, patch.target.qualname)
+
+
+def comes_from(value: object, module: types.ModuleType) -> bool:
+    """Whether a function, method or class was defined in `module`."""
+    return getattr(_inner(value), "__module__", None) == module.__name__
+
+
+def belongs(value: object, expression: str, module: types.ModuleType) -> bool:
+    """Whether a value is what `expression` names in `module`, by identity, or a function or class made in `module`."""
+    if value is MISSING:
+        return False
+    contents = namespace(module)
+    inner = _inner(value)
+    named: object = module
+    for part in expression.split("."):
+        named = read_namespace(named).get(part, MISSING) if isinstance(named, types.ModuleType | type) else MISSING
+    # A wrapper that was made by functools.wraps has the name of what it wraps, but its own globals.
+    own = getattr(inner, "__globals__", None) is contents
+    return own or (named is not MISSING and (named is value or named is inner)) or comes_from(value, module)
+
+
+def _inner(value: object) -> types.FunctionType:
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    if isinstance(value, property):
+        value = value.fget
+    return value  # type: ignore[return-value]  # what is no function shows by having no code
+
 
 Function = Callable[..., object]
 
@@ -28,7 +155,7 @@ def build(patch: Patch, original: object, slot: Slot) -> object:
     if patch.action is Action.SET:
         if slot.key in getattr(slot.owner, "__dataclass_fields__", ()):
             # The default is in __init__ as well, which would go on giving the old one.
-            raise _unfit(patch, "a value that is read where it stands", "the default of a dataclass's field")
+            raise _unfit(patch, "a value that nothing has copied", "the default of a dataclass's field")
         return implementation(original)
     if patch.action is Action.ADD or not isinstance(implementation, types.FunctionType):
         return implementation
@@ -52,12 +179,9 @@ def check_names(patch: Patch) -> None:
     for function in functions_of(patch.implementation):
         missing = unresolved_names(function)
         if missing:
-            raise ApplyError(
-                subject=f"patch {patch.id} of {patch.target}",
-                expected="an implementation whose global names all resolve",
-                found=f"unresolved in {function.__qualname__}: {', '.join(missing)}",
-                fix="import or define them in the module of the implementation",
-            )
+            expected = "an implementation whose global names all resolve"
+            found = f"unresolved in {function.__qualname__}: {', '.join(missing)}"
+            raise _error(patch, expected, found, "import or define them in the module of the implementation")
 
 
 def _called(patch: Patch, implementation: types.FunctionType, original: object) -> Function:
@@ -119,10 +243,13 @@ def _proxied(patch: Patch, implementation: types.FunctionType, original: object)
     return cast(Function, wrapt.FunctionWrapper(cast(Function, original), call))
 
 
+def _error(patch: Patch, expected: str, found: str, fix: str) -> ApplyError:
+    return ApplyError(subject=f"patch {patch.id} of {patch.target}", expected=expected, found=found[:300], fix=fix)
+
+
+def _unexpected(patch: Patch, expected: str, found: str) -> ApplyError:
+    return _error(patch, expected, found, "another package patches the same target: load only one of the two")
+
+
 def _unfit(patch: Patch, expected: str, found: str) -> ApplyError:
-    return ApplyError(
-        subject=f"patch {patch.id} of {patch.target}",
-        expected=expected,
-        found=found[:300],
-        fix="declare the patch for what upstream has there",
-    )
+    return _error(patch, expected, found, "declare the patch for what upstream has there")

@@ -1,23 +1,20 @@
-"""Locks: per upstream and pin, what each target looked like there and what each patch stands for."""
+"""Locks: per upstream and pin, what each target looked like there; and which pin a source tree is, judged by them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...errors import LockError
 from ..patch import Action, Patch, Upstream
-from ..source.definition import Definition
-from ..source.fingerprint import NORMALISER
-from ..source.presence import is_there, package_of, surroundings
-from ..source.target import Target
-from ..source.tree import SourceTree
-from ..state import Standing
-
-__all__ = ["THERE", "Lock", "Record", "read_lock", "read_locks", "record_lock", "write_lock"]
+from ..source.definition import NORMALISER, Definition
+from ..source.lookup import is_there, package_of, similarity, surroundings
+from ..source.probe import Atom, Probe
+from ..source.tree import SourceTree, Target
+from ..state import Standing, UpstreamEntry
 
 SCHEMA = 2
 FILE_NAME = "lock.json"
@@ -83,13 +80,15 @@ def standing(patch: Patch, tree: SourceTree) -> Standing:
 
     A question about a package of which `tree` does not speak decides nothing: a lock is of one upstream alone.
     """
-    known = all(tree.covers(package_of(atom.subject)) for atom in patch.retired_by.atoms())
-    if known and patch.retired_by.answer(lambda atom: atom.holds(tree)):
+
+    def holds(probe: Probe, *, unknown: bool) -> bool:
+        known = all(tree.covers(package_of(atom.subject)) for atom in probe.atoms())
+        return bool(probe.answer(lambda atom: atom.holds(tree))) if known else unknown
+
+    if holds(patch.retired_by, unknown=False):
         return Standing.NATIVE
-    if patch.requires is not None:
-        known = all(tree.covers(package_of(atom.subject)) for atom in patch.requires.atoms())
-        if known and not patch.requires.answer(lambda atom: atom.holds(tree)):
-            return Standing.ABSENT
+    if patch.requires is not None and not holds(patch.requires, unknown=True):
+        return Standing.ABSENT
     present = tree.read(patch.target.module) is not None
     if patch.action is not Action.ADD:
         present = present and bool(tree.nodes(patch.target))
@@ -179,3 +178,77 @@ def read_locks(folder: Path, upstream: str) -> tuple[Lock, ...]:
             fix="install the package with pip; it cannot be run from inside a zip file",
         )
     return tuple(read_lock(path) for path in sorted((folder / upstream).glob(f"*/{FILE_NAME}")))
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """The pin that a tree is, or is nearest to."""
+
+    nearest_pin: str
+    exact: bool
+    differs: tuple[str, ...]
+    """The targets that are not as the nearest pin has them, what else is not there as it is at that pin, and the
+    questions that have another answer."""
+
+    def as_json(self) -> UpstreamEntry:
+        """The plain form for manifests and commands."""
+        return {"nearest_pin": self.nearest_pin, "exact": self.exact, "differs": list(self.differs)}
+
+    def __str__(self) -> str:
+        if self.exact:
+            return self.nearest_pin
+        return f"nearest {self.nearest_pin}, {len(self.differs)} difference(s)" if self.nearest_pin else "not found"
+
+
+def identify(tree: SourceTree, locks: Sequence[Lock], atoms: Iterable[Atom]) -> tuple[Revision, Lock | None]:
+    """Find the pin that `tree` is, or the one that it shares most targets with.
+
+    It is that very pin if every target is the same, and every question that a patch asks (`atoms`) has the same
+    answer and is about something that is there as it is at the pin: what a lock says is believed for no other tree.
+    Packages that are not in the tree do not count: recipes lie beside verl in a checkout, and are in no wheel.
+    """
+    # Hashing bytes is far cheaper than parsing: the usual case, an untouched release, ends here.
+    same_files = [lock for lock in locks if lock.files and _same_files(tree, lock)]
+    if same_files:
+        # Releases may share every file that matters here; of these, the one that the tree calls itself is meant.
+        named = (lock for lock in same_files if len(same_files) > 1 and _calls_itself(tree, lock))
+        lock = next(named, same_files[0])
+        return Revision(lock.pin, True, ()), lock
+    nearest = max(locks, key=lambda lock: _likeness(tree, lock), default=None)
+    if nearest is None:
+        return Revision("", False, ()), None
+    differs = [
+        str(target)
+        for target, record in sorted(nearest.targets.items())
+        if target.package in tree and Record.of(tree.definition(target)) != record
+    ]
+    asked = {str(atom): atom for atom in atoms if package_of(atom.subject) in tree}
+    # The answer to a question about something that is gone is no. That may well be what the pin answers, too.
+    subjects = sorted({atom.subject for atom in asked.values()} - {*differs})
+    differs += [s for s in subjects if is_there(s, tree) != (nearest.subjects.get(s) == THERE)]
+    differs += sorted(text for text, atom in asked.items() if nearest.answers.get(text) != atom.holds(tree))
+    return Revision(nearest.pin, not differs, tuple(differs)), nearest
+
+
+def _likeness(tree: SourceTree, lock: Lock) -> tuple[int, float, int]:
+    """How many targets are as in `lock`; which share of the others' statements is; how many files are the same."""
+    same, share = 0, 0.0
+    for target, record in lock.targets.items():
+        if target.package not in tree:
+            continue
+        observed = Record.of(tree.definition(target))
+        if observed == record:
+            same += 1
+        else:
+            share += similarity(observed.outline, record.outline)
+    return same, share, sum((tree.digest(module) or "") == digest for module, digest in lock.files.items())
+
+
+def _same_files(tree: SourceTree, lock: Lock) -> bool:
+    present = {module: digest for module, digest in lock.files.items() if package_of(module) in tree}
+    return bool(present) and all((tree.digest(module) or "") == digest for module, digest in present.items())
+
+
+def _calls_itself(tree: SourceTree, lock: Lock) -> bool:
+    packages = {target.package for target in lock.targets}
+    return any(tree.declared_version(package) == lock.pin.removeprefix("v") for package in packages)

@@ -6,12 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..source.assignments import Block, PatchModule, Step, StepKind, read_steps
-from ..source.place import find_place, missing_module
+from ..source.lookup import missing_module, resolve
 from ..source.tree import SourceTree
 from ..state import State
 from .verdict import Verdict
-
-__all__ = ["Native", "confirmed", "judge_natives", "natives_of", "patched_packages", "stale"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ class _Reading:
     def _is_taken(self, step: Step) -> bool:
         """Whether the conditions that the tree can tell allow the step."""
         conditions = [condition for condition in step.conditions if condition.place]
-        return all((not find_place(c.place, self._tree).missing) is c.there for c in conditions)
+        return all((not resolve(c.place, self._tree).missing) is c.there for c in conditions)
 
     def _failure(self, step: Step) -> _Failure | None:
         inside = next((self._failed[block.number] for block in step.blocks if block.number in self._failed), None)
@@ -125,7 +123,7 @@ class _Reading:
 
     def _import(self, step: Step) -> None:
         takes = step.kind is StepKind.TAKE
-        missing = find_place(step.place, self._tree).missing if takes else missing_module(step.place, self._tree)
+        missing = resolve(step.place, self._tree).missing if takes else missing_module(step.place, self._tree)
         if not missing or step.depends:
             return
         block = _catching(step, imports=True)
@@ -139,7 +137,7 @@ class _Reading:
         self._fail(step, block, failure)
 
     def _assigned(self, step: Step, failure: _Failure | None) -> Native:
-        place = find_place(step.place, self._tree)
+        place = resolve(step.place, self._tree)
         native = Native(place.name, self._module.name, step, State.CLAIMED, "")
         unknown = [condition.text for condition in step.conditions if not condition.place]
         if failure is not None:
@@ -153,7 +151,7 @@ class _Reading:
             return replace(native, state=State.ABSENT, reason=f"{place.missing} is not installed here")
         if unknown:
             return replace(native, state=State.ABSENT, reason=f"{only}; {place.missing} is not there")
-        if find_place(step.place.rpartition(".")[0], self._tree).missing:
+        if resolve(step.place.rpartition(".")[0], self._tree).missing:
             # Python raises an AttributeError here, and what comes after is not reached either.
             self._fail(step, _catching(step, imports=False), _Failure(State.INEFFECTIVE, reason))
         return replace(native, state=State.INEFFECTIVE, reason=reason)

@@ -1,18 +1,54 @@
-"""Verification: is a target what its patch was written for? Reads source only, changes nothing."""
+"""The verdict on each patch: is its target what the patch was written for? Reads source only, changes nothing.
+
+A question that a patch asks is answered from the lock where the source is a pin's, and looked up where it is not. What
+is not there is gone, or need not be there: nothing is concluded from a name that was not found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..patch import Action, Patch
+from ...errors import DeclarationError, DriftError
+from ..patch import Action, Feature, Patch, Upstream
+from ..source.definition import Kind
+from ..source.lookup import elsewhere, importer, is_there, namesake, package_of, surroundings
 from ..source.probe import Assigns, Atom
-from ..state import Standing, State
-from .absence import Found
-from .answers import Answers
-from .lock import Lock, Record
+from ..source.tree import SourceTree, Target
+from ..state import UPSTREAMS_OWN, Standing, State
+from .lock import THERE, Lock, Record, Revision, identify
 
-__all__ = ["Verdict", "verify"]
+WHOLE = "a feature is applied whole or not at all"
+"""Why one patch decides about the others of its feature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The switches of a registry, as its user set them."""
+
+    prefix: str
+    """What the names of the environment variables begin with: `<prefix>_STRICT`, `_FORCE`, `_DISABLE`."""
+    command: str = ""
+    """The command that shows drift in detail, for the error that names it."""
+    strict: bool = False
+    """Drift and failure raise, in the import that meets them."""
+    force: frozenset[str] = frozenset()
+    """Features that are applied although they drifted; the summary is tainted."""
+    disable: frozenset[str] = frozenset()
+    """Features that are left out."""
+
+    def check(self, known: Iterable[str]) -> None:
+        """Raise DeclarationError where a switch names no feature."""
+        names = sorted(known)
+        for switch, chosen in (("FORCE", self.force), ("DISABLE", self.disable)):
+            unknown = sorted(chosen - set(names))
+            if unknown:
+                raise DeclarationError(
+                    subject=f"{self.prefix}_{switch}",
+                    expected=f"names among {', '.join(names)}, separated by commas",
+                    found=", ".join(unknown),
+                    fix="correct it or leave it out",
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +65,203 @@ class Verdict:
     """What upstream means to assign by itself, by its full dotted names, so that the patch is left to it."""
 
 
-def verify(patch: Patch, answers: Answers, found: Found) -> Verdict:
-    """Judge `patch` by the answers to its questions, and by what is `found` of the upstream of its target.
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What a tree is compared with, for one upstream."""
+
+    nearest: Lock | None
+    exact: bool
+    """Whether the tree is that very pin."""
+    locks: Sequence[Lock]
+    packages: tuple[str, ...]
+    """All top-level packages of the upstream, here or not."""
+
+    def needs(self, patch: Patch) -> bool:
+        """Whether the patch is needed at the nearest pin."""
+        return self.nearest is not None and self.nearest.patches.get(patch.id) is Standing.NEEDED
+
+
+def judge(
+    features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
+) -> tuple[dict[str, Revision], dict[str, Verdict]]:
+    """Verify all patches against `tree`: the revision of each upstream, and the verdict on each patch by its id."""
+    patches = [patch for feature in features for patch in feature]
+    revisions, known = baselines(patches, upstreams, tree, locks)
+    answers = Answers(tree, known)
+    return revisions, {patch.id: verify(patch, answers) for patch in patches}
+
+
+def baselines(
+    patches: Sequence[Patch], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
+) -> tuple[dict[str, Revision], dict[str, Baseline]]:
+    """Find the revision of each upstream by its name, and the baseline of each package that it brings."""
+    atoms = {str(atom): atom for patch in patches for atom in patch.atoms()}
+    revisions: dict[str, Revision] = {}
+    known: dict[str, Baseline] = {}
+    for upstream in upstreams:
+        revision, lock = Revision("", False, ()), None
+        if any(package in tree for package in upstream.packages):
+            own = [atom for atom in atoms.values() if package_of(atom.subject) in upstream.packages]
+            revision, lock = identify(tree, locks[upstream.name], own)
+        revisions[upstream.name] = revision
+        known |= dict.fromkeys(
+            upstream.packages, Baseline(lock, revision.exact, locks[upstream.name], upstream.packages)
+        )
+    return revisions, known
+
+
+# What is not there.
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Something that is not there."""
+
+    subject: str
+    gone: bool
+    """Whether the nearest pin has it, and nothing shows that it need not be here."""
+    reason: str
+    """Where it went, or which pin does not have it either, or what was looked for."""
+
+
+def look(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
+    """Say why a subject is not there; None if it is."""
+    nearest = known.nearest
+    recorded = nearest.subjects.get(subject) if nearest is not None else None
+    if package_of(subject) not in tree:
+        # A package of an upstream may be left out by its wheels. Or what was in it is now in another one.
+        lost = recorded == THERE and not known.exact
+        found = (_moved(subject, known, tree) or _renamed(subject, known, tree, module_too=True)) if lost else None
+        return found or Absence(subject, False, f"{package_of(subject)} is not installed here")
+    if nearest is not None and known.exact and recorded is not None:
+        return None if recorded == THERE else Absence(subject, False, f"not there at {nearest.pin}")
+    if is_there(subject, tree):
+        return _outside(subject, known.locks, tree)
+    if nearest is None or recorded is None:
+        return Absence(subject, False, "no pin is known to have it")
+    if recorded != THERE:
+        return Absence(subject, False, f"not there, as at {nearest.pin}")
+    return _moved(subject, known, tree) or _missing(subject, nearest, known, tree)
+
+
+def _moved(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
+    """Say where the code of something is now; None if it is nowhere."""
+    if ":" not in subject:
+        return None
+    target = Target.parse(subject)
+    bodies = {lock.targets[target].outline[1:] for lock in known.locks if target in lock.targets}
+    place = elsewhere(target, bodies, known.packages, tree)
+    return None if place is None else Absence(subject, True, f"{subject} is gone; the same code stands at {place}")
+
+
+def _renamed(subject: str, known: Baseline, tree: SourceTree, *, module_too: bool = False) -> Absence | None:
+    """Say what has the name of something that is gone, or of its module; None if nothing has."""
+    other = namesake(subject, known.packages, tree)
+    if other is not None:
+        return Absence(subject, True, f"{subject} is gone; {other} has the same name")
+    module = subject.partition(":")[0]
+    other = namesake(module, known.packages, tree) if module_too else None
+    if other is None:
+        return None
+    return Absence(subject, True, f"{subject} is gone; {module} is now {other}, which does not have it")
+
+
+def _missing(subject: str, nearest: Lock, known: Baseline, tree: SourceTree) -> Absence:
+    """Say whether what is not there, and the nearest pin has, is gone or is not needed here."""
+    module = subject.partition(":")[0]
+    unread = tree.read(module) is None
+    user = importer(module, known.packages, tree) if unread else None
+    here = surroundings(subject, tree)
+    alike = next((lock.pin for lock in known.locks if lock.subjects.get(subject) == str(here)), None)
+    if alike is not None and user is None:
+        return Absence(subject, False, f"{subject} is not there, as at {alike}: {here.place} has the same names in it")
+    renamed = _renamed(subject, known, tree)
+    if renamed is not None:
+        return renamed
+    what = f"{subject} is gone{', or its source is not available' if unread else ''}"
+    still = f", and {user} still imports {module}" if user is not None else ""
+    return Absence(subject, True, f"{what}: {nearest.pin} has it, {here.place} here does not{still}")
+
+
+def _outside(subject: str, locks: Sequence[Lock], tree: SourceTree) -> Absence | None:
+    """Say if a name is imported from where the source is not to be had, and was defined at the pins."""
+    if ":" not in subject:
+        return None
+    target = Target.parse(subject)
+    origins = tree.origins(target)
+    records = {lock.targets[target].kind for lock in locks if target in lock.targets}
+    if not origins or Kind.IMPORTED.value in records or len(tree.chain(target)) > 1:
+        return None
+    if any(tree.read(f"{origin.module}.{origin.name}") is not None for origin in origins):
+        return None  # a module, and not what is in one
+    return Absence(subject, True, f"{subject} is imported here, from {origins[-1].module}, which cannot be read")
+
+
+class Answers:
+    """The answers to the questions of the patches, and which of their subjects are not there, for one tree."""
+
+    def __init__(self, tree: SourceTree, known: Mapping[str, Baseline]) -> None:
+        """`known` has the baseline of each top-level package."""
+        self.tree = tree
+        self.known = known
+        self._answers: dict[Atom, bool | None] = {}
+        self._absences: dict[str, Absence | None] = {}
+
+    def ask(self, atom: Atom) -> bool | None:
+        """Answer a question; None if what it is about is gone, or cannot be read."""
+        if atom not in self._answers:
+            self._answers[atom] = self._answer(atom)
+        return self._answers[atom]
+
+    def _answer(self, atom: Atom) -> bool | None:
+        absence = self.absence(atom.subject)
+        if absence is not None and absence.gone:
+            return None
+        package = package_of(atom.subject)
+        known = self.known[package]
+        if package in self.tree and known.exact and known.nearest is not None:
+            recorded = known.nearest.answers.get(str(atom))
+            if recorded is not None:
+                return recorded
+        return atom.holds(self.tree) or (None if self.unread([atom]) else False)
+
+    def unread(self, atoms: Iterable[Atom]) -> list[str]:
+        """Say why some questions could not be answered although what they are about is there."""
+        unread = (atom.unread(self.tree) for atom in atoms if isinstance(atom, Assigns))
+        return list(dict.fromkeys(filter(None, unread)))
+
+    def gone(self, atoms: Iterable[Atom]) -> list[Absence]:
+        """Return what of the subjects of some questions is gone."""
+        absences = {atom.subject: self.absence(atom.subject) for atom in atoms if self.ask(atom) is None}
+        return [absence for absence in absences.values() if absence is not None and absence.gone]
+
+    def lost(self, atoms: Iterable[Atom]) -> list[str]:
+        """Say why some questions could be answered although what they are about is not there, as it is at the pin."""
+        absences = []
+        for subject in dict.fromkeys(atom.subject for atom in atoms):
+            nearest = self.known[package_of(subject)].nearest
+            if nearest is not None and nearest.subjects.get(subject) == THERE:
+                absences.append(self.absence(subject))
+        return [absence.reason for absence in absences if absence is not None]
+
+    def absence(self, subject: str) -> Absence | None:
+        """Say why a subject is not there; None if it is."""
+        if subject not in self._absences:
+            self._absences[subject] = look(subject, self.known[package_of(subject)], self.tree)
+        return self._absences[subject]
+
+
+# The verdict.
+
+
+def verify(patch: Patch, answers: Answers) -> Verdict:
+    """Judge `patch` by the answers to its questions, and by what its target was at the pins.
 
     Nothing is said of what is not there: if the target, or what a question is about, is gone, the patch has drifted,
     unless the answers show that upstream does it itself or that there is nothing to patch.
     """
     adds = patch.action is Action.ADD
+    known = answers.known[patch.target.package]
 
     def ask(atom: Atom) -> bool | None:
         # That the target of an addition is not there is no loss.
@@ -44,7 +270,7 @@ def verify(patch: Patch, answers: Answers, found: Found) -> Verdict:
     absence = answers.absence(patch.target.module if adds else str(patch.target))
     if patch.target.package not in answers.tree and absence is not None and not absence.gone:
         return Verdict(State.ABSENT, absence.reason)
-    lost = absence is not None and absence.gone and _is_needed(patch, found.nearest)
+    lost = absence is not None and absence.gone and known.needs(patch)
 
     def sure(atom: Atom) -> bool | None:
         # Code that was renamed is not mentioned under its old name either: a no says nothing then.
@@ -63,28 +289,20 @@ def verify(patch: Patch, answers: Answers, found: Found) -> Verdict:
     if absence is not None and absence.gone:
         gone.insert(0, absence)
     if gone:
-        return Verdict(
-            State.DRIFTED,
-            "; ".join(dict.fromkeys(missing.reason for missing in gone)),
-            expected=f"{gone[0].subject}, as at {found.nearest.pin if found.nearest else 'any pin'}",
-            found="no such definition",
-        )
+        reason = "; ".join(dict.fromkeys(missing.reason for missing in gone))
+        expected = f"{gone[0].subject}, as at {known.nearest.pin if known.nearest else 'any pin'}"
+        return Verdict(State.DRIFTED, reason, expected=expected, found="no such definition")
     if absence is not None:
         return Verdict(State.ABSENT, absence.reason)
     if patch.retired_by.answer(sure) is None:
         unread = "; ".join(answers.unread(patch.retired_by.atoms()))
-        return Verdict(
-            State.DRIFTED,
-            f"nobody can tell whether {patch.retired_by}: {unread}",
-            expected=f"{patch.retired_by}",
-            found=unread,
-        )
+        reason = f"it cannot be told whether {patch.retired_by}: {unread}"
+        return Verdict(State.DRIFTED, reason, expected=f"{patch.retired_by}", found=unread)
     if adds:
         return Verdict(State.VERIFIED, "not defined upstream")
-    if found.exact and found.nearest is not None and patch.target in found.nearest.targets:
-        return Verdict(State.VERIFIED, f"as at pin {found.nearest.pin}")
-    records = {lock.pin: lock.targets[patch.target] for lock in found.locks if patch.target in lock.targets}
-    return _present(patch, Record.of(answers.tree.definition(patch.target)), records, found.locks)
+    if known.exact and known.nearest is not None and patch.target in known.nearest.targets:
+        return Verdict(State.VERIFIED, f"as at pin {known.nearest.pin}")
+    return _compared(patch, Record.of(answers.tree.definition(patch.target)), known.locks)
 
 
 def _claimed(patch: Patch, claims: tuple[str, ...], answers: Answers) -> Verdict:
@@ -102,20 +320,17 @@ def _claimed(patch: Patch, claims: tuple[str, ...], answers: Answers) -> Verdict
     )
 
 
-def _is_needed(patch: Patch, nearest: Lock | None) -> bool:
-    return nearest is not None and nearest.patches.get(patch.id) is Standing.NEEDED
-
-
-def _present(patch: Patch, observed: Record, records: dict[str, Record], locks: Sequence[Lock]) -> Verdict:
+def _compared(patch: Patch, observed: Record, locks: Sequence[Lock]) -> Verdict:
+    """Compare the target with what it was at the pins at which the patch is needed."""
     needed = {
-        lock.pin: records[lock.pin]
+        lock.pin: lock.targets[patch.target]
         for lock in locks
-        if lock.pin in records and lock.patches.get(patch.id) is Standing.NEEDED
+        if patch.target in lock.targets and lock.patches.get(patch.id) is Standing.NEEDED
     }
     what = "fingerprint" if patch.action.relies_on_source else "signature"
     for pin, record in needed.items():
-        same = record == observed if patch.action.relies_on_source else _calls_alike(record, observed)
-        if same:
+        calls_alike = (record.kind, record.signature) == (observed.kind, observed.signature)
+        if record == observed if patch.action.relies_on_source else calls_alike:
             return Verdict(State.VERIFIED, f"{what} as at {pin}")
     expected = {f"{getattr(record, what) or record.kind} at {pin}" for pin, record in needed.items()}
     return Verdict(
@@ -126,5 +341,58 @@ def _present(patch: Patch, observed: Record, records: dict[str, Record], locks: 
     )
 
 
-def _calls_alike(record: Record, observed: Record) -> bool:
-    return (record.kind, record.signature) == (observed.kind, observed.signature)
+# What follows for a feature.
+
+
+def settle(
+    feature: Feature, verdicts: Mapping[str, Verdict], policy: Policy
+) -> tuple[dict[str, Verdict], DriftError | None]:
+    """The verdict on each patch of `feature` by its id, and what is wrong: the feature is refused for drift, or what
+    is left to upstream is not done by it."""
+    drifted = [patch for patch in feature if verdicts[patch.id].state is State.DRIFTED]
+    refused = bool(drifted) and feature.name not in policy.force
+
+    def settled(verdict: Verdict) -> Verdict:
+        if verdict.state in (*UPSTREAMS_OWN, State.ABSENT) or (refused and verdict.state is State.DRIFTED):
+            return verdict
+        if verdict.state is State.DRIFTED:
+            return Verdict(State.PENDING, f"by force: {verdict.reason}", forced=True)
+        if refused:
+            return Verdict(State.VERIFIED, f"not applied, since {drifted[0].id} drifted: {WHOLE}")
+        return Verdict(State.PENDING, verdict.reason)
+
+    if feature.name in policy.disable:
+        return {patch.id: Verdict(State.DISABLED, f"{policy.prefix}_DISABLE") for patch in feature}, None
+    statuses = {patch.id: settled(verdicts[patch.id]) for patch in feature}
+    if not refused:
+        return statuses, _ineffective(feature, statuses, policy)
+    first = verdicts[drifted[0].id]
+    return statuses, DriftError(
+        subject=f"feature {feature.name} refused, {drifted[0].target} drifted",
+        expected=first.expected,
+        found=first.found,
+        fix=f"run `{policy.command} check --diff`, then install an upstream that is a pin or a newer {policy.command}",
+        override=f"{policy.prefix}_FORCE={feature.name}",
+    )
+
+
+def _ineffective(feature: Feature, statuses: Mapping[str, Verdict], policy: Policy) -> DriftError | None:
+    lost = [patch for patch in feature if statuses[patch.id].state is State.INEFFECTIVE]
+    if not lost:
+        return None
+    first = statuses[lost[0].id]
+    return left_undone(
+        [f"feature {feature.name}, {patch.target}" for patch in lost], first.expected, first.found, policy
+    )
+
+
+def left_undone(targets: Sequence[str], expected: str, found: str, policy: Policy) -> DriftError:
+    """The error where patches of ours are left to upstream, and it does not patch their targets."""
+    more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
+    return DriftError(
+        subject=f"{targets[0]}{more}",
+        expected=expected,
+        found=found,
+        fix="install the version of the patched package that this upstream was written for",
+        override=f"{policy.prefix}_STRICT=0",
+    )

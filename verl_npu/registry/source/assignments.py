@@ -7,16 +7,145 @@ imported, loops over tables of such functions, and branches: each assignment is 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from weakref import WeakKeyDictionary
 
-from .condition import Condition, Conditions, conditions_of
-from .scope import Local, Reference, Scope, Table, Text, Value, evaluate, merged
 from .tree import SourceTree
 
-__all__ = ["Block", "PatchModule", "Step", "StepKind", "read_steps"]
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A module, or something in one, by its full name."""
+
+    place: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Local:
+    """A function or class that the source defines, and the scope around it."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The elements of a list, a tuple or a set; or of a dictionary, pairs of key and value."""
+
+    values: tuple[Value | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A constant string."""
+
+    text: str
+
+
+Value = Reference | Local | Table | Text
+
+
+# Names and what they stand for, None where that cannot be told; what is not known is looked up in the scope around.
+Scope = ChainMap[str, Value | None]
+
+
+def merged(scopes: Sequence[Scope]) -> dict[str, Value | None]:
+    """Return what names stand for after one of several ways: what differs cannot be told."""
+    found: dict[str, Value | None] = {}
+    inner = [scope.maps[0] for scope in scopes]
+    for name in dict.fromkeys(name for names in inner for name in names):
+        values = [names[name] for names in inner if name in names]
+        found[name] = values[0] if all(value == values[0] for value in values) else None
+    return found
+
+
+def evaluate(node: ast.expr, scope: Scope) -> Value | None:
+    """Return what an expression stands for; None if that cannot be told."""
+    if isinstance(node, ast.Name):
+        return scope.get(node.id)
+    if isinstance(node, ast.Constant):
+        return Text(node.value) if isinstance(node.value, str) else None
+    if isinstance(node, ast.Attribute):
+        owner = evaluate(node.value, scope)
+        return Reference(f"{owner.place}.{node.attr}") if isinstance(owner, Reference) else None
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return Table(tuple(evaluate(element, scope) for element in node.elts))
+    if isinstance(node, ast.Dict):
+        pairs = [(key, value) for key, value in zip(node.keys, node.values, strict=True) if key is not None]
+        return Table(tuple(Table((evaluate(key, scope), evaluate(value, scope))) for key, value in pairs))
+    if isinstance(node, ast.Call):
+        return _called(node, scope)
+    return None
+
+
+def _called(node: ast.Call, scope: Scope) -> Value | None:
+    """What a call returns: `getattr` with a known name, and the views of a dictionary."""
+    if isinstance(node.func, ast.Name) and node.func.id == "getattr" and len(node.args) >= 2:
+        owner, name = (evaluate(argument, scope) for argument in node.args[:2])
+        known = isinstance(owner, Reference) and isinstance(name, Text)
+        return Reference(f"{owner.place}.{name.text}") if known else None  # type: ignore[union-attr]
+    if isinstance(node.func, ast.Attribute) and not node.args:
+        table = evaluate(node.func.value, scope)
+        if isinstance(table, Table) and node.func.attr == "items":
+            return table
+        if isinstance(table, Table) and node.func.attr in ("values", "keys"):
+            index = 1 if node.func.attr == "values" else 0
+            return Table(tuple(pair.values[index] if isinstance(pair, Table) else None for pair in table.values))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition."""
+
+    text: str
+    """As the source has it, for people."""
+    place: str = ""
+    """What has to be there, by its full name; empty if the condition is of another kind."""
+    there: bool = True
+    """Whether it has to be there, or must not be."""
+
+
+Conditions = tuple[Condition, ...]
+"""All of them have to hold."""
+
+
+def conditions_of(test: ast.expr, scope: Scope, given: Collection[str], wanted: bool = True) -> Conditions | None:
+    """Return what has to hold for `test` to be as `wanted`: nothing if it always is, None if it never is.
+
+    `given` are the names of functions and constants that are true.
+    """
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return conditions_of(test.operand, scope, given, not wanted)
+    if isinstance(test, ast.BoolOp):
+        parts = [conditions_of(value, scope, given, wanted) for value in test.values]
+        if isinstance(test.op, ast.And) == wanted:
+            return None if None in parts else tuple(c for part in parts if part is not None for c in part)
+        possible = [part for part in parts if part is not None]
+        if () in possible:
+            return ()
+        return _other(test, wanted) if len(possible) > 1 else possible[0] if possible else None
+    if isinstance(test, ast.Constant):
+        return () if bool(test.value) == wanted else None
+    called = test.func if isinstance(test, ast.Call) else test
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    if name in given:
+        return () if wanted else None
+    if isinstance(test, ast.Call) and name == "hasattr" and len(test.args) == 2:
+        owner, attribute = (evaluate(argument, scope) for argument in test.args)
+        if isinstance(owner, Reference) and isinstance(attribute, Text):
+            text = _other(test, wanted)[0].text
+            return (Condition(text, f"{owner.place}.{attribute.text}", wanted),)
+    return _other(test, wanted)
+
+
+def _other(test: ast.expr, wanted: bool) -> Conditions:
+    text = ast.unparse(test)
+    return (Condition(text if wanted else f"not ({text})"),)
+
 
 # Functions that call one another are followed this deep.
 _DEPTH = 8
@@ -142,7 +271,7 @@ class _Reader:
         if isinstance(node, ast.Import | ast.ImportFrom):
             self._import(node, scope, at)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            scope.set(node.name, Local(node, scope))
+            scope[node.name] = Local(node, scope)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             if node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -168,20 +297,20 @@ class _Reader:
             for alias in node.names:
                 self._note(StepKind.IMPORT, alias.name, "", node, at)
                 top = alias.name if alias.asname else alias.name.partition(".")[0]
-                scope.set(alias.asname or top, Reference(top))
+                scope[alias.asname or top] = Reference(top)
             return
         base = self._tree.imported_module(self._module.name, node)
         self._note(StepKind.IMPORT, base, "", node, at)
         for alias in (alias for alias in node.names if alias.name != "*"):
             self._note(StepKind.TAKE, f"{base}.{alias.name}", "", node, at)
-            scope.set(alias.asname or alias.name, Reference(f"{base}.{alias.name}"))
+            scope[alias.asname or alias.name] = Reference(f"{base}.{alias.name}")
 
     def _assign(self, targets: Sequence[ast.expr], value: ast.expr, scope: Scope, at: _At) -> None:
         if isinstance(value, ast.Call):
             self._call(value, scope, at)
         for target in targets:
             if isinstance(target, ast.Name):
-                scope.set(target.id, evaluate(value, scope))
+                scope[target.id] = evaluate(value, scope)
             elif isinstance(target, ast.Attribute):
                 self._assign_attribute(evaluate(target.value, scope), target.attr, value, at)
             elif isinstance(target, ast.Tuple | ast.List):
@@ -225,9 +354,9 @@ class _Reader:
         node = function.node
         if isinstance(node, ast.ClassDef) or at.depth >= _DEPTH:
             return
-        inner = Scope(function.scope)
+        inner = function.scope.new_child()
         for parameter, argument in zip(node.args.args, arguments, strict=False):
-            inner.set(parameter.arg, argument)
+            inner[parameter.arg] = argument
         self._body(node.body, inner, replace(at, depth=at.depth + 1))
 
     def _if(self, node: ast.If, scope: Scope, at: _At) -> _At | None:
@@ -287,7 +416,7 @@ def _calls_one_of_its_items(loop: ast.For) -> bool:
 
 def _bind(target: ast.expr, value: Value | None, scope: Scope) -> None:
     if isinstance(target, ast.Name):
-        scope.set(target.id, value)
+        scope[target.id] = value
     elif isinstance(target, ast.Tuple | ast.List):
         parts = value.values if isinstance(value, Table) else (None,) * len(target.elts)
         for inner, part in zip(target.elts, parts, strict=False):

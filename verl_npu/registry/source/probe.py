@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .assignments import PatchModule, StepKind, read_steps
-from .place import dotted
-from .target import Target
-from .tree import SourceTree
-
-__all__ = ["AllOf", "AnyOf", "Ask", "Assigns", "Atom", "Defines", "Mentions", "Never", "Not", "Passes", "Probe"]
+from .tree import SourceTree, Target
 
 
 class Atom(Protocol):
@@ -49,6 +45,11 @@ class Probe(Protocol):
 
 class _Atomic:
     __slots__ = ()
+    target: str
+
+    @property
+    def subject(self) -> str:
+        return self.target
 
     def answer(self: Atom, ask: Ask) -> bool | None:
         return ask(self)
@@ -62,10 +63,6 @@ class Defines(_Atomic):
     """The source defines `target`."""
 
     target: str
-
-    @property
-    def subject(self) -> str:
-        return self.target
 
     def holds(self, tree: SourceTree) -> bool:
         return bool(tree.nodes(Target.parse(self.target)))
@@ -85,10 +82,6 @@ class Mentions(_Atomic):
     target: str
     name: str
 
-    @property
-    def subject(self) -> str:
-        return self.target
-
     def holds(self, tree: SourceTree) -> bool:
         return self.name in tree.used_names(self.target)
 
@@ -103,10 +96,6 @@ class Passes(_Atomic):
     target: str
     keyword: str
     value: str
-
-    @property
-    def subject(self) -> str:
-        return self.target
 
     def holds(self, tree: SourceTree) -> bool:
         return any(
@@ -139,7 +128,7 @@ class Assigns(_Atomic):
     @property
     def place(self) -> str:
         """The target by its full dotted name, as the steps of the module have it."""
-        return dotted(Target.parse(self.target))
+        return Target.parse(self.target).dotted
 
     def holds(self, tree: SourceTree) -> bool:
         steps = read_steps(self.module, tree)
@@ -171,39 +160,37 @@ class Not:
         return f"not ({self.probe})"
 
 
-class AnyOf:
-    """At least one of the probes holds."""
-
+class _Several:
     __slots__ = ("probes",)
 
     def __init__(self, *probes: Probe) -> None:
         self.probes = probes
+
+    def atoms(self) -> Iterator[Atom]:
+        return (atom for probe in self.probes for atom in probe.atoms())
+
+
+class AnyOf(_Several):
+    """At least one of the probes holds."""
+
+    __slots__ = ()
 
     def answer(self, ask: Ask) -> bool | None:
         answers = [probe.answer(ask) for probe in self.probes]
         return True if True in answers else None if None in answers else False
 
-    def atoms(self) -> Iterator[Atom]:
-        return (atom for probe in self.probes for atom in probe.atoms())
-
     def __str__(self) -> str:
         return " or ".join(map(str, self.probes))
 
 
-class AllOf:
+class AllOf(_Several):
     """All of the probes hold."""
 
-    __slots__ = ("probes",)
-
-    def __init__(self, *probes: Probe) -> None:
-        self.probes = probes
+    __slots__ = ()
 
     def answer(self, ask: Ask) -> bool | None:
         answers = [probe.answer(ask) for probe in self.probes]
         return False if False in answers else None if None in answers else True
-
-    def atoms(self) -> Iterator[Atom]:
-        return (atom for probe in self.probes for atom in probe.atoms())
 
     def __str__(self) -> str:
         return " and ".join(map(str, self.probes))

@@ -1,20 +1,266 @@
-"""Upstream source, read and never imported: an installed package, a checkout, or a wheel."""
+"""Upstream's source, read and never imported: targets, and the trees in which they are found.
+
+The user names the source, so it may be anything: an installed package, a checkout, a wheel, a file that only claims to
+be a wheel, or one that would fill the memory. Files are read within limits, and whatever is wrong with them, the error
+is a SourceError.
+"""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+import io
+import os
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Protocol, TypeVar
 
-from ...errors import SourceError
+from ...errors import DeclarationError, SourceError
 from .definition import Definition, bindings, define, used_names
-from .folder import Folder, PackedFolder, PlainFolder, open_wheel
-from .memory import Memory
-from .target import Target
 
-__all__ = ["SourceTree"]
+_SYNTAX = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<qualname>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Target:
+    """`module:qualname`, for example `verl.trainer.main_ppo:run_ppo` or `pkg.mod:Class.method`."""
+
+    module: str
+    qualname: str
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Read `module:qualname`. Raises DeclarationError for anything else."""
+        match = _SYNTAX.fullmatch(text)
+        if match is None:
+            raise DeclarationError(
+                subject="the target of a patch",
+                expected="module:qualname, for example package.module:Class.method",
+                found=f"{text!r}",
+                fix="write the module, a colon, and the name within the module",
+            )
+        return cls(match["module"], match["qualname"])
+
+    @property
+    def package(self) -> str:
+        """The top-level package."""
+        return self.module.partition(".")[0]
+
+    @property
+    def owner(self) -> str:
+        """The qualified name of the class that holds the target; empty for a module's own name."""
+        return self.qualname.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """The last part of the qualified name."""
+        return self.qualname.rpartition(".")[2]
+
+    @property
+    def dotted(self) -> str:
+        """Its full name, which does not tell where the module ends."""
+        return f"{self.module}.{self.qualname}"
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.qualname}"
+
+
+Fact = TypeVar("Fact")
+
+
+class Memory:
+    """Syntax trees, of which the oldest are forgotten, and what was found in them, which takes little room."""
+
+    def __init__(self, limit: int = 1000) -> None:
+        """`limit` is the number of syntax trees that are kept: each takes a hundred times the memory of its file."""
+        self._limit = limit
+        self._trees: OrderedDict[bytes, ast.Module] = OrderedDict()
+        self._facts: dict[tuple[Hashable, ...], object] = {}
+
+    def parse(self, data: bytes) -> ast.Module:
+        """Return the syntax tree of a file's content. Raises what `ast.parse` raises."""
+        tree = self._trees.pop(data, None)
+        if tree is None:
+            tree = ast.parse(data)
+        self._trees[data] = tree
+        if len(self._trees) > self._limit:
+            self._trees.popitem(last=False)
+        return tree
+
+    def recall(self, key: tuple[Hashable, ...], find: Callable[[], Fact]) -> Fact:
+        """Return what `find` found when it was first called for `key`, which names what is sought and the content."""
+        if key not in self._facts:
+            self._facts[key] = find()
+        return self._facts[key]  # type: ignore[return-value]  # a key is of one kind of fact
+
+
+LARGEST_FILE = 1 << 20
+"""Bytes of one source file: four times the largest one of any upstream. Parsing takes a thousand times its memory."""
+LARGEST_LISTING = 4 << 20
+"""Bytes of a wheel's list of files, and of each single read: the largest wheel of an upstream lists 0.6 MiB."""
+
+
+# A wheel that is cut short, damaged or encrypted makes zipfile raise any of these.
+_UNREADABLE = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+)
+
+
+class Folder(Protocol):
+    """What a source tree needs of the place where a package is."""
+
+    def read(self, *parts: str) -> bytes | None:
+        """Return the content of a file below, or None if there is none. Raises SourceError for one it cannot read."""
+
+    def entries(self, *parts: str) -> Sequence[str] | None:
+        """Return the names of what lies in a folder below, folders with a slash; None if there is no such folder."""
+
+
+class PlainFolder(Folder):
+    """A folder on disk."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, *parts: str) -> bytes | None:
+        path = self.path.joinpath(*parts)
+        try:
+            with open(path, "rb", opener=_open_at_once) as stream:
+                if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                    return None
+                content = stream.read(LARGEST_FILE + 1)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except OSError as error:
+            raise _unreadable(str(path), _reason(error)) from error
+        return _limited(content, str(path))
+
+    def entries(self, *parts: str) -> Sequence[str] | None:
+        path = self.path.joinpath(*parts)
+        try:
+            with os.scandir(path) as found:
+                return [f"{entry.name}/" if entry.is_dir() else entry.name for entry in found]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _unreadable(str(path), _reason(error)) from error
+
+
+class PackedFolder(Folder):
+    """A folder within a wheel."""
+
+    __slots__ = ("_name", "_wheel")
+
+    def __init__(self, wheel: zipfile.ZipFile, name: str) -> None:
+        self._wheel = wheel
+        self._name = name
+
+    def read(self, *parts: str) -> bytes | None:
+        name = "/".join((self._name, *parts))
+        where = f"{self._wheel.filename}: {name}"
+        try:
+            entry = self._wheel.getinfo(name)
+        except KeyError:
+            return None
+        if entry.flag_bits & 1:
+            raise _unreadable(where, "an encrypted file")
+        # Python bounds the memory of these two alone; a wheel is made with no other.
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise _unreadable(where, f"compression method {entry.compress_type}, which wheels do not use")
+        try:
+            with self._wheel.open(entry) as stream:
+                content = _read_in_pieces(stream)
+        except _UNREADABLE as error:
+            raise _unreadable(where, _reason(error)) from error
+        return _limited(content, where)
+
+    def entries(self, *parts: str) -> Sequence[str] | None:
+        prefix = "/".join((self._name, *parts)) + "/"
+        below = [name.removeprefix(prefix) for name in self._wheel.namelist() if name.startswith(prefix)]
+        # A wheel lists files only: a folder shows in the names of what is below it.
+        names = {f"{name.partition('/')[0]}/" if "/" in name else name for name in below if name}
+        return sorted(names) if below else None
+
+
+def open_wheel(path: Path) -> zipfile.ZipFile | None:
+    """Open the wheel at `path`; None if that is no zip archive. Raises SourceError for one that cannot be read."""
+    try:
+        file = _Bounded(path)
+        if not zipfile.is_zipfile(file):
+            file.close()
+            return None
+        file.seek(0)
+        wheel = zipfile.ZipFile(file)
+    except _UNREADABLE as error:
+        raise _unreadable(str(path), _reason(error)) from error
+    wheel.filename = str(path)
+    return wheel
+
+
+class _Bounded(io.FileIO):
+    """A file that gives no more than a limit at once: an archive may claim that its list of files is of any size."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        everything = size is None or size < 0
+        content = super().read(LARGEST_LISTING + 1 if everything else min(size or 0, LARGEST_LISTING + 1)) or b""
+        if len(content) > LARGEST_LISTING:
+            raise ValueError(f"a list of files of more than {LARGEST_LISTING >> 20} MiB")
+        return content
+
+    def __del__(self) -> None:
+        # It lives as long as the source tree, which nobody closes; zipfile closes only files that it opened itself.
+        self.close()
+
+
+def _read_in_pieces(stream: IO[bytes]) -> bytes:
+    content = bytearray()
+    while len(content) <= LARGEST_FILE:
+        piece = stream.read(1 << 16)
+        if not piece:
+            break
+        content += piece
+    return bytes(content)
+
+
+def _limited(content: bytes, where: str) -> bytes:
+    if len(content) > LARGEST_FILE:
+        raise _unreadable(where, f"more than {LARGEST_FILE >> 20} MiB")
+    return content
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error) or "a file that ends too early"
+
+
+def _unreadable(where: str, found: str) -> SourceError:
+    return SourceError(
+        subject=where,
+        expected="source that can be read, of an ordinary size",
+        found=found,
+        fix="give a checkout or a wheel as it was published, and check its permissions",
+    )
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    # A named pipe that nobody writes to would otherwise make us wait for ever.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class SourceTree:
@@ -68,6 +314,10 @@ class SourceTree:
             return None
         found = folder.read(*parts, "__init__.py")
         return folder.read(*parts[:-1], f"{parts[-1]}.py") if found is None and parts else found
+
+    def lines(self, module: str) -> list[str]:
+        """The lines of a module's source; none where there is no source."""
+        return (self.read(module) or b"").decode("utf-8", "replace").splitlines()
 
     def digest(self, module: str) -> str | None:
         """A hash of the source file as it is, byte for byte."""
@@ -179,6 +429,10 @@ class SourceTree:
             elif entry.endswith("/") and entry[:-1].isidentifier() and entry != "__pycache__/":
                 yield entry[:-1]
 
+    def modules_of(self, packages: Sequence[str]) -> Iterator[str]:
+        """The full names of all modules of those packages that are in this tree."""
+        return (module for package in packages if package in self for module in self.modules_below(package))
+
     def modules_below(self, package: str) -> Iterator[str]:
         """The full names of all modules in `package` and in the packages below it."""
         for name in sorted(set(self.modules_in(package))):
@@ -229,8 +483,8 @@ def _what_is_at(path: Path) -> str:
     if not path.exists():
         return "no such file or folder"
     if path.is_file() and open_wheel(path) is None:
-        return "a file that is no wheel, or not all of one"
-    return "none of these"
+        return "a file that is not a complete wheel"
+    return "none of these folders in it"
 
 
 def _no_source(path: Path, packages: Sequence[str], found: str) -> SourceError:

@@ -12,7 +12,7 @@ import torch
 
 from verl_npu.errors import EngineError
 from verl_npu.features.weight_sync.engines.processing import refresh_copies_on_load, refuse_square_experts
-from verl_npu.features.weight_sync.patches.loader import prepare_vllm_model_for_new_weights
+from verl_npu.features.weight_sync.patches.vllm_model import prepare_vllm_model_for_new_weights
 
 
 class Attention:

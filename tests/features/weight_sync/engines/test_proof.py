@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from verl_npu.features.weight_sync.engines.proof import Proof
-from verl_npu.features.weight_sync.engines.verdict import Verdict
+from verl_npu.features.weight_sync.engines.proof import Proof, Verdict
 
 from . import layers
 

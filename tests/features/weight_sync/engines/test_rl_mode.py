@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from verl_npu.errors import EngineError
-from verl_npu.features.weight_sync.engines.rl_mode import refuse_lost_rl_mode
+from verl_npu.features.weight_sync.engines.vllm import refuse_lost_rl_mode
 
 GIVEN = {"rl_config": {"enabled": True}}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu.features.weight_sync.engines.share import Section, sections_of
+from verl_npu.features.weight_sync.engines.layout import Section, sections_of
 
 from . import layers
 

@@ -8,8 +8,7 @@ import pytest
 
 from verl_npu import reporting
 from verl_npu.errors import EngineError
-from verl_npu.features.weight_sync.engines.difference import Difference
-from verl_npu.features.weight_sync.engines.verdict import Verdict
+from verl_npu.features.weight_sync.engines.proof import Difference, Verdict
 
 STALE = Difference("qkv_proj.weight", "q_proj.weight", "the engine holds what it held before this sync")
 

@@ -112,7 +112,7 @@ def test_trainers_and_rollouts_in_ray_actors_sync_and_a_killed_trainer_is_named(
     (tmp_path / "ranked.py").write_text(WORKERS)
     environment = {
         **os.environ,
-        "VERL_NPU_VIRTUAL": "3",
+        "VIRTUAL_ASCEND": "3",
         "VERL_NPU_WEIGHT_SYNC_TIMEOUT": "60",
         "FOLDER": str(tmp_path),
         "OMP_NUM_THREADS": "1",

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from verl_npu.errors import EngineError
-from verl_npu.features.weight_sync.patches.colocation import prove_colocated_engine
+from verl_npu.features.weight_sync.patches.vllm_model import prove_colocated_engine
 
 GIVEN = {"weight": torch.randn(3, 2), "bias": torch.randn(3)}
 

@@ -131,7 +131,7 @@ def test_trainers_with_tensor_parallelism_give_their_weights_at_each_sync(tmp_pa
     paths = [*(str(Path(folder) / name) for name in WANTED), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
-        "VERL_NPU_VIRTUAL": "4",
+        "VIRTUAL_ASCEND": "4",
         "FOLDER": str(tmp_path),
         "CHECKOUT": str(Path(folder) / WANTED[0]),
         "OMP_NUM_THREADS": "1",

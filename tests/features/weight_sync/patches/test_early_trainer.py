@@ -127,7 +127,7 @@ def test_the_trainer_sets_up_its_workers_and_every_sync_brings_its_weights(tmp_p
     paths = [str(Path(folder) / "verl-796871d7"), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
-        "VERL_NPU_VIRTUAL": "3",
+        "VIRTUAL_ASCEND": "3",
         "FOLDER": str(tmp_path),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),

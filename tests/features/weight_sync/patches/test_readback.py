@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from verl_npu.errors import EngineError
-from verl_npu.features.weight_sync.patches.readback import (
+from verl_npu.features.weight_sync.patches.checkpoint_engine import (
     note_given_weights_for_proof,
     process_weights_once_and_prove_them,
 )

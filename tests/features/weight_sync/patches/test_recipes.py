@@ -47,7 +47,7 @@ def test_the_workers_methods_are_ours_and_dispatched_to_all_without_waiting(pin:
         pytest.skip(f"recipes are in no registry: set VERL_NPU_UPSTREAMS to a folder with verl-{pin}/")
     checkout = Path(folder) / f"verl-{pin}"
     paths = [str(checkout), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "VERL_NPU_VIRTUAL": "2", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = {**os.environ, "VIRTUAL_ASCEND": "2", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     ended = subprocess.run(
         [sys.executable, "-B", "-c", PROGRAM, *TARGETS[pin]],
         env=environment,

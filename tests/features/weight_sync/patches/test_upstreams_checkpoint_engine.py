@@ -96,7 +96,7 @@ def engines(pin: str, source: Callable[[str, str], Path], importable: Callable[[
     pytest.importorskip("vllm", reason="PyHccl needs vLLM: run this test in the environment of the pin ccd7d934")
     paths = [str(importable(pin)), str(source("vllm-ascend", "v0.11.0")), os.environ.get("PYTHONPATH", "")]
     # Copies that are not waited for come late: what is read or used again too early is then wrong.
-    made = Nursery(ENGINE, PYTHONPATH=os.pathsep.join(filter(None, paths)), VERL_NPU_VIRTUAL_COPIES="delayed")
+    made = Nursery(ENGINE, PYTHONPATH=os.pathsep.join(filter(None, paths)), VIRTUAL_ASCEND_COPIES="delayed")
     yield made
     made.close()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from verl_npu.features.weight_sync.transport.bucket import ALIGNMENT, divide, find_tied, views
-from verl_npu.features.weight_sync.transport.metadata import Metadata
+from verl_npu.features.weight_sync.transport.plan import ALIGNMENT, divide, find_tied, views
+from verl_npu.features.weight_sync.transport.tensors import Metadata
 
 
 def metadata(**sizes: int) -> Metadata:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_npu import reporting
-from verl_npu.ascend.timeouts import Timeouts
+from verl_npu.ascend.variables import Timeouts
 from verl_npu.features.weight_sync.transport.communicator import group_timeout
 
 from ..ranks import Run

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_npu.errors import SettingError
-from verl_npu.features.weight_sync.transport.digest import Digest, digest_of
+from verl_npu.features.weight_sync.transport.tensors import Digest, digest_of
 
 # Around the lengths at which XXH3 takes another way.
 LENGTHS = st.one_of(st.integers(1, 40), st.sampled_from([128, 129, 240, 241, 1024, 1025, 16384 * 64 + 3]))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from verl_npu.errors import MetadataError
-from verl_npu.features.weight_sync.transport.metadata import Metadata, disagreement
+from verl_npu.features.weight_sync.transport.tensors import Metadata, disagreement
 
 A = ("a", torch.Size([2, 3]), torch.bfloat16)
 B = ("b", torch.Size([]), torch.bool)

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_npu.features.weight_sync.transport.meeting import Meeting
-from verl_npu.features.weight_sync.transport.store import Secret, SignedStore
+from verl_npu.features.weight_sync.transport.messages import Meeting, Secret, SignedStore
 
 from ..ranks import Run
 
@@ -180,7 +179,7 @@ def test_a_value_is_believed_for_its_own_key_and_secret_alone() -> None:
 
 def test_no_two_meetings_have_one_secret() -> None:
     program = """
-from verl_npu.features.weight_sync.transport.meeting import open_meeting
+from verl_npu.features.weight_sync.transport.messages import open_meeting
 made = [open_meeting("127.0.0.1", 0, 5.0) for _ in range(2)]
 print(made[0].secret.value != made[1].secret.value, *(len(each.secret.value) for each in made))
 """

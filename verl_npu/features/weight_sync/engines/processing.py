@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from ....errors import EngineError
-from ..transport.drawing import Weight
+from ..transport.tensors import Weight
+from . import layout
 
 if TYPE_CHECKING:
     import torch
@@ -27,30 +28,13 @@ _COPIES = (("W_UV", "W_UK_T"), ("kv_b_proj_w_v", "kv_b_proj_w_k"))
 # 0.9.1 after loading.
 _MADE_ONCE = ("w_vc", "w_kc")
 _EXPERTS = ("w13_weight", "w2_weight")
-_UNQUANTIZED = "AscendUnquantizedFusedMoEMethod"
 _REFRESHES = "_verl_npu_refreshes_copies"
 
 
-class Model(Protocol):
-    """A model of vLLM's."""
+class Model(layout.Model, Protocol):
+    """A model of vLLM's, whose loader can be wrapped."""
 
     load_weights: Callable[..., object]
-
-    def modules(self) -> Iterable[object]:
-        """Return its modules."""
-        ...
-
-    def named_modules(self) -> Iterable[tuple[str, object]]:
-        """Return its modules with their names."""
-        ...
-
-
-class Layered(Protocol):
-    """A model by its layers."""
-
-    def named_modules(self) -> Iterable[tuple[str, object]]:
-        """Return its modules with their names."""
-        ...
 
 
 class Attention(Protocol):
@@ -61,7 +45,7 @@ class Attention(Protocol):
         ...
 
 
-def lay_out_experts_for_loading(model: Layered) -> None:
+def lay_out_experts_for_loading(model: layout.Model) -> None:
     """Lay experts out as vLLM's loader expects them, if vllm-ascend has transposed them; it does so again afterwards.
 
     For callers that process the weights after the load. An engine that slept has this done as it wakes up, one that
@@ -85,7 +69,7 @@ def _is_processed_anew(layer: object) -> bool:
     return getattr(getattr(layer, "quant_method", None), "transpose", None) is None
 
 
-def refuse_square_experts(model: Model, laid_out_before_load: bool = False) -> None:
+def refuse_square_experts(model: layout.Model, laid_out_before_load: bool = False) -> None:
     """Raise EngineError for experts whose weights are transposed and square: vllm-ascend would load new weights into
     them untransposed.
 
@@ -115,7 +99,7 @@ def refuse_square_experts(model: Model, laid_out_before_load: bool = False) -> N
 def _are_transposed(layer: object) -> bool:
     """Whether a layer's experts are as vllm-ascend lays them out, and not as vLLM's loader expects them."""
     quant_method = getattr(layer, "quant_method", None)
-    if not any(kind.__name__ == _UNQUANTIZED for kind in type(quant_method).__mro__):
+    if layout.UNQUANTIZED not in layout.kinds_of(quant_method):
         return False
     flag = getattr(quant_method, "transpose", None)
     if flag is not None:
@@ -127,7 +111,7 @@ def _are_transposed(layer: object) -> bool:
     return (rows, columns) == (outer, 2 * inner)
 
 
-def refuse_disposed_projections(model: Model) -> None:
+def refuse_disposed_projections(model: layout.Model) -> None:
     """Raise EngineError if vllm-ascend has disposed of a projection that new weights are to be loaded into.
 
     Source: `attention/sfa_v1.py` from v0.13.0 on, `process_weights_after_loading`: sparse attention (DeepSeek-V3.2,
@@ -152,7 +136,7 @@ def refresh_copies_on_load(model: Model) -> None:
     """
     if getattr(model, _REFRESHES, False):
         return
-    impls = [getattr(module, "impl", None) for module in model.modules()]
+    impls = [getattr(module, "impl", None) for _, module in model.named_modules()]
     copying: list[Attention] = [impl for impl in impls if impl is not None and _copies(impl)]
     once = [impl for impl in impls if impl is not None and all(hasattr(impl, name) for name in (_SOURCE, *_MADE_ONCE))]
     if not copying and not once:

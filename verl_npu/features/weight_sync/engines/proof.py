@@ -7,21 +7,161 @@ kept but the digests: a rank reads its own share of the model twice, and needs n
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..transport.digest import digest_of
-from .difference import Difference, Expected, explain, head_of
-from .layout import Layout, Model, layouts_of
-from .share import Section
-from .verdict import Verdict
+from .... import environment
+from ....errors import EngineError
+from ....reporting import warn
+from ..transport.tensors import digest_of
+from .layout import Layout, Model, Section, layouts_of
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Proof"]
+__all__ = [
+    "Difference",
+    "Expected",
+    "Proof",
+    "Verdict",
+    "explain",
+    "head_of",
+]
+
+_HEAD = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What this rank has to hold of one tensor that was sent."""
+
+    source: str
+    """The name under which it was sent."""
+    shape: tuple[int, ...]
+    digest: int
+    """After a cast to the engine's dtype."""
+    head: int
+    """The digest of how it begins."""
+    rank: int | None
+    """Which of the shares it is, or None if it is not divided."""
+    heads: Mapping[int, int]
+    """Digests of how the shares of other ranks begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One tensor of the engine, or a part of it, that is not what was sent."""
+
+    parameter: str
+    """The engine's name, or nothing if it has no such parameter."""
+    source: str
+    """The name under which it was sent, or nothing if it was not."""
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.source or self.parameter}: {self.found}"
+
+
+def head_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the first elements of a tensor: enough to recognise it by, and cheap for tensors that are large."""
+    flat = (
+        tensor.reshape(-1) if tensor.is_contiguous() else tensor[: _HEAD // max(1, tensor[0].numel()) + 1].reshape(-1)
+    )
+    return flat[:_HEAD]
+
+
+def explain(expected: Expected, held: torch.Tensor, stale: bool, sent: Mapping[int, Sequence[str]]) -> str:
+    """Say what is held, on the host, instead of `expected`. `sent` are the names by how their shares begin."""
+    import torch
+
+    if held.dtype.is_floating_point and bool(held.isnan().all()):
+        return "the engine holds nothing but NaN, as memory that slept and was not filled again"
+    if not bool(held.any()):
+        return "the engine holds nothing but zeros"
+    if stale:
+        return "the engine holds what it held before this sync"
+    head = digest_of(head_of(held))
+    for rank, other in expected.heads.items():
+        if head == other:
+            return f"rank {expected.rank} of the engine holds the share of rank {rank}"
+    others = [name for name in sent.get(head, ()) if name != expected.source]
+    if others:
+        return f"the engine holds what was sent as {others[0]}"
+    if held.dim() == 2 and expected.digest in (digest_of(held.T), digest_of(held.reshape(held.T.shape).T)):
+        return "the engine holds it transposed"
+    for narrow in (torch.bfloat16, torch.float16):
+        if held.dtype.itemsize > narrow.itemsize and torch.equal(held.to(narrow).to(held.dtype), held):
+            return f"the engine holds other values, all of which {str(narrow).removeprefix('torch.')} can hold"
+    return "the engine holds other values"
+
+
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a proof has shown of one engine worker."""
+
+    compared: int
+    """How many tensors of the engine were compared."""
+    differences: tuple[Difference, ...]
+    unknown: Mapping[str, str]
+    """The engine's tensors that could not be compared, and why."""
+
+    def __str__(self) -> str:
+        held = "the engine holds them bit for bit"
+        return f"{held}, but for {len(self.unknown)} that were not compared" if self.unknown else held
+
+    def require(self) -> None:
+        """Raise EngineError if the engine does not hold what was sent; warn of what could not be compared.
+
+        The error names the first differences, and the page with all of them, which is written to the folder of the
+        manifests if the job has one.
+        """
+        if self.unknown:
+            name, why = next(iter(self.unknown.items()))
+            warn(
+                f"the proof of the rollout engine's weights leaves out {len(self.unknown)} tensors, and compares "
+                f"{self.compared}. The first that it leaves out is {name}: {why}"
+            )
+        if not self.differences:
+            return
+        more = len(self.differences) - SHOWN
+        shown = "; ".join(str(each) for each in self.differences[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+        raise EngineError(
+            subject="rollout engine",
+            expected="the weights that were sent",
+            found=f"differences ({len(self.differences)}): {shown}",
+            fix=f"do not train with this rollout; {self._write()}",
+        )
+
+    def page(self) -> str:
+        """Return all differences, and all that could not be compared, as text."""
+        lines = [f"{self.compared} tensors of the rollout engine were compared with what was sent.", ""]
+        for each in self.differences:
+            lines += [f"- {each.source or 'nothing'} -> {each.parameter or 'no parameter'}", f"  {each.found}"]
+        if self.unknown:
+            lines += ["", "These could not be compared:"]
+            lines += [f"- {name}: {why}" for name, why in self.unknown.items()]
+        return "\n".join([*lines, ""])
+
+    def _write(self) -> str:
+        folder = environment.MANIFEST_DIR.read()
+        if not folder:
+            return f"with {environment.MANIFEST_DIR.name}=FOLDER a page with all differences is written there"
+        path = Path(folder) / f"weights-{socket.gethostname()}-{os.getpid()}.txt"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.page(), encoding="utf-8")
+        except OSError as error:
+            return f"the page with all differences could not be written: {error}"
+        return f"all differences are in {path}"
+
 
 _HELD = "_verl_npu_held"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from .... import environment
 from ....errors import EngineError
 from ..settings import Check
-from ..transport.drawing import Weight
+from ..transport.tensors import Weight
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

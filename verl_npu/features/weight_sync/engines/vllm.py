@@ -10,16 +10,49 @@ from typing import TYPE_CHECKING, Protocol
 from ....ascend.variables import NZ, NZ_KEY
 from ....errors import EngineError
 from ....reporting import warn
-from ..transport.drawing import Weight
+from ..transport.tensors import Weight
 from . import layout
-from .proof import Proof
-from .rl_mode import refuse_lost_rl_mode
-from .verdict import SHOWN
+from .proof import SHOWN, Proof
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LLM", "AsyncWorker", "Model", "Runner", "VLLMEngine", "Worker", "refuse_nz", "runner_in", "tell_layouts"]
+__all__ = [
+    "LLM",
+    "AsyncWorker",
+    "Model",
+    "Runner",
+    "VLLMEngine",
+    "Worker",
+    "refuse_lost_rl_mode",
+    "refuse_nz",
+    "runner_in",
+    "tell_layouts",
+]
+
+
+def refuse_lost_rl_mode(runner: object) -> None:
+    """Raise EngineError if the engine of this runner was given `rl_config.enabled`, and vllm-ascend works without it.
+
+    vllm-ascend keeps one configuration for a process, which may be another engine's. Releases that do not know the
+    switch are left, as is a process without an engine.
+    """
+    configuration = getattr(sys.modules.get("vllm_ascend.ascend_config"), "get_ascend_config", None)
+    given = getattr(getattr(runner, "vllm_config", None), "additional_config", None) or {}
+    if configuration is None or not (given.get("rl_config") or {}).get("enabled"):
+        return
+    try:
+        mode = getattr(configuration(), "rl_config", None)
+    except RuntimeError:  # There is no engine in this process yet.
+        return
+    if mode is not None and not mode.enabled:
+        raise EngineError(
+            subject="additional_config.rl_config.enabled",
+            expected="True in vllm-ascend's configuration, as the engine was given it",
+            found=f"{mode.enabled!r}, which is another engine's of this process",
+            fix="give every engine of this process the same additional_config, or set rl_config.enabled=False in it",
+        )
+
 
 _CLOSED = "_verl_npu_closed"
 _RUN = "execute_model"

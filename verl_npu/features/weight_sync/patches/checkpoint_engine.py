@@ -1,22 +1,30 @@
-"""Patches of verl's own HCCL checkpoint engine, which syncs weights from v0.7.1 on."""
+"""Patches of verl's own HCCL checkpoint engine, which syncs weights from v0.7.1 on.
+
+With VERL_NPU_WEIGHT_SYNC_CHECK they show as well that what was sent has arrived, and that the engine holds it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
+import os
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from .... import reporting
 from ....errors import GroupError, TransferError
-from ....registry.source.probe import AllOf, AnyOf, Defines, Mentions, Not
+from ....registry.source.probe import AllOf, AnyOf, Defines, Mentions, Never, Not
+from ..engines.processing import lay_out_experts_for_loading
+from ..engines.vllm import VLLMEngine, Worker
 from ..feature import weight_sync
-from ..settings import WAIT_LONGER, Settings
-from ..transport.drawing import Weight, each
-from .protocols import Broadcast, CheckpointEngine, Communicator, Sender, Socket
-from .readback import Tally, publish, requested
-from .subscription import describe, wait_for_subscriptions
+from ..settings import WAIT_LONGER, Check, Settings
+from ..transport.tensors import Digest, Weight, each
 
 if TYPE_CHECKING:
     import torch
+
+__all__ = ["Tally", "brings_adapter", "requested"]
 
 _MODULE = "verl.checkpoint_engine.hccl_checkpoint_engine"
 _ENGINE = f"{_MODULE}:HCCLCheckpointEngine"
@@ -26,6 +34,258 @@ _SENDER = "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWe
 _WAITS_NO_LONGER = AnyOf(
     Mentions(f"{_SENDER}._init_socket", "RCVTIMEO"), Mentions(f"{_SENDER}.async_send_weights", "poll")
 )
+_RECEIVE = f"{_ENGINE}.receive_weights"
+_WORKER = "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension"
+_PROOF = "_verl_npu_proof"
+_SYNCS = "_verl_npu_syncs"
+_LINK = "none: nobody seems to have asked for it"
+_NEVER_RETIRED = Never("a check of ours, for users who doubt what the engine holds")
+_HELD_WHY = "If generated text looks wrong, nothing shows whether the engine holds the weights that it was given."
+
+
+# A call that reaches a subscriber is there within a millisecond or so; until it does, the trainer calls again.
+_CALL_MILLISECONDS = 100
+
+Socket: TypeAlias = Any
+"""A socket of ZeroMQ."""
+
+
+class CheckpointEngine(Protocol):
+    """verl's HCCLCheckpointEngine."""
+
+    group_name: str
+    rank: int
+    world_size: int
+    rebuild_group: bool
+    topic: str
+    socket: Socket
+    pyhccl: Communicator | None
+
+
+class Broadcast(Protocol):
+    """verl's BroadcastOperation, which moves one bucket of that engine."""
+
+    rank: int
+    pyhccl: Communicator
+    bucket: torch.Tensor
+    metadata: object
+    socket: Socket
+    topic: str
+    _task: Awaitable[None]
+
+    def _run(self) -> object: ...
+
+
+class Communicator(Protocol):
+    """vllm-ascend's PyHccl."""
+
+    device: torch.device
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor: ...
+
+
+class Sender(Protocol):
+    """verl's BucketedWeightSender, which hands weights to the worker of a rollout engine."""
+
+    socket: Socket
+    zmq_handle: str
+
+
+class Tally:
+    """Counts the weights that pass, and hashes their names and bytes in their order."""
+
+    def __init__(self) -> None:
+        self._digest = Digest()
+        self._tensors = 0
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 so far."""
+        return str(self._digest)
+
+    @property
+    def tensors(self) -> int:
+        """How many were counted."""
+        return self._tensors
+
+    def add(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Count one more, and return it."""
+        self._digest.add(name, tensor)
+        self._tensors += 1
+        return tensor
+
+    def watched(self, weights: Iterable[Weight] | AsyncIterable[Weight]) -> Iterable[Weight] | AsyncIterable[Weight]:
+        """Return the same weights, counted as they are drawn."""
+        return each(weights, self.add)
+
+    def report(self, owner: object, who: str, held: str = "") -> None:
+        """Print a line with the number of the owner's sync."""
+        number = getattr(owner, _SYNCS, 0) + 1
+        setattr(owner, _SYNCS, number)
+        reporting.report(
+            f"weight sync {number} of the checkpoint engine: {who} (pid {os.getpid()}): {self.tensors} tensors, "
+            f"sha256 {self.digest[:16]}{held}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """What is known of a sync that is on its way into a worker."""
+
+    engine: VLLMEngine
+    tally: Tally
+
+
+def requested(check: Check = Check.CHECKSUMS) -> bool:
+    """Return whether the user requested that check, or more."""
+    setting = Settings.from_environment().check
+    return setting is check or setting is Check.ENGINE
+
+
+def brings_adapter(arguments: Mapping[str, object]) -> bool:
+    """Return whether a sync with these arguments of upstream's brings a LoRA adapter alone, its base being there."""
+    return bool(arguments.get("peft_config") and arguments.get("base_sync_done"))
+
+
+def _publish(engine: CheckpointEngine, tally: Tally) -> None:
+    """Publish to the rollouts, after the last bucket, what was sent."""
+    import zmq
+
+    engine.socket.send_string(engine.topic, flags=zmq.SNDMORE)
+    engine.socket.send_pyobj(tally.digest)
+    tally.report(engine, "rank 0, the trainer")
+
+
+@weight_sync.wrap(
+    _RECEIVE,
+    why="If generated text looks wrong, nothing shows whether a rollout received what the trainer sent.",
+    how="With VERL_NPU_WEIGHT_SYNC_CHECK the SHA-256 over all names and bytes is compared with the trainer's.",
+    link=_LINK,
+    retired_by=_NEVER_RETIRED,
+    requires=Defines(_RECEIVE),
+)
+async def compare_received_weights_with_sent(
+    original: Callable[..., AsyncIterable[Weight]], engine: CheckpointEngine, *args: object, **kwargs: object
+) -> AsyncIterator[Weight]:
+    """Receive the weights of one sync. Raises TransferError if they are not those that were sent."""
+    weights = original(engine, *args, **kwargs)
+    if not requested():
+        async for item in weights:
+            yield item
+        return
+    tally = Tally()
+    async for name, tensor in weights:
+        yield name, tally.add(name, tensor)
+    engine.socket.recv_string()
+    sent = str(engine.socket.recv_pyobj())
+    if sent != tally.digest:
+        raise TransferError(
+            subject=f"checkpoint engine, rank {engine.rank}",
+            expected=f"the weights that rank 0, the trainer, sent, with the sha256 {sent[:16]}",
+            found=f"that the {tally.tensors} weights that arrived have the sha256 {tally.digest[:16]}",
+            fix="the bytes changed on their way: check the links between these NPUs, and HCCL's own log",
+        )
+    tally.report(engine, f"rank {engine.rank}")
+
+
+@weight_sync.wrap(
+    f"{_WORKER}._update_weights",
+    why=_HELD_WHY,
+    how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine note is taken of each weight before it is loaded, for the proof.",
+    link=_LINK,
+    retired_by=_NEVER_RETIRED,
+    requires=Defines(f"{_WORKER}._update_weights"),
+)
+def note_given_weights_for_proof(
+    original: Callable[..., object], worker: Worker, weights: Sequence[Weight], *args: object, **kwargs: object
+) -> object:
+    """Load a bucket."""
+    noted: _Noted | None = getattr(worker, _PROOF, None)
+    if noted is not None:
+        for name, tensor in weights:
+            noted.tally.add(name, tensor)
+        noted.engine.expect(weights)
+    return original(worker, weights, *args, **kwargs)
+
+
+@weight_sync.wrap(
+    f"{_WORKER}.update_weights_from_ipc",
+    why="From 0.13 on vllm-ascend transposes experts whenever their weights are processed, which upstream does after "
+    "each sync, and transposes them back only as the engine wakes up. In an engine that did not sleep the second sync "
+    f"fails, or garbles square experts without an error. {_HELD_WHY}",
+    how="Transposed experts are laid out for the loader before it loads. With VERL_NPU_WEIGHT_SYNC_CHECK=engine what "
+    "the engine holds in the end is compared with what it was given, bit for bit.",
+    link="none: nobody seems to have reported it for an engine that does not sleep",
+    retired_by=Never("it is vllm-ascend's doing, and which version is installed is not seen from verl's source"),
+    requires=Defines(f"{_WORKER}.update_weights_from_ipc"),
+)
+def process_weights_once_and_prove_them(
+    original: Callable[..., object], worker: Worker, *args: object, **kwargs: object
+) -> object:
+    """Take one sync's weights. Raises EngineError if the engine then does not hold them."""
+    if brings_adapter(kwargs):
+        return original(worker, *args, **kwargs)
+    lay_out_experts_for_loading(worker.model_runner.model)
+    if not requested(Check.ENGINE):
+        return original(worker, *args, **kwargs)
+    noted = _Noted(VLLMEngine(worker.model_runner), Tally())
+    setattr(worker, _PROOF, noted)
+    try:
+        done = original(worker, *args, **kwargs)
+    finally:
+        setattr(worker, _PROOF, None)
+    noted.tally.report(worker, "the engine's worker", f", {noted.engine.prove()}")
+    return done
+
+
+def _describe(engine: CheckpointEngine) -> str:
+    """Return a name for one rank of a checkpoint engine."""
+    return f"checkpoint engine {engine.group_name!r}, rank {engine.rank} of {engine.world_size}"
+
+
+def _wait_for_subscriptions(engine: CheckpointEngine, communicator: Communicator, timeout: float) -> None:
+    """Return on all ranks once each rollout has heard the trainer and has read every call.
+
+    Afterwards a rollout waits at most `timeout` seconds for each bucket. Raises GroupError on all ranks if a rollout
+    hears nothing for `timeout` seconds; it names the rank.
+    """
+    import torch
+    import zmq
+
+    deadline = time.monotonic() + timeout
+    if engine.rank > 0:
+        engine.socket.setsockopt(zmq.RCVTIMEO, int(timeout * 1000))
+    call = 0
+    while True:
+        call += 1
+        here = torch.zeros(engine.world_size, dtype=torch.int32, device=communicator.device)
+        if engine.rank == 0:
+            engine.socket.send_string(engine.topic, flags=zmq.SNDMORE)
+            engine.socket.send_pyobj(call)
+            # The trainer's clock decides, so that all ranks give up together.
+            here[0] = int(time.monotonic() < deadline)
+        else:
+            here[engine.rank] = int(_heard(engine.socket, call))
+        calling, *heard = communicator.all_reduce(here).tolist()
+        if all(heard):
+            return
+        if not calling:
+            deaf = ", ".join(str(rank) for rank, hears in enumerate(heard, start=1) if not hears)
+            raise GroupError(
+                subject=_describe(engine),
+                expected="every rollout to hear rank 0, the trainer",
+                found=f"that rank {deaf} heard nothing of what rank 0, the trainer, published for {timeout:g} s",
+                fix="let the hosts of the two reach each other: a firewall may be between them",
+                override=WAIT_LONGER,
+            )
+
+
+def _heard(socket: Socket, call: int) -> bool:
+    while socket.poll(_CALL_MILLISECONDS):
+        socket.recv_string()
+        if socket.recv_pyobj() == call:
+            return True
+    return False
 
 
 @weight_sync.wrap(
@@ -48,12 +308,12 @@ def verify_checkpoint_engine_connections(
     if engine.pyhccl is not None:
         if getattr(engine.pyhccl, "disabled", False):
             raise GroupError(
-                subject=describe(engine),
+                subject=_describe(engine),
                 expected="a communicator of vllm-ascend's over HCCL",
                 found="that PyHccl is disabled and would broadcast nothing",
                 fix="set HCCL_SO_PATH to a libhccl.so that loads; with one rank only there is nothing to broadcast",
             )
-        wait_for_subscriptions(engine, engine.pyhccl, Settings.from_environment().timeout)
+        _wait_for_subscriptions(engine, engine.pyhccl, Settings.from_environment().timeout)
     return made
 
 
@@ -135,7 +395,7 @@ async def make_sent_weights_contiguous(
         return await original(engine, dense, *args, **kwargs)
     tally = Tally()
     sent = await original(engine, tally.watched(dense), *args, **kwargs)
-    publish(engine, tally)
+    _publish(engine, tally)
     return sent
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from ....errors import GroupError
 from ..settings import Settings
 from ..transport import group
-from ..transport.meeting import Meeting, open_meeting
-from .protocols import Actor
+from ..transport.messages import Meeting, open_meeting
 
 __all__ = ["create_collective_group", "in_place_of_ray"]
 
@@ -20,7 +20,7 @@ _BACKENDS = ("nccl", "hccl")
 
 
 def create_collective_group(
-    actors: Sequence[Actor],
+    actors: Sequence[Any],
     world_size: int,
     ranks: Sequence[int],
     backend: object = "nccl",

@@ -1,25 +1,52 @@
-"""One sync as verl's workers take part in it: trainers over FSDP or Megatron, rollouts with vLLM or SGLang."""
+"""One sync as verl's workers take part in it: trainers over FSDP or Megatron, and rollouts."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from .... import reporting
 from ....errors import EngineError
-from ..engines.sglang import SGLangEngine
-from ..engines.vllm import VLLMEngine, runner_in
+from ...configuration import Section
+from ..engines.sglang import Server, SGLangEngine
+from ..engines.vllm import LLM, AsyncWorker, VLLMEngine, runner_in
 from ..settings import Settings
-from ..transport.bucket import find_tied
-from ..transport.drawing import Weight
 from ..transport.group import Group, find
-from ..transport.metadata import Metadata
-from ..transport.sync import Outcome, follow, preparing, receive, send
-from ..transport.transfer import Engine
-from .protocols import Worker
+from ..transport.plan import find_tied
+from ..transport.sync import Engine, Outcome, follow, preparing, receive, send
+from ..transport.tensors import Entry, Metadata, Weight
 
-__all__ = ["sync_fsdp", "sync_megatron"]
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["Rollout", "Worker", "sync_fsdp", "sync_megatron"]
+
+
+class Rollout(Protocol):
+    """A rollout of verl's: over vLLM it has an `inference_engine`, over SGLang an `_engine`."""
+
+    inference_engine: LLM | AsyncWorker
+    _engine: Server | None
+
+
+class Worker(Protocol):
+    """A worker of verl's recipes. It is a trainer or a rollout, and has only the attributes of what it is."""
+
+    config: Section
+    _is_actor: bool
+    _is_offload_param: bool
+    _weights_info: list[Entry]
+    actor_module_fsdp: torch.nn.Module
+    actor_module: Sequence[torch.nn.Module]
+    rollout: Rollout
+    rollout_device_mesh: DeviceMesh
+
+    def _get_actor_params(self) -> dict[str, torch.Tensor]: ...
+
+    def _get_actor_params_generator(self) -> Iterable[Weight]: ...
 
 
 @dataclass(frozen=True, slots=True)

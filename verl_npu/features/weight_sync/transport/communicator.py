@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from ....ascend import timeouts
-from ....ascend.timeouts import Timeouts
+from ....ascend import variables
+from ....ascend.variables import Timeouts
 from ....errors import GroupError
 from ....reporting import warn
 from ..settings import WAIT_LONGER
-from .store import Store
+from .messages import Store
 
 if TYPE_CHECKING:
     import torch
@@ -80,8 +80,8 @@ def group_timeout(timeout: float, hccl: Timeouts) -> float:
     if timeout >= hccl.execution:
         warn(
             f"the ranks of a weight sync wait {timeout:g} s for each other, but HCCL gives up after "
-            f"{timeouts.EXECUTION}={hccl.execution:g} s and then names no rank: set {WAIT_LONGER} to less, or "
-            f"{timeouts.EXECUTION} to more"
+            f"{variables.EXECUTION}={hccl.execution:g} s and then names no rank: set {WAIT_LONGER} to less, or "
+            f"{variables.EXECUTION} to more"
         )
     least = 3 * timeout + 60
     return least if math.isinf(hccl.execution) else max(least, hccl.connect + hccl.execution + 60)

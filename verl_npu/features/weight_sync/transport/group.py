@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from ....errors import GroupError
 from . import communicator
-from .history import History
-from .meeting import Meeting, enter
-from .messages import Messages
-from .store import first_line
+from .messages import Meeting, Messages, enter, first_line
+from .plan import History
 
 if TYPE_CHECKING:
     import torch

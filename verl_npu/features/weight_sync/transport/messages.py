@@ -1,18 +1,263 @@
-"""Messages between the ranks of a group, by topic, through the store that rank 0 serves."""
+"""Messages between the ranks of a group, through a store that the process of rank 0 serves."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
+import hmac
+import secrets
+import socket
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
 
+from .... import environment
 from ....errors import GroupError
 from ....reporting import warn
 from ..settings import WAIT_LONGER
-from .store import SignedStore, Store, first_line
 
-__all__ = ["Messages"]
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
+__all__ = [
+    "Meeting",
+    "Messages",
+    "Secret",
+    "SignedStore",
+    "Store",
+    "enter",
+    "first_line",
+    "open_meeting",
+    "serve",
+]
+
+_HASH = "sha256"
+_SIGNATURE = hashlib.sha256().digest_size
+
+
+class Store(Protocol):
+    """A store of torch.distributed. Each method raises RuntimeError if the process that serves it is gone."""
+
+    def set(self, key: str, value: bytes) -> object:
+        """Put a value under a key."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key, once there is one."""
+        ...
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """Put a value under a key that has the expected one, or none if that is empty; return what is there then."""
+        ...
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """Return the values of several keys."""
+        ...
+
+    def wait(self, keys: list[str], timeout: timedelta) -> object:
+        """Return once all keys have values. Raises RuntimeError after the timeout."""
+        ...
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all keys have values."""
+        ...
+
+    def delete_key(self, key: str) -> object:
+        """Remove a key."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """What the ranks of a group know and nobody else does. Each use has a key of its own that is derived from it."""
+
+    value: bytes
+
+    def __repr__(self) -> str:
+        return "Secret(...)"  # it must not get into a log
+
+    def derived(self, use: str) -> bytes:
+        """Return 32 bytes for one use, from which neither the secret nor those of another use can be found."""
+        return hmac.digest(self.value, use.encode(), _HASH)
+
+
+class SignedStore:
+    """A store in which each value carries a signature that only ranks of the group can make.
+
+    torch's TCPStore believes everybody who connects to it. Here a value that a stranger wrote, or that was signed
+    for another key, is as if it were not there.
+    """
+
+    def __init__(self, store: Store, secret: Secret) -> None:
+        self.inner = store
+        """The store itself, for torch, which puts values of its own there."""
+        self._key = secret.derived("messages")
+
+    def set(self, key: str, value: bytes) -> None:
+        """Put a value under a key."""
+        self.inner.set(key, self._signature(key, value) + value)
+
+    def set_once(self, key: str, value: bytes) -> bytes:
+        """Put a value under a key unless a rank of the group has put one there; return what is there then."""
+        signed, known = self._signature(key, value) + value, b""
+        while True:
+            there = bytes(self.inner.compare_set(key, known, signed))
+            found = self._checked(key, there)
+            if found is not None:
+                if there == signed:
+                    # Nobody replaces it now. compare_set alone does not wake who waits for the key under torch 2.5.
+                    self.inner.set(key, signed)
+                return found
+            # A stranger's value, to be replaced; if it is gone meanwhile, the store returns what was expected.
+            known = b"" if there == known else there
+
+    def read(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Return the values of keys that have one; None for a value that is not signed by a rank of the group."""
+        values = self.inner.multi_get(list(keys))
+        return [self._checked(key, bytes(value)) for key, value in zip(keys, values, strict=True)]
+
+    def find(self, key: str) -> bytes | None:
+        """Return the value of a key now; None if it has none, or one that is not signed by a rank of the group."""
+        return self.read([key])[0] if self.inner.check([key]) else None
+
+    def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
+        """Return once all keys have values, signed or not. Raises RuntimeError after the timeout."""
+        self.inner.wait(list(keys), timeout)
+
+    def delete_key(self, key: str) -> None:
+        """Remove a key."""
+        self.inner.delete_key(key)
+
+    def _signature(self, key: str, value: bytes) -> bytes:
+        # A key holds no zero byte, so no other key and value give the same text.
+        return hmac.digest(self._key, key.encode() + b"\0" + value, _HASH)
+
+    def _checked(self, key: str, signed: bytes) -> bytes | None:
+        signature, value = signed[:_SIGNATURE], signed[_SIGNATURE:]
+        return value if hmac.compare_digest(signature, self._signature(key, value)) else None
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, without the native frames that torch appends."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the ranks of a group meet: the address of the store, which the process of rank 0 serves, and a secret.
+
+    Whoever is given it is believed to be a rank, so it goes to the ranks and nowhere else: over Ray, as they
+    themselves do.
+    """
+
+    host: str
+    port: int
+    secret: Secret
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+# Stores that this process serves, until the group that meets there takes them over.
+_served: dict[Meeting, TCPStore] = {}
+
+
+def open_meeting(host: str, port: int, timeout: float) -> Meeting:
+    """Serve a store in this process, which will be rank 0, at this address and no other; port 0 is any free one.
+
+    `host` is an address of this machine that the other ranks reach: IPv4, or IPv6 with or without brackets. Raises
+    GroupError if the port is taken, or if this machine has no such address.
+    """
+    asked = Meeting(host.strip("[]"), port, Secret(secrets.token_bytes(32)))
+    try:
+        store = serve(asked.host, port, timeout)
+    except (OSError, RuntimeError) as error:
+        raise GroupError(
+            subject="weight sync",
+            expected="a free port for the store of the group, at an address of this machine",
+            found=f"that {asked} cannot be served: {first_line(error)}",
+            fix=f"use another port, or unset {environment.WEIGHT_SYNC_PORT.name} to get a free one; the address is "
+            "what Ray was given for this machine (`ray start --node-ip-address`)",
+        ) from error
+    meeting = replace(asked, port=store.port)
+    _served[meeting] = store
+    return meeting
+
+
+def serve(host: str, port: int, timeout: float) -> TCPStore:
+    """Serve a store in this process at this address and no other; left to itself it listens on all interfaces.
+
+    Raises OSError or RuntimeError if the port is taken, or if this machine has no such address.
+    """
+    from torch.distributed import TCPStore
+
+    with closing(_listen(host, port)) as listening:
+        made = functools.partial(
+            TCPStore,
+            host,
+            listening.getsockname()[1],
+            None,
+            True,
+            timedelta(seconds=timeout),
+            wait_for_workers=False,
+            master_listen_fd=listening.detach(),
+        )
+        try:
+            return made()
+        except NotImplementedError:
+            # torch 2.5's newer way of serving, its default, takes no socket that listens already; its older does.
+            return made(use_libuv=False)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(4096)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> SignedStore:
+    """Return the store of a meeting, with all keys under a name that only the ranks of the group know.
+
+    torch's own values, from which HCCL makes its connections, cannot be signed. A stranger does not know under which
+    keys they are, unless its torch can list them; what it then puts in their place shows in `communicator.prove`.
+
+    Rank 0 gets the store that this process serves, and other ranks get a connection. Raises GroupError if there is no
+    store at that address.
+    """
+    from torch.distributed import PrefixStore, TCPStore
+
+    prefix = f"{group}/{meeting.secret.derived('keys').hex()}"
+    if rank == 0:
+        if meeting not in _served:
+            raise GroupError(
+                subject=f"weight sync group {group!r}",
+                expected=f"rank 0 to join in the process that opened {meeting}",
+                found="a process that serves no such store",
+                fix="call open_meeting and join in one process",
+            )
+        return SignedStore(PrefixStore(prefix, _served.pop(meeting)), meeting.secret)
+    try:
+        store = TCPStore(meeting.host, meeting.port, None, False, timedelta(seconds=timeout))
+    except RuntimeError as error:
+        raise GroupError(
+            subject=f"weight sync group {group!r}",
+            expected=f"the store of rank 0 at {meeting}",
+            found=f"that rank {rank} cannot reach it: {first_line(error)}",
+            fix="rank 0 has ended or given up, or this rank came late: see the error of rank 0",
+        ) from error
+    return SignedStore(PrefixStore(prefix, store), meeting.secret)
+
 
 # After a failure of its own, a rank does not wait the whole timeout to learn what the others saw.
 _GRACE = 10.0

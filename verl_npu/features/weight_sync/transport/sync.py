@@ -12,21 +12,297 @@ rank that sends no message is named. An engine stays closed from its first load 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import hashlib
+import json
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
-from ....errors import GroupError, TransferError
-from ..settings import Settings
-from .agreement import Announcement, agree, make_plan
-from .drawing import Weight, draw, draw_no_more, exhaust
+from ....errors import GroupError, MetadataError, TransferError
+from ..settings import Check, Settings
+from .communicator import Work
 from .group import Group
-from .metadata import Metadata
-from .plan import Plan
-from .transfer import Engine, Seen, receive_buckets, send_buckets
+from .plan import Bucket, Plan, Slots, divide
+from .tensors import Metadata, Weight, as_bytes, checksum_of, disagreement, draw, draw_no_more, exhaust
 
-__all__ = ["Outcome", "follow", "preparing", "receive", "send"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Announcement",
+    "Engine",
+    "Outcome",
+    "Seen",
+    "agree",
+    "follow",
+    "make_plan",
+    "preparing",
+    "receive",
+    "receive_buckets",
+    "send",
+    "send_buckets",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """The message of a rank before a sync. Rank 0 also announces how it will send."""
+
+    digest: str | None = None
+    """The digest of the metadata that this rank expects; None if it takes whatever rank 0 sends."""
+    error: str | None = None
+    """Why this rank cannot begin."""
+    tied: dict[str, str] = field(default_factory=dict)
+    bucket_bytes: int = 0
+    check: Check = Check.NONE
+
+    def encode(self) -> bytes:
+        """Write it as a message."""
+        return json.dumps(dataclasses.asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, message: bytes) -> Announcement:
+        """Read a message."""
+        fields = json.loads(message)
+        return cls(**{**fields, "check": Check(fields["check"])})
+
+
+def agree(
+    group: Group, number: int, metadata: Metadata | None, announcement: Announcement
+) -> tuple[Metadata, Announcement]:
+    """Return the metadata that all ranks share, and the announcement of rank 0.
+
+    Raises MetadataError on all ranks alike if one cannot begin, or if they expect different parameters.
+    """
+    topic, messages = f"{number}/metadata", group.messages
+    announced = [Announcement.decode(message) for message in messages.exchange(topic, announcement.encode())]
+    for rank, other in enumerate(announced):
+        if other.error is not None:
+            messages.let_others_read(topic)
+            raise MetadataError(
+                subject=f"weight sync {number} of group {group.name!r}",
+                expected="every rank to begin",
+                found=f"that {group.describe(rank)} could not begin: {other.error}",
+                fix="mend the error of that rank; nothing was loaded",
+            )
+    digests = {rank: other.digest for rank, other in enumerate(announced) if other.digest is not None}
+    source = digests[0]
+    last = group.history.plan.metadata if group.history.plan is not None else None
+    if metadata is not None and metadata.digest != (source if group.rank else last and last.digest):
+        # The list itself is sent once for each content: by rank 0 if it is new, by others if theirs is different.
+        messages.put(f"list/{metadata.digest}", metadata.as_json().encode())
+    if len(set(digests.values())) > 1:
+        lists = {digest: Metadata.from_json(messages.get(f"list/{digest}").decode()) for digest in digests.values()}
+        messages.let_others_read(topic)
+        raise MetadataError(
+            subject=f"weight sync {number} of group {group.name!r}",
+            expected="the same parameters on all ranks",
+            found=str(disagreement({rank: lists[digest] for rank, digest in digests.items()}, group.describe)),
+            fix="give trainer and rollout the same model and dtype; nothing was loaded",
+        )
+    if metadata is None:
+        if last is not None and last.digest == source:
+            return last, announced[0]
+        metadata = Metadata.from_json(messages.get(f"list/{source}").decode())
+    return metadata, announced[0]
+
+
+def make_plan(group: Group, metadata: Metadata, announcement: Announcement) -> Plan:
+    """Divide the tensors into buckets as rank 0 announced it; return the last plan if nothing has changed."""
+    tied, limit, check = announcement.tied, announcement.bucket_bytes, announcement.check
+    last = group.history.plan
+    if last is not None and (last.metadata.digest, last.tied, last.bucket_bytes) == (metadata.digest, tied, limit):
+        plan = last if last.check is check else dataclasses.replace(last, check=check)
+    else:
+        buckets = divide(metadata, tied, limit)
+        if not group.moves:
+            slots = Slots((), group.device, 0)
+        elif group.rank == 0:
+            slots = Slots.to_send(buckets, group.device)
+        else:
+            slots = Slots.to_receive(buckets, group.device, limit)
+        plan = Plan(metadata, tied, limit, check, buckets, slots)
+    group.history.keep(plan)
+    return plan
+
+
+class Engine(Protocol):
+    """The taker of the weights on a rollout rank."""
+
+    def load(self, weights: Sequence[Weight]) -> None:
+        """Load these tensors, which are views that change after the return. The engine is closed from now on."""
+        ...
+
+    def open(self) -> None:
+        """Allow the engine to be used: all weights are there."""
+        ...
+
+    def expect(self, weights: Sequence[Weight]) -> None:
+        """Take note of these tensors, which are loaded next, for the proof."""
+        ...
+
+    def prove(self) -> str:
+        """Say in words that the engine holds what was loaded, bit for bit. Raises EngineError if it does not."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a rank saw of the weights, if the check needs it."""
+
+    digest: str | None = None
+    """SHA-256 over the names and the checksums of all buckets."""
+    held: str = ""
+    """In words, what the engine was seen to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """A bucket on its way."""
+
+    buffer: torch.Tensor
+    checksum: torch.Tensor | None
+    works: tuple[Work, ...]
+
+    def wait(self, group: Group, number: int) -> None:
+        """Wait for its broadcasts in sync `number`. Raises the errors of `Group.finish`."""
+        for work in self.works:
+            group.finish(work, number)
+
+
+def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: int) -> Seen:
+    """Send as rank 0.
+
+    Raises MetadataError if a tensor is not as it was announced.
+    """
+    import torch
+
+    moving: deque[_Moving] = deque()
+    sums: list[torch.Tensor] = []
+    for index, bucket in enumerate(plan.buckets):
+        tensors = draw(weights, bucket.drawn)
+        if len(bucket.drawn) != len(bucket.specs):
+            own = {spec.name for spec in bucket.specs}
+            tensors = [tensor for spec, tensor in zip(bucket.drawn, tensors, strict=True) if spec.name in own]
+        if len(moving) == 2:
+            moving.popleft().wait(group, number)
+        if bucket.direct:
+            buffer = as_bytes(tensors[0].to(group.device))
+        else:
+            buffer = plan.slots.buffer(index)
+            with torch.no_grad():
+                torch._foreach_copy_(plan.slots.views(index, buffer), tensors)
+        started = _start(group, plan, buffer, checksum_of)
+        moving.append(started)
+        if started.checksum is not None:
+            sums.append(started.checksum)
+    drawn = sum(len(bucket.drawn) for bucket in plan.buckets)
+    draw(weights, plan.metadata.specs[drawn:])
+    draw_no_more(weights)
+    for bucket_on_its_way in moving:
+        bucket_on_its_way.wait(group, number)
+    if plan.check is not Check.ENGINE:
+        return Seen()
+    digest = _digest_of(plan, sums)
+    group.messages.put(f"sha/{number}", digest.encode())
+    return Seen(digest)
+
+
+def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> Seen:
+    """Receive into `engine`.
+
+    Raises TransferError if what arrived is not what was sent, EngineError if the engine does not hold it then.
+    """
+    sums: list[torch.Tensor] = []
+    aliases = plan.aliases()
+    empty = _without_bytes(group, plan)
+    if empty:
+        engine.load(empty)
+    moving = deque(_expect(group, plan, index) for index in range(min(2, len(plan.buckets))))
+    for index, bucket in enumerate(plan.buckets):
+        arrived = moving.popleft()
+        arrived.wait(group, number)
+        _verify(index, bucket, arrived)
+        tensors = plan.slots.views(index, arrived.buffer)
+        weights = list(zip(bucket.names, tensors, strict=True))
+        for name, tensor in tuple(weights) if aliases else ():
+            weights += [(alias, tensor) for alias in aliases.get(name, ())]
+        if arrived.checksum is not None:
+            sums.append(arrived.checksum)
+        if plan.check is Check.ENGINE:
+            engine.expect(weights)
+        engine.load(weights)
+        # On an NPU the next broadcast into this buffer waits in the stream for the copies out of it.
+        if index + 2 < len(plan.buckets):
+            moving.append(_expect(group, plan, index + 2))
+    if plan.check is not Check.ENGINE:
+        return Seen()
+    digest = _digest_of(plan, sums)
+    sent = group.messages.get(f"sha/{number}").decode()
+    if digest != sent:
+        raise _altered(f"weights with the SHA-256 {sent}, as rank 0 sent them", f"weights with {digest}")
+    return Seen(sent, engine.prove())
+
+
+def _digest_of(plan: Plan, sums: Sequence[torch.Tensor]) -> str:
+    """Return the SHA-256 over what each rank saw: names, in the order of the buckets, and the buckets' checksums."""
+    digest = hashlib.sha256()
+    for bucket, both in zip(plan.buckets, sums, strict=True):
+        digest.update("\0".join(bucket.names).encode())
+        digest.update(both.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _start(
+    group: Group, plan: Plan, buffer: torch.Tensor, checksum: Callable[[torch.Tensor], torch.Tensor]
+) -> _Moving:
+    work = group.broadcast(buffer)
+    if plan.check is Check.NONE:
+        return _Moving(buffer, None, (work,))
+    # The checksum is computed while its bucket is on its way.
+    sums = checksum(buffer)
+    return _Moving(buffer, sums, (work, group.broadcast(sums)))
+
+
+def _expect(group: Group, plan: Plan, index: int) -> _Moving:
+    import torch
+
+    def room(buffer: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(2, dtype=torch.int64, device=buffer.device)
+
+    return _start(group, plan, plan.slots.buffer(index), room)
+
+
+def _verify(index: int, bucket: Bucket, arrived: _Moving) -> None:
+    import torch
+
+    if arrived.checksum is None or torch.equal(arrived.checksum.cpu(), checksum_of(arrived.buffer).cpu()):
+        return
+    names = f"{bucket.specs[0].name} to {bucket.specs[-1].name}"
+    raise _altered("the bytes that rank 0 sent", f"other bytes: the checksum of bucket {index} ({names}) differs")
+
+
+def _altered(expected: str, found: str) -> TransferError:
+    return TransferError(
+        subject="weights that arrived",
+        expected=expected,
+        found=found,
+        fix="the bytes changed on their way: check the links between these NPUs, and HCCL's own log",
+    )
+
+
+def _without_bytes(group: Group, plan: Plan) -> list[Weight]:
+    import torch
+
+    return [
+        (spec.name, torch.empty(spec.shape, dtype=spec.torch_dtype, device=group.device))
+        for spec in plan.metadata
+        if spec.nbytes == 0
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,90 @@
+"""What a case costs an NPU: its peak, and how much was allocated in how many blocks, at the end of it and in all."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["Case", "answer", "cost", "run_ranks", "trained"]
+
+Case = Callable[[], object]
+
+
+def cost(case: Case) -> list[int] | str:
+    """Run a case; what it raised, if it did."""
+    gc.collect()
+    torch.npu.reset_peak_memory_stats()
+    torch.npu.reset_accumulated_memory_stats()
+    before = torch.npu.memory_allocated()
+    torch.manual_seed(0)
+    try:
+        case()
+    except Exception as error:  # of one case: the others are to be measured
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}"
+    _let_go(before)
+    stats = torch.npu.memory_stats()
+    names = ("allocated_bytes.all.peak", "allocated_bytes.all.allocated", "allocation.all.allocated")
+    return [torch.npu.memory_allocated() - before, *(stats[name] for name in names)]
+
+
+def _let_go(before: int) -> None:
+    """Wait a moment for what other threads still hold: gloo's let go of a message some time after it has arrived."""
+    ends = time.monotonic() + 3.0
+    gc.collect()
+    while torch.npu.memory_allocated() > before and time.monotonic() < ends:
+        time.sleep(0.02)
+        gc.collect()
+
+
+def trained(
+    step: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer, steps: int = 2, clip: bool = True
+) -> None:
+    """Train; the second step finds the optimizer's state."""
+    for _ in range(steps):
+        loss = step()
+        loss.backward()
+        loss.item()
+        del loss
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if clip:
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def answer(cases: Mapping[str, Case]) -> None:
+    """Print what each case costs as JSON; those that are named on the command line, or all."""
+    chosen = sys.argv[1:] or list(cases)
+    print(json.dumps({name: cost(cases[name]) for name in chosen}), flush=True)
+
+
+def run_ranks(cases: Mapping[str, Case]) -> None:
+    """Meet the other ranks, of which RANK, WORLD_SIZE and INIT tell, and print what each case costs this one.
+
+    With ALONE there are no others.
+    """
+    rank = int(os.environ["RANK"])
+    torch.npu.set_device(rank)
+    if "ALONE" in os.environ:
+        from virtual_ascend.hccl.backend import be_alone
+
+        be_alone()
+    dist.init_process_group(
+        "cpu:gloo,npu:hccl",
+        init_method=os.environ["INIT"],
+        rank=rank,
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=datetime.timedelta(seconds=60),
+    )
+    answer(cases)
+    os._exit(0)

@@ -1,0 +1,50 @@
+"""The real torch_npu, from its wheel, which belongs to the torch of these tests: programs import it from a folder."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from virtual_ascend.testing import NoWheelError, install_torch_npu, run
+
+from ..processes import Run
+
+
+@pytest.fixture(scope="session")
+def torch_npu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the torch_npu for the installed torch; up to 44 MB, once in a session."""
+    if not any(str(path).endswith("virtual_ascend.pth") for path in importlib.metadata.files("virtual-ascend") or ()):
+        pytest.skip("virtual-ascend is not installed, so that nothing of it comes before torch_npu")
+    folder = tmp_path_factory.mktemp("torch_npu")
+    try:
+        install_torch_npu(folder)
+    except NoWheelError as error:
+        pytest.skip(str(error))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def version(torch_npu: Path) -> str:
+    """The version of that torch_npu."""
+    (info,) = torch_npu.glob("torch_npu-*.dist-info")
+    return info.name.removeprefix("torch_npu-").removesuffix(".dist-info")
+
+
+@pytest.fixture(scope="session")
+def settings(torch_npu: Path) -> dict[str, str]:
+    """The variables of a process with the real torch_npu on virtual NPUs."""
+    path = os.pathsep.join(filter(None, [str(torch_npu), os.environ.get("PYTHONPATH")]))
+    return {"PYTHONPATH": path, "VIRTUAL_ASCEND_TORCH_NPU": "real"}
+
+
+@pytest.fixture(scope="session")
+def real(settings: dict[str, str]) -> Run:
+    """Run a program with two virtual NPUs under the real torch_npu, in a process of its own."""
+
+    def start(code: str, timeout: float = 300, **changes: str | None) -> subprocess.CompletedProcess[str]:
+        return run(code, timeout, **{**settings, **changes})
+
+    return start

@@ -1,0 +1,91 @@
+"""How the virtual Ascend gets into a process that asks for it, and what it does there.
+
+Python's start imports this module by `virtual_ascend.pth`, if VIRTUAL_ASCEND is set: torch imports the entry points of
+installed packages in no fixed order, and a torch_npu that came before us would find no CANN. The end of `import torch`
+calls `autoload`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from . import is_loaded, variables
+from .errors import VirtualAscendError
+from .settings import Settings
+
+__all__ = ["autoload", "expose", "load"]
+
+EXTENSIONS = "virtual_ascend.extensions"
+"""The entry points of packages that have something to do when virtual NPUs come up."""
+
+_exposed = False
+_finished = False
+
+
+def autoload() -> None:
+    """Load, and say in one line what keeps it from that: at the end of `import torch` nothing may raise."""
+    from .reporting import warn
+
+    if variables.NPUS.text() == "0":
+        return
+    try:
+        load()
+    except Exception as error:
+        # Whatever goes wrong in us must not break `import torch`.
+        warn(f"{error}; there are no virtual NPUs in this process")
+
+
+def expose() -> None:
+    """Make `torch_npu` importable, once. Raises as `virtual_ascend.expose` does."""
+    from . import camem, choice, exposure, imports, vision
+
+    global _exposed
+    settings = Settings.read()
+    if variables.CACHE.text():
+        # What this process starts may do so in another folder.
+        os.environ[variables.CACHE.name] = str(settings.cache)
+    is_real = choice.is_real(settings)
+    if is_real:
+        from .real import loading
+
+        loading.expose()
+    else:
+        exposure.expose(first=settings.torch_npu == "ours")
+        camem.stand_in()
+    if not _exposed:
+        _exposed = True
+        imports.after("torchvision.extension", vision.declare_operators)
+        if is_real:
+            imports.after("torch_npu", lambda _: _finish())
+
+
+def load() -> None:
+    """Bring everything up, once. Raises as `virtual_ascend.load` does."""
+    from . import choice, loading
+    from .real import loading as real
+
+    expose()
+    (real if choice.is_real(Settings.read()) else loading).load()
+    _finish()
+
+
+def _finish() -> None:
+    """Call the extensions, once virtual NPUs are up."""
+    global _finished
+    if _finished or not is_loaded():
+        return
+    _finished = True
+    from importlib.metadata import entry_points
+
+    from . import eager
+
+    eager.install()
+    for extension in entry_points(group=EXTENSIONS):
+        extension.load()()
+
+
+# Python itself must start: `autoload` meets the same error, and says it.
+if variables.NPUS.text() != "0":
+    with contextlib.suppress(VirtualAscendError):
+        expose()

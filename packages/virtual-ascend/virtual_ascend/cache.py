@@ -1,0 +1,84 @@
+"""Compiled libraries in the cache: whole or not there, and loaded only if nobody else can have planted them.
+
+A library is finished when the note of its size lies beside it: loading one that is cut short would end the process
+with SIGBUS. A cache that others share may be read-only, as long as what is needed is finished in it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import BuildError
+
+__all__ = ["check_owner", "is_finished", "publish", "work_folder"]
+
+_BUILD = "build-"
+
+
+def is_finished(library: Path) -> bool:
+    """Whether `library` is there and as long as it was when it was finished."""
+    try:
+        return library.stat().st_size == int(_note(library).read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def publish(built: Path, library: Path) -> None:
+    """Put a library that was built into its place, so that no process ever sees half of it.
+
+    The bytes are on the disk before the name is: after a power failure there is all of it or nothing.
+    """
+    with open(built, "rb") as stream:
+        os.fsync(stream.fileno())
+    size = built.stat().st_size
+    os.replace(built, library)
+    note = _note(library)
+    fresh = note.with_name(f"{note.name}.{os.getpid()}")
+    fresh.write_text(f"{size}\n")
+    os.replace(fresh, note)
+
+
+def check_owner(path: Path) -> None:
+    """Raise BuildError if somebody else than this user or root can have written a file or folder of code to be run."""
+    for each in (path, path.parent):
+        found = each.stat()
+        if found.st_uid not in (0, os.geteuid()):
+            raise _planted(each, f"that it belongs to the user with the number {found.st_uid}")
+        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+            raise _planted(each, "that everybody may write to it")
+
+
+@contextmanager
+def work_folder(parent: Path) -> Iterator[Path]:
+    """A new folder to build in; what killed builds have left beside it is removed.
+
+    To be used under a lock: others that build in `parent` would lose their folders.
+    """
+    for left in parent.glob(f"{_BUILD}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    # Never a name that was there before: a lock in the folder of a killed build of the same process number, as in a
+    # container that starts anew, would be waited for without end.
+    folder = Path(tempfile.mkdtemp(prefix=_BUILD, dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _note(library: Path) -> Path:
+    return library.with_name(f"{library.name}.size")
+
+
+def _planted(path: Path, found: str) -> BuildError:
+    return BuildError(
+        subject=f"the compiled library {path}",
+        expected="that only this user or root can have written it",
+        found=found,
+        fix="delete it, or set VIRTUAL_ASCEND_CACHE to a folder of your own",
+    )

@@ -1,0 +1,116 @@
+"""Stand-ins for what programs look at outside Python: the command `npu-smi`, and the CANN folder of $ASCEND_HOME_PATH.
+
+verl reads a `Software Version` from `npu-smi info -t board -i <n>`, and `version=` from
+`$ASCEND_HOME_PATH/<arch>-linux/ascend_toolkit_install.info`, to choose between device IPC and shared memory. The
+driver's usual version here is below 25.3.rc1, so that it chooses shared memory; `VIRTUAL_ASCEND_DRIVER_VERSION`
+and `VIRTUAL_ASCEND_CANN_VERSION` set others.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from . import soc
+from .cache import check_owner
+from .variables import HOME, OPERATORS
+
+__all__ = ["install"]
+
+# A line `#!` cannot hold a path with a blank in it, so the shell starts Python.
+_NPU_SMI = """#!/bin/sh
+''':'
+exec {python} -IS "$0" "$@"
+'''
+import os, sys
+count = os.environ.get("VIRTUAL_ASCEND", "")
+if not count.isdigit() or count == "0":
+    sys.exit("npu-smi (virtual Ascend): VIRTUAL_ASCEND is not set")
+words = sys.argv[1:]
+options = dict(zip(words[1::2], words[2::2]))
+print("SIMULATED (virtual Ascend)", file=sys.stderr)
+if words == ["info"]:
+    print("npu-smi {driver}    Version: {driver}")
+    for index in range(int(count)):
+        print(f"| {{index}}     {soc}   | OK   | 65536 MB |")
+elif words[:1] == ["info"] and options.get("-t") == "board":
+    index = options.get("-i", "0")
+    if not index.isdigit() or int(index) >= int(count):
+        sys.exit(f"npu-smi (virtual Ascend): no NPU {{index}}: VIRTUAL_ASCEND={{count}}")
+    print(f"\\tNPU ID                         : {{index}}")
+    print("\\tSoftware Version               : {driver}")
+    print("\\tFirmware Version               : {driver}")
+    print("\\tChip Name                      : {soc}")
+elif words == ["-v"]:
+    print("npu-smi version: {driver}")
+elif words == ["info", "-l"]:
+    print(f"\\tTotal Count                    : {{count}}")
+else:
+    known = "info, info -l, info -t board -i N, -v"
+    sys.exit(f"npu-smi (virtual Ascend): {{' '.join(words)!r}} is not implemented: only {{known}}")
+"""
+
+
+# The folders of a toolkit that torch_npu looks for.
+_PARTS = ("runtime", "compiler", "opp")
+
+
+def install(cache: Path, environ: MutableMapping[str, str], cann_version: str, driver_version: str) -> None:
+    """Put `npu-smi` on the PATH and set ASCEND_HOME_PATH and ASCEND_OPP_PATH, for this process and its children.
+
+    A real `npu-smi` or CANN folder that is there already is left alone.
+    """
+    folder = _writable(cache) / "stand-ins" / f"cann-{cann_version}-driver-{driver_version}"
+    script = folder / "bin" / "npu-smi"
+    if shutil.which("npu-smi", path=environ.get("PATH")) is None:
+        _write(
+            script,
+            _NPU_SMI.format(python=shlex.quote(sys.executable), driver=driver_version, soc=soc.NAME),
+            mode=0o755,
+        )
+        environ["PATH"] = os.pathsep.join(filter(None, (environ.get("PATH"), str(script.parent))))
+    if not environ.get(HOME):
+        arch = f"{platform.machine()}-linux"
+        machine = platform.machine()
+        facts = {
+            "package_name": "Ascend-cann-toolkit",
+            "version": cann_version,
+            "arch": machine,
+            "os": "linux",
+            "path": folder / arch,
+        }
+        info = "".join(f"{name}={value}\n" for name, value in facts.items())
+        _write(folder / arch / "ascend_toolkit_install.info", info, mode=0o644)
+        for part in _PARTS:
+            (folder / part).mkdir(exist_ok=True)
+        environ[HOME] = str(folder)
+        environ[OPERATORS] = str(folder / "opp")
+
+
+def _writable(cache: Path) -> Path:
+    """The cache, or a folder of this user if the cache is one that others have filled."""
+    existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    if os.access(existing, os.W_OK):
+        return cache
+    own = Path(tempfile.gettempdir()) / f"virtual-ascend-{os.geteuid()}"
+    own.mkdir(mode=0o700, exist_ok=True)
+    check_owner(own)
+    return own
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    # A path in it need not be in the encoding of the locale.
+    content = os.fsencode(text)
+    if path.is_file() and path.read_bytes() == content:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_bytes(content)
+    fresh.chmod(mode)
+    os.replace(fresh, path)  # atomic: many processes start at once

@@ -1,0 +1,50 @@
+"""Whose torch_npu the virtual NPUs have: that of an installed wheel, or our own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from . import exposure, variables
+from .errors import SettingError
+from .settings import Settings
+
+__all__ = ["is_real", "wheel"]
+
+
+def is_real(settings: Settings) -> bool:
+    """Whether the installed torch_npu is brought up over a stub CANN.
+
+    Raises:
+        SettingError: it is asked for, and none is installed.
+    """
+    if settings.torch_npu == "ours":
+        return False
+    found = wheel()
+    if settings.torch_npu == "real" and found is None:
+        name = variables.TORCH_NPU.name
+        raise SettingError(
+            subject=f"{name}=real",
+            expected="an installed torch_npu",
+            found="none",
+            fix=f"pip install --no-deps torch_npu=={_torch()}, or set {name}=ours",
+        )
+    return found is not None
+
+
+def wheel() -> Path | None:
+    """Return the folder of the torch_npu that is installed, without importing it; None if there is none."""
+    spec = exposure.installed()
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent
+    # A package of that name without libraries is no torch_npu that could use a CANN.
+    return folder if any(folder.glob("lib/*.so")) else None
+
+
+def _torch() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("torch").partition("+")[0]
+    except PackageNotFoundError:
+        return "<the version of torch>"

@@ -1,0 +1,244 @@
+"""Finds the compiled device for this Python and torch, or compiles it once per machine."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from .. import variables
+from ..cache import check_owner, is_finished, publish, work_folder
+from ..errors import BuildError
+from ..reporting import report
+from .extension import Extension
+
+__all__ = [
+    "DEVICE",
+    "NAME",
+    "PREBUILT",
+    "SOURCES",
+    "Module",
+    "compile_once",
+    "compiler",
+    "key",
+    "library",
+    "load",
+    "run_compiler",
+]
+
+NAME = "virtual_ascend_C"
+SOURCES = Path(__file__).parent / "csrc"
+PREBUILT = Path(__file__).parent / "prebuilt"
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """An extension of Python that is compiled against the installed torch."""
+
+    name: str
+    sources: Path
+
+
+DEVICE = Module(NAME, SOURCES)
+FLAGS = ("-O1", "-finline-small-functions", "-g0", "-Wall", "-Wno-unused-parameter")
+SECONDS = 30  # what is announced: measured on two cores
+PATIENCE = 900.0  # how long to wait for another process that compiles
+
+
+def key(torch_version: str, sources: Path = SOURCES) -> str:
+    """What a library depends on: torch, Python's ABI, the machine, and our sources."""
+    digest = hashlib.sha256()
+    digest.update(" ".join(FLAGS).encode())
+    # Modules besides the device include headers of it.
+    for source in sorted({*sources.iterdir(), *SOURCES.glob("*.h")}):
+        if source.suffix in (".cpp", ".h"):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    abi = sysconfig.get_config_var("SOABI") or f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    return f"torch{torch_version}-{abi}-{platform.machine()}-{digest.hexdigest()[:16]}"
+
+
+def library(torch_version: str, cache: Path, module: Module = DEVICE) -> Path:
+    """The path of a compiled module, which is shipped with the package, cached, or compiled now.
+
+    Raises:
+        BuildError: no compiler, no ninja, the compiler failed, or another process has been compiling for 15 minutes.
+    """
+    name = key(torch_version, module.sources)
+    shipped = PREBUILT / name / f"{module.name}.so"
+    if shipped.is_file():
+        return shipped
+    cached = cache / name / f"{module.name}.so"
+    if not is_finished(cached):
+        compile_once(cached, lambda target: _compile(target, module))
+    check_owner(cached)
+    return cached
+
+
+def load(path: Path) -> Extension:
+    """Import a compiled module.
+
+    Raises:
+        BuildError: the file is not a library that this torch can load.
+    """
+    name = path.stem
+    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    if spec is None:
+        raise _unloadable(path, "a file of another kind")
+    try:
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError as error:
+        raise _unloadable(path, str(error)) from error
+    sys.modules[name] = module
+    return cast("Extension", module)
+
+
+def _unloadable(path: Path, found: str) -> BuildError:
+    return BuildError(
+        subject=f"the virtual device {path}",
+        expected="a Python extension that this torch can load",
+        found=found,
+        fix="delete it, and it is compiled again",
+    )
+
+
+def compiler() -> str:
+    """The C++ compiler.
+
+    Raises:
+        BuildError: there is none.
+    """
+    chosen = os.environ.get("CXX")
+    for candidate in (chosen,) if chosen else ("g++", "clang++", "c++"):
+        if found := shutil.which(candidate):
+            return found
+    raise BuildError(
+        subject="compiling the virtual Ascend",
+        expected="a C++ compiler (g++ or clang++, or $CXX)",
+        found=f"$CXX={chosen!r}, which is not on the PATH" if chosen else "none",
+        fix="install one, for example with apt-get install g++",
+    )
+
+
+def run_compiler(out: Path, sources: Iterable[Path], flags: Sequence[str], subject: str) -> None:
+    """Compile `sources` into `out`; `subject` is what the user knows it as.
+
+    Raises:
+        BuildError: there is no compiler, or it failed.
+    """
+    command = [compiler(), *flags, "-o", str(out), *map(str, sources)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(
+            subject=f"compiling {subject}",
+            expected="the compiler to succeed",
+            found=" ".join(done.stdout.split())[:500] or "no output",
+            fix=f"run it yourself to see all that it prints: {' '.join(command)}",
+        )
+
+
+def compile_once(target: Path, make: Callable[[Path], None]) -> None:
+    """Have `make` put a library at `target`, in one process of all that want it.
+
+    Raises:
+        BuildError: it failed, the folder cannot be written to, or another process has been at it for 15 minutes.
+    """
+    try:
+        from filelock import FileLock, Timeout
+    except ModuleNotFoundError as error:
+        raise _without("filelock") from error
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(target.parent / "lock", timeout=PATIENCE):
+            if not is_finished(target):
+                make(target)
+    except OSError as error:
+        raise BuildError(
+            subject=f"compiling {target}",
+            expected="a folder that can be written to",
+            found=str(error),
+            fix="set VIRTUAL_ASCEND_CACHE to another folder, or compile into this one as a user who may",
+        ) from error
+    except Timeout as error:
+        raise BuildError(
+            subject=f"compiling {target}",
+            expected=f"another process, which compiles it now, to finish within {PATIENCE:.0f} s",
+            found="that it has not",
+            fix=f"end that process, delete {target.parent} and try again",
+        ) from error
+
+
+def _compile(target: Path, module: Module) -> None:
+    cxx = compiler()
+    missing = [name for name in ("ninja", "setuptools") if not _available(name)]
+    if missing:
+        raise _without(" and ".join(missing))
+    report(f"compiling the virtual Ascend for this torch (first time only, about {SECONDS} s) ...")
+    started = time.monotonic()
+    with work_folder(target.parent) as work:
+        # In a process of its own: the build tools take seconds to import, and what they load here would register
+        # twice.
+        result = subprocess.run(
+            [sys.executable, "-m", "virtual_ascend.device.compiling", module.name, str(module.sources), str(work)],
+            env=_clean_environment(cxx),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        built = work / f"{module.name}.so"
+        if result.returncode != 0 or not built.is_file():
+            log = target.parent / "build.log"
+            log.write_text(result.stdout)
+            raise BuildError(
+                subject="compiling the virtual Ascend",
+                expected="the compiler to succeed",
+                found=_first_error(result.stdout),
+                fix=f"see {log}",
+            )
+        publish(built, target)
+    report(f"compiled in {time.monotonic() - started:.0f} s")
+
+
+def _without(packages: str) -> BuildError:
+    return BuildError(
+        subject="compiling the virtual Ascend",
+        expected=f"the Python package {packages}",
+        found="that it is not installed",
+        fix="pip install virtual-ascend",
+    )
+
+
+def _available(name: str) -> bool:
+    if name == "ninja" and shutil.which("ninja"):
+        return True
+    return importlib.util.find_spec(name) is not None
+
+
+def _clean_environment(cxx: str) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if name != variables.NPUS.name}
+    env["CXX"] = cxx
+    env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    root = str(Path(__file__).parents[3])  # this very package, installed or not
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH"))))
+    scripts = sysconfig.get_path("scripts")  # pip's ninja is here, which may not be on the PATH
+    env["PATH"] = os.pathsep.join((scripts, env.get("PATH", os.defpath)))
+    return env
+
+
+def _first_error(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines()]
+    errors = [line for line in lines if "error:" in line]  # the compiler's own; what follows is Python's
+    return (errors or lines[-1:] or ["no output"])[0]

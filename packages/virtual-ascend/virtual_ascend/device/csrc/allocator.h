@@ -1,0 +1,63 @@
+// Device memory: host memory with an account per NPU.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Storage.h>
+
+#include <array>
+#include <cstdint>
+
+namespace virtual_ascend {
+
+constexpr int64_t kUsualMemory = int64_t{64} << 30;  // an Ascend 910B has 64 GiB
+
+struct Stat {
+  int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+  // Inline: every allocation goes through ten of them.
+  void add(int64_t amount) {
+    current += amount;
+    allocated += amount;
+    if (current > peak) peak = current;
+  }
+  void remove(int64_t amount) {
+    current -= amount;
+    freed += amount;
+  }
+};
+
+enum Pool : size_t { kAll, kSmall, kLarge, kPools };
+using Stats = std::array<Stat, kPools>;
+
+// One NPU's account. There is no cache: what is reserved is the most that was allocated since `empty_cache`, and every
+// block is a segment of its own.
+struct MemoryStats {
+  Stats allocated, requested, reserved;  // bytes; `allocated` are rounded up, `requested` are not
+  Stats blocks, segments;
+  int64_t ooms = 0;
+};
+
+c10::Allocator* npu_allocator();
+c10::DataPtr allocate_on(int device, size_t nbytes);
+
+// The account alone, for memory that is not the allocator's.
+void charge_block(int device, size_t nbytes);
+void discharge_block(int device, size_t nbytes);
+
+// Takes over memory that a CPU kernel allocated for a result: same bytes, charged to the NPU while they live.
+c10::DataPtr adopt(const c10::Storage& cpu_storage, int device);
+
+// Every NPU's memory; set once, before the first allocation.
+void set_total_memory(int64_t bytes);
+int64_t total_memory();
+
+MemoryStats memory_stats(int device);
+void reset_peak(int device);
+void reset_accumulated(int device);
+void set_memory_fraction(int device, double fraction);
+void empty_cache();
+
+// Host memory that answers yes to is_pinned().
+c10::Allocator* pinned_allocator();
+bool is_pinned(const void* data);
+
+}  // namespace virtual_ascend

@@ -1,0 +1,25 @@
+// What a caller of a collective waits for.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace virtual_ascend {
+
+using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+struct Watched;
+
+// One operation: `inner` are gloo's, `finish` runs once after they have succeeded, `results` are the NPU tensors that it
+// fills, `watched` is what the watchdog sees of it, whose name is used in errors.
+c10::intrusive_ptr<c10d::Work> work_of(int rank, c10d::OpType type, Works inner, std::function<void()> finish,
+                                       std::vector<at::Tensor> results, std::shared_ptr<const Watched> watched);
+
+// Several operations that were issued together.
+c10::intrusive_ptr<c10d::Work> coalesced_work(int rank, Works works);
+
+}  // namespace virtual_ascend

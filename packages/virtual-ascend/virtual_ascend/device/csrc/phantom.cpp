@@ -1,0 +1,130 @@
+#include "phantom.h"
+
+#include "alias.h"
+#include "allocator.h"
+#include "pool.h"
+#include "runtime.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstring>
+
+namespace virtual_ascend::phantom {
+namespace {
+
+constexpr size_t kOfWholeNumbers = 64;
+constexpr size_t kPage = 4096;
+constexpr size_t kAlignment = 512;
+
+std::atomic<int64_t> g_threshold{0};
+std::atomic<uintptr_t> g_next{kFirst};
+thread_local bool t_whole = false;
+thread_local bool t_from_host = false;
+
+// Bytes are what programs pack numbers of any type in. From the host they come with a batch, tokens and masks.
+bool is_whole(c10::ScalarType type) {
+  return type == at::kBool || type == at::kShort || type == at::kInt || type == at::kLong || (type == at::kByte && t_from_host);
+}
+
+bool wanted(size_t nbytes, bool whole) {
+  const auto least = static_cast<size_t>(g_threshold.load(std::memory_order_relaxed));
+  return least > 0 && nbytes >= (whole ? least * kOfWholeNumbers : least);
+}
+
+// Whether the memory is this process's alone, and so reads as zeros once it was given back.
+bool is_heap(const c10::Storage& storage) {
+  const auto deleter = storage.data_ptr().get_deleter();
+  return deleter == c10::GetCPUAllocator()->raw_deleter() || deleter == pinned_allocator()->raw_deleter();
+}
+
+void give_back(char* data, size_t nbytes) {
+  auto* first = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage);
+  auto* last = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(data + nbytes) / kPage * kPage);
+  if (first >= last || madvise(first, static_cast<size_t>(last - first), MADV_DONTNEED) != 0) {
+    std::memset(data, 0, nbytes);
+    return;
+  }
+  std::memset(data, 0, static_cast<size_t>(first - data));
+  std::memset(last, 0, static_cast<size_t>(data + nbytes - last));
+}
+
+}  // namespace
+
+void set_threshold(int64_t bytes) { g_threshold = bytes; }
+int64_t threshold() { return g_threshold; }
+bool on() { return g_threshold.load(std::memory_order_relaxed) > 0; }
+
+bool wanted(size_t nbytes) { return wanted(nbytes, t_whole); }
+bool wanted(size_t nbytes, c10::ScalarType type) { return wanted(nbytes, is_whole(type)); }
+bool wanted(const at::Tensor& message) { return wanted(message.nbytes(), message.scalar_type()); }
+
+Making::Making(c10::ScalarType type) : before_(t_whole) { t_whole = is_whole(type); }
+Making::~Making() { t_whole = before_; }
+
+FromHost::FromHost(bool from_host) : before_(t_from_host) { t_from_host = from_host; }
+FromHost::~FromHost() { t_from_host = before_; }
+
+void* new_address(size_t nbytes) {
+  const auto size = (nbytes + kAlignment - 1) / kAlignment * kAlignment;
+  const auto address = g_next.fetch_add(size + kAlignment);
+  TORCH_CHECK(is(reinterpret_cast<void*>(address + size)), "this process has used up the addresses of its phantom memory");
+  return reinterpret_cast<void*>(address);
+}
+
+void clear(const at::Tensor& tensor) {
+  if (is(tensor) || tensor.numel() == 0) return;
+  const auto host = cpu_alias(tensor);
+  if (tensor.device().is_cpu() && wanted(host.nbytes(), false) && host.is_non_overlapping_and_dense() && is_heap(host.storage())) {
+    give_back(static_cast<char*>(host.data_ptr()), host.nbytes());
+  } else {
+    host.zero_();
+  }
+}
+
+at::Tensor stand_in(const at::Tensor& tensor) {
+  return is(tensor) ? at::zeros(tensor.sizes(), tensor.options().device(c10::kCPU)) : tensor;
+}
+
+std::vector<at::Tensor> stand_in(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> out;
+  out.reserve(tensors.size());
+  for (const auto& tensor : tensors) out.push_back(stand_in(tensor));
+  return out;
+}
+
+at::Tensor like(const at::Tensor& shape, int device) {
+  const auto nbytes = shape.storage().nbytes();
+  Making making(shape.scalar_type());
+  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes, allocate_on(device, nbytes),
+                                                             npu_allocator(), /*resizable=*/true));
+  if (nbytes > 0 && !is(storage)) std::memset(const_cast<void*>(storage.data()), 0, nbytes);
+  return over(std::move(storage), kNpuKey, shape);
+}
+
+at::Tensor Shapes::of(const at::Tensor& npu) {
+  if (!npu.defined() || npu.device().type() != kNpu) return npu;
+  pool::check_mapped(npu.storage().data());
+  auto* key = npu.storage().unsafeGetStorageImpl();
+  for (const auto& [known, storage] : storages_)
+    if (known == key) return over(storage, c10::DispatchKey::Meta, npu);
+  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), npu.storage().nbytes(),
+                                                             c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
+                                                             c10::GetAllocator(c10::kMeta), /*resizable=*/true));
+  storages_.emplace_back(key, storage);
+  return over(std::move(storage), c10::DispatchKey::Meta, npu);
+}
+
+void refuse(const std::string& what) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, what, " needs the values of a tensor that is a phantom, which has none: with ",
+                              "VIRTUAL_ASCEND_PHANTOM tensors of ", threshold() / (1024.0 * 1024.0),
+                              " MiB and more are shapes only. Set it higher, or leave this step out (virtual Ascend)");
+}
+
+}  // namespace virtual_ascend::phantom

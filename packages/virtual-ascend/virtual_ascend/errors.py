@@ -1,0 +1,46 @@
+"""Every error of the virtual Ascend that a user can meet, under one root.
+
+An error says what it is about, what was expected, what was found, and how to mend it.
+"""
+
+from __future__ import annotations
+
+__all__ = ["BuildError", "RealAscendError", "SettingError", "TorchError", "VirtualAscendError"]
+
+
+class VirtualAscendError(RuntimeError):
+    """The root of all errors of the virtual Ascend; its text is one line."""
+
+    def __init__(self, *, subject: str, expected: str, found: str, fix: str) -> None:
+        self.subject = subject
+        self.expected = expected
+        self.found = found
+        self.fix = fix
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        return f"{self.subject}: expected {self.expected}, found {self.found}; {self.fix}"
+
+    # RuntimeError's own reduction would call __init__ with the text alone: no process could send one to another.
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.subject, self.expected, self.found, self.fix))
+
+
+def _rebuild(kind: type[VirtualAscendError], subject: str, expected: str, found: str, fix: str) -> VirtualAscendError:
+    return kind(subject=subject, expected=expected, found=found, fix=fix)
+
+
+class SettingError(VirtualAscendError):
+    """An environment variable has a value that is not understood."""
+
+
+class RealAscendError(VirtualAscendError):
+    """A real torch_npu or CANN is here, beside which the virtual Ascend does not load."""
+
+
+class BuildError(VirtualAscendError):
+    """The virtual device cannot be compiled or loaded."""
+
+
+class TorchError(VirtualAscendError):
+    """The torch of this process does not carry the virtual device, or cannot."""

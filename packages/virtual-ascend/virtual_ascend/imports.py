@@ -1,0 +1,80 @@
+"""What is to happen when others import a module: before it is executed, or right after.
+
+wrapt's post-import hooks know nothing of *before*, and a stub CANN must be there before torch_npu is executed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+__all__ = ["after", "before"]
+
+Hook = Callable[[ModuleType], None]
+
+_before: dict[str, list[Hook]] = {}
+_after: dict[str, list[Hook]] = {}
+
+
+def before(name: str, hook: Hook) -> None:
+    """Call `hook` with the module before it is executed; never, if it has been imported."""
+    _before.setdefault(name, []).append(hook)
+    _watch()
+
+
+def after(name: str, hook: Hook) -> None:
+    """Call `hook` with the module as soon as it has been executed; at once, if it has been."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        hook(module)
+        return
+    _after.setdefault(name, []).append(hook)
+    _watch()
+
+
+def _watch() -> None:
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder):
+    """Finds what the others find, and has it loaded by `_Loader`."""
+
+    def __init__(self) -> None:
+        self._searching: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname in self._searching or not (fullname in _before or fullname in _after):
+            return None
+        self._searching.add(fullname)
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._searching.discard(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(Loader):
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        if spec is not None:
+            spec.loader = module.__loader__ = self._loader
+        for hook in _before.get(module.__name__, ()):
+            hook(module)
+        self._loader.exec_module(module)
+        for hook in _after.get(module.__name__, ()):
+            hook(module)

@@ -1,0 +1,284 @@
+"""The operators of ATB, the library of inference kernels, under `torch.ops.atb`: op-plugin, op_plugin/ops/atb/.
+
+They write into tensors of the caller's and have no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from . import inference
+from .attention import How, attend, check_half
+
+__all__ = ["HOST", "OPERATORS"]
+
+_TEMPLATE = 128
+"""Side of the mask that `_npu_flash_attention_qlens` repeats along the diagonal."""
+
+
+def _npu_flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    seq_len: Tensor,
+    scale_value: float,
+    num_heads: int,
+    num_kv_heads: int,
+    out: Tensor,
+) -> None:
+    """Attention of packed sequences to themselves: a mask in float16 is added to the scores, one in another dtype has
+    1 where a score takes no part.
+
+    Shapes: query and out [T,N,D], key and value [T,Nkv,D], mask [most tokens, most tokens] or one of each sequence
+    [B, most, most], seq_len int32 [B] on the host.
+
+    Raises:
+        RuntimeError: shapes or dtypes that do not go together.
+    """
+    name = "_npu_flash_attention"
+    lengths = _lengths(name, "seq_len", seq_len)
+    _check_attention(name, query, (key, value), out, num_heads, num_kv_heads)
+    _check_tokens(name, query, lengths)
+    for number, rows in _rows(lengths):
+        length = lengths[number]
+        if min(mask.shape[-2:]) < length:
+            raise RuntimeError(f"{name}: mask {tuple(mask.shape)} is smaller than a sequence of {length} tokens")
+        own = (mask if mask.dim() == 2 else mask[number].squeeze(0))[:length, :length]
+        out[rows] = _one(query[rows], key[rows], value[rows], scale_value, own)
+
+
+def _npu_flash_attention_unpad(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    seq_len: Tensor,
+    scale_value: float,
+    num_heads: int,
+    num_kv_heads: int,
+    out: Tensor,
+) -> None:
+    """Attention of packed sequences to themselves, each token to all of its sequence: what a tower of images does.
+
+    Shapes: query and out [T,N,D], key and value [T,Nkv,D], seq_len int32 [B] on the host.
+
+    Raises:
+        RuntimeError: shapes or dtypes that do not go together.
+    """
+    name = "_npu_flash_attention_unpad"
+    lengths = _lengths(name, "seq_len", seq_len)
+    _check_attention(name, query, (key, value), out, num_heads, num_kv_heads)
+    _check_tokens(name, query, lengths)
+    for _, rows in _rows(lengths):
+        out[rows] = _one(query[rows], key[rows], value[rows], scale_value, None)
+
+
+def _npu_flash_attention_qlens(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    mask: Tensor,
+    seq_len: Tensor,
+    context_lens: Tensor,
+    num_kv_heads: int,
+    num_heads: int,
+    scale_value: float,
+    out: Tensor,
+) -> None:
+    """Attention of the last tokens of each sequence to its paged cache, causal from the bottom right corner.
+
+    Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, most blocks], seq_len and
+    context_lens int32 [B] on the host: how many tokens of a sequence are in query, and how many it has in all. The
+    mask is a template of 128 x 128 that tells what causal means, upper triangle taken out.
+
+    Raises:
+        RuntimeError: shapes or dtypes that do not go together, or another template than the causal one.
+    """
+    name = "_npu_flash_attention_qlens"
+    asked, lengths = _lengths(name, "seq_len", seq_len), _lengths(name, "context_lens", context_lens)
+    _check_attention(name, query, (key_cache, value_cache), out, num_heads, num_kv_heads)
+    if tuple(mask.shape[-2:]) != (_TEMPLATE, _TEMPLATE):
+        raise RuntimeError(f"{name}: mask must be {_TEMPLATE} x {_TEMPLATE}, but is {tuple(mask.shape)}")
+    if not torch.equal(mask.reshape(_TEMPLATE, _TEMPLATE) != 0, _above(_TEMPLATE, _TEMPLATE, 0, mask.device)):
+        raise RuntimeError(f"{name}: mask must be that of causal attention, with its upper triangle set")
+    for number, rows in _rows(asked):
+        queries, length = asked[number], lengths[number]
+        if queries > length:
+            raise RuntimeError(f"{name}: sequence {number} has {length} tokens, but query has {queries} of them")
+        keys = _paged(name, key_cache, block_table, number, length)
+        values = _paged(name, value_cache, block_table, number, length)
+        above = _above(queries, length, length - queries, query.device)
+        out[rows] = _one(query[rows], keys, values, scale_value, above)
+
+
+def _npu_paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    num_kv_heads: int,
+    num_heads: int,
+    scale_value: float,
+    block_table: Tensor,
+    context_lens: Tensor,
+    out: Tensor,
+    *,
+    workspace: Tensor | None = None,
+) -> None:
+    """Attention of one token of each sequence to its paged cache.
+
+    Shapes: query and out [B,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, most blocks],
+    context_lens int32 [B] on the host.
+
+    Raises:
+        RuntimeError: shapes or dtypes that do not go together.
+    """
+    name = "_npu_paged_attention"
+    lengths = _lengths(name, "context_lens", context_lens)
+    _check_attention(name, query, (key_cache, value_cache), out, num_heads, num_kv_heads)
+    if len(lengths) > query.shape[0]:
+        raise RuntimeError(f"{name}: {len(lengths)} lengths for {query.shape[0]} tokens")
+    for number, length in enumerate(lengths):
+        keys = _paged(name, key_cache, block_table, number, length)
+        values = _paged(name, value_cache, block_table, number, length)
+        row = slice(number, number + 1)
+        out[row] = _one(query[row], keys, values, scale_value, None)
+
+
+def _npu_rotary_embedding(
+    positions: Tensor, query: Tensor, key: Tensor, head_size: int, cos_sin_cache: Tensor, is_neox_style: bool
+) -> None:
+    """Rotate query and key in place by their positions.
+
+    Shapes: positions int64 [T], query [T,N*R] and key [T,Nkv*R], cos_sin_cache [positions, R]: cosines, then sines.
+
+    Raises:
+        RuntimeError: widths that are no multiple of the rotated part.
+    """
+    name = "_npu_rotary_embedding"
+    rotated = cos_sin_cache.shape[-1]
+    cos, sin = (part.unsqueeze(1).float() for part in cos_sin_cache.index_select(0, positions.flatten()).chunk(2, -1))
+    for what, tensor in (("query", query), ("key", key)):
+        check_half(name, what, tensor)
+        if tensor.dim() != 2 or tensor.shape[-1] % rotated:
+            raise RuntimeError(f"{name}: {what} must be [tokens, heads * {rotated}], but is {tuple(tensor.shape)}")
+        heads = tensor.view(tensor.shape[0], -1, rotated)
+        first, second = (
+            heads.float().chunk(2, -1) if is_neox_style else (heads[..., ::2].float(), heads[..., 1::2].float())
+        )
+        turned = (first * cos - second * sin, second * cos + first * sin)
+        heads.copy_(torch.cat(turned, -1) if is_neox_style else torch.stack(turned, -1).flatten(-2))
+
+
+def _npu_matmul_add_fp32(x: Tensor, weight: Tensor, C: Tensor) -> None:
+    """Add `x.t() @ weight` to C in float32.
+
+    Shapes: x [T,K], weight [T,N], C float32 [K,N].
+
+    Raises:
+        RuntimeError: C is of another dtype or shape.
+    """
+    if C.dtype != torch.float32 or tuple(C.shape) != (x.shape[-1], weight.shape[-1]):
+        raise RuntimeError(
+            f"_npu_matmul_add_fp32: C must be float32 [{x.shape[-1]},{weight.shape[-1]}], but is {C.dtype} "
+            f"{tuple(C.shape)}"
+        )
+    C.add_(x.float().t() @ weight.float())
+
+
+def _one(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None) -> Tensor:
+    """One sequence's attention: query [S,N,D], key and value [L,Nkv,D], mask [S,L] -> [S,N,D]."""
+    queries, keys, values = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))
+    added = keep = None
+    if mask is not None and mask.dtype == torch.float16:
+        # The scale is that of the scores, and `attend` scales what it adds.
+        added = mask.float() / scale
+    elif mask is not None:
+        keep = mask == 0
+    attention, _, _ = attend(queries, keys, values, How(scale=scale, pse=added), keep)
+    return attention.squeeze(0).transpose(0, 1)
+
+
+def _rows(lengths: list[int]) -> Iterator[tuple[int, slice]]:
+    start = 0
+    for number, length in enumerate(lengths):
+        yield number, slice(start, start + length)
+        start += length
+
+
+def _above(rows: int, columns: int, shift: int, device: torch.device) -> Tensor:
+    return torch.ones(rows, columns, dtype=torch.bool, device=device).triu(shift + 1)
+
+
+def _lengths(name: str, what: str, lengths: Tensor) -> list[int]:
+    if lengths.dtype != torch.int32:
+        raise RuntimeError(f"{name}: {what} must be int32, but is {lengths.dtype}")
+    return [int(length) for length in lengths.tolist()]
+
+
+def _paged(name: str, cache: Tensor, table: Tensor, number: int, length: int) -> Tensor:
+    """The first `length` tokens of a sequence, from its blocks: [length,Nkv,D]."""
+    size = cache.shape[1]
+    blocks = -(-length // size)
+    if table.dtype != torch.int32:
+        raise RuntimeError(f"{name}: block_table must be int32, but is {table.dtype}")
+    if table.dim() != 2 or number >= table.shape[0] or blocks > table.shape[1]:
+        raise RuntimeError(
+            f"{name}: sequence {number} of {length} tokens needs {blocks} blocks of {size}, but block_table is "
+            f"{tuple(table.shape)}"
+        )
+    return cache[table[number, :blocks].long()].flatten(0, 1)[:length]
+
+
+def _check_tokens(name: str, query: Tensor, lengths: list[int]) -> None:
+    if sum(lengths) > query.shape[0]:
+        raise RuntimeError(f"{name}: the sequences have {sum(lengths)} tokens, but query has {query.shape[0]}")
+
+
+def _check_attention(
+    name: str, query: Tensor, keys: tuple[Tensor, Tensor], out: Tensor, heads: int, key_heads: int
+) -> None:
+    for what, tensor in (("query", query), ("key", keys[0]), ("value", keys[1]), ("out", out)):
+        check_half(name, what, tensor)
+        if tensor.dtype != query.dtype:
+            raise RuntimeError(f"{name}: query is {query.dtype}, but {what} is {tensor.dtype}")
+    if query.dim() != 3 or query.shape[1] != heads or keys[0].shape[-2] != key_heads or out.shape != query.shape:
+        raise RuntimeError(
+            f"{name}: expected query and out [tokens,{heads},size] and {key_heads} heads of keys, but got "
+            f"{tuple(query.shape)}, {tuple(out.shape)} and {tuple(keys[0].shape)}"
+        )
+
+
+OPERATORS: Mapping[str, Callable[..., object]] = {
+    **{
+        function.__name__: function
+        for function in (
+            _npu_flash_attention,
+            _npu_flash_attention_qlens,
+            _npu_flash_attention_unpad,
+            _npu_matmul_add_fp32,
+            _npu_paged_attention,
+            inference._npu_reshape_and_cache,
+            inference._npu_reshape_and_cache_siso,
+            _npu_rotary_embedding,
+            inference.npu_paged_cache_load,
+            inference.npu_ring_mla,
+        )
+    },
+    "npu_paged_cache_load.out": inference.npu_paged_cache_load_out,
+    "npu_ring_mla.out": inference.npu_ring_mla_out,
+}
+"""All that are written, by their names and overloads."""
+
+HOST: Mapping[str, tuple[str, ...]] = {
+    "_npu_flash_attention": ("seq_len",),
+    "_npu_flash_attention_qlens": ("seq_len", "context_lens"),
+    "_npu_flash_attention_unpad": ("seq_len",),
+    "_npu_paged_attention": ("context_lens",),
+    "npu_ring_mla": ("seqlen",),
+    "npu_ring_mla.out": ("seqlen",),
+}
+"""By operator, the tensors that are read on the host: those of lengths."""

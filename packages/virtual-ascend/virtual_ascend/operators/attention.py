@@ -1,0 +1,748 @@
+"""Attention for training: masks and sparse modes, layouts, scores, and the operators.
+
+Which scores of an attention take part: the sparse modes of op-plugin's attention operators.
+
+The arithmetic that op-plugin's attention operators share.
+
+Where the heads, the sequences and the tokens of attention's tensors lie.
+
+The sequences of a batch for inference, apart: each as long as it is.
+
+The dtypes of kernels for inference: float16 and bfloat16 on a real NPU, and here float32 as well.
+
+With float32 a rollout's tokens can be compared with transformers' one by one. A warning says once that an NPU refuses
+it.
+
+torch's scaled_dot_product_attention on NPUs, which is npu_fusion_attention where that can be: op-plugin,
+op_plugin/ops/opapi/ScaledDotProductAttentionKernelNpuOpApi.cpp.
+
+npu_fusion_attention: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_fusion_attention.md.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .fused import Result, flops_of, fused, is_fusible
+
+__all__ = [
+    "TEMPLATE",
+    "UNBOUNDED",
+    "How",
+    "Layout",
+    "Rule",
+    "SparseMode",
+    "attend",
+    "by_head",
+    "cache_lengths",
+    "cached",
+    "check",
+    "check_half",
+    "check_heads",
+    "check_prefix",
+    "dense",
+    "from_head",
+    "joined",
+    "layout_of",
+    "layouts",
+    "npu_fusion_attention",
+    "refuse",
+    "register",
+    "rule_of",
+    "scaled_dot_product_attention",
+    "sequences",
+    "sequences_of",
+    "through",
+    "wider",
+]
+
+UNBOUNDED = 2147483647
+TEMPLATE = 2048  # side of the mask that the compressed modes take
+
+
+class SparseMode(IntEnum):
+    """Which scores take part; i is the query's row, j the key's column."""
+
+    DEFAULT = 0  # not masked, j-i <= next_tockens and i-j <= pre_tockens
+    ALL = 1  # not masked
+    LEFT_UP_CAUSAL = 2  # j <= i
+    RIGHT_DOWN_CAUSAL = 3  # j <= i + Skv-Sq
+    BAND = 4  # as DEFAULT, counted from the bottom right corner
+    PREFIX = 5  # RIGHT_DOWN_CAUSAL or j < prefix; the mask shows it whole
+    PREFIX_COMPRESSED = 6  # the same with a template
+    VARLEN_OUTER_CUT = 7  # BAND for the last sequence, RIGHT_DOWN_CAUSAL for the others
+    VARLEN_INNER_CUT = 8  # BAND for the first sequence, LEFT_UP_CAUSAL for the others
+
+
+_PREFIXED = (SparseMode.PREFIX, SparseMode.PREFIX_COMPRESSED)
+_GIVEN = (SparseMode.DEFAULT, SparseMode.ALL, SparseMode.PREFIX)  # the mask is the scores' own, and not a template
+_TEMPLATES = {SparseMode.PREFIX_COMPRESSED: (3072, 2048)}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The mask of a call, not yet bound to a block's size."""
+
+    mode: SparseMode
+    mask: Tensor | None
+    before: int
+    after: int
+    prefix: Sequence[int] | None = None
+
+    def of_sequence(self, number: int, count: int, rows: int, columns: int) -> Rule:
+        """The rule of one sequence of a packed batch."""
+        mode = self.mode
+        if mode is SparseMode.VARLEN_OUTER_CUT:
+            mode = SparseMode.BAND if number == count - 1 else SparseMode.RIGHT_DOWN_CAUSAL
+        elif mode is SparseMode.VARLEN_INNER_CUT:
+            mode = SparseMode.BAND if number == 0 else SparseMode.LEFT_UP_CAUSAL
+        mask = self.mask
+        if mask is not None and mode in _GIVEN:
+            mask = mask[:rows, :columns]
+        prefix = None if self.prefix is None else self.prefix[number : number + 1]
+        return Rule(mode, mask, self.before, self.after, prefix)
+
+    def keep(self, rows: int, columns: int, device: torch.device) -> Tensor | None:
+        """Bool [.., rows, columns], True where a score takes part; None if all do.
+
+        Without a mask the mode is ignored, causal ones too: that is documented, and attends to the future.
+        """
+        if self.mask is None:
+            return None
+        given = ~self.mask.bool()
+        if self.mode is SparseMode.ALL:
+            return given
+        i = torch.arange(rows, device=device).unsqueeze(1)
+        j = torch.arange(columns, device=device).unsqueeze(0)
+        shift = columns - rows
+        if self.mode is SparseMode.DEFAULT:
+            if self.before >= rows and self.after >= columns:
+                return given
+            return given & (j - i <= self.after) & (i - j <= self.before)
+        if self.mode in _PREFIXED and self.prefix is not None:
+            lengths = torch.tensor(list(self.prefix), device=device).view(-1, 1, 1, 1)
+            kept = (j <= i + shift) | (j < lengths)
+            return kept & given if self.mode is SparseMode.PREFIX else kept
+        # From here on the mask is a template whose content is implied.
+        if self.mode is SparseMode.LEFT_UP_CAUSAL:
+            return j <= i
+        if self.mode is SparseMode.RIGHT_DOWN_CAUSAL:
+            return j <= i + shift
+        return (j - i - shift <= self.after) & (i + shift - j <= self.before)
+
+
+def rule_of(
+    number: int, mask: Tensor | None, before: int, after: int, prefix: Sequence[int] | None, *, packed: bool
+) -> Rule:
+    """The rule that a call asks for.
+
+    Raises:
+        RuntimeError: there is no such sparse mode, not for a packed batch (TND), or the mask does not fit it.
+    """
+    rule = Rule(_mode(number, packed), mask, int(before), int(after), prefix)
+    _check_mask(rule, packed)
+    return rule
+
+
+def _mode(number: int, packed: bool) -> SparseMode:
+    last = 8 if packed else 6
+    if not 0 <= number <= last or (packed and number == 5):
+        expected = "[0,5) or (5,8]" if packed else "[0,6]"
+        raise RuntimeError(
+            f"npu_fusion_attention: the sparse_mode value must be in range of {expected}, but got {number}"
+        )
+    return SparseMode(number)
+
+
+def _check_mask(rule: Rule, packed: bool) -> None:
+    mask = rule.mask
+    if mask is None:
+        return
+    if mask.dtype not in (torch.bool, torch.uint8):
+        raise RuntimeError(f"npu_fusion_attention: atten_mask must be bool or uint8, but is {mask.dtype}")
+    template = _TEMPLATES.get(rule.mode, (TEMPLATE, TEMPLATE))
+    if rule.mode not in _GIVEN and tuple(mask.shape[-2:]) != template:
+        raise RuntimeError(
+            f"npu_fusion_attention: sparse_mode {int(rule.mode)} takes an atten_mask of {template[0]}x{template[1]}, "
+            f"but got {tuple(mask.shape)}"
+        )
+    if packed and mask.dim() != 2:
+        raise RuntimeError(f"npu_fusion_attention: TND takes an atten_mask of 2 dimensions, but got {mask.dim()}")
+
+
+def check_prefix(rule: Rule, sequences: int) -> None:
+    """Raise RuntimeError if a prefix mode lacks a prefix for each sequence."""
+    if rule.mode not in _PREFIXED or rule.mask is None:
+        return
+    if rule.prefix is None or len(rule.prefix) != sequences or sequences > 32:
+        found = "none" if rule.prefix is None else f"{len(rule.prefix)}"
+        raise RuntimeError(
+            f"npu_fusion_attention: sparse_mode {int(rule.mode)} takes a prefix for each of at most 32 sequences, but "
+            f"got {found} for {sequences}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What is done to the scores."""
+
+    scale: float
+    keep_prob: float = 1.0
+    pse: Tensor | None = None
+    sink: Tensor | None = None
+
+
+def check_heads(heads: int, key_heads: int) -> None:
+    """Raise RuntimeError unless the heads of query can share those of key."""
+    if heads % key_heads:
+        raise RuntimeError(
+            f"npu_fusion_attention: the heads of query ({heads}) must be a multiple of those of key ({key_heads})"
+        )
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, how: How, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """query [B,N,Sq,D], key and value [B,Nkv,Skv,D] -> attention [B,N,Sq,D], row maximum and sum [B,N,Sq,8]."""
+    heads, key_heads = query.shape[1], key.shape[1]
+    check_heads(heads, key_heads)
+    if heads != key_heads:
+        key = key.repeat_interleave(heads // key_heads, dim=1)
+        value = value.repeat_interleave(heads // key_heads, dim=1)
+    scores = _scores(query.float(), key.float(), how, keep)
+    sink = None if how.sink is None else how.sink.view(1, -1, 1, 1)
+    with torch.no_grad():
+        top = scores.amax(dim=-1, keepdim=True)
+        if sink is not None:
+            top = torch.maximum(top, sink)
+        top = top.masked_fill(top == float("-inf"), 0.0)
+    weights = torch.exp(scores - top)
+    total = weights.sum(dim=-1, keepdim=True)
+    if sink is not None:
+        total = total + torch.exp(sink - top)
+    weights = weights / total.clamp_min(torch.finfo(torch.float32).tiny)  # a row that keeps nothing: zeros, not NaN
+    if how.keep_prob < 1:
+        weights = functional.dropout(weights, 1 - how.keep_prob)
+    out = torch.matmul(weights, value.float()).to(query.dtype)
+    return out, top.expand(*top.shape[:-1], 8), total.detach().expand(*total.shape[:-1], 8)
+
+
+def through(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    gradient: Tensor,
+    attention: Tensor,
+    top: Tensor,
+    total: Tensor,
+    how: How,
+    keep: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradient of `attend`, from its result [B,N,Sq,D] and its rows' maximum and sum [B,N,Sq,1]: of query, key,
+    value, pse and sink, the last two empty if there are none."""
+    shared = query.shape[1] // key.shape[1]
+    q, grad = query.float(), gradient.float()
+    k, v = (tensor.float().repeat_interleave(shared, dim=1) for tensor in (key, value))
+    weights = torch.exp(_scores(q, k, how, keep) - top) / total.clamp_min(torch.finfo(torch.float32).tiny)
+    along = (grad * attention.float()).sum(-1, keepdim=True)
+    to_scores = weights * (torch.matmul(grad, v.transpose(-1, -2)) - along)
+
+    def by_key(tensor: Tensor) -> Tensor:
+        return tensor.unflatten(1, (-1, shared)).sum(2)
+
+    dq = torch.matmul(to_scores, k) * how.scale
+    dk = by_key(torch.matmul(to_scores.transpose(-1, -2), q) * how.scale)
+    dv = by_key(torch.matmul(weights.transpose(-1, -2), grad))
+    dpse, dsink = query.new_empty(0), query.new_empty(0)
+    if how.pse is not None:
+        dpse = (to_scores * how.scale).sum_to_size(how.pse.shape).to(how.pse.dtype)
+    if how.sink is not None:
+        dsink = -(torch.exp(how.sink.view(1, -1, 1, 1) - top) / total * along).sum((0, 2, 3))
+    return dq.to(query.dtype), dk.to(key.dtype), dv.to(value.dtype), dpse, dsink
+
+
+def _scores(query: Tensor, key: Tensor, how: How, keep: Tensor | None) -> Tensor:
+    scores = torch.matmul(query * how.scale, key.transpose(-1, -2))
+    if how.pse is not None:
+        scores = scores + how.pse.float() * how.scale
+    return scores if keep is None else scores.masked_fill(~keep, float("-inf"))
+
+
+class Layout(Enum):
+    """Order of the dimensions: B batch, S sequence, N heads, D width of a head, H = N*D, T all tokens of a packed
+    batch."""
+
+    BSH = "BSH"
+    SBH = "SBH"
+    BSND = "BSND"
+    BNSD = "BNSD"
+    TND = "TND"
+
+
+def layout_of(name: str) -> Layout:
+    """The layout of a name; raises RuntimeError for another name."""
+    try:
+        return Layout(name)
+    except ValueError:
+        expected = "/".join(layout.value for layout in Layout)
+        raise RuntimeError(f"npu_fusion_attention: input_layout should be {expected}, but got {name!r}") from None
+
+
+def by_head(tensor: Tensor, layout: Layout, heads: int) -> Tensor:
+    """From a dense layout to [B,N,S,D]."""
+    if layout is Layout.BSH:
+        return tensor.unflatten(-1, (heads, -1)).transpose(1, 2)
+    if layout is Layout.SBH:
+        return tensor.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+    return tensor.transpose(1, 2) if layout is Layout.BSND else tensor
+
+
+def from_head(tensor: Tensor, layout: Layout) -> Tensor:
+    """From [B,N,S,D] to a dense layout."""
+    if layout is Layout.BSH:
+        return tensor.transpose(1, 2).flatten(2)
+    if layout is Layout.SBH:
+        return tensor.permute(2, 0, 1, 3).flatten(2)
+    return tensor.transpose(1, 2) if layout is Layout.BSND else tensor
+
+
+def sequences_of(
+    query: Tensor, key: Tensor, queries: Sequence[int] | None, keys: Sequence[int] | None
+) -> list[tuple[slice, slice]]:
+    """The rows and columns of each sequence of a packed batch, from the cumulative lengths.
+
+    Raises:
+        RuntimeError: they are not there, or do not fit.
+    """
+    if not queries or not keys or len(queries) != len(keys):
+        raise RuntimeError(
+            "npu_fusion_attention: the size of actual_seq_qlen and actual_seq_kvlen must be the same and "
+            "cannot be empty"
+        )
+    used = len(queries)
+    while used > 1 and queries[used - 1] == 0:
+        used -= 1  # trailing zeros switch sequences off
+    blocks, row, column = [], 0, 0
+    for row_end, column_end in zip(queries[:used], keys[:used], strict=True):
+        if row_end < row or column_end < column or row_end > query.shape[0] or column_end > key.shape[0]:
+            raise RuntimeError(
+                f"npu_fusion_attention: actual_seq_qlen and actual_seq_kvlen must grow up to {query.shape[0]} and "
+                f"{key.shape[0]} tokens, but got {list(queries)} and {list(keys)}"
+            )
+        blocks.append((slice(row, row_end), slice(column, column_end)))
+        row, column = row_end, column_end
+    return blocks
+
+
+_LAYOUTS = ("BSH", "BSND", "BNSD", "TND", "BNSD_BSND", "BSND_NBSD", "BNSD_NBSD", "TND_NTD")
+
+
+def layouts(name: str) -> tuple[str, str]:
+    """The layouts of query and result that `input_layout` stands for; raises RuntimeError for an unknown one."""
+    if name not in _LAYOUTS:
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: input_layout should be {'/'.join(_LAYOUTS)}, but got {name!r}"
+        )
+    query, _, result = name.partition("_")
+    return query, result or query
+
+
+def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | None) -> list[Tensor]:
+    """Each sequence as [N,S,D], as long as it is."""
+    if layout == "TND":
+        if not lengths:
+            raise RuntimeError("npu_fused_infer_attention_score: TND takes the sequences' cumulative lengths")
+        starts = [0, *lengths[:-1]]
+        return [tensor[start:end].transpose(0, 1) for start, end in zip(starts, lengths, strict=True)]
+    if layout == "BSH":
+        tensor = tensor.unflatten(-1, (heads, -1))
+    by_head = tensor if layout == "BNSD" else tensor.transpose(1, 2)
+    if lengths is None:
+        return list(by_head)
+    if len(lengths) == 1:
+        lengths = list(lengths) * by_head.shape[0]
+    if len(lengths) != by_head.shape[0]:
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: {len(lengths)} lengths for a batch of {by_head.shape[0]}"
+        )
+    return [sequence[:, :length] for sequence, length in zip(by_head, lengths, strict=True)]
+
+
+def cache_lengths(lengths: Sequence[int] | None, count: int) -> list[int]:
+    """The length of each sequence of a cache; raises RuntimeError without them."""
+    if lengths is None or len(lengths) not in (1, count):
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: a block_table needs actual_seq_lengths_kv of {count} sequences, but "
+            f"got {lengths}"
+        )
+    return list(lengths) * count if len(lengths) == 1 else list(lengths)
+
+
+def cached(cache: Tensor, table: Tensor, size: int, heads: int, lengths: list[int]) -> list[Tensor]:
+    """Each sequence of a paged cache as [N,S,D], from its blocks."""
+    blocks = cache.unflatten(-1, (heads, -1)).transpose(1, 2) if cache.dim() == 3 else cache  # [blocks,N,size,D]
+    if blocks.shape[2] != size:
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: block_size is {size}, but blocks have {blocks.shape[2]} rows"
+        )
+    if table.dim() != 2 or table.shape[0] != len(lengths):
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: block_table must be [{len(lengths)}, blocks], one row of each "
+            f"sequence, but its shape is {tuple(table.shape)}"
+        )
+    found = []
+    for row, length in zip(table, lengths, strict=True):
+        used = row[: -(-length // size)].long()
+        found.append(blocks[used].transpose(0, 1).flatten(1, 2)[:, :length])
+    return found
+
+
+def joined(parts: list[Tensor], rows: int, layout: str) -> Tensor:
+    """Sequences [N,S,D] in one tensor of `rows` (of all tokens, in TND and NTD); what they do not fill is zero."""
+    if layout in ("TND", "NTD"):
+        packed = torch.cat([part.transpose(0, 1) for part in parts])
+        packed = torch.nn.functional.pad(packed, (0, 0, 0, 0, 0, rows - packed.shape[0]))
+        return packed if layout == "TND" else packed.transpose(0, 1)
+    out = torch.stack([torch.nn.functional.pad(part, (0, 0, 0, rows - part.shape[1])) for part in parts])
+    if layout == "BSH":
+        return out.transpose(1, 2).flatten(2)
+    return {"BNSD": out, "BSND": out.transpose(1, 2), "NBSD": out.transpose(0, 1)}[layout]
+
+
+def wider(tensors: Sequence[Tensor], more: Sequence[Tensor]) -> list[Tensor]:
+    """Each sequence with further columns."""
+    return [torch.cat(pair, -1) for pair in zip(tensors, more, strict=True)]
+
+
+_warned: set[str] = set()
+
+
+def check_half(operator: str, argument: str, tensor: Tensor) -> None:
+    """Raise RuntimeError unless the tensor is of a half precision; warn, once for each operator, if it is float32."""
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        return
+    if tensor.dtype != torch.float32:
+        raise RuntimeError(f"{operator}: {argument} must be float16 or bfloat16, but is {tensor.dtype}")
+    if operator not in _warned:
+        _warned.add(operator)
+        warnings.warn(
+            f"{operator} computes float32 on virtual NPUs only: a real NPU takes float16 and bfloat16", stacklevel=2
+        )
+
+
+_HEADS, _WIDTH = 2048, 512  # the most that the fused operator takes
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_KEYS = ("PrivateUse1", "AutogradPrivateUse1")
+_libraries: list[torch.library.Library] = []  # a library that is dropped takes its operators along
+
+
+def register() -> None:
+    """Have torch call this on NPUs, in place of its own composition. Once per process."""
+    library = torch.library.Library("aten", "IMPL")
+    _libraries.append(library)
+    for key in _KEYS:
+        library.impl("scaled_dot_product_attention", scaled_dot_product_attention, key)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """torch's operator: of query [B,N,Sq,D], key and value [B,Nkv,Skv,D] the attention [B,N,Sq,D].
+
+    Fused it keeps query, key, value, the result and two numbers of float32, eight times each, for each row; its values
+    are those of the CPU. Not fused, which keeps the scores, are other dimensions and dtypes, a mask that is not bool,
+    and dropout, which a real NPU fuses as well.
+    """
+    if not _is_fused(query, key, value, attn_mask, dropout_p):
+        found: Tensor = torch.ops.aten._scaled_dot_product_attention_math(
+            query, key, value, _added(attn_mask, query), dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )[0]
+        return found
+    if is_causal and attn_mask is not None:
+        raise RuntimeError("The attn_mask should be none when is_causal is true, but got it")
+    grouped = query.shape[1] != key.shape[1]
+
+    def compute(query: Tensor, key: Tensor, value: Tensor, masked: Tensor | None) -> tuple[Tensor]:
+        keep = None if masked is None or is_causal else ~masked
+        out = functional.scaled_dot_product_attention(
+            query, key, value, keep, 0.0, is_causal, scale=scale, enable_gqa=grouped
+        )
+        return (out,)
+
+    rows = Result((*query.shape[:3], 8), torch.float32)
+    out = Result((*query.shape[:3], value.shape[-1]), query.dtype)
+    flops = flops_of(query.shape[0] * query.shape[1], query.shape[2], key.shape[2], query.shape[3], is_causal)
+    given = (query, key, value, _masked(attn_mask, is_causal, query, key))
+    return fused("attention", compute, (out, rows, rows), given, flops=flops)[0]
+
+
+def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> bool:
+    return (
+        dropout == 0
+        and is_fusible((query, key, value, mask))
+        and query.dim() == key.dim() == value.dim() == 4
+        and query.dtype in _DTYPES
+        and query.dtype == key.dtype == value.dtype
+        and (mask is None or mask.dtype is torch.bool)
+        and 0 < key.shape[1] <= query.shape[1] <= _HEADS
+        and query.shape[1] % key.shape[1] == 0
+        and query.shape[3] == key.shape[3] <= _WIDTH
+        and key.shape[:3] == value.shape[:3]
+        and query.shape[0] == key.shape[0]
+        and query.numel() * key.numel() > 0
+    )
+
+
+def _added(mask: Tensor | None, query: Tensor) -> Tensor | None:
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+
+
+def _masked(mask: Tensor | None, is_causal: bool, query: Tensor, key: Tensor) -> Tensor | None:
+    """What the fused operator is given and keeps: what is left out, or for the causal rule a template."""
+    if is_causal:
+        # It makes the upper triangle of a matrix of ones. Nobody reads it: the rule is known.
+        whole = torch.empty(TEMPLATE, TEMPLATE, dtype=torch.bool, device=query.device)
+        return torch.empty_like(whole)
+    if mask is None:
+        return None
+    batch, heads, rows = query.shape[:3]
+    columns = key.shape[2]
+    as_it_is = mask.shape[-2:] == (rows, columns) and (
+        mask.dim() == 2 or (mask.dim() == 4 and mask.shape[:2] in ((batch, heads), (batch, 1), (1, 1)))
+    )
+    return (mask if as_it_is else mask.expand(batch, heads, rows, columns)).logical_not()
+
+
+_TOKENS = {Layout.BSH: 1, Layout.SBH: 0, Layout.BSND: 1, Layout.BNSD: 2}
+_CAUSAL = (SparseMode.LEFT_UP_CAUSAL, SparseMode.RIGHT_DOWN_CAUSAL)
+
+
+def npu_fusion_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    head_num: int,
+    input_layout: str,
+    pse: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    scale: float = 1.0,
+    keep_prob: float = 1.0,
+    pre_tockens: int = UNBOUNDED,
+    next_tockens: int = UNBOUNDED,
+    inner_precise: int = 0,
+    prefix: Sequence[int] | None = None,
+    actual_seq_qlen: Sequence[int] | None = None,
+    actual_seq_kvlen: Sequence[int] | None = None,
+    sparse_mode: int = 0,
+    gen_mask_parallel: bool = True,
+    sync: bool = False,
+    softmax_layout: str = "",
+    sink: Tensor | None = None,
+    dropout_mask: Tensor | None = None,
+    seed: int = 0,
+    offset: int = 0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
+    """Attention: `dropout(softmax(mask(scale * (Q K^T + pse)))) V`, computed in float32, differentiable in query, key,
+    value, pse and sink.
+
+    Shapes: query [B,S,N*D] (BSH), [S,B,N*D] (SBH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND); key and value
+    alike with Nkv heads, N a multiple of Nkv. TND takes the cumulative lengths of its sequences, without the leading
+    0. `atten_mask` is True where a score is masked out: the scores' own shape for sparse modes 0 and 1, a 2048x2048
+    template for 2 to 4, 7 and 8 (a packed batch), 3072x2048 for 6. With `atten_mask=None` the sparse mode is ignored,
+    as documented. `prefix` has a length for each sequence (modes 5 and 6). `pse` [B|1,N,Sq|1,Skv] is added to the
+    products, not in TND. `sink` [N] is one more score of each row, without a value. A row that keeps nothing gives
+    zeros.
+
+    Returns:
+        (attention, softmax_max, softmax_sum, empty, seed, offset, numels); maximum and sum are float32 [B,N,S,8], for
+        TND [T,N,8], one value eight times.
+
+    Raises:
+        RuntimeError: an argument out of range, with what was expected.
+        NotImplementedError: padding_mask, softmax_layout, a dropout mask, seed or offset of one's own, pse in TND.
+    """
+    refuse(
+        padding_mask=padding_mask,
+        softmax_layout=softmax_layout or None,
+        dropout_mask=dropout_mask,
+        seed=seed or None,
+        offset=offset or None,
+    )
+    layout = layout_of(input_layout)
+    how = How(scale, keep_prob, pse, sink)
+    rule = rule_of(sparse_mode, atten_mask, pre_tockens, next_tockens, prefix, packed=layout is Layout.TND)
+    check(query, key, value, head_num, layout, how)
+    packed = layout is Layout.TND
+    lengths = sequences_of(query, key, actual_seq_qlen, actual_seq_kvlen) if packed else []
+    check_prefix(rule, len(lengths) if packed else query.shape[1 if layout is Layout.SBH else 0])
+
+    def compute(
+        query: Tensor, key: Tensor, value: Tensor, pse: Tensor | None, sink: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        here, bound = replace(how, pse=pse, sink=sink), replace(rule, mask=mask)
+        if packed:
+            return _packed(query, key, value, here, bound, lengths)
+        return _dense(query, key, value, head_num, layout, here, bound)
+
+    given = (query, key, value, pse, sink, atten_mask)
+    # What is dropped has to be drawn from the NPU's own generator.
+    if keep_prob < 1 or not is_fusible(given):
+        out, top, total = compute(*given)
+    else:
+        results = _results(query, key, value, head_num, layout)
+        flops = _flops(query, results[1], key, layout, lengths, is_causal=rule.mode in _CAUSAL)
+        out, top, total = fused("attention", compute, results, given, flops=flops)
+    return out, top, total, query.new_empty(0), 0, 0, 0
+
+
+def _results(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: Layout) -> tuple[Result, Result, Result]:
+    """What the attention, the row maximum and the row sum look like.
+
+    Raises:
+        RuntimeError: the heads of query are no multiple of those of key.
+    """
+    if layout is Layout.TND:
+        check_heads(heads, key.shape[1])
+        rows: tuple[int, ...] = (query.shape[0], heads)
+        shape = (*query.shape[:2], value.shape[-1])
+    else:
+        # Views of the right shapes: nothing is computed.
+        q, k, v = dense(query.detach(), key.detach(), value.detach(), heads, layout)
+        check_heads(heads, k.shape[1])
+        rows = tuple(q.shape[:3])
+        width = v.shape[-1]
+        shape = (*query.shape[:2], heads * width) if query.dim() == 3 else (*query.shape[:3], width)
+    maximum = Result((*rows, 8), torch.float32)
+    return Result(shape, query.dtype), maximum, maximum
+
+
+def _flops(
+    query: Tensor, rows: Result, key: Tensor, layout: Layout, lengths: Sequence[tuple[slice, slice]], is_causal: bool
+) -> float:
+    """What it takes an NPU. `rows` are the row maxima, [B,N,S,8], in TND [T,N,8]."""
+    if layout is Layout.TND:
+        sizes = [(queries.stop - queries.start, keys.stop - keys.start) for queries, keys in lengths]
+        return sum(flops_of(rows.shape[1], *size, query.shape[-1], is_causal) for size in sizes)
+    batch, heads, queries, _ = rows.shape
+    keys = key.shape[_TOKENS[layout]]
+    return flops_of(batch * heads, queries, keys, query.numel() // (batch * heads * queries), is_causal)
+
+
+def refuse(**arguments: object) -> None:
+    """Raise NotImplementedError for the first argument that is given."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise NotImplementedError(f"npu_fusion_attention: {name} is not implemented by the virtual Ascend")
+
+
+def check(query: Tensor, key: Tensor, value: Tensor, head_num: int, layout: Layout, how: How) -> None:
+    """Raise RuntimeError for tensors or factors that do not fit the layout, or each other."""
+    dims = 4 if layout in (Layout.BSND, Layout.BNSD) else 3
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() != dims:
+            raise RuntimeError(
+                f"npu_fusion_attention: {name} must have {dims} dimensions in layout {layout.value}, but has "
+                f"{tensor.dim()}"
+            )
+        if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+            raise RuntimeError(f"npu_fusion_attention: {name} must be fp16, bf16 or fp32, but is {tensor.dtype}")
+    if not query.dtype == key.dtype == value.dtype:
+        raise RuntimeError(
+            f"npu_fusion_attention: query, key and value must have one dtype, but have {query.dtype}, "
+            f"{key.dtype}, {value.dtype}"
+        )
+    if not 0 < how.keep_prob <= 1:
+        raise RuntimeError(f"npu_fusion_attention: keep_prob must be in range of (0, 1], but got {how.keep_prob}")
+    heads = _heads(query, layout, head_num)
+    if heads != head_num:
+        raise RuntimeError(f"npu_fusion_attention: head_num is {head_num}, but query has {heads} heads")
+    _check_extras(how.pse, how.sink, head_num, layout)
+
+
+def _heads(tensor: Tensor, layout: Layout, head_num: int) -> int:
+    if layout is Layout.BNSD:
+        return int(tensor.shape[1])
+    if layout in (Layout.BSND, Layout.TND):
+        return int(tensor.shape[-2])
+    return head_num if head_num > 0 and tensor.shape[-1] % head_num == 0 else -1
+
+
+def _check_extras(pse: Tensor | None, sink: Tensor | None, heads: int, layout: Layout) -> None:
+    if pse is not None and layout is Layout.TND:
+        raise NotImplementedError("npu_fusion_attention: pse in TND is not implemented by the virtual Ascend")
+    if pse is not None and (pse.dim() != 4 or pse.shape[1] != heads):
+        raise RuntimeError(f"npu_fusion_attention: pse must be [B|1,{heads},Sq|1,Skv], but is {tuple(pse.shape)}")
+    if sink is not None and (tuple(sink.shape) != (heads,) or sink.dtype is not torch.float32):
+        raise RuntimeError(
+            f"npu_fusion_attention: sink must be float32 [{heads}], but is {sink.dtype} {tuple(sink.shape)}"
+        )
+
+
+def _packed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    how: How,
+    rule: Rule,
+    blocks: list[tuple[slice, slice]],
+) -> tuple[Tensor, Tensor, Tensor]:
+    tokens, heads, _ = query.shape
+    outs, tops, totals = [], [], []
+    for number, (rows, columns) in enumerate(blocks):
+        size, width = rows.stop - rows.start, columns.stop - columns.start
+        if size == 0:
+            continue
+        bound = rule.of_sequence(number, len(blocks), size, width)
+        out, top, total = attend(
+            query[rows].transpose(0, 1).unsqueeze(0),
+            key[columns].transpose(0, 1).unsqueeze(0),
+            value[columns].transpose(0, 1).unsqueeze(0),
+            how,
+            bound.keep(size, width, query.device),
+        )
+        outs.append(out[0].transpose(0, 1))
+        tops.append(top[0].transpose(0, 1))
+        totals.append(total[0].transpose(0, 1))
+    covered = sum(part.shape[0] for part in outs)
+    if covered < tokens:
+        outs.append(query.new_zeros(tokens - covered, heads, value.shape[-1]))
+        for parts in (tops, totals):
+            parts.append(torch.zeros(tokens - covered, heads, 8, device=query.device))
+    return torch.cat(outs), torch.cat(tops), torch.cat(totals)
+
+
+def _dense(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    heads: int,
+    layout: Layout,
+    how: How,
+    rule: Rule,
+) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = dense(query, key, value, heads, layout)
+    out, top, total = attend(q, k, v, how, rule.keep(q.shape[2], k.shape[2], query.device))
+    return from_head(out, layout), top, total
+
+
+def dense(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value from a dense layout to [B,N,S,D]; key and value have as many heads as fit their width."""
+    width = query.shape[-1] // heads if layout in (Layout.BSH, Layout.SBH) else query.shape[-1]
+    key_heads = key.shape[-1] // width if layout in (Layout.BSH, Layout.SBH) else 0
+    return by_head(query, layout, heads), by_head(key, layout, key_heads), by_head(value, layout, key_heads)

@@ -1,0 +1,505 @@
+"""The operators of dense layers: activations, norms, rotary embeddings, losses, products and the optimizer.
+
+Activations: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_swiglu.md, torch_npu-npu_gelu.md,
+torch_npu-npu_scaled_masked_softmax.md and torch_npu-npu_fast_gelu.md.
+
+RMS norms: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_rms_norm.md and torch_npu-npu_add_rms_norm.md.
+
+Rotary position embeddings: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_rotary_mul.md,
+torch_npu-npu_apply_rotary_pos_emb.md and torch_npu-npu_mrope.md.
+
+npu_cross_entropy_loss: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_cross_entropy_loss.md.
+
+npu_apply_adam_w: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_apply_adam_w.md.
+
+Products of matrices: op-plugin, op_plugin/ops/aclops/BmmV2KernelNpu.cpp and the pages of npu_linear and
+npu_transpose_batchmatmul.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .fused import Result, fused, is_fusible
+from .gradient import without_formula
+
+_NONE = slice(0)
+"""Of their results these operators' gradients need none."""
+
+
+def npu_swiglu(input: Tensor, dim: int = -1) -> Tensor:
+    """`silu(first half) * second half` along `dim`, formed in float32; differentiable.
+
+    Shapes: x [.., 2*H, ..] -> [.., H, ..].
+
+    Raises:
+        RuntimeError: the dimension's size is odd.
+    """
+    if input.shape[dim] % 2:
+        raise RuntimeError(f"npu_swiglu: the size of dimension {dim} must be even, but is {input.shape[dim]}")
+
+    def compute(x: Tensor) -> tuple[Tensor]:
+        gate, up = x.float().chunk(2, dim=dim)
+        return ((functional.silu(gate) * up).to(x.dtype),)
+
+    if not is_fusible((input,)):
+        return compute(input)[0]
+    shape = list(input.shape)
+    shape[dim] //= 2
+    return fused("npu_swiglu", compute, (Result(shape, input.dtype),), (input,), keep=_NONE)[0]
+
+
+def npu_silu(input: Tensor) -> Tensor:
+    """`x * sigmoid(x)` of any shape; differentiable."""
+    return functional.silu(input)
+
+
+def npu_gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
+    """GELU of any shape, "none" (erf) or "tanh"; differentiable.
+
+    Raises:
+        RuntimeError: another approximation.
+    """
+    if approximate not in ("none", "tanh"):
+        raise RuntimeError(f"npu_gelu: approximate should be none or tanh, but got {approximate!r}")
+    return functional.gelu(input, approximate=approximate)
+
+
+def npu_fast_gelu(input: Tensor) -> Tensor:
+    """`x * sigmoid(1.702 x)` of any shape, formed in float32; differentiable."""
+
+    def compute(given: Tensor) -> tuple[Tensor]:
+        x = given.float()
+        return ((x * (1.702 * x).sigmoid()).to(given.dtype),)
+
+    if not is_fusible((input,)):
+        return compute(input)[0]
+    return fused("npu_fast_gelu", compute, (Result(input.shape, input.dtype),), (input,), keep=_NONE)[0]
+
+
+def fast_gelu(input: Tensor) -> Tensor:
+    """`npu_fast_gelu` under its older name."""
+    return npu_fast_gelu(input)
+
+
+def npu_scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1, fixed_triu_mask: bool = False) -> Tensor:
+    """Softmax over the last dimension of `scale * x`, formed in float32, where the mask's true places count as -10000;
+    differentiable in x.
+
+    Shapes: x [.., H, W], mask broadcast to it.
+
+    Raises:
+        RuntimeError: the mask is not bool, H or W is not a multiple of 32 from 32 to 4096.
+        NotImplementedError: fixed_triu_mask, which the documentation says is not finished.
+    """
+    if fixed_triu_mask:
+        raise NotImplementedError(
+            "npu_scaled_masked_softmax: fixed_triu_mask is not implemented by the virtual Ascend"
+        )
+    if mask.dtype != torch.bool:
+        raise RuntimeError(f"npu_scaled_masked_softmax: expected a mask of bool, but got {mask.dtype}")
+    if x.dim() < 2 or any(size % 32 or not 32 <= size <= 4096 for size in x.shape[-2:]):
+        raise RuntimeError(
+            "npu_scaled_masked_softmax: the last two dimensions must be multiples of 32 from 32 to 4096, but x is "
+            f"{list(x.shape)}"
+        )
+    return (x.float() * scale).masked_fill(mask, -10000.0).softmax(-1).to(x.dtype)
+
+
+def npu_rms_norm(input: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """`x * rsqrt(mean(x^2) + epsilon) * gamma`, formed in float32 and rounded once; differentiable.
+
+    Shapes: x [*, D...], gamma [D...] (the last dimensions of x).
+
+    Returns:
+        (y [*, D...] of x's dtype, rstd float32 [*, 1...]).
+
+    Raises:
+        RuntimeError: gamma is not of the shape of x's last dimensions, or the dtypes do not go together.
+    """
+    _check("npu_rms_norm", input, gamma)
+
+    def compute(input: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+        dims = tuple(range(input.dim() - gamma.dim(), input.dim()))
+        x = input.float()
+        rstd = torch.rsqrt(x.pow(2).mean(dim=dims, keepdim=True) + epsilon)
+        return (x * rstd * gamma.float()).to(input.dtype), rstd.detach()
+
+    if not is_fusible((input, gamma)):
+        return compute(input, gamma)
+    rows = Result((*input.shape[: input.dim() - gamma.dim()], *[1] * gamma.dim()), torch.float32)
+    y, rstd = fused(
+        "npu_rms_norm", compute, (Result(input.shape, input.dtype), rows), (input, gamma), keep=slice(1, None)
+    )
+    return y, rstd
+
+
+def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
+    """`npu_rms_norm(x1 + x2, gamma)`; no gradient.
+
+    Shapes: x1 and x2 [*, D...], gamma [D...].
+
+    Returns:
+        (y, rstd, x1 + x2).
+
+    Raises:
+        RuntimeError: as npu_rms_norm; and in backward.
+    """
+    if x1.shape != x2.shape or x1.dtype != x2.dtype:
+        raise RuntimeError(
+            f"npu_add_rms_norm: x1 and x2 must be alike, but are {tuple(x1.shape)} {x1.dtype} and "
+            f"{tuple(x2.shape)} {x2.dtype}"
+        )
+
+    def compute() -> tuple[Tensor, ...]:
+        x = x1 + x2
+        return (*npu_rms_norm(x, gamma, epsilon), x)
+
+    y, rstd, x = without_formula("npu_add_rms_norm", (x1, x2, gamma), compute)
+    return y, rstd, x
+
+
+def _check(name: str, x: Tensor, gamma: Tensor) -> None:
+    if gamma.dim() == 0 or x.shape[-gamma.dim() :] != gamma.shape:
+        raise RuntimeError(
+            f"{name}: gamma must have the shape of the last dimensions of x, but is {tuple(gamma.shape)} for "
+            f"{tuple(x.shape)}"
+        )
+    half = (torch.float16, torch.bfloat16)
+    if x.dtype not in (*half, torch.float32) or not (
+        x.dtype == gamma.dtype or (x.dtype in half and gamma.dtype is torch.float32)
+    ):
+        raise RuntimeError(
+            f"{name}: x and gamma must have one dtype of fp16, bf16, fp32, or x fp16/bf16 and gamma fp32, but "
+            f"are {x.dtype} and {gamma.dtype}"
+        )
+
+
+WIDEST = 896
+
+
+def npu_rotary_mul(
+    input: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", rotate: Tensor | None = None
+) -> Tensor:
+    """`x * r1 + rotate(x) * r2`; differentiable.
+
+    Shapes: x [B,N,S,D] or [B,S,N,D]; r1 (cosines) and r2 (sines) alike, of full width D, 1 where they broadcast.
+    rotate: "half" is cat(-x2, x1) of the halves of D, "interleave" pairs (x[0::2], x[1::2]).
+
+    Raises:
+        RuntimeError: not 4 dimensions, D odd or not below 896, r1 and r2 of another width, an unknown mode.
+        NotImplementedError: a matrix `rotate`.
+    """
+    if rotate is not None:
+        raise NotImplementedError("npu_rotary_mul: rotate is not implemented by the virtual Ascend")
+    width = input.shape[-1]
+    if input.dim() != 4 or r1.dim() != 4 or r2.dim() != 4:
+        raise RuntimeError(
+            f"npu_rotary_mul: x, r1 and r2 must have 4 dimensions, but have {input.dim()}, {r1.dim()}, {r2.dim()}"
+        )
+    if width % 2 or width >= WIDEST:
+        raise RuntimeError(f"npu_rotary_mul: the last dimension must be even and below {WIDEST}, but is {width}")
+    if r1.shape != r2.shape or r1.shape[-1] != width:
+        raise RuntimeError(
+            f"npu_rotary_mul: r1 and r2 must have the full width {width}, but are {tuple(r1.shape)} and "
+            f"{tuple(r2.shape)}"
+        )
+
+    def compute(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor]:
+        return ((x * cos + _rotated("npu_rotary_mul", x, rotary_mode) * sin).to(x.dtype),)
+
+    given = (input, r1, r2)
+    shape = torch.broadcast_shapes(input.shape, r1.shape)
+    if shape != input.shape or not is_fusible(given):
+        return compute(*given)[0]
+    return fused("npu_rotary_mul", compute, (Result(shape, input.dtype),), given, keep=slice(0))[0]
+
+
+def npu_apply_rotary_pos_emb(
+    query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, layout: str = "BSND", rotary_mode: str = "half"
+) -> tuple[Tensor, Tensor]:
+    """`npu_rotary_mul` of query and key; no gradient.
+
+    Shapes: query [B,S,N,D], key [B,S,Nkv,D], cos and sin [B,S,1,D] in the layout "BSND", or "BSH" as it was called
+    first; "SBH", "BNSD" and "TND" ([T,N,D]) alike: cos and sin must broadcast.
+
+    Raises:
+        RuntimeError: an unknown layout or mode, widths that differ, and in backward.
+    """
+    layouts = ("BSH", "BSND", "SBH", "SBND", "BNSD", "TND")
+    if layout not in layouts:
+        raise RuntimeError(f"npu_apply_rotary_pos_emb: layout should be {'/'.join(layouts)}, but got {layout!r}")
+    if not query.shape[-1] == key.shape[-1] == cos.shape[-1] == sin.shape[-1]:
+        raise RuntimeError(
+            "npu_apply_rotary_pos_emb: query, key, cos and sin must have one width, but have "
+            f"{query.shape[-1]}, {key.shape[-1]}, {cos.shape[-1]}, {sin.shape[-1]}"
+        )
+
+    def compute() -> tuple[Tensor, ...]:
+        name = "npu_apply_rotary_pos_emb"
+        return tuple((x * cos + _rotated(name, x, rotary_mode) * sin).to(x.dtype) for x in (query, key))
+
+    turned, turned_key = without_formula("npu_apply_rotary_pos_emb", (query, key, cos, sin), compute)
+    return turned, turned_key
+
+
+def npu_mrope(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    cos_sin_cache: Tensor,
+    head_size: int,
+    *,
+    mrope_section: Sequence[int] | None = None,
+    rotary_mode: str | None = "half",
+    cache_mode: str | None = "default",
+) -> tuple[Tensor, Tensor]:
+    """Rotate the first R of each head of query and key by their positions, of which images have three each; no
+    gradient.
+
+    Shapes: positions int32 or int64 [T] or [3,T], query [T,N*head_size], key [T,Nkv*head_size], cos_sin_cache
+    [positions,R]: cosines, then sines. mrope_section: how many of the R/2 angles follow each row of positions [3,T],
+    [0,0,0] for positions [T].
+
+    Raises:
+        RuntimeError: shapes, dtypes or sections that do not go together, and in backward.
+        NotImplementedError: a cache_mode other than "default".
+    """
+    name = "npu_mrope"
+    if cache_mode not in (None, "default"):
+        raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
+    sections = list(mrope_section or (0, 0, 0))
+    half = cos_sin_cache.shape[-1] // 2
+    if positions.dim() == 1:
+        fit = sections == [0, 0, 0]
+    else:
+        fit = positions.dim() == 2 and len(positions) == len(sections) == 3 and sum(sections) == half
+    if not fit or positions.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError(
+            f"{name}: expected whole positions [T] and mrope_section [0,0,0], or [3,T] and one that adds up to "
+            f"{half}, but got {positions.dtype} {tuple(positions.shape)} and {sections}"
+        )
+    for what, tensor in (("query", query), ("key", key)):
+        if tensor.dim() != 2 or tensor.shape[1] % head_size or tensor.dtype != cos_sin_cache.dtype:
+            raise RuntimeError(
+                f"{name}: {what} must be [tokens, heads * {head_size}] in {cos_sin_cache.dtype}, but is "
+                f"{tuple(tensor.shape)} in {tensor.dtype}"
+            )
+
+    def compute() -> tuple[Tensor, ...]:
+        cos, sin = cos_sin_cache[positions.long()].chunk(2, dim=-1)
+        if positions.dim() == 2:
+            cos, sin = (
+                torch.cat([part[row] for row, part in enumerate(table.split(sections, dim=-1))], dim=-1)
+                for table in (cos, sin)
+            )
+        mode = rotary_mode or "half"
+        full = [
+            torch.cat((table, table), dim=-1) if mode == "half" else table.repeat_interleave(2, dim=-1)
+            for table in (cos, sin)
+        ]
+
+        def turned(x: Tensor) -> Tensor:
+            heads = x.unflatten(1, (-1, head_size))
+            first, rest = heads.split([2 * half, head_size - 2 * half], dim=-1)
+            of_cos, of_sin = (table.unsqueeze(1) for table in full)
+            first = (first * of_cos + _rotated(name, first, mode) * of_sin).to(x.dtype)
+            return torch.cat((first, rest), dim=-1).flatten(1)
+
+        return turned(query), turned(key)
+
+    turned_query, turned_key = without_formula(name, (query, key, cos_sin_cache), compute)
+    return turned_query, turned_key
+
+
+def _rotated(operator: str, x: Tensor, mode: str) -> Tensor:
+    if mode == "half":
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat((-second, first), dim=-1)
+    if mode == "interleave":
+        return torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
+    raise RuntimeError(f"{operator}: rotary_mode should be half or interleave, but got {mode!r}")
+
+
+def npu_cross_entropy_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    lse_square_scale_for_zloss: float = 0.0,
+    return_zloss: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Cross entropy, formed in float32; the loss is differentiable, log_prob is not.
+
+    Shapes: input [N,C], target [N], weight [C].
+
+    Returns:
+        (loss [N] or, for "mean" and "sum", [1]; log_prob [N,C]; zloss [0]; lse_for_zloss [0]).
+
+    Raises:
+        RuntimeError: shapes or reduction are wrong.
+        NotImplementedError: label smoothing and zloss, which the real operator's documentation reserves.
+    """
+    if input.dim() != 2 or target.shape != input.shape[:1]:
+        raise RuntimeError(
+            f"npu_cross_entropy_loss: expected input [N,C] and target [N], but got {tuple(input.shape)} and "
+            f"{tuple(target.shape)}"
+        )
+    if reduction not in ("mean", "sum", "none"):
+        raise RuntimeError(f"npu_cross_entropy_loss: reduction should be mean, sum or none, but got {reduction!r}")
+    if label_smoothing or lse_square_scale_for_zloss or return_zloss:
+        raise NotImplementedError(
+            "npu_cross_entropy_loss: label_smoothing, lse_square_scale_for_zloss and return_zloss are not "
+            "implemented by the virtual Ascend"
+        )
+
+    def compute(input: Tensor, target: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        log_prob = torch.log_softmax(input.float(), dim=-1)
+        weights = None if weight is None else weight.float()
+        loss = functional.nll_loss(log_prob, target, weight=weights, reduction=reduction, ignore_index=ignore_index)
+        return loss.reshape(-1).to(input.dtype), log_prob.detach().to(input.dtype)
+
+    if is_fusible((input, target, weight)):
+        losses = Result((input.shape[0] if reduction == "none" else 1,), input.dtype)
+        # The gradient of the real one is made of log_prob too, whose own log_softmax it is.
+        loss, log_prob = fused(
+            "npu_cross_entropy_loss",
+            compute,
+            (losses, Result(input.shape, input.dtype)),
+            (input, target, weight),
+            keep=slice(0),
+            instead=1,
+        )
+    else:
+        loss, log_prob = compute(input, target, weight)
+    empty = input.new_empty(0)
+    return loss, log_prob, empty, empty.clone()
+
+
+def npu_apply_adam_w(
+    beta1_power: float,
+    beta2_power: float,
+    lr: float,
+    weight_decay: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    grad: Tensor,
+    max_grad_norm: Tensor | None,
+    amsgrad: bool,
+    maximize: bool,
+    *,
+    out: tuple[Tensor, Tensor, Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of AdamW in place on `out` = (parameter, first moment, second moment), all of grad's shape; no
+    gradient.
+
+    The operator multiplies the powers by their betas once more: pass beta**(step-1).
+
+    Raises:
+        NotImplementedError: amsgrad or max_grad_norm.
+    """
+    if amsgrad or max_grad_norm is not None:
+        raise NotImplementedError(
+            "npu_apply_adam_w: amsgrad and max_grad_norm are not implemented by the virtual Ascend"
+        )
+    parameter, first, second = out
+    with torch.no_grad():
+        gradient = -grad if maximize else grad
+        first.mul_(beta1).add_(gradient, alpha=1 - beta1)
+        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        scale = (second / (1 - beta2_power * beta2)).sqrt_().add_(epsilon)
+        parameter.mul_(1 - lr * weight_decay)
+        parameter.addcdiv_(first, scale, value=-lr / (1 - beta1_power * beta1))
+    return out
+
+
+def npu_bmmV2(input: Tensor, mat2: Tensor, output_sizes: list[int]) -> Tensor:
+    """`input @ mat2`, batches broadcast; if `output_sizes` are given, summed over the batches that have size 1
+    there (what its own gradient asks for); differentiable.
+
+    Shapes: [.., M, K] x [.., K, N] -> [.., M, N].
+
+    Raises:
+        RuntimeError: the shapes do not fit, or `output_sizes` are none that the product can be summed to.
+    """
+    product = input.matmul(mat2)
+    if not output_sizes or list(product.shape) == list(output_sizes):
+        return product
+    summed: Tensor = product.sum_to_size(*output_sizes)
+    return summed
+
+
+def npu_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`input @ weight^T + bias`; differentiable.
+
+    Shapes: [M, K], [N, K], [N] -> [M, N].
+
+    Raises:
+        RuntimeError: input or weight is not a matrix.
+    """
+    if input.dim() != 2 or weight.dim() != 2:
+        found = f"{input.dim()} and {weight.dim()} dimensions"
+        raise RuntimeError(f"npu_linear: expected input and weight of 2 dimensions, but got {found}")
+    return functional.linear(input, weight, bias)
+
+
+def npu_transpose_batchmatmul(
+    input: Tensor,
+    weight: Tensor,
+    *,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    perm_x1: Sequence[int] | None = None,
+    perm_x2: Sequence[int] | None = None,
+    perm_y: Sequence[int] | None = None,
+    batch_split_factor: int | None = 1,
+) -> Tensor:
+    """The product of each batch, with the batch behind the rows; no gradient.
+
+    Shapes: input [B,M,K], or [M,B,K] with perm_x1 [1,0,2], weight [B,K,N] -> [M,B,N], or [factor, M, B*N/factor] with
+    a batch_split_factor above 1. K and N are multiples of 16.
+
+    Raises:
+        RuntimeError: shapes, dtypes, permutations or a factor that the page rules out, and in backward.
+        NotImplementedError: quantisation by `scale`.
+    """
+    name, factor = "npu_transpose_batchmatmul", batch_split_factor or 1
+    if scale is not None:
+        raise NotImplementedError(f"{name}: scale is not implemented by the virtual Ascend")
+    if bias is not None:
+        raise RuntimeError(f"{name}: bias is not supported")
+    for what, found, allowed in (
+        ("perm_x1", perm_x1, ((0, 1, 2), (1, 0, 2))),
+        ("perm_x2", perm_x2, ((0, 1, 2),)),
+        ("perm_y", perm_y, ((1, 0, 2),)),
+    ):
+        if found is not None and tuple(found) not in allowed:
+            raise RuntimeError(f"{name}: {what} must be {' or '.join(map(str, allowed))}, but is {tuple(found)}")
+    if input.dtype not in (torch.float16, torch.bfloat16, torch.float32) or weight.dtype != input.dtype:
+        raise RuntimeError(
+            f"{name}: input and weight must be float16, bfloat16 or float32, but are {input.dtype} and {weight.dtype}"
+        )
+    rows = input.transpose(0, 1) if perm_x1 is not None and tuple(perm_x1) == (1, 0, 2) else input
+    if rows.dim() != 3 or weight.dim() != 3 or rows.shape[::2] != weight.shape[:2]:
+        raise RuntimeError(
+            f"{name}: expected [B,M,K] and [B,K,N], but got {tuple(rows.shape)} and {tuple(weight.shape)}"
+        )
+    if weight.shape[1] % 16 or weight.shape[2] % 16 or weight.shape[2] % factor:
+        raise RuntimeError(
+            f"{name}: K and N must be multiples of 16, and N one of batch_split_factor, but weight is "
+            f"{tuple(weight.shape)} and the factor {factor}"
+        )
+
+    def compute() -> tuple[Tensor, ...]:
+        product = torch.bmm(rows, weight).transpose(0, 1)
+        return (product.flatten(1).unflatten(1, (factor, -1)).transpose(0, 1) if factor > 1 else product,)
+
+    (product,) = without_formula(name, (input, weight), compute)
+    return product

@@ -1,0 +1,920 @@
+"""Mixtures of experts: which experts a token goes to, its way there and back, and the products of groups.
+
+Which experts a token goes to: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_gating_top_k_softmax.md
+and torch_npu-npu_moe_gating_top_k.md.
+
+Rows to experts and back, for inference: op-plugin,
+docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_init_routing_v2.md and torch_npu-npu_moe_finalize_routing.md.
+
+Moving tokens to their experts and back: op-plugin, in docs/zh/custom_APIs/torch_npu
+torch_npu-npu_moe_token_permute.md, torch_npu-npu_moe_token_unpermute.md and the same with _with_routing_map.
+
+Matrix products of groups: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_grouped_matmul.md and
+torch_npu-npu_grouped_matmul_add_.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from .fused import Result, computed, fused, is_fusible
+from .gradient import without_formula
+from .layout import dtype_of
+
+
+def npu_moe_gating_top_k_softmax(
+    x: Tensor, finished: Tensor | None = None, k: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The k greatest of softmax(x), formed in float32 and not normalised again; no gradient.
+
+    Shapes: x [..,E], finished bool [..]: rows that go to no expert get the index E.
+
+    Returns:
+        (weights [..,k] of x's dtype, experts int32 [..,k], row_idx int32 [..,k]: column by column).
+
+    Raises:
+        RuntimeError: k out of range, `finished` of another shape, and in backward.
+    """
+    if x.dim() not in (2, 3) or x.dtype not in _FLOATS:
+        raise RuntimeError(
+            "npu_moe_gating_top_k_softmax: x must have 2 or 3 dimensions and be float16, float32 or bfloat16, but is "
+            f"{tuple(x.shape)} {x.dtype}"
+        )
+    if not 0 < k <= x.shape[-1]:
+        raise RuntimeError(f"npu_moe_gating_top_k_softmax: k must be 1 to {x.shape[-1]}, but is {k}")
+    if finished is not None and finished.shape != x.shape[:-1]:
+        raise RuntimeError(
+            f"npu_moe_gating_top_k_softmax: finished must be {tuple(x.shape[:-1])}, but is {tuple(finished.shape)}"
+        )
+
+    def compute() -> tuple[Tensor, ...]:
+        scores = torch.softmax(x.float(), dim=-1)
+        experts = _greatest(scores, k)
+        weights = scores.gather(-1, experts)
+        if finished is not None:
+            experts = experts.masked_fill(finished.unsqueeze(-1), x.shape[-1])
+        rows = torch.arange(weights.numel(), device=x.device, dtype=torch.int32).view(k, -1).t()
+        return weights.to(x.dtype), experts.to(torch.int32), rows.reshape(weights.shape)
+
+    weights, experts, rows = without_formula("npu_moe_gating_top_k_softmax", (x,), compute)
+    return weights, experts, rows
+
+
+def npu_moe_gating_top_k(
+    x: Tensor,
+    k: int,
+    *,
+    bias: Tensor | None = None,
+    input_ids: Tensor | None = None,
+    tid2eid: Tensor | None = None,
+    k_group: int = 1,
+    group_count: int = 1,
+    group_select_mode: int = 0,
+    renorm: int = 0,
+    norm_type: int = 0,
+    out_flag: bool = False,
+    routed_scaling_factor: float = 1.0,
+    eps: float = 1e-20,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The k greatest of softmax(x) (norm_type 0) or sigmoid(x) (1), from the k_group best of group_count groups of
+    experts; no gradient.
+
+    Shapes: x [T,E], bias [E]: it steers the choice only. A group is as good as its best expert (group_select_mode 0)
+    or its two best together (1). Weights of sigmoids are divided by their sum; all are scaled.
+
+    Returns:
+        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], empty without out_flag).
+
+    Raises:
+        RuntimeError: an argument out of range, and in backward.
+        NotImplementedError: input_ids or tid2eid: experts by token id.
+    """
+    if input_ids is not None or tid2eid is not None:
+        raise NotImplementedError(
+            "npu_moe_gating_top_k: input_ids and tid2eid are not implemented by the virtual Ascend"
+        )
+    name = "npu_moe_gating_top_k"
+    groups = _Groups(group_count, k_group, group_select_mode)
+    _check_scores(name, x, bias)
+    _check_gating(name, x.shape[-1], k, groups, ("renorm", renorm, renorm == 0), norm_type)
+
+    def compute() -> tuple[Tensor, ...]:
+        weights, chosen, scores = _chosen(x, k, bias, groups, norm_type, eps if norm_type else None)
+        weights = (weights * routed_scaling_factor).to(x.dtype)
+        return weights, chosen.to(torch.int32), scores if out_flag else scores.new_empty(0)
+
+    weights, chosen, scores = without_formula(name, (x, bias), compute)
+    return weights, chosen, scores
+
+
+def moe_gating_top_k(
+    x: Tensor,
+    k: int,
+    k_group: int,
+    group_count: int,
+    group_select_mode: int,
+    renorm: int,
+    norm_type: int,
+    out_flag: bool,
+    routed_scaling_factor: float,
+    eps: float,
+    bias_opt: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """vllm-ascend's own `npu_moe_gating_top_k`, which with renorm 1 divides the weights of a softmax by their sum as
+    well: csrc/moe/moe_gating_top_k of v0.13.0 to v0.23.0.
+
+    Returns:
+        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], undefined without out_flag).
+
+    Raises:
+        RuntimeError: an argument out of range, and in backward.
+    """
+    name = "moe_gating_top_k"
+    groups = _Groups(group_count, k_group, group_select_mode)
+    _check_scores(name, x, bias_opt)
+    _check_gating(name, x.shape[-1], k, groups, ("renorm", renorm, renorm in (0, 1)), norm_type)
+
+    def compute() -> tuple[Tensor, ...]:
+        divided = norm_type == 1 or renorm == 1
+        weights, chosen, scores = _chosen(x, k, bias_opt, groups, norm_type, eps if divided else None)
+        weights = (weights * routed_scaling_factor).to(x.dtype)
+        return weights, chosen.to(torch.int32), scores if out_flag else torch.full_like(scores, torch.nan)
+
+    weights, chosen, scores = without_formula(name, (x, bias_opt), compute)
+    return weights, chosen, scores
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Of how many groups of experts how many are looked at, and what a group is worth."""
+
+    count: int
+    chosen: int
+    mode: int
+
+    def limits(self, k: int, experts: int) -> Sequence[tuple[str, int, bool]]:
+        """Each argument's name, its value, and whether that is within its range."""
+        size = experts // max(self.count, 1)
+        return (
+            ("group_count", self.count, self.count > 0 and experts % max(self.count, 1) == 0),
+            ("k_group", self.chosen, 0 < self.chosen <= self.count and k <= self.chosen * size),
+            ("group_select_mode", self.mode, self.mode in (0, 1)),
+        )
+
+    def best(self, scores: Tensor) -> Tensor:
+        """The scores [T,E], those of experts outside the best groups -inf."""
+        if self.count == 1:
+            return scores
+        groups = scores.unflatten(-1, (self.count, -1))
+        worth = groups.amax(-1) if self.mode == 0 else groups.topk(2, dim=-1)[0].sum(-1)
+        dropped = torch.ones_like(worth, dtype=torch.bool).scatter(-1, _greatest(worth, self.chosen), False)
+        return groups.masked_fill(dropped.unsqueeze(-1), float("-inf")).flatten(-2)
+
+
+_FLOATS = (torch.float16, torch.float32, torch.bfloat16)
+
+
+def _chosen(
+    x: Tensor, k: int, bias: Tensor | None, groups: _Groups, norm_type: int, eps: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The weights of the k greatest, divided by their sum and `eps` unless that is None, their experts, and all
+    scores."""
+    scores = torch.sigmoid(x.float()) if norm_type else torch.softmax(x.float(), dim=-1)
+    chosen = _greatest(groups.best(scores if bias is None else scores + bias.float()), k)
+    weights = scores.gather(-1, chosen)
+    return weights if eps is None else weights / (weights.sum(-1, keepdim=True) + eps), chosen, scores
+
+
+def _check_scores(name: str, x: Tensor, bias: Tensor | None) -> None:
+    if x.dim() != 2 or x.dtype not in _FLOATS:
+        raise RuntimeError(
+            f"{name}: x must be [T,E] and float16, float32 or bfloat16, but is {tuple(x.shape)} {x.dtype}"
+        )
+    if bias is not None and (bias.dim() != 1 or bias.dtype != x.dtype):
+        raise RuntimeError(f"{name}: bias must be [E] and {x.dtype} as x, but is {tuple(bias.shape)} {bias.dtype}")
+
+
+def _check_gating(
+    name: str, experts: int, k: int, groups: _Groups, renorm: tuple[str, int, bool], norm_type: int
+) -> None:
+    limits = (
+        ("k", k, 0 < k <= experts),
+        *groups.limits(k, experts),
+        renorm,
+        ("norm_type", norm_type, norm_type in (0, 1)),
+    )
+    for argument, value, good in limits:
+        if not good:
+            raise RuntimeError(f"{name}: {argument}={value} is out of range for {experts} experts")
+
+
+def _greatest(scores: Tensor, k: int) -> Tensor:
+    return torch.argsort(scores, dim=-1, descending=True, stable=True)[..., :k]
+
+
+def npu_moe_init_routing_v2(
+    x: Tensor,
+    expert_idx: Tensor,
+    *,
+    scale: Tensor | None = None,
+    offset: Tensor | None = None,
+    active_num: int = -1,
+    expert_capacity: int = -1,
+    expert_num: int = -1,
+    drop_pad_mode: int = 0,
+    expert_tokens_num_type: int = 0,
+    expert_tokens_num_flag: bool = False,
+    quant_mode: int = -1,
+    active_expert_range: Sequence[int] = (),
+    row_idx_type: int = 0,
+    x_dtype: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Copies of the rows sorted by expert, without those of experts outside the range; no gradient.
+
+    Shapes: x [T,H], expert_idx int32 [T,K], scale [T]; active_expert_range [first, end), all experts unless given.
+
+    Returns:
+        (rows [M,H]; row_idx int32 [T*K]: with row_idx_type 0 where a copy went, -1 for none, with 1 which copy comes
+        when; tokens of each expert int64, as ends (expert_tokens_num_type 0), counts (1) or (expert, count) pairs (2),
+        empty without the flag; the rows' scale [M], empty without).
+
+    Raises:
+        RuntimeError: shapes or a range that do not fit, and in backward.
+        NotImplementedError: quantisation, and drop_pad_mode 1.
+    """
+    given = dict(locals())
+    if given.pop("x_dtype") is not None:
+        raise _unwritten("npu_moe_init_routing_v2", "x_dtype")
+    return _sorted_by_expert("npu_moe_init_routing_v2", **given)
+
+
+def npu_moe_init_routing_custom(
+    x: Tensor,
+    expert_idx: Tensor,
+    *,
+    scale: Tensor | None = None,
+    offset: Tensor | None = None,
+    active_num: int = -1,
+    expert_capacity: int = -1,
+    expert_num: int = -1,
+    drop_pad_mode: int = 0,
+    expert_tokens_num_type: int = 0,
+    expert_tokens_num_flag: bool = False,
+    quant_mode: int = 0,
+    active_expert_range: Sequence[int] = (),
+    row_idx_type: int = 0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """vllm-ascend's own `npu_moe_init_routing_v2`, which quantises unless it is told not to:
+    csrc/moe/moe_init_routing_custom of v0.13.0 to v0.23.0.
+
+    Raises:
+        RuntimeError: shapes or a range that do not fit, and in backward.
+        NotImplementedError: quantisation, and drop_pad_mode 1.
+    """
+    given = dict(locals())
+    return _sorted_by_expert("npu_moe_init_routing_custom", **given)
+
+
+def _sorted_by_expert(
+    name: str,
+    x: Tensor,
+    expert_idx: Tensor,
+    *,
+    scale: Tensor | None,
+    offset: Tensor | None,
+    active_num: int,
+    expert_capacity: int,
+    expert_num: int,
+    drop_pad_mode: int,
+    expert_tokens_num_type: int,
+    expert_tokens_num_flag: bool,
+    quant_mode: int,
+    active_expert_range: Sequence[int],
+    row_idx_type: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    # expert_capacity only counts in drop_pad_mode 1.
+    if quant_mode != -1 or offset is not None:
+        raise _unwritten(name, f"quantisation (quant_mode={quant_mode})")
+    if drop_pad_mode:
+        raise _unwritten(name, f"drop_pad_mode {drop_pad_mode}")
+    first, end = _experts_kept(name, x, expert_idx, active_expert_range or (0, expert_num))
+
+    def compute() -> tuple[Tensor, ...]:
+        taken, places, counts = _routes(expert_idx, first, end, active_num, by_destination=row_idx_type == 1)
+        return (
+            x[taken],
+            places.to(torch.int32),
+            _tokens(counts, first, expert_tokens_num_type) if expert_tokens_num_flag else counts.new_empty(0),
+            x.new_empty(0, dtype=torch.float32) if scale is None else scale[taken],
+        )
+
+    rows, places, counts, scales_of_rows = without_formula(name, (x,), compute)
+    return rows, places, counts, scales_of_rows
+
+
+def _unwritten(name: str, what: str) -> NotImplementedError:
+    return NotImplementedError(f"{name}: {what} is not implemented by the virtual Ascend")
+
+
+def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[int]) -> tuple[int, int]:
+    """The range [first, end) of the experts whose rows are copied; raises for shapes and ranges that do not fit."""
+    if x.dim() != 2 or expert_idx.dim() != 2 or expert_idx.shape[0] != x.shape[0]:
+        raise RuntimeError(
+            f"{name}: expected x [T,H] and expert_idx [T,K], but got {tuple(x.shape)} and {tuple(expert_idx.shape)}"
+        )
+    first, end = experts
+    if not 0 <= first < end:
+        raise RuntimeError(
+            f"{name}: active_expert_range must be [first, end) with first < end, but is [{first}, {end})"
+        )
+    return first, end
+
+
+def _routes(
+    expert_idx: Tensor, first: int, end: int, limit: int, *, by_destination: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Which rows are copied, in the order of the copies; where each copy went, or with `by_destination` which copy
+    comes when; and the tokens of each expert."""
+    copies = expert_idx.shape[1]
+    experts = expert_idx.reshape(-1).long()
+    inside = (experts >= first) & (experts < end)
+    order = torch.argsort(experts.masked_fill(~inside, torch.iinfo(torch.int64).max), stable=True)
+    kept = int(inside.sum())
+    taken = order[: min(limit, kept) if limit > 0 else kept] // copies
+    counts = torch.bincount(experts[inside] - first, minlength=end - first)
+    if by_destination:
+        return taken, order, counts
+    places = torch.full_like(order, -1)
+    places[order[:kept]] = torch.arange(kept, device=order.device)
+    return taken, places, counts
+
+
+def _tokens(counts: Tensor, first: int, kind: int) -> Tensor:
+    """The tokens of each expert in the form that is asked for: ends (0), counts (1), or (expert, count) pairs (2)."""
+    if kind == 0:
+        return counts.cumsum(0)
+    if kind != 2:
+        return counts
+    busy = counts.nonzero().squeeze(1)
+    pairs = torch.stack((busy + first, counts[busy]), 1)
+    return torch.nn.functional.pad(pairs, (0, 0, 0, len(counts) - len(busy)))
+
+
+def npu_moe_finalize_routing(
+    expanded_permuted_rows: Tensor,
+    skip1: Tensor | None,
+    skip2: Tensor | None,
+    bias: Tensor | None,
+    scales: Tensor | None,
+    expanded_src_to_dst_row: Tensor,
+    export_for_source_row: Tensor | None,
+    drop_pad_mode: int | None = 0,
+    k: int | None = 1,
+) -> Tensor:
+    """`skip1 + skip2 + sum_k scales[i,k] * (rows[place[i,k]] + bias[expert[i,k]])`; no gradient.
+
+    Shapes: rows [T*K,H] (drop_pad_mode 0, 2) or [E,C,H] (1, 3; -1 stands for a row of zeros), skips [T,H], bias [E,H],
+    scales [T,K] (without them K is `k`), places int32 [T*K]: column by column (0, 1) or row by row (2, 3), experts
+    int32 [T,K].
+
+    Raises:
+        RuntimeError: an unknown mode, skip2 without skip1, bias without experts, and in backward.
+    """
+    name = "npu_moe_finalize_routing"
+    mode = drop_pad_mode or 0
+    if mode not in (0, 1, 2, 3):
+        raise RuntimeError(f"{name}: drop_pad_mode must be 0 to 3, but is {mode}")
+    if (skip2 is not None and skip1 is None) or (bias is not None and export_for_source_row is None):
+        raise RuntimeError(f"{name}: skip2 needs skip1, and bias needs export_for_source_row")
+
+    def compute() -> tuple[Tensor, ...]:
+        rows = expanded_permuted_rows.reshape(-1, expanded_permuted_rows.shape[-1])
+        copies = k or 1 if scales is None else scales.shape[1]
+        places = expanded_src_to_dst_row.long()
+        places = places.view(copies, -1).t() if mode in (0, 1) else places.view(-1, copies)
+        found = rows[places.clamp_min(0)].masked_fill((places < 0).unsqueeze(-1), 0)
+        if bias is not None and export_for_source_row is not None:
+            found = found + bias[export_for_source_row.long()]
+        if scales is not None:
+            found = found * scales.unsqueeze(-1)
+        out = found.sum(1)
+        for skip in (skip1, skip2):
+            out = out if skip is None else out + skip
+        return (out.to(rows.dtype),)
+
+    (out,) = without_formula(name, (expanded_permuted_rows, scales), compute)
+    return out
+
+
+def npu_moe_compute_expert_tokens(sorted_expert_for_source_row: Tensor, num_expert: int) -> Tensor:
+    """Where each expert's rows end, int32 [num_expert], from the experts of the sorted rows.
+
+    Raises:
+        RuntimeError: experts that are no whole numbers.
+    """
+    dtype = sorted_expert_for_source_row.dtype
+    if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        raise RuntimeError(
+            f"npu_moe_compute_expert_tokens: sorted_expert_for_source_row must be int32, but is {dtype}"
+        )
+    experts = torch.arange(num_expert, device=sorted_expert_for_source_row.device)
+    return torch.searchsorted(sorted_expert_for_source_row.long(), experts, right=True).to(torch.int32)
+
+
+def npu_moe_token_permute(
+    tokens: Tensor, indices: Tensor, num_out_tokens: int | None = None, padded_mode: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Sort copies of the tokens by expert, stably; differentiable in tokens.
+
+    Shapes: tokens [T,H], indices [T,K] or [T] (the experts of a token).
+
+    Returns:
+        (permuted [T*K,H], sorted_indices int32 [T*K]: where copy t*K+k went). A positive `num_out_tokens` keeps so
+        many rows, a negative one drops so many.
+
+    Raises:
+        RuntimeError: wrong shapes or dtypes.
+        NotImplementedError: padded_mode.
+    """
+    _refuse_padded("npu_moe_token_permute", padded_mode)
+    if tokens.dim() != 2 or indices.dim() not in (1, 2) or indices.shape[0] != tokens.shape[0]:
+        raise RuntimeError(
+            "npu_moe_token_permute: expected tokens [T,H] and indices [T,K] or [T], but got "
+            f"{tuple(tokens.shape)} and {tuple(indices.shape)}"
+        )
+    if indices.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError(f"npu_moe_token_permute: indices must be int32 or int64, but are {indices.dtype}")
+    copies = 1 if indices.dim() == 1 else indices.shape[1]
+    order = torch.argsort(indices.reshape(-1), stable=True)
+    places = torch.argsort(order, stable=True).to(torch.int32)
+    kept = order.numel()
+    if num_out_tokens is not None and kept + num_out_tokens < 0:
+        raise RuntimeError(f"npu_moe_token_permute: num_out_tokens {num_out_tokens} drops more than {kept} rows")
+    if num_out_tokens:
+        kept = min(num_out_tokens, kept) if num_out_tokens > 0 else kept + num_out_tokens
+    return tokens.index_select(0, order[:kept] // copies), places
+
+
+def npu_moe_token_unpermute(
+    permuted_tokens: Tensor,
+    sorted_indices: Tensor,
+    probs: Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: list[int] | None = None,
+) -> Tensor:
+    """Add up a token's copies, weighted: `out[t] = sum_k probs[t,k] * permuted[sorted_indices[t*K+k]]`;
+    differentiable.
+
+    Shapes: permuted_tokens [M,H], sorted_indices [T*K], probs [T,K] -> [T,H]. Copies that were dropped count as zeros.
+
+    Raises:
+        RuntimeError: wrong shapes.
+        NotImplementedError: padded_mode.
+    """
+    _refuse_padded("npu_moe_token_unpermute", padded_mode)
+    copies = 1 if probs is None else probs.shape[1]
+    fit = probs is None or probs.numel() == sorted_indices.numel()
+    if permuted_tokens.dim() != 2 or sorted_indices.dim() != 1 or not fit:
+        raise RuntimeError(
+            f"npu_moe_token_unpermute: expected permuted_tokens [M,H] and sorted_indices [T*{copies}], "
+            f"but got {tuple(permuted_tokens.shape)} and {tuple(sorted_indices.shape)}"
+        )
+    given = (permuted_tokens, sorted_indices, probs)
+    if not is_fusible(given):
+        return _added_up(*given)[0]
+    rows = Result((sorted_indices.numel() // copies, permuted_tokens.shape[1]), permuted_tokens.dtype)
+    return fused("npu_moe_token_unpermute", _added_up, (rows,), given, keep=slice(0))[0]
+
+
+def _added_up(permuted: Tensor, sorted_indices: Tensor, probs: Tensor | None) -> tuple[Tensor]:
+    places = sorted_indices.long()
+    dropped = places >= permuted.shape[0]
+    rows = permuted.index_select(0, places.masked_fill(dropped, 0)).masked_fill(dropped.unsqueeze(-1), 0)
+    if probs is None:
+        return (rows,)
+    return ((rows.view(*probs.shape, -1) * probs.unsqueeze(-1)).sum(dim=1).to(permuted.dtype),)
+
+
+def npu_moe_token_permute_with_routing_map(
+    tokens: Tensor,
+    routing_map: Tensor,
+    *,
+    probs: Tensor | None = None,
+    num_out_tokens: int | None = None,
+    drop_and_pad: bool = False,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Copies of the tokens, expert by expert, in the tokens' order; differentiable in tokens and probs.
+
+    Shapes: tokens [T,H], routing_map [T,E] (bool or int8), probs [T,E]. With `drop_and_pad` each expert gets
+    `num_out_tokens / E` rows: its own first, then others.
+
+    Returns:
+        (permuted [M,H], the probs of its rows [M] or None, sorted_indices int32 [M]: the rows in the tokens' order,
+        with drop_and_pad the tokens of the rows).
+
+    Raises:
+        RuntimeError: wrong shapes or dtypes, or drop_and_pad without a fitting num_out_tokens.
+    """
+    name = "npu_moe_token_permute_with_routing_map"
+    if tokens.dim() != 2 or routing_map.dim() != 2 or routing_map.shape[0] != tokens.shape[0]:
+        raise RuntimeError(
+            f"{name}: expected tokens [T,H] and routing_map [T,E], but got {tuple(tokens.shape)} and "
+            f"{tuple(routing_map.shape)}"
+        )
+    if routing_map.dtype not in (torch.bool, torch.int8):
+        raise RuntimeError(f"{name}: routing_map must be bool or int8, but is {routing_map.dtype}")
+    if probs is not None and probs.shape != routing_map.shape:
+        raise RuntimeError(f"{name}: probs must be {tuple(routing_map.shape)}, but are {tuple(probs.shape)}")
+    if num_out_tokens is not None and num_out_tokens < 0:
+        raise RuntimeError(f"{name}: num_out_tokens must not be negative, but is {num_out_tokens}")
+    count, experts = routing_map.shape
+    by_expert = routing_map.bool().t()
+    if drop_and_pad:
+        if not num_out_tokens or num_out_tokens % experts or num_out_tokens // experts > count:
+            raise RuntimeError(
+                f"{name}: drop_and_pad takes a num_out_tokens that is at most {count} for each of {experts} experts, "
+                f"but got {num_out_tokens}"
+            )
+        first = by_expert.to(torch.int8).sort(dim=-1, descending=True, stable=True)[1][:, : num_out_tokens // experts]
+        rows = first.reshape(-1)
+        expert = torch.arange(experts, device=tokens.device).repeat_interleave(first.shape[1])
+        places = rows
+    else:
+        expert, rows = by_expert.nonzero(as_tuple=True)
+        places = torch.argsort(rows, stable=True)
+    taken = None if probs is None else probs[rows, expert]
+    return tokens.index_select(0, rows), taken, places.to(torch.int32)
+
+
+def npu_moe_token_unpermute_with_routing_map(
+    permuted_tokens: Tensor,
+    sorted_indices: Tensor,
+    restore_shape: list[int],
+    *,
+    probs: Tensor | None = None,
+    routing_map: Tensor | None = None,
+    drop_and_pad: bool = False,
+) -> Tensor:
+    """Add up what `npu_moe_token_permute_with_routing_map` copied, weighted by probs; differentiable.
+
+    Shapes: permuted_tokens [M,H], sorted_indices [M], probs and routing_map [T,E], restore_shape (T,H) -> [T,H].
+    Without drop_and_pad, every token must have as many experts as the others.
+
+    Raises:
+        RuntimeError: shapes that do not go together, probs without the routing map.
+    """
+    name = "npu_moe_token_unpermute_with_routing_map"
+    count = int(restore_shape[0])
+    places = sorted_indices.long()
+    if drop_and_pad:
+        rows = permuted_tokens
+        if probs is not None:
+            expert = torch.arange(probs.shape[1], device=places.device).repeat_interleave(
+                len(places) // probs.shape[1]
+            )
+            rows = rows * probs[places, expert].unsqueeze(-1)
+        zeros = torch.zeros(tuple(restore_shape), dtype=rows.dtype, device=rows.device)
+        return zeros.index_add(0, places, rows).to(permuted_tokens.dtype)
+    if permuted_tokens.shape[0] % count:
+        raise RuntimeError(f"{name}: {permuted_tokens.shape[0]} rows are not the same number for {count} tokens")
+    rows = permuted_tokens.index_select(0, places).view(count, -1, permuted_tokens.shape[-1])
+    if probs is not None:
+        if routing_map is None:
+            raise RuntimeError(f"{name}: probs need the routing_map")
+        rows = rows * probs[routing_map.bool()].view(count, -1, 1)
+    return rows.sum(dim=1).to(permuted_tokens.dtype)
+
+
+def _npu_moe_token_unpermute_with_routing_map(
+    permuted_tokens: Tensor,
+    sorted_indices: Tensor,
+    restore_shape: list[int],
+    *,
+    probs: Tensor | None = None,
+    routing_map: Tensor | None = None,
+    drop_and_pad: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """`npu_moe_token_unpermute_with_routing_map`, with what its gradient needs if it drops and pads.
+
+    Returns:
+        ([T,H], out_index int32 [M] and permuted_token_id int32 [M]: the rows in the tokens' order and their tokens,
+        the probs of the rows [M] or None).
+
+    Raises:
+        RuntimeError: as npu_moe_token_unpermute_with_routing_map.
+    """
+    back = npu_moe_token_unpermute_with_routing_map(
+        permuted_tokens,
+        sorted_indices,
+        restore_shape,
+        probs=probs,
+        routing_map=routing_map,
+        drop_and_pad=drop_and_pad,
+    )
+    expert, token = _expert_and_token(sorted_indices, routing_map, probs, drop_and_pad, int(restore_shape[0]))
+    taken = None if probs is None or expert is None else probs[token, expert]
+    token_id, out_index = (
+        sorted_indices.sort(stable=True) if drop_and_pad else (token.sort(stable=True)[0], sorted_indices)
+    )
+    return back, out_index.to(torch.int32), token_id.to(torch.int32), taken
+
+
+def npu_moe_token_permute_with_routing_map_grad(
+    permuted_token_out_grad: Tensor,
+    probs_grad: Tensor | None,
+    sorted_indices: Tensor,
+    routing_map: Tensor,
+    experts_num: int,
+    tokens_num: int,
+    drop_and_pad: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of `npu_moe_token_permute_with_routing_map`: op-plugin,
+    MoeTokenPermuteWithRoutingMapGradOpApi.cpp.
+
+    Shapes: permuted_token_out_grad [M,H], probs_grad [M] or None, sorted_indices [M], routing_map [T,E].
+
+    Returns:
+        (that of the tokens [T,H], that of the probs [T,E] or None).
+
+    Raises:
+        RuntimeError: experts_num and tokens_num are not the routing map's.
+    """
+    if tuple(routing_map.shape) != (tokens_num, experts_num):
+        raise RuntimeError(
+            f"npu_moe_token_permute_with_routing_map_grad: expected routing_map [{tokens_num},{experts_num}], but got "
+            f"{tuple(routing_map.shape)}"
+        )
+    expert, token = _expert_and_token(sorted_indices, routing_map, None, drop_and_pad, tokens_num)
+    zeros = permuted_token_out_grad.new_zeros(tokens_num, permuted_token_out_grad.shape[1])
+    of_tokens = zeros.index_add(0, token, permuted_token_out_grad)
+    if probs_grad is None or expert is None:
+        return of_tokens, None
+    return of_tokens, probs_grad.new_zeros(tokens_num, experts_num).index_put((token, expert), probs_grad)
+
+
+def npu_moe_token_unpermute_with_routing_map_grad(
+    unpermuted_tokens_grad: Tensor,
+    out_index: Tensor,
+    permuted_token_id: Tensor,
+    routing_map: Tensor | None,
+    permuted_tokens: Tensor | None,
+    probs: Tensor | None,
+    drop_and_pad: bool,
+    restore_shape: list[int],
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of `npu_moe_token_unpermute_with_routing_map`: op-plugin,
+    MoeTokenUnpermuteWithRoutingMapGradKernelNpuOpApi.cpp.
+
+    Shapes: unpermuted_tokens_grad [T,H], out_index [M] (the rows in the tokens' order), permuted_token_id [M] (their
+    tokens; read with drop_and_pad only), routing_map and probs [T,E], permuted_tokens [M,H].
+
+    Returns:
+        (that of the permuted tokens [M,H], that of the probs [T,E] or None).
+
+    Raises:
+        RuntimeError: probs without the permuted tokens or the routing map.
+    """
+    name = "npu_moe_token_unpermute_with_routing_map_grad"
+    rows = out_index.long()
+    if drop_and_pad:
+        rows = torch.empty_like(rows).index_copy(0, rows, permuted_token_id.long())
+    expert, token = _expert_and_token(rows, routing_map, probs, drop_and_pad, int(restore_shape[0]))
+    of_rows = unpermuted_tokens_grad.index_select(0, token)
+    if probs is None:
+        return of_rows, None
+    if permuted_tokens is None or expert is None:
+        raise RuntimeError(f"{name}: probs need permuted_tokens and routing_map")
+    along = (of_rows * permuted_tokens).sum(-1).to(unpermuted_tokens_grad.dtype)
+    of_probs = along.new_zeros(probs.shape).index_put((token, expert), along)
+    return (of_rows * probs[token, expert].unsqueeze(-1)).to(unpermuted_tokens_grad.dtype), of_probs
+
+
+def _expert_and_token(
+    sorted_indices: Tensor, routing_map: Tensor | None, probs: Tensor | None, drop_and_pad: bool, count: int
+) -> tuple[Tensor | None, Tensor]:
+    """Return each permuted row's expert, None if nothing tells it, and its token, one of `count`."""
+    places = sorted_indices.long()
+    if drop_and_pad:
+        shape = routing_map if routing_map is not None else probs
+        if shape is None:
+            return None, places
+        experts = torch.arange(shape.shape[1], device=places.device)
+        return experts.repeat_interleave(len(places) // shape.shape[1]), places
+    if routing_map is not None:
+        expert, token = routing_map.bool().t().nonzero(as_tuple=True)
+        return expert, token
+    # The rows in the tokens' order: as many for each token.
+    return None, torch.argsort(places) // (len(places) // count)
+
+
+def _refuse_padded(name: str, padded_mode: bool) -> None:
+    if padded_mode:
+        raise NotImplementedError(f"{name}: padded_mode is not implemented by the virtual Ascend")
+
+
+def npu_grouped_matmul(
+    x: Sequence[Tensor],
+    weight: Sequence[Tensor],
+    *,
+    bias: Sequence[Tensor] | None = None,
+    scale: Sequence[Tensor] | None = None,
+    offset: Sequence[Tensor] | None = None,
+    antiquant_scale: Sequence[Tensor] | None = None,
+    antiquant_offset: Sequence[Tensor] | None = None,
+    per_token_scale: Sequence[Tensor] | None = None,
+    group_list: Tensor | Sequence[int] | None = None,
+    activation_input: Sequence[Tensor] | None = None,
+    activation_quant_scale: Sequence[Tensor] | None = None,
+    activation_quant_offset: Sequence[Tensor] | None = None,
+    split_item: int = 0,
+    group_type: int | None = None,
+    group_list_type: int = 0,
+    act_type: int = 0,
+    tuning_config: Sequence[int] | None = None,
+    output_dtype: int | torch.dtype | None = None,
+    x_dtype: int | None = None,
+    weight_dtype: int | None = None,
+    scale_dtype: int | None = None,
+    per_token_scale_dtype: int | None = None,
+) -> list[Tensor]:
+    """Matrix products of groups; no gradient (callers wrap it in an autograd.Function).
+
+    group_type -1: x[i] [M_i,K_i] @ weight[i] [K_i,N_i]. 0: rows of x [M,K] in E groups, weight [E,K,N] -> [M,N]. 2:
+    columns of x [M,K] and rows of weight [K,N] in E groups -> [E,M,N]. `group_list`: ends (group_list_type 0) or
+    counts (1) of the groups. split_item 0 and 1: a tensor per group; 2 and 3: one tensor.
+
+    Raises:
+        RuntimeError: groups that do not cover x, unknown types; and in backward.
+        NotImplementedError: quantisation, activations, (index, count) pairs.
+    """
+    _refuse_unwritten(locals())
+    if split_item not in (0, 1, 2, 3):
+        raise RuntimeError(f"npu_grouped_matmul: split_item must be 0, 1, 2 or 3, but got {split_item}")
+    kind = -1 if group_type is None else group_type
+    _check_form(x, weight, group_list, split_item, group_type)
+    if kind not in (-1, 0, 2):
+        raise RuntimeError(f"npu_grouped_matmul: group_type must be -1, 0 or 2, but got {kind}")
+
+    bounds: list[tuple[int, int]] = []
+    if kind != -1:
+        extent = x[0].shape[0] if kind == 0 else x[0].shape[1]
+        bounds = list(pairwise([0, *_ends(group_list, group_list_type, extent)]))
+    given = (*x, *weight, *(bias or ()))
+
+    def compute(*tensors: Tensor) -> tuple[Tensor, ...]:
+        x_, weight_ = tensors[: len(x)], tensors[len(x) : len(x) + len(weight)]
+        bias_ = tensors[len(x) + len(weight) :] or None
+        if kind == -1:
+            results = _each(x_, weight_, bias_)
+        else:
+            results = _rows(x_[0], weight_, bias_, bounds) if kind == 0 else _columns(x_[0], weight_[0], bounds)
+        if kind != 2 and split_item in (2, 3):
+            results = [torch.cat(results)]
+        if output_dtype is None:
+            return tuple(results)
+        return tuple(result.to(dtype_of("npu_grouped_matmul", output_dtype)) for result in results)
+
+    def by_one_kernel() -> tuple[Tensor, ...]:
+        if not is_fusible(given):
+            return compute(*given)
+        looks = compute(*(torch.empty_like(tensor, device="meta") for tensor in given))
+        # Each row is multiplied by the weight of one group, and all groups have weights of one width.
+        flops = sum(2.0 * each.numel() * weight[0].shape[-1] for each in x)
+        shapes = [Result(look.shape, look.dtype) for look in looks]
+        return computed("npu_grouped_matmul", compute, shapes, given, flops=flops)
+
+    return list(without_formula("npu_grouped_matmul", given, by_one_kernel))
+
+
+def npu_grouped_matmul_add_(
+    input: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    group_list: Tensor,
+    *,
+    transpose_x: bool = True,
+    transpose_weight: bool = False,
+    group_type: int = 2,
+    group_list_type: int = 0,
+) -> Tensor:
+    """`input[e] += x[rows of e]^T @ weight[rows of e]` in place: how gradients of experts add up; no gradient.
+
+    Shapes: input float32 [E,K,N] or [E*K,N], x [M,K], weight [M,N], group_list int64 [E] (ends or, with
+    group_list_type 1, counts).
+
+    Raises:
+        RuntimeError: groups that do not cover x.
+        NotImplementedError: another transposition or group_type.
+    """
+    if not transpose_x or transpose_weight or group_type != 2:
+        raise NotImplementedError(
+            "npu_grouped_matmul_add_: only transpose_x=True, transpose_weight=False, group_type=2 are implemented by "
+            "the virtual Ascend"
+        )
+    ends = _ends(group_list, group_list_type, x.shape[0])
+    with torch.no_grad():
+        sums = input.view(len(ends), x.shape[1], weight.shape[1])
+        for total, (start, end) in zip(sums, pairwise([0, *ends]), strict=True):
+            total.add_((x[start:end].float().t() @ weight[start:end].float()).to(total.dtype))
+    return input
+
+
+def _check_form(
+    x: Sequence[Tensor],
+    weight: Sequence[Tensor],
+    group_list: Tensor | Sequence[int] | None,
+    split_item: int,
+    group_type: int | None,
+) -> None:
+    """What the wheel refuses before it asks CANN."""
+    name = "npu_grouped_matmul"
+    if group_type is None and not isinstance(group_list, list | tuple):
+        raise RuntimeError(f"{name}: Requires manual passing group_type, current is None.")
+    if split_item in (0, 1) and group_type in (0, 2) and isinstance(group_list, Tensor) and len(x) > 1:
+        raise RuntimeError(f"{name}: with split_item {split_item} and a group_list, x must hold one tensor")
+    if split_item in (0, 1) and group_type == 0 and isinstance(group_list, list | tuple):
+        raise RuntimeError(f"{name}: numbers as group_list need split_item 2 or 3, but got {split_item}")
+    if split_item in (0, 1) and group_type == 2:
+        raise RuntimeError(f"{name}: group_type 2 needs split_item 2 or 3, but got {split_item}")
+    if split_item in (2, 3) and group_type == 2 and len(weight) != len(x):
+        raise RuntimeError(f"{name}: with group_type 2 there must be as many tensors in weight as in x")
+    if len({tensor.dtype for tensor in (*x, *weight)}) > 1:
+        raise RuntimeError(f"{name}: x and weight must have one dtype, but have {x[0].dtype} and {weight[0].dtype}")
+    if group_type == -1 and any(matrix.dim() != 2 for matrix in weight):
+        raise RuntimeError(f"{name}: with group_type -1 each weight must have 2 dimensions")
+
+
+_UNWRITTEN = (
+    "scale",
+    "offset",
+    "antiquant_scale",
+    "antiquant_offset",
+    "per_token_scale",
+    "activation_input",
+    "activation_quant_scale",
+    "activation_quant_offset",
+    "tuning_config",
+    "x_dtype",
+    "weight_dtype",
+    "scale_dtype",
+    "per_token_scale_dtype",
+)
+
+
+def _refuse_unwritten(given: Mapping[str, object]) -> None:
+    used = {name: given[name] is not None for name in _UNWRITTEN}
+    used |= {"act_type": bool(given["act_type"]), "group_list_type": given["group_list_type"] == 2}
+    for name, refused in used.items():
+        if refused:
+            raise NotImplementedError(
+                f"npu_grouped_matmul: {name}={given[name]!r} is not implemented by the virtual Ascend"
+            )
+
+
+def _ends(group_list: Tensor | Sequence[int] | None, kind: int, extent: int) -> list[int]:
+    if group_list is None:
+        raise RuntimeError("npu_grouped_matmul: group_type 0 and 2 need a group_list")
+    if isinstance(group_list, Tensor) and group_list.dim() != 1:
+        raise RuntimeError(
+            f"npu_grouped_matmul: group_list must have one dimension with group_list_type {kind}, but its shape is "
+            f"{tuple(group_list.shape)}"
+        )
+    numbers = [int(n) for n in (group_list.tolist() if isinstance(group_list, Tensor) else group_list)]
+    if kind not in (0, 1):
+        raise RuntimeError(f"npu_grouped_matmul: group_list_type must be 0, 1 or 2, but got {kind}")
+    ends = numbers if kind == 0 else [sum(numbers[: i + 1]) for i in range(len(numbers))]
+    if not ends or ends[-1] != extent or any(b < a for a, b in pairwise([0, *ends])):
+        raise RuntimeError(f"npu_grouped_matmul: group_list must grow up to {extent}, but ends are {ends}")
+    return ends
+
+
+def _each(x: Sequence[Tensor], weight: Sequence[Tensor], bias: Sequence[Tensor] | None) -> list[Tensor]:
+    if len(x) != len(weight):
+        raise RuntimeError(f"npu_grouped_matmul: {len(x)} tensors in x, but {len(weight)} in weight")
+    return [_product(a, w, None if bias is None else bias[i]) for i, (a, w) in enumerate(zip(x, weight, strict=True))]
+
+
+def _rows(
+    x: Tensor, weight: Sequence[Tensor], bias: Sequence[Tensor] | None, bounds: list[tuple[int, int]]
+) -> list[Tensor]:
+    weights = list(weight[0]) if len(weight) == 1 and weight[0].dim() == 3 else list(weight)
+    if len(weights) != len(bounds):
+        raise RuntimeError(f"npu_grouped_matmul: {len(bounds)} groups, but {len(weights)} weights")
+    biases = None if bias is None else (list(bias[0]) if len(bias) == 1 and bias[0].dim() == 2 else list(bias))
+    return [
+        _product(x[start:end], w, None if biases is None else biases[i])
+        for i, ((start, end), w) in enumerate(zip(bounds, weights, strict=True))
+    ]
+
+
+def _columns(x: Tensor, weight: Tensor, bounds: list[tuple[int, int]]) -> list[Tensor]:
+    return [torch.stack([x[:, start:end] @ weight[start:end] for start, end in bounds])]
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x @ weight if bias is None else (x @ weight + bias).to(x.dtype)

@@ -1,0 +1,620 @@
+"""Attention for inference: paged caches, latent attention, and scores over a cache.
+
+Keys and values written into a paged cache, as ATB's operators do: op-plugin, op_plugin/ops/atb/.
+
+Multi-head latent attention for inference: op-plugin, docs/zh/custom_APIs/torch_npu/,
+torch_npu-npu_interleave_rope.md and torch_npu-npu_kv_rmsnorm_rope_cache.md; for those of ATB, op_plugin/ops/atb/,
+RingMlaAtb.cpp and PagedCacheLoadAtb.cpp.
+
+npu_fused_infer_attention_score and its second version: op-plugin,
+docs/zh/custom_APIs/torch_npu/torch_npu-npu_fused_infer_attention_score.md and _v2.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from .attention import (
+    UNBOUNDED,
+    How,
+    Rule,
+    SparseMode,
+    attend,
+    cache_lengths,
+    cached,
+    check_half,
+    joined,
+    layouts,
+    sequences,
+    wider,
+)
+from .gradient import without_formula
+
+__all__ = [
+    "_npu_reshape_and_cache",
+    "_npu_reshape_and_cache_siso",
+    "npu_fused_infer_attention_score",
+    "npu_fused_infer_attention_score_v2",
+    "npu_interleave_rope",
+    "npu_kv_rmsnorm_rope_cache",
+    "npu_paged_cache_load",
+    "npu_paged_cache_load_out",
+    "npu_ring_mla",
+    "npu_ring_mla_out",
+]
+
+
+def _npu_reshape_and_cache(
+    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_indices: Tensor
+) -> None:
+    """Write each token's key and value into its slot of a paged cache; a negative slot is left out.
+
+    Shapes: key and value [T,Nkv,D], caches [blocks, block size, Nkv, D], slot_indices int32 [T].
+
+    Raises:
+        RuntimeError: shapes or dtypes that do not go together, or a slot outside the cache.
+    """
+    name = "_npu_reshape_and_cache"
+    _write(name, key, key_cache, slot_indices)
+    _write(name, value, value_cache, slot_indices)
+
+
+def _npu_reshape_and_cache_siso(key: Tensor, key_cache: Tensor, slot_indices: Tensor) -> None:
+    """`_npu_reshape_and_cache` with one cache."""
+    _write("_npu_reshape_and_cache_siso", key, key_cache, slot_indices)
+
+
+def _write(name: str, tensor: Tensor, cache: Tensor, slots: Tensor) -> None:
+    if slots.dtype != torch.int32:
+        raise RuntimeError(f"{name}: slot_indices must be int32, but is {slots.dtype}")
+    if tensor.dtype != cache.dtype:
+        raise RuntimeError(f"{name}: the cache is {cache.dtype}, but what is written is {tensor.dtype}")
+    if cache.dim() != 4 or tensor.shape[1:] != cache.shape[2:] or slots.numel() > tensor.shape[0]:
+        raise RuntimeError(
+            f"{name}: expected [tokens, heads, size], a cache [blocks, block size, heads, size] and a slot for each "
+            f"token, but got {tuple(tensor.shape)}, {tuple(cache.shape)} and {tuple(slots.shape)}"
+        )
+    flat, places = cache.view(-1, *cache.shape[2:]), slots.flatten().long()
+    kept = places >= 0
+    if bool((places >= flat.shape[0]).any()):
+        raise RuntimeError(f"{name}: slot {int(places.max())} is outside a cache of {flat.shape[0]} tokens")
+    flat.index_put_((places[kept],), tensor[: slots.numel()][kept])
+
+
+_ROPE, _LATENT = 64, 512
+_KERNELS = ("kernel_type_default", "kernel_type_high_precision")
+_MASKS, _CALCULATIONS = ("no_mask", "mask_type_triu"), ("calc_type_default", "calc_type_first_ring")
+
+
+def npu_interleave_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Put the pairs of x apart, the first of each and then the second, and rotate it; no gradient.
+
+    Shapes: x [B,N,S,64], cos and sin [B,1,S or 1,64] -> [B,N,S,64].
+
+    Raises:
+        RuntimeError: wrong shapes or dtypes, and in backward.
+    """
+    name = "npu_interleave_rope"
+    for what, tensor in (("x", x), ("cos", cos), ("sin", sin)):
+        check_half(name, what, tensor)
+        if tensor.dim() != 4 or tensor.shape[-1] != _ROPE:
+            raise RuntimeError(f"{name}: {what} must be [B,N,S,{_ROPE}], but is {tuple(tensor.shape)}")
+    if cos.shape != sin.shape or cos.shape[1] != 1 or cos.shape[2] not in (1, x.shape[2]):
+        raise RuntimeError(
+            f"{name}: cos and sin must be [B,1,S or 1,{_ROPE}], but are {tuple(cos.shape)} and {tuple(sin.shape)}"
+        )
+    (rotated,) = without_formula(name, (x, cos, sin), lambda: (_rotated(x, cos, sin),))
+    return rotated
+
+
+def npu_kv_rmsnorm_rope_cache(
+    kv: Tensor,
+    gamma: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    index: Tensor,
+    k_cache: Tensor,
+    ckv_cache: Tensor,
+    *,
+    k_rope_scale: Tensor | None = None,
+    c_kv_scale: Tensor | None = None,
+    k_rope_offset: Tensor | None = None,
+    c_kv_offset: Tensor | None = None,
+    v: Tensor | None = None,
+    epsilon: float = 1e-5,
+    cache_mode: str = "Norm",
+    is_output_kv: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Norm the latent part of kv, rotate the rest as `npu_interleave_rope` does, and write both into paged caches; a
+    negative slot is left out.
+
+    Shapes: kv [B,1,S,576], gamma [512], cos and sin [B,1,S,64], index int64 [B*S] (slots), k_cache
+    [blocks,block size,1,64], ckv_cache [blocks,block size,1,512].
+
+    Returns:
+        (k_cache, ckv_cache, the rotated part [B,1,S,64], the normed one [B,1,S,512]); the last two are empty without
+        is_output_kv.
+
+    Raises:
+        RuntimeError: wrong shapes or dtypes.
+        NotImplementedError: quantisation, v, cache modes other than PA and PA_BNSD.
+    """
+    name = "npu_kv_rmsnorm_rope_cache"
+    if any(each is not None for each in (k_rope_scale, c_kv_scale, k_rope_offset, c_kv_offset, v)):
+        raise NotImplementedError(f"{name}: quantisation and a separate v are not implemented by the virtual Ascend")
+    if cache_mode not in ("PA", "PA_BNSD"):
+        raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
+    check_half(name, "kv", kv)
+    if kv.dim() != 4 or kv.shape[1] != 1 or kv.shape[-1] != _LATENT + _ROPE:
+        raise RuntimeError(f"{name}: kv must be [B,1,S,{_LATENT + _ROPE}], but is {tuple(kv.shape)}")
+    if gamma.dim() != 1:
+        raise RuntimeError(f"{name}: gamma must be [{_LATENT}], but is {tuple(gamma.shape)}")
+    for what, tensor in (("cos", cos), ("sin", sin)):
+        if tensor.dim() != 4:
+            raise RuntimeError(f"{name}: {what} must be [B,1,S,{_ROPE}], but is {tuple(tensor.shape)}")
+    if index.dtype != torch.int64 or index.numel() != kv.shape[0] * kv.shape[2]:
+        raise RuntimeError(
+            f"{name}: index must be int64 [{kv.shape[0] * kv.shape[2]}], but is {index.dtype} {tuple(index.shape)}"
+        )
+    for what, cache, width in (("k_cache", k_cache, _ROPE), ("ckv_cache", ckv_cache, _LATENT)):
+        if cache.dim() != 4 or tuple(cache.shape[2:]) != (1, width) or cache.dtype != kv.dtype:
+            raise RuntimeError(
+                f"{name}: {what} must be [blocks,block size,1,{width}] in {kv.dtype}, but is {tuple(cache.shape)} in "
+                f"{cache.dtype}"
+            )
+    with torch.no_grad():
+        latent, rope = kv.split([_LATENT, _ROPE], dim=-1)
+        wide = latent.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon) * gamma.float()
+        parts = (_rotated(rope, cos, sin), normed.to(kv.dtype))
+        kept = index >= 0
+        for cache, part in zip((k_cache, ckv_cache), parts, strict=True):
+            cache.view(-1, part.shape[-1])[index[kept]] = part.reshape(-1, part.shape[-1])[kept]
+    empty = kv.new_empty(0)
+    return k_cache, ckv_cache, *(parts if is_output_kv else (empty, empty))
+
+
+def npu_ring_mla(
+    q_nope: Tensor,
+    q_rope: Tensor,
+    k_nope: Tensor,
+    k_rope: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    seqlen: Tensor,
+    head_num: int,
+    kv_head_num: int,
+    *,
+    pre_out: Tensor | None = None,
+    prev_lse: Tensor | None = None,
+    qk_scale: float = 1,
+    kernel_type: str | None = None,
+    mask_type: str | None = None,
+    input_layout: str | None = None,
+    calc_type: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`npu_ring_mla_out` into new tensors, which it returns."""
+    given = dict(locals())
+    output = q_nope.new_zeros(q_nope.shape[0], head_num, value.shape[-1])
+    lse = q_nope.new_full((head_num, q_nope.shape[0]), float("-inf"), dtype=torch.float32)
+    return npu_ring_mla_out(**given, output=output, softmax_lse=lse)
+
+
+def npu_ring_mla_out(
+    q_nope: Tensor,
+    q_rope: Tensor,
+    k_nope: Tensor,
+    k_rope: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    seqlen: Tensor,
+    head_num: int,
+    kv_head_num: int,
+    *,
+    pre_out: Tensor | None = None,
+    prev_lse: Tensor | None = None,
+    qk_scale: float = 1,
+    kernel_type: str | None = None,
+    mask_type: str | None = None,
+    input_layout: str | None = None,
+    calc_type: str | None = None,
+    output: Tensor,
+    softmax_lse: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Attention of packed sequences, added to what they have attended to before unless it is the first ring.
+
+    Shapes: q_nope [T,N,128], q_rope [T,N,64], k_nope [L,Nkv,128], k_rope [L,Nkv,64], value [L,Nkv,Dv], seqlen int32
+    [B] or [2,B] (of queries and of keys) on the host, pre_out and output [T,N,Dv], prev_lse and softmax_lse float32
+    [N,T]. The mask is a template of which mask_type_triu takes the causal meaning.
+
+    Raises:
+        RuntimeError: wrong shapes or dtypes, or a mode that there is not.
+    """
+    name = "npu_ring_mla"
+    causal = _mode(name, "mask_type", mask_type or "no_mask", _MASKS) == "mask_type_triu"
+    first = _mode(name, "calc_type", calc_type or "calc_type_first_ring", _CALCULATIONS) == "calc_type_first_ring"
+    _mode(name, "input_layout", input_layout or "type_bsnd", ("type_bsnd",))
+    _mode(
+        name,
+        "kernel_type",
+        kernel_type or "kernel_type_default",
+        ("kernel_type_default", "kernel_type_high_precision"),
+    )
+    check_half(name, "q_nope", q_nope)
+    if seqlen.dtype != torch.int32 or seqlen.device.type != "cpu":
+        raise RuntimeError(f"{name}: seqlen must be int32 on the host, but is {seqlen.dtype} on {seqlen.device}")
+    if q_nope.shape[1] != head_num or k_nope.shape[1] != kv_head_num:
+        raise RuntimeError(
+            f"{name}: expected {head_num} heads of queries and {kv_head_num} of keys, but got {q_nope.shape[1]} and "
+            f"{k_nope.shape[1]}"
+        )
+    if not first and (pre_out is None or prev_lse is None):
+        raise RuntimeError(f"{name}: calc_type_default adds to pre_out and prev_lse, but got none")
+    asked, had = seqlen.tolist() if seqlen.dim() == 2 else (seqlen.tolist(), seqlen.tolist())
+    query, key = torch.cat([q_nope, q_rope], -1), torch.cat([k_nope, k_rope], -1)
+    at, of = 0, 0
+    for rows, columns in zip(asked, had, strict=True):
+        mine, its = slice(at, at + rows), slice(of, of + columns)
+        at, of = at + rows, of + columns
+        if first:
+            before, so_far = None, None
+        else:
+            before, so_far = pre_out[mine], prev_lse[:, mine]  # type: ignore[index]  # checked above
+        if columns == 0:
+            if before is not None and so_far is not None:
+                output[mine], softmax_lse[:, mine] = before, so_far
+            continue
+        keep = torch.ones(rows, columns, dtype=torch.bool, device=query.device).tril(columns - rows)
+        q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query[mine], key[its], value[its]))
+        attention, top, total = attend(q, k, v, How(scale=qk_scale), keep if causal else None)
+        made, lse = attention[0].transpose(0, 1), (top[..., 0] + total[..., 0].log())[0]
+        if before is not None and so_far is not None:
+            together = torch.logaddexp(so_far, lse)
+            old, new = ((each - together).exp().t().unsqueeze(-1) for each in (so_far, lse))
+            made, lse = (before.float() * old + made.float() * new).to(output.dtype), together
+        output[mine], softmax_lse[:, mine] = made, lse
+    return output, softmax_lse
+
+
+def npu_paged_cache_load(
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    *,
+    seq_starts: Tensor | None = None,
+    cumsum: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`npu_paged_cache_load_out` into new tensors, which it returns."""
+    given = dict(locals())
+    total = int(context_lens[-1] if cumsum else context_lens.sum())
+    key, value = (cache.new_empty(total, *cache.shape[2:]) for cache in (key_cache, value_cache))
+    return npu_paged_cache_load_out(**given, key=key, value=value)
+
+
+def npu_paged_cache_load_out(
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    *,
+    seq_starts: Tensor | None = None,
+    cumsum: bool = False,
+    key: Tensor,
+    value: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Pack what sequences have in two paged caches, from `seq_starts` on.
+
+    Shapes: caches [blocks,block size,N,D], block_table int32 [B, most blocks], context_lens and seq_starts int32 [B],
+    key and value [T,N,D]. `cumsum`: context_lens holds the ends [B+1].
+
+    Raises:
+        RuntimeError: more tokens than there is room for.
+    """
+    name = "npu_paged_cache_load"
+    lengths = context_lens.diff().tolist() if cumsum else context_lens.tolist()
+    starts = [0] * len(lengths) if seq_starts is None else seq_starts.tolist()
+    if sum(lengths) > key.shape[0] or key.shape[0] != value.shape[0]:
+        raise RuntimeError(f"{name}: {sum(lengths)} tokens, but room for {key.shape[0]} and {value.shape[0]}")
+    size, at = key_cache.shape[1], 0
+    for row, start, length in zip(block_table, starts, lengths, strict=True):
+        places = torch.arange(start, start + length, device=row.device)
+        slots = row[places // size].long() * size + places % size
+        for cache, out in ((key_cache, key), (value_cache, value)):
+            out[at : at + length] = cache.flatten(0, 1)[slots]
+        at += length
+    return key, value
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    apart = torch.cat([x[..., ::2], x[..., 1::2]], -1).float()
+    first, second = apart.chunk(2, -1)
+    return (apart * cos.float() + torch.cat([-second, first], -1) * sin.float()).to(x.dtype)
+
+
+def _mode(operator: str, argument: str, mode: str, known: tuple[str, ...]) -> str:
+    if mode not in known:
+        raise RuntimeError(f"{operator}: {argument} must be one of {', '.join(known)}, but is {mode}")
+    return mode
+
+
+def npu_fused_infer_attention_score(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    pse_shift: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    actual_seq_lengths: Sequence[int] | None = None,
+    actual_seq_lengths_kv: Sequence[int] | None = None,
+    dequant_scale1: Tensor | None = None,
+    quant_scale1: Tensor | None = None,
+    dequant_scale2: Tensor | None = None,
+    quant_scale2: Tensor | None = None,
+    quant_offset2: Tensor | None = None,
+    antiquant_scale: Tensor | None = None,
+    antiquant_offset: Tensor | None = None,
+    key_antiquant_scale: Tensor | None = None,
+    key_antiquant_offset: Tensor | None = None,
+    value_antiquant_scale: Tensor | None = None,
+    value_antiquant_offset: Tensor | None = None,
+    block_table: Tensor | None = None,
+    query_padding_size: Tensor | None = None,
+    kv_padding_size: Tensor | None = None,
+    key_shared_prefix: Tensor | None = None,
+    value_shared_prefix: Tensor | None = None,
+    actual_shared_prefix_len: Sequence[int] | None = None,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+    key_rope_antiquant_scale: Tensor | None = None,
+    num_heads: int = 1,
+    scale: float = 1.0,
+    pre_tokens: int = UNBOUNDED,
+    next_tokens: int = UNBOUNDED,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    sparse_mode: int = 0,
+    inner_precise: int = 0,
+    block_size: int = 0,
+    antiquant_mode: int = 0,
+    key_antiquant_mode: int = 0,
+    value_antiquant_mode: int = 0,
+    softmax_lse_flag: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Attention for inference, computed in float32; no gradient.
+
+    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND), and the result alike or, behind
+    an underscore, as BSND, NBSD or NTD; key and value as query, or, with `block_table` int32 [B, most blocks], the
+    cache [blocks, block_size, Nkv*D] or [blocks, Nkv, block_size, D]. Lengths are of each sequence, cumulative in TND
+    except for a cache's. What lies beyond a sequence's length gives zeros. `num_key_value_heads=0` means as many as
+    `num_heads`. `query_rope` and `key_rope` are further columns of query and key.
+
+    Returns:
+        (attention, log of the sum of exponentials float32 [B,N,S,1], in TND [T,N,1]; empty without the flag).
+
+    Raises:
+        RuntimeError: an argument out of range, and in backward.
+        NotImplementedError: quantisation, pse_shift, shared prefixes, padding sizes, sparse modes above 4.
+    """
+    _refuse("npu_fused_infer_attention_score", locals(), _UNWRITTEN)
+    key_heads = num_key_value_heads or num_heads
+    if (query_rope is None) != (key_rope is None):
+        raise RuntimeError("npu_fused_infer_attention_score: query_rope and key_rope go together")
+    layout, result = layouts(input_layout)
+    _check(sparse_mode, num_heads, key_heads)
+    if query.dim() != (3 if layout in ("BSH", "TND") else 4):
+        raise RuntimeError(f"npu_fused_infer_attention_score: query has {query.dim()} dimensions in {input_layout}")
+    if block_table is None and value.dim() != query.dim():
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: value must have as many dimensions as query, but has {value.dim()}"
+        )
+
+    def compute() -> tuple[Tensor, ...]:
+        queries = sequences(query, layout, num_heads, actual_seq_lengths)
+        if query_rope is not None:
+            queries = wider(queries, sequences(query_rope, layout, num_heads, actual_seq_lengths))
+        if block_table is None:
+            keys = sequences(key, layout, key_heads, actual_seq_lengths_kv)
+            values = sequences(value, layout, key_heads, actual_seq_lengths_kv)
+            if key_rope is not None:
+                keys = wider(keys, sequences(key_rope, layout, key_heads, actual_seq_lengths_kv))
+        else:
+            lengths = cache_lengths(actual_seq_lengths_kv, len(queries))
+            keys = cached(key, block_table, block_size, key_heads, lengths)
+            if key_rope is not None:
+                keys = wider(keys, cached(key_rope, block_table, block_size, key_heads, lengths))
+            values = cached(value, block_table, block_size, key_heads, lengths)
+        rule = Rule(SparseMode(sparse_mode), atten_mask, pre_tokens, next_tokens)
+        outs, lses = _each(queries, keys, values, rule, scale)
+        rows = query.shape[{"TND": 0, "BNSD": 2}.get(layout, 1)]
+        lse = joined(lses, rows, "TND" if layout == "TND" else "BNSD")
+        return joined(outs, rows, result), lse if softmax_lse_flag else lse.new_empty(0)
+
+    attention, lse = without_formula("npu_fused_infer_attention_score", (query, key, value), compute)
+    return attention, lse
+
+
+def npu_fused_infer_attention_score_v2(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+    pse_shift: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    actual_seq_qlen: Sequence[int] | None = None,
+    actual_seq_kvlen: Sequence[int] | None = None,
+    block_table: Tensor | None = None,
+    dequant_scale_query: Tensor | None = None,
+    dequant_scale_key: Tensor | None = None,
+    dequant_offset_key: Tensor | None = None,
+    dequant_scale_value: Tensor | None = None,
+    dequant_offset_value: Tensor | None = None,
+    dequant_scale_key_rope: Tensor | None = None,
+    quant_scale_out: Tensor | None = None,
+    quant_offset_out: Tensor | None = None,
+    quant_scale_p: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
+    num_query_heads: int = 1,
+    num_key_value_heads: int = 0,
+    softmax_scale: float = 1.0,
+    pre_tokens: int = UNBOUNDED,
+    next_tokens: int = UNBOUNDED,
+    input_layout: str = "BSH",
+    sparse_mode: int = 0,
+    block_size: int = 0,
+    query_quant_mode: int = 0,
+    key_quant_mode: int = 0,
+    value_quant_mode: int = 0,
+    inner_precise: int = 0,
+    return_softmax_lse: bool = False,
+    query_dtype: int | None = None,
+    key_dtype: int | None = None,
+    value_dtype: int | None = None,
+    query_rope_dtype: int | None = None,
+    key_rope_dtype: int | None = None,
+    key_shared_prefix_dtype: int | None = None,
+    value_shared_prefix_dtype: int | None = None,
+    dequant_scale_query_dtype: int | None = None,
+    dequant_scale_key_dtype: int | None = None,
+    dequant_scale_value_dtype: int | None = None,
+    dequant_scale_key_rope_dtype: int | None = None,
+    out_dtype: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`npu_fused_infer_attention_score` by other names of its arguments.
+
+    Raises:
+        RuntimeError: an argument out of range, and in backward.
+        NotImplementedError: quantisation, pse_shift, a sink, dtypes.
+    """
+    _refuse("npu_fused_infer_attention_score_v2", locals(), _UNWRITTEN_V2)
+    return npu_fused_infer_attention_score(
+        query,
+        key,
+        value,
+        atten_mask=atten_mask,
+        query_rope=query_rope,
+        key_rope=key_rope,
+        actual_seq_lengths=actual_seq_qlen,
+        actual_seq_lengths_kv=actual_seq_kvlen,
+        block_table=block_table,
+        num_heads=num_query_heads,
+        num_key_value_heads=num_key_value_heads,
+        scale=softmax_scale,
+        pre_tokens=pre_tokens,
+        next_tokens=next_tokens,
+        input_layout=input_layout,
+        sparse_mode=sparse_mode,
+        block_size=block_size,
+        inner_precise=inner_precise,
+        softmax_lse_flag=return_softmax_lse,
+    )
+
+
+_UNWRITTEN = (
+    "pse_shift",
+    "dequant_scale1",
+    "quant_scale1",
+    "dequant_scale2",
+    "quant_scale2",
+    "quant_offset2",
+    "antiquant_scale",
+    "antiquant_offset",
+    "key_antiquant_scale",
+    "key_antiquant_offset",
+    "value_antiquant_scale",
+    "value_antiquant_offset",
+    "query_padding_size",
+    "kv_padding_size",
+    "key_shared_prefix",
+    "value_shared_prefix",
+    "actual_shared_prefix_len",
+    "key_rope_antiquant_scale",
+    "antiquant_mode",
+    "key_antiquant_mode",
+    "value_antiquant_mode",
+)
+_UNWRITTEN_V2 = (
+    "pse_shift",
+    "dequant_scale_query",
+    "dequant_scale_key",
+    "dequant_offset_key",
+    "dequant_scale_value",
+    "dequant_offset_value",
+    "dequant_scale_key_rope",
+    "quant_scale_out",
+    "quant_offset_out",
+    "quant_scale_p",
+    "learnable_sink",
+    "query_quant_mode",
+    "key_quant_mode",
+    "value_quant_mode",
+    "query_dtype",
+    "key_dtype",
+    "value_dtype",
+    "query_rope_dtype",
+    "key_rope_dtype",
+    "key_shared_prefix_dtype",
+    "value_shared_prefix_dtype",
+    "dequant_scale_query_dtype",
+    "dequant_scale_key_dtype",
+    "dequant_scale_value_dtype",
+    "dequant_scale_key_rope_dtype",
+    "out_dtype",
+)
+
+
+def _refuse(operator: str, given: Mapping[str, object], unwritten: Sequence[str]) -> None:
+    for name in unwritten:
+        value = given[name]
+        if isinstance(value, Tensor) or value not in (None, 0):
+            raise NotImplementedError(f"{operator}: {name} is not implemented by the virtual Ascend")
+
+
+def _check(mode: int, heads: int, key_heads: int) -> None:
+    name = "npu_fused_infer_attention_score"
+    if not 0 <= mode <= 4:
+        raise NotImplementedError(f"{name}: sparse_mode {mode} (0 to 4 are written)")
+    if heads <= 0:
+        raise RuntimeError(f"{name}: num_heads must be greater than 0, but is {heads}")
+    if heads % key_heads:
+        raise RuntimeError(f"{name}: num_heads ({heads}) must be a multiple of num_key_value_heads ({key_heads})")
+
+
+def _each(
+    queries: Sequence[Tensor], keys: Sequence[Tensor], values: Sequence[Tensor], rule: Rule, scale: float
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The attention of each sequence [N,S,D], and the log of the sum of its exponentials [N,S,1]."""
+    if not len(queries) == len(keys) == len(values):
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: {len(queries)} sequences of queries, but {len(keys)} of keys and "
+            f"{len(values)} of values"
+        )
+    outs, lses = [], []
+    for number, (q, k, v) in enumerate(zip(queries, keys, values, strict=True)):
+        own = _rule_of_sequence(rule, number, len(queries), q.shape[1], k.shape[1])
+        keep = own.keep(q.shape[1], k.shape[1], q.device)
+        while keep is not None and keep.dim() < 4:
+            keep = keep.unsqueeze(0)
+        out, top, total = attend(q[None], k[None], v[None], How(scale), keep)
+        outs.append(out[0])
+        lses.append((top + total.log())[0, ..., :1])
+    return outs, lses
+
+
+def _rule_of_sequence(rule: Rule, number: int, count: int, rows: int, columns: int) -> Rule:
+    kind, mask = rule.mode, rule.mask
+    if mask is not None and mask.dim() > 2 and mask.shape[0] == count:
+        mask = mask[number]
+    if rows == 1 and kind is not SparseMode.DEFAULT:
+        # Documented: one query at a time has no sparse mode, and its mask is whole.
+        kind = SparseMode.ALL
+        if mask is not None and tuple(mask.shape[-2:]) == (2048, 2048):
+            mask = None
+    if mask is not None and kind in (SparseMode.DEFAULT, SparseMode.ALL):
+        mask = mask[..., :rows, :columns]
+    return Rule(kind, mask, rule.before, rule.after)

@@ -1,0 +1,36 @@
+"""The operators of vllm-ascend's own library, `torch.ops._C_ascend`, without which its experts are not computed: the
+schemas stand in vllm_ascend_C of the wheels of 0.13.0 and of 0.23.0.
+
+vllm-ascend asks for the others before it calls them, and goes without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from packaging.version import Version
+
+from . import schemas
+from .experts import moe_gating_top_k, npu_moe_init_routing_custom
+
+__all__ = ["OPERATORS", "SCHEMAS", "SINCE", "register"]
+
+OPERATORS: Mapping[str, Callable[..., object]] = {
+    function.__name__: function for function in (moe_gating_top_k, npu_moe_init_routing_custom)
+}
+SCHEMAS = (
+    "moe_gating_top_k(Tensor x, int k, int k_group, int group_count, int group_select_mode, int renorm, "
+    "int norm_type, bool out_flag, float routed_scaling_factor, float eps, Tensor? bias_opt=None) -> "
+    "(Tensor y, Tensor expert_idx, Tensor out)",
+    "npu_moe_init_routing_custom(Tensor x, Tensor expert_idx, *, Tensor? scale=None, Tensor? offset=None, "
+    "int active_num=-1, int expert_capacity=-1, int expert_num=-1, int drop_pad_mode=0, "
+    "int expert_tokens_num_type=0, bool expert_tokens_num_flag=False, int quant_mode=0, "
+    "int[2] active_expert_range=[], int row_idx_type=0) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+SINCE = Version("0.13.0")
+
+
+def register(release: str, torch_npu: str) -> None:
+    """Define those that a release of vllm-ascend has, once per process, for a version of torch_npu."""
+    if Version(release) >= SINCE:
+        schemas.register_own("_C_ascend", SCHEMAS, OPERATORS, torch_npu)

@@ -1,0 +1,245 @@
+"""The operators under `torch.ops.npu` and `torch.ops.atb`, with the schemas of the torch_npu that the virtual Ascend
+pretends to be.
+
+schemas.json holds the real ones, which scripts/maintain/record_schemas.py takes from the wheels. An operator or a
+parameter that this version does not have does not exist here either.
+
+What operators of earlier versions refuse although their schemas are the same was seen on the wheels.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, TypeVar
+
+from packaging.version import Version
+
+from ..names import release
+from .devices import check_devices
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "RECORDED",
+    "RESTRICTIONS",
+    "Restriction",
+    "atb_of_version",
+    "by_name",
+    "of_operator",
+    "of_version",
+    "register",
+    "register_atb",
+    "register_own",
+    "versions",
+]
+
+Given = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """What an operator refuses in versions before the one that takes it."""
+
+    operator: str
+    before: str
+    applies: Callable[[Given], bool]
+    """Whether these arguments are refused."""
+    message: str
+
+
+def _asks_for_a_gradient(given: Given) -> bool:
+    import torch
+
+    tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _undifferentiable(operator: str, before: str) -> Restriction:
+    # With these wheels the gradients of its inputs are None, and a warning is all that says so.
+    message = f"has no gradient before torch_npu {before}, which leaves the gradients of its inputs None"
+    return Restriction(operator, before, _asks_for_a_gradient, message)
+
+
+RESTRICTIONS = (
+    _undifferentiable("npu_moe_token_permute", "2.7.1"),
+    _undifferentiable("npu_moe_token_unpermute", "2.7.1"),
+    _undifferentiable("npu_fast_gelu", "2.9.0"),
+    Restriction(
+        "npu_grouped_matmul",
+        "2.6",
+        lambda given: given["group_type"] == 2,
+        "Invalid value of group_type [2], which should only be one of -1/0.",
+    ),
+)
+
+
+def of_operator(operator: str, version: str) -> tuple[Restriction, ...]:
+    """Return what `operator` refuses in this version of torch_npu."""
+    installed = Version(version)
+    return tuple(each for each in RESTRICTIONS if each.operator == operator and installed < Version(each.before))
+
+
+Operator = Callable[..., object]
+Schema = TypeVar("Schema")
+
+
+class _Recorded(TypedDict):
+    """schemas.json."""
+
+    versions: list[str]
+    operators: dict[str, dict[str, list[str]]]
+    """By operator and by the version from which on they hold, its schemas; none once it is gone."""
+    atb: dict[str, dict[str, dict[str, str]]]
+    """By place (torch_npu, torch_npu.atb), operator and version, its schema; empty if no wheel shows it."""
+
+
+RECORDED = Path(__file__).with_name("schemas.json")
+
+
+# What Python and torch raise for arguments that an operator would refuse by itself.
+_REFUSED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_libraries: list[torch.library.Library] = []  # a library that is dropped takes its operators along
+
+
+@functools.cache
+def _recorded() -> _Recorded:
+    recorded: _Recorded = json.loads(RECORDED.read_text())
+    return recorded
+
+
+def versions() -> list[str]:
+    """The versions of torch_npu whose schemas are recorded, oldest first."""
+    return list(_recorded()["versions"])
+
+
+def of_version(version: str) -> dict[str, list[str]]:
+    """The schemas of each operator in a version: those of the newest recorded version that is not newer, or else of
+    the oldest one."""
+    wanted = max(release(version), Version(versions()[0]))
+    found = {}
+    for name, changes in _recorded()["operators"].items():
+        texts = _newest(changes, wanted)
+        if texts:
+            found[name] = texts
+    return found
+
+
+def atb_of_version(version: str) -> dict[str, dict[str, str]]:
+    """The schemas of ATB's operators in a version, by the place where torch_npu offers them and by name; empty for
+    one that no wheel shows."""
+    wanted = max(release(version), Version(versions()[0]))
+    found: dict[str, dict[str, str]] = {}
+    for place, operators in _recorded()["atb"].items():
+        for name, changes in operators.items():
+            text = _newest(changes, wanted)
+            if text is not None:
+                found.setdefault(place, {})[name] = text
+    return found
+
+
+def _newest(changes: Mapping[str, Schema], wanted: Version) -> Schema | None:
+    """What holds in a version, of what changed in each; None if that was later."""
+    past = [schema for since, schema in changes.items() if Version(since) <= wanted]
+    return past[-1] if past else None
+
+
+def register_atb(functions: Mapping[str, Operator], host: Mapping[str, Sequence[str]], version: str) -> None:
+    """Define the operators of ATB that are written under `torch.ops.atb`, once per process.
+
+    Args:
+        functions: what computes them, by name.
+        host: the arguments of each that are read on the host, and may be tensors of the CPU.
+        version: of torch_npu.
+    """
+    import torch
+
+    library = torch.library.Library("atb", "FRAGMENT")
+    _libraries.append(library)
+    for operators in atb_of_version(version).values():
+        for name, text in operators.items():
+            if name not in functions or not text:
+                continue
+            library.define(text)
+            schema = torch._C.parse_schema(f"atb::{text}")
+            guarded = _guarded(name, functions[name], version, host.get(name, ()))
+            library.impl(name, by_name(guarded, schema), "PrivateUse1")
+            if not schema.returns:
+                # It writes into what it is given: there is nothing to make of shapes alone.
+                library.impl(name, _nothing, "Meta")
+
+
+def register_own(namespace: str, texts: Sequence[str], functions: Mapping[str, Operator], version: str) -> None:
+    """Define the operators of another library than torch_npu's, whose schemas are `texts`, once per process."""
+    import torch
+
+    library = torch.library.Library(namespace, "FRAGMENT")
+    _libraries.append(library)
+    for text in texts:
+        name = text.partition("(")[0]
+        library.define(text)
+        schema = torch._C.parse_schema(f"{namespace}::{text}")
+        library.impl(name, by_name(_guarded(name, functions[name], version), schema), "CompositeImplicitAutograd")
+
+
+def _nothing(*_args: object, **_options: object) -> None:
+    return None
+
+
+def register(functions: Mapping[str, Operator], version: str) -> dict[str, Operator]:
+    """Define the operators of `version` under `torch.ops.npu`, once per process.
+
+    They are compositions of other operators: what those are differentiable in, these are too.
+
+    Returns:
+        The operators as `torch.ops.npu` has them, by name.
+    """
+    import torch
+
+    library = torch.library.Library("npu", "DEF")
+    _libraries.append(library)
+    offered = of_version(version)
+    for name, texts in offered.items():
+        for text in texts:
+            library.define(text)
+            schema = torch._C.parse_schema(f"npu::{text}")
+            implementation = by_name(_guarded(name, functions[name], version), schema)
+            library.impl(text.partition("(")[0], implementation, "CompositeImplicitAutograd")
+    return {name: getattr(torch.ops.npu, name) for name in offered}
+
+
+def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
+    """Let a function be called as torch calls the kernel of an operator with this schema."""
+    # torch leaves out arguments that are the schema's defaults. In some versions those are not our function's.
+    names = [argument.name for argument in schema.arguments]
+    defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+
+    @functools.wraps(function)
+    def call(*args: object, **options: object) -> object:
+        results = function(**{**defaults, **dict(zip(names, args, strict=False)), **options})
+        # Later versions have more results, behind those of the earlier ones.
+        return results[: len(schema.returns)] if isinstance(results, tuple) else results
+
+    return call
+
+
+def _guarded(name: str, function: Operator, version: str, host: Sequence[str] = ()) -> Operator:
+    restrictions = of_operator(name, version)
+
+    @functools.wraps(function)
+    def call(**given: object) -> object:
+        check_devices(name, {argument: value for argument, value in given.items() if argument not in host})
+        for restriction in restrictions:
+            if restriction.applies(given):
+                raise RuntimeError(f"{name}: {restriction.message}")
+        try:
+            return function(**given)
+        except _REFUSED as error:
+            # A program that catches what an operator raises must find it here as well.
+            raise RuntimeError(f"{name}: the arguments do not fit: {error}") from error
+
+    return call

@@ -1,0 +1,151 @@
+"""Brings the installed torch_npu up in one process, over the stub CANN and with the CPU behind its operators."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol, cast
+
+from .. import cann, choice, exposure, faults, imports, variables
+from ..device import build
+from ..errors import RealAscendError, SettingError
+from ..reporting import report
+from ..settings import Settings
+from . import stub
+
+__all__ = ["COMPUTE", "computed", "expose", "is_loaded", "load", "version"]
+
+COMPUTE = build.Module("virtual_ascend_compute_C", Path(__file__).parent / "compute")
+_QUEUE = "TASK_QUEUE_ENABLE"
+_TORCH_NPU = "torch_npu"
+
+_exposed = False
+_stub: Path | None = None
+_computed: tuple[list[str], list[str]] | None = None
+
+
+class _Compute(Protocol):
+    """The functions of the compiled module."""
+
+    def install(
+        self,
+        cann: str,
+        default_generator: Callable[[int], object],
+        delayed_copies: bool,
+        failing: Sequence[tuple[str, int, int]],
+    ) -> tuple[list[str], list[str]]:
+        """Put the CPU behind the operators. `default_generator` gives the generator of a device; `failing` are
+        operators that are to fail, each with its call (0 for all) and rank (-1 for all).
+
+        Return the operators whose results the CPU computes, and those that nobody has a reference for.
+        """
+
+
+def expose() -> None:
+    """Have the installed torch_npu find a stub CANN when it is imported, and the CPU put behind its operators then."""
+    global _exposed
+    if _exposed:
+        return
+    exposure.expose_cann()
+    _exposed = True
+    imports.before(_TORCH_NPU, lambda _: _prepare())
+    imports.after(_TORCH_NPU, _complete)
+
+
+def load() -> None:
+    """Bring the installed torch_npu up, once. Repeating it does nothing.
+
+    Raises:
+        RealAscendError: there is a CANN here.
+        BuildError: the stub CANN, or what computes, cannot be compiled.
+    """
+    expose()
+    module = sys.modules.get(_TORCH_NPU)
+    # torch's autoload imports torch_npu itself; in the middle of that we are asked as well.
+    if module is None:
+        importlib.import_module(_TORCH_NPU)
+
+
+def is_loaded() -> bool:
+    """Whether the installed torch_npu is up in this process, on virtual NPUs."""
+    return _computed is not None
+
+
+def version() -> str:
+    """The version of the installed torch_npu that is up in this process."""
+    return str(sys.modules[_TORCH_NPU].__version__)
+
+
+def computed() -> tuple[list[str], list[str]]:
+    """Return the operators whose results the CPU computes, and those that nobody has a reference for."""
+    return _computed or ([], [])
+
+
+def _prepare() -> None:
+    # Before torch_npu is executed: it finds CANN's libraries, all of them the stub's.
+    global _stub
+    package = choice.wheel()
+    if _stub is not None or package is None:
+        return
+    settings = Settings.read()
+    _refuse_phantoms(settings)
+    _refuse_cann()
+    cann.install(settings.cache, os.environ, settings.cann_version, settings.driver_version)
+    folder = stub.build_stub(package, settings.cache)
+    stub.load(folder, settings)
+    # With its queue torch_npu calls CANN from another thread, after the CPU has computed.
+    if os.environ.get(_QUEUE, "0") != "0":
+        report(f"{_QUEUE}={os.environ[_QUEUE]} is 0 on virtual NPUs: torch_npu must not run ahead of the CPU")
+    os.environ[_QUEUE] = "0"
+    _stub = folder
+
+
+def _complete(torch_npu: ModuleType) -> None:
+    global _computed
+    if _computed is not None or _stub is None:
+        return
+    import torch
+
+    from . import references
+
+    references.register()
+    settings = Settings.read()
+    compute = cast("_Compute", build.load(build.library(torch.__version__, settings.cache, COMPUTE)))
+    _computed = compute.install(
+        str(_stub / stub.CORE),
+        lambda device: torch.npu.default_generators[device],
+        settings.delayed_copies,
+        faults.failing(settings.faults),
+    )
+    torch_npu.__simulated__ = f"virtual NPUs under torch_npu {version()}"  # type: ignore[attr-defined]  # our own mark
+    names = {name.removeprefix("npu::").partition(".")[0] for half in _computed for name in half}
+    faults.check_operators(settings.faults, names, f"torch_npu {version()}")
+
+
+def _refuse_phantoms(settings: Settings) -> None:
+    if settings.phantom > 0:
+        phantom = variables.PHANTOM
+        raise SettingError(
+            subject=f"{phantom.name}={phantom.text()}",
+            expected="virtual NPUs with our own torch_npu, which alone makes phantoms",
+            found="an installed torch_npu",
+            fix=f"unset it, or set {variables.TORCH_NPU.name}=ours",
+        )
+
+
+def _refuse_cann() -> None:
+    try:
+        found = ctypes.CDLL("libascendcl.so")
+    except OSError:
+        return
+    raise RealAscendError(
+        subject="virtual NPUs with the installed torch_npu",
+        expected="a machine without CANN",
+        found=f"CANN's {found._name}",
+        fix="unset VIRTUAL_ASCEND to use the real NPUs, or leave CANN's set_env.sh out",
+    )

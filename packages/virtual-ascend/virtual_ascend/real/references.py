@@ -1,0 +1,458 @@
+"""What the CPU says of torch_npu's own operators: the references of the virtual Ascend, under the wheel's schemas.
+
+An operator that torch_npu differentiates by another operator, `…_backward` or `…_grad`, has that one here as well: it
+is computed by differentiating the reference.
+In this order: fused attention, dropout with the mask that torch_npu keeps, gradients, the routing of tokens to experts
+where it is not that of the documents, and the table of all.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeGuard
+
+import torch
+
+from .. import operators
+from ..operators.schemas import by_name
+
+if TYPE_CHECKING:
+    from ..operators.schemas import Operator
+
+__all__ = [
+    "NAMESPACE",
+    "REFERENCES",
+    "attention",
+    "attention_grad",
+    "dropout",
+    "dropout_backward",
+    "is_tensor",
+    "permute_grad",
+    "permute_grad_v2",
+    "register",
+    "unpermute",
+    "unpermute_grad",
+    "unpermute_grad_v2",
+    "vjp",
+]
+
+_RENAMED = {"pre_tokens": "pre_tockens", "next_tokens": "next_tockens", "scale_value": "scale"}
+_ATTENTION = (
+    "pse",
+    "padding_mask",
+    "atten_mask",
+    "scale",
+    "keep_prob",
+    "pre_tockens",
+    "next_tockens",
+    "prefix",
+    "actual_seq_qlen",
+    "actual_seq_kvlen",
+    "sparse_mode",
+    "sink",
+)
+
+
+def _attention_options(options: dict[str, object]) -> dict[str, object]:
+    """What the reference is told, of what any of the versions of the operator is."""
+    renamed = {_RENAMED.get(name, name): value for name, value in options.items()}
+    for name in ("query_rope", "key_rope"):
+        if renamed.get(name) is not None:
+            raise NotImplementedError(f"npu_fusion_attention: {name} is not implemented by the virtual Ascend")
+    lengths = {name: value.tolist() for name, value in renamed.items() if name in _LENGTHS and is_tensor(value)}
+    return {name: value for name, value in (renamed | lengths).items() if name in _ATTENTION}
+
+
+_LENGTHS = ("actual_seq_qlen", "actual_seq_kvlen")
+
+
+def is_tensor(value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor)
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    head_num: int,
+    input_layout: str,
+    **options: object,
+) -> tuple[object, ...]:
+    with torch.no_grad():
+        chosen = _attention_options(options)
+        return operators.npu_fusion_attention(query, key, value, head_num, input_layout, **chosen)[:4]  # type: ignore[arg-type]
+
+
+def attention_grad(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dy: torch.Tensor,
+    head_num: int,
+    input_layout: str,
+    **options: object,
+) -> tuple[object, ...]:
+    chosen = _attention_options(options)
+
+    pse = chosen.pop("pse", None)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shift: torch.Tensor | None = None) -> torch.Tensor:
+        return operators.npu_fusion_attention(q, k, v, head_num, input_layout, pse=shift, **chosen)[0]  # type: ignore[arg-type]
+
+    # The gradient of the shift comes fourth, where there is one.
+    return tuple(vjp(attend, [query, key, value, *([pse] if is_tensor(pse) else [])], [dy]))
+
+
+def _generator() -> torch.Generator:
+    """Random numbers that follow from the state of the NPU's generator, and leave the CPU's own alone."""
+    npu = torch.npu.default_generators[torch.npu.current_device()]
+    return torch.Generator().manual_seed(hash((npu.initial_seed(), npu.get_offset())) & 0x7FFF_FFFF)
+
+
+def dropout(input: torch.Tensor, p: float) -> tuple[object, ...]:
+    """The mask has a bit for each element, in whole groups of 128."""
+    kept = torch.rand(input.shape, generator=_generator()) >= p
+    bits = torch.nn.functional.pad(kept.flatten().to(torch.uint8), (0, -kept.numel() % 128)).view(-1, 8)
+    mask = (bits << torch.arange(8, dtype=torch.uint8)).sum(1).to(torch.uint8)
+    return input * kept / (1 - p) if p < 1 else torch.zeros_like(input), mask
+
+
+def dropout_backward(grad_output: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
+    bits = (mask.flatten().unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)) & 1
+    kept = bits.flatten()[: grad_output.numel()].view(grad_output.shape)
+    return grad_output * kept / (1 - p) if p < 1 else torch.zeros_like(grad_output)
+
+
+def vjp(
+    function: Callable[..., object], inputs: Sequence[torch.Tensor | None], gradients: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Differentiate `function` at `inputs`; an input that is None has no gradient."""
+    with torch.enable_grad():
+        leaves = [None if x is None else x.detach().requires_grad_(x.is_floating_point()) for x in inputs]
+        outputs = function(*leaves)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        pairs = [
+            (output, gradient.to(output.dtype))
+            for output, gradient in zip(outputs, gradients, strict=False)
+            if isinstance(output, torch.Tensor) and output.requires_grad and gradient is not None
+        ]
+        wanted = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
+        found = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
+    given = [next(found) if leaf is not None and leaf.requires_grad else None for leaf in leaves]
+    return [
+        torch.zeros_like(leaf) if leaf is not None and leaf.requires_grad and gradient is None else gradient
+        for leaf, gradient in zip(leaves, given, strict=True)
+    ]
+
+
+def permute_grad(
+    tokens: torch.Tensor,
+    grad_permuted_tokens: torch.Tensor,
+    indices: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    padded_mode: bool = False,
+) -> object:
+    """Add up the gradients of a token's copies, of which only the first may have been kept."""
+    kept = grad_permuted_tokens.shape[0]
+    return vjp(
+        lambda x: operators.npu_moe_token_permute(x, indices, kept, padded_mode)[0], [tokens], [grad_permuted_tokens]
+    )[0]
+
+
+def permute_grad_v2(
+    grad_permuted_tokens: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    tokens_size_0: int,
+    tokens_dtype: torch.dtype,
+    num_topK: int,  # the wheel's own name
+    padded_mode: bool = False,
+) -> torch.Tensor:
+    """Add up the gradients of a token's copies, which are found by their places."""
+    rows, width = grad_permuted_tokens.shape
+    places = sorted_indices.long()
+    there = (places < rows).unsqueeze(1)
+    copies = grad_permuted_tokens.float()[places.clamp_max(rows - 1)] * there
+    return copies.view(tokens_size_0, num_topK, width).sum(1).to(tokens_dtype)
+
+
+def unpermute(
+    permuted_tokens: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    probs: torch.Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: list[int] | None = None,
+) -> tuple[object, ...]:
+    """Add up a token's copies; what is kept for the backward is the wheel's own."""
+    with torch.no_grad():
+        return (operators.npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape),)
+
+
+def unpermute_grad(
+    permuted_tokens: torch.Tensor,
+    grad_unpermuted_tokens: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    probs: torch.Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: Sequence[int] | None = None,
+) -> tuple[object, ...]:
+    """Differentiate `unpermute`."""
+
+    def add_up(rows: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+        return operators.npu_moe_token_unpermute(rows, sorted_indices, probs=weights)
+
+    return tuple(vjp(add_up, [permuted_tokens, probs], [grad_unpermuted_tokens]))
+
+
+def unpermute_grad_v2(
+    grad_unpermuted_tokens: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    permuted_tokens_size_0: int,
+    permuted_tokens_dtype: torch.dtype,
+    probs: torch.Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: Sequence[int] | None = None,
+    permuted_tokens: torch.Tensor | None = None,
+) -> tuple[object, ...]:
+    """Differentiate `unpermute`, whose rows are left out if no weights need them."""
+    rows = permuted_tokens
+    if rows is None or rows.numel() == 0:
+        shape = (permuted_tokens_size_0, grad_unpermuted_tokens.shape[-1])
+        rows = torch.zeros(shape, dtype=permuted_tokens_dtype)
+    return unpermute_grad(rows, grad_unpermuted_tokens, sorted_indices, probs)
+
+
+NAMESPACE = "virtual_ascend_reference"
+_libraries: list[torch.library.Library] = []  # a library that is dropped takes its operators along
+
+
+def register() -> tuple[str, ...]:
+    """Define a reference for each operator of the loaded torch_npu that has one; return their names."""
+    library = torch.library.Library(NAMESPACE, "DEF")
+    _libraries.append(library)
+    defined = []
+    for name, function in REFERENCES.items():
+        namespace, _, short = name.rpartition("::")
+        for overload in _overloads(namespace or "npu", short):
+            schema = overload._schema
+            library.define(str(schema).partition("::")[2])
+            called = schema.name.partition("::")[2]
+            called += f".{schema.overload_name}" if schema.overload_name else ""
+            library.impl(called, _built_when_called(function, schema), "CPU")
+            defined.append(f"{schema.name}.{schema.overload_name}")
+    return tuple(defined)
+
+
+def _overloads(namespace: str, name: str) -> list[torch._ops.OpOverload]:
+    short, _, wanted = name.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), short, None)
+    if packet is None:
+        return []
+    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    # Variants that write into a result of the caller's are another operator's.
+    return [o for o in overloads if o._schema.overload_name == wanted or (not wanted and not _writes(o._schema))]
+
+
+def _built_when_called(function: Operator, schema: torch.FunctionSchema) -> Operator:
+    """A reference under the operator's own names and results; most are never called, and each start would pay."""
+
+    @functools.cache
+    def built() -> Operator:
+        return _complete(by_name(_renaming(function, schema), schema), schema)
+
+    def call(*arguments: object, **options: object) -> object:
+        return built()(*arguments, **options)
+
+    return call
+
+
+def _renaming(function: Operator, schema: torch.FunctionSchema) -> Operator:
+    """Let a function that says `input` serve a version of the operator that says `self`."""
+    names = {argument.name for argument in schema.arguments}
+    if "input" in names or "input" not in inspect.signature(function).parameters:
+        return function
+
+    def call(**arguments: object) -> object:
+        return function(**{"input" if name == "self" else name: value for name, value in arguments.items()})
+
+    return call
+
+
+def _writes(schema: torch.FunctionSchema) -> bool:
+    return any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
+
+
+def _complete(function: Operator, schema: torch.FunctionSchema) -> Operator:
+    """Let a reference leave out the last results, which are then torch_npu's own."""
+    # A result that is None is not written.
+    blanks = [0 if str(result.type) == "int" else None for result in schema.returns]
+
+    def call(*arguments: object, **options: object) -> object:
+        results = function(*arguments, **options)
+        return (*results, *blanks[len(results) :]) if isinstance(results, tuple) and len(blanks) > 1 else results
+
+    return call
+
+
+def _forward(function: Operator) -> Operator:
+    def call(**arguments: object) -> object:
+        with torch.no_grad():
+            return function(**arguments)
+
+    return call
+
+
+def _dtype_cast(dtype: int | torch.dtype, **tensors: object) -> torch.Tensor:
+    # The tensor has another name in each of the operators; the other arguments are numbers.
+    (tensor,) = (value for value in tensors.values() if is_tensor(value))
+    return operators.npu_dtype_cast(tensor, dtype)
+
+
+def _rms_norm_backward(dy: torch.Tensor, input: torch.Tensor, gamma: torch.Tensor, rstd: torch.Tensor) -> object:
+    # The forward's epsilon is in rstd alone: rstd = 1 / sqrt(mean of squares + epsilon).
+    normed = tuple(range(-gamma.dim(), 0))
+
+    def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        mean = x.float().pow(2).mean(normed, keepdim=True)
+        epsilon = (rstd.float().pow(-2).view(mean.shape) - mean).detach()
+        return (x.float() * torch.rsqrt(mean + epsilon) * weight.float()).to(x.dtype)
+
+    dx, dgamma = vjp(norm, [input, gamma], [dy])
+    return dx, dgamma.float() if dgamma is not None else None
+
+
+def _swiglu_backward(grad_output: torch.Tensor, input: torch.Tensor, dim: int = -1) -> object:
+    return vjp(lambda x: operators.npu_swiglu(x, dim), [input], [grad_output])[0]
+
+
+def _fast_gelu_backward(grad: torch.Tensor, input: torch.Tensor) -> object:
+    return vjp(operators.npu_fast_gelu, [input], [grad])[0]
+
+
+def _silu_backward(grad_output: torch.Tensor, x0: torch.Tensor, x1: torch.Tensor) -> object:
+    return vjp(torch.nn.functional.silu, [x0], [grad_output])[0]
+
+
+def _linear_backward(grad: torch.Tensor, input: torch.Tensor, weight: torch.Tensor) -> object:
+    return tuple(vjp(torch.nn.functional.linear, [input, weight], [grad]))
+
+
+def _batched_backward(which: int) -> Operator:
+    """The gradient of one factor of a product of batches, in the shape that the factor had."""
+
+    def call(grad: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, size: Sequence[int]) -> object:
+        factors = [mat1, mat2]
+
+        def product(factor: torch.Tensor) -> torch.Tensor:
+            return torch.matmul(*(factor if place == which else given for place, given in enumerate(factors)))
+
+        (found,) = vjp(product, [factors[which]], [grad])
+        return found if found is None else found.reshape(tuple(size))
+
+    return call
+
+
+def _gelu_backward(grad_output: torch.Tensor, input: torch.Tensor, approximate: str = "none") -> object:
+    return vjp(lambda x: torch.nn.functional.gelu(x, approximate=approximate), [input], [grad_output])[0]
+
+
+def _rotary_mul_backward(
+    grad: torch.Tensor, input: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, rotary_mode: str = "half"
+) -> object:
+    def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        return operators.npu_rotary_mul(x, cos, sin, rotary_mode)
+
+    return tuple(vjp(rotate, [input, r1, r2], [grad]))
+
+
+def _cross_entropy_backward(
+    grad_loss: torch.Tensor,
+    log_prob: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    grad_zloss: torch.Tensor | None = None,
+    lse_for_zloss: torch.Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    lse_square_scale_for_zloss: float = 0.0,
+) -> object:
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(
+            logits, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        )
+
+    # log_softmax of log-probabilities is what they are: the gradient is that of the logits. The wheel's mean has a
+    # dimension, torch's has none.
+    given = grad_loss if reduction == "none" else grad_loss.reshape(())
+    return vjp(loss, [log_prob], [given])[0]
+
+
+def _softmax_backward(
+    y_grad: torch.Tensor, y: torch.Tensor, mask: torch.Tensor, scale: float, fixed_triu_mask: bool
+) -> torch.Tensor:
+    grad, out = y_grad.float(), y.float()
+    return (scale * out * (grad - (grad * out).sum(-1, keepdim=True))).to(y_grad.dtype)
+
+
+def _matmul_backward(
+    grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mask: Sequence[bool]
+) -> tuple[torch.Tensor | None, ...]:
+    found = vjp(torch.matmul, [self, other], [grad])
+    return tuple(gradient if wanted else None for gradient, wanted in zip(found, mask, strict=True))
+
+
+def _gather_backward(
+    grad: torch.Tensor, self_size: Sequence[int], dim: int, index: torch.Tensor, sparse_grad: bool = False
+) -> torch.Tensor:
+    return torch.zeros(tuple(self_size), dtype=grad.dtype).scatter_add_(dim, index, grad)
+
+
+def _wide(function: Callable[..., torch.Tensor]) -> Operator:
+    """A product whose result has a type of its own."""
+
+    def call(out_dtype: torch.dtype, **arguments: object) -> torch.Tensor:
+        wide = {name: x.to(out_dtype) if is_tensor(x) else x for name, x in arguments.items()}
+        return function(**{_PRODUCT.get(name, name): x for name, x in wide.items()})
+
+    return call
+
+
+_PRODUCT = {"self": "input"}
+REFERENCES: dict[str, Operator] = {
+    **{name: _forward(getattr(operators, name)) for name in operators.__all__ if name != "npu_fusion_attention_grad"},
+    "aten::matmul_backward": _matmul_backward,
+    "aten::mm.dtype": _wide(torch.mm),
+    "aten::bmm.dtype": _wide(torch.bmm),
+    "aten::addmm.dtype": _wide(torch.addmm),
+    "aten::baddbmm.dtype": _wide(torch.baddbmm),
+    "_npu_dropout": dropout,
+    "npu_dropout_backward": dropout_backward,
+    "npu_fusion_attention": attention,
+    "npu_fusion_attention_v2": attention,
+    "npu_fusion_attention_v3": attention,
+    "npu_fusion_attention_grad_v3": attention_grad,
+    "_npu_dtype_cast": _dtype_cast,
+    "_npu_dtype_cast_backward": _dtype_cast,
+    "npu_dtype_cast_backward": _dtype_cast,
+    "npu_bmm_v2_mat1_backward": _batched_backward(0),
+    "npu_bmm_v2_mat2_backward": _batched_backward(1),
+    "npu_cross_entropy_loss_backward": _cross_entropy_backward,
+    "npu_fast_gelu_backward": _fast_gelu_backward,
+    "npu_fusion_attention_grad": attention_grad,
+    "npu_fusion_attention_grad_v2": attention_grad,
+    "npu_gather_backward": _gather_backward,
+    "npu_gelu_backward": _gelu_backward,
+    "npu_linear_backward": _linear_backward,
+    "npu_moe_token_permute_grad": permute_grad,
+    "npu_moe_token_permute_grad_v2": permute_grad_v2,
+    "npu_moe_token_unpermute_grad": unpermute_grad,
+    "npu_moe_token_unpermute_grad_v2": unpermute_grad_v2,
+    "_npu_moe_token_unpermute": unpermute,
+    "npu_scaled_masked_softmax_backward": _softmax_backward,
+    "npu_rms_norm_backward": _rms_norm_backward,
+    "npu_rotary_mul_backward": _rotary_mul_backward,
+    "npu_silu_backward": _silu_backward,
+    "npu_swiglu_backward": _swiglu_backward,
+}

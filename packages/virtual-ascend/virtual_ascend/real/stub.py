@@ -1,0 +1,182 @@
+"""The stub CANN of one torch_npu: its libraries, generated from what the wheel needs, compiled once per machine."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import json
+import platform
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import faults, soc
+from ..cache import check_owner, is_finished, publish, work_folder
+from ..device import build
+from ..errors import BuildError
+from ..hccl.library import sources as hccl_sources
+from ..reporting import report
+from ..settings import Settings
+from . import wheel
+
+__all__ = ["CORE", "build_stub", "key", "load"]
+
+CORE = "libvirtual_ascend_cann.so"
+"""The library that all functions are in; the others have CANN's names, and nothing but a reference to it."""
+_HCCL = "libhccl.so"
+_OPERATORS = "libopapi.so"  # looked up when an operator is called, so that no library names it
+_SOURCES = Path(__file__).parent / "csrc"
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-pthread", "-w")
+
+# Looked up by name, with dlsym, and called without a look at whether they are there.
+_LOOKED_UP = (
+    "InitHugeMemThreadLocal",
+    "ReleaseHugeMem",
+    "UnInitHugeMemThreadLocal",
+    "aclSetCompileopt",
+    "aclopCompileAndExecuteV2",
+    "aclrtCtxSetSysParamOpt",
+    "aclrtGetStreamOverflowSwitch",
+    "aclrtSetDeviceSatMode",
+    "aclrtSetOpExecuteTimeOut",
+    "aclrtSetOpWaitTimeout",
+    "aclrtSetStreamFailureMode",
+    "aclrtSetStreamOverflowSwitch",
+    "aclrtSetSysParamOpt",
+)
+# The tables and type descriptions of C++ classes; everything else is a function.
+_DATA = ("_ZTV", "_ZTI", "_ZTS")
+
+
+def build_stub(package: Path, cache: Path) -> Path:
+    """Return the folder of the stub CANN for the torch_npu in `package`, compiled if need be (about 6 s).
+
+    Raises:
+        BuildError: there is no compiler, or it failed.
+    """
+    folder = cache / f"cann-{platform.machine()}-{key(package)}"
+    core = folder / CORE
+    if not is_finished(core):
+        build.compile_once(core, lambda target: _build(package, target.parent))
+    check_owner(core)
+    return folder
+
+
+class _Core:
+    """The stub's functions for faults, under the names that the compiled device of ours has."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def die_at_collective(self, collective: int, rank: int) -> None:
+        self._library.virtual_ascend_cann_die_at_collective(ctypes.c_int64(collective), rank)
+
+    def slow_collectives(self, seconds: float, rank: int) -> None:
+        self._library.virtual_ascend_cann_slow_collectives(ctypes.c_double(seconds), rank)
+
+    def limit_bandwidth(self, gigabytes_per_second: float, rank: int) -> None:
+        self._library.virtual_ascend_cann_limit_bandwidth(ctypes.c_double(gigabytes_per_second), rank)
+
+    def fail_allocation(self, allocation: int, rank: int) -> None:
+        self._library.virtual_ascend_cann_fail_allocation(ctypes.c_int64(allocation), rank)
+
+    def fail_allocations_above(self, size: int, rank: int) -> None:
+        self._library.virtual_ascend_cann_fail_allocations_above(ctypes.c_int64(size), rank)
+
+
+def load(folder: Path, settings: Settings) -> None:
+    """Load the stub CANN into this process, before torch_npu looks for CANN's libraries."""
+    core = ctypes.CDLL(str(folder / CORE), ctypes.RTLD_GLOBAL)
+    core.virtual_ascend_cann_configure(
+        settings.devices,
+        ctypes.c_uint64(int(settings.memory * (1 << 30))),
+        soc.NAME.encode(),
+        settings.cann_version.encode(),
+    )
+    faults.install(_Core(core), settings.faults)
+    # By the time torch_npu asks for `libascendcl.so`, a library of that name is there.
+    for name in json.loads((folder / "libraries.json").read_text()):
+        ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
+
+
+def key(package: Path) -> str:
+    """What a stub depends on: the wheel's main libraries, and our sources."""
+    digest = hashlib.sha256(" ".join(_FLAGS).encode())
+    for source in (*sorted(_SOURCES.glob("*")), *_bodies(), *hccl_sources(), Path(__file__), Path(wheel.__file__)):
+        if source.is_file():
+            digest.update(source.read_bytes())
+    # Not all that is below: to walk through a wheel's thousands of files would cost each start of Python 10 ms.
+    for library in (*sorted(package.glob("*.so*")), *sorted(package.glob("lib/*.so*"))):
+        digest.update(f"{library.name} {library.stat().st_size}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _bodies() -> list[Path]:
+    faults = build.DEVICE.sources / "faults.cpp"
+    return [*(_SOURCES / f"{name}.cpp" for name in ("copies", "runtime", "streams", "tensors")), faults]
+
+
+def _build(package: Path, folder: Path) -> None:
+    with work_folder(folder) as work:
+        _build_in(package, work, folder)
+
+
+def _build_in(package: Path, work: Path, folder: Path) -> None:
+    report("building a stub CANN for the installed torch_npu (first time only, about 10 s) ...")
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
+        raise BuildError(
+            subject="a virtual Ascend for the real torch_npu",
+            expected="torch beside torch_npu",
+            found="none",
+            fix="install the torch that this torch_npu asks for",
+        )
+    needs = wheel.read_needs(package, Path(torch.origin).parent / "lib")
+    _link(work / _HCCL, [_SOURCES / "hccl.cpp"])
+    bodies = []
+    for source in _bodies():
+        bodies.append(work / f"{source.stem}.o")
+        build.run_compiler(bodies[-1], [source], (*_FLAGS, "-c"), bodies[-1].name)
+    answered = {name for library in (*bodies, work / _HCCL) for name in wheel.defined_in(library)}
+    answers = work / "answers.cpp"
+    answers.write_text(_answers(needs, answered))
+    _link(work / CORE, [*bodies, answers])
+    names = sorted({*needs.libraries, "libascendcl.so", _OPERATORS} - {_HCCL})
+    empty = work / "empty.cpp"
+    empty.write_text("")
+    for name in names:
+        _link(work / name, [empty], "-Wl,--no-as-needed", f"-L{work}", f"-l:{CORE}", "-Wl,-rpath,$ORIGIN")
+    for name in (*names, _HCCL):
+        publish(work / name, folder / name)
+    (folder / "libraries.json").write_text(json.dumps([_HCCL, *names]))
+    # Last: that it is there says that all of them are.
+    publish(work / CORE, folder / CORE)
+
+
+def _answers(needs: wheel.Needs, answered: set[str]) -> str:
+    """The source of a function for each name that has no body: it returns 0, and says so if it is asked to."""
+    asked = {*needs.symbols, *_LOOKED_UP}
+    for operator in needs.operators:
+        asked |= {operator, f"{operator}GetWorkspaceSize"}
+    asked -= answered
+    lines = ['#include "%s"' % (_SOURCES / "cann.h"), 'extern "C" {']
+    for name in sorted(asked):
+        if name.startswith(_DATA):
+            lines.append(f"char {name}[512];")
+        elif re.fullmatch(r"\w+", name):
+            lines.append(_function(name))
+    return "\n".join([*lines, "}", ""])
+
+
+def _function(name: str) -> str:
+    says = f'return virtual_ascend_cann_unanswered("{name}");'
+    if name.startswith("aclnn") and not name.endswith("GetWorkspaceSize"):
+        # The second step of an operator, which has a stream: what the CPU computes for it comes after what is on that.
+        return f"int {name}(void*, uint64_t, void*, void* stream) {{ virtual_ascend_cann_settle(stream); {says} }}"
+    return f"int {name}() {{ {says} }}"
+
+
+def _link(library: Path, sources: Sequence[Path], *options: str) -> None:
+    flags = (*_FLAGS, "-shared", f"-Wl,-soname,{library.name}", *options)
+    build.run_compiler(library, sources, flags, library.name)

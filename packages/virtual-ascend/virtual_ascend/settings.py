@@ -1,0 +1,74 @@
+"""What the environment asks of the virtual Ascend. Standard library only: read at the end of every `import torch`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import variables
+from .errors import SettingError
+from .faults import Fault, parse
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One process's settings."""
+
+    devices: int
+    cache: Path
+    torch_npu_version: str
+    cann_version: str
+    driver_version: str
+    memory: float
+    """The memory of one NPU, in GiB."""
+    phantom: float
+    """The size in MiB from which on a tensor is a phantom; 0 if none is."""
+    torch_npu: str
+    """Whose torch_npu the virtual NPUs are to have: "real", "ours", or "auto"."""
+    delayed_copies: bool
+    """Whether a non-blocking copy between host and NPU has arrived only when it is waited for."""
+    faults: tuple[Fault, ...]
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Parse the environment.
+
+        Raises:
+            SettingError: a variable has a value that is not understood, or no NPU is asked for.
+        """
+        return cls(
+            devices=_devices(environ),
+            cache=variables.cache_folder(environ),
+            torch_npu_version=_version(variables.TORCH_NPU_VERSION, environ),
+            cann_version=_version(variables.CANN_VERSION, environ),
+            driver_version=_version(variables.DRIVER_VERSION, environ),
+            memory=variables.MEMORY.read(environ),
+            phantom=variables.PHANTOM.read(environ),
+            torch_npu=variables.TORCH_NPU.read(environ),
+            delayed_copies=variables.COPIES.read(environ) == "delayed",
+            faults=parse(variables.FAULTS.text(environ)),
+        )
+
+
+def _devices(environ: Mapping[str, str] | None) -> int:
+    devices = int(variables.NPUS.read(environ))
+    if devices == 0:
+        name = variables.NPUS.name
+        raise SettingError(
+            subject=name,
+            expected="a number of virtual NPUs, because torch_npu is the virtual one",
+            found="none",
+            fix=f"set {name}=2",
+        )
+    return devices
+
+
+def _version(variable: variables.Variable, environ: Mapping[str, str] | None) -> str:
+    text = variable.text(environ)
+    # Versions become parts of file names and of text that programs parse.
+    if not all(character.isascii() and (character.isalnum() or character in ".+-_") for character in text):
+        raise variable.refuse(text, f"set {variable.name}={variable.default}, or unset it")
+    return text

@@ -1,0 +1,55 @@
+"""`python -m virtual_ascend.shipping`: put the compiled device for the installed torch inside this package.
+
+A wheel built from this tree then carries it (`python -m build --wheel`), and machines with the same torch, Python and
+architecture need no compiler; all others compile as before.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from .device import build
+from .errors import VirtualAscendError
+from .hccl import library
+from .variables import cache_folder
+
+__all__ = ["ship"]
+
+
+def ship(torch_version: str, cache: Path) -> list[Path]:
+    """Copy the device for this torch, and libhccl.so, into the package, and return their paths.
+
+    What the cache lacks is compiled.
+
+    Raises:
+        BuildError: it cannot be compiled.
+    """
+    return [_copy(build.library(torch_version, cache)), _copy(library.library(cache))]
+
+
+def _copy(compiled: Path) -> Path:
+    shipped = build.PREBUILT / compiled.parent.name / compiled.name
+    if not shipped.is_file():
+        shipped.parent.mkdir(parents=True, exist_ok=True)
+        fresh = shipped.with_name(f"{shipped.name}.{os.getpid()}")
+        shutil.copyfile(compiled, fresh)
+        os.replace(fresh, shipped)  # atomic: nobody sees half a library
+    return shipped
+
+
+def main() -> None:
+    """Ship for the torch of this environment, and print the paths."""
+    import torch
+
+    try:
+        for path in ship(torch.__version__, cache_folder()):
+            print(path)
+    except VirtualAscendError as error:
+        sys.exit(f"virtual-ascend: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Device memory: host memory with an account per NPU (VIRTUAL_ASCEND_MEMORY GiB each, 64 unless set).
+
+`allocated` counts live blocks, rounded up to 512 bytes. There is no cache: `reserved` is the highest `allocated` since
+the last `empty_cache`, which is what a caching allocator without fragmentation would hold.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+
+import torch
+from virtual_ascend.device.extension import extension
+
+from torch_npu._unimplemented import is_older_than, missing, not_implemented
+from torch_npu.npu.device import _get_device_index
+
+if TYPE_CHECKING:
+    from torch_npu.npu.device import Place
+
+_C = extension()
+
+
+def memory_stats(device: Place = None) -> OrderedDict[str, int]:
+    """Counters of one NPU, under torch's names and in their order."""
+    return OrderedDict(sorted(_C.memory_stats(_get_device_index(device)).items()))
+
+
+def memory_stats_as_nested_dict(device: Place = None) -> dict[str, object]:
+    """`memory_stats`, with the dots of the names as levels."""
+    nested: dict[str, object] = {}
+    for name, value in memory_stats(device).items():
+        *path, last = name.split(".")
+        level = nested
+        for part in path:
+            level = cast("dict[str, object]", level.setdefault(part, {}))
+        level[last] = value
+    return nested
+
+
+def memory_allocated(device: Place = None) -> int:
+    """Bytes in live tensors."""
+    return memory_stats(device)["allocated_bytes.all.current"]
+
+
+def max_memory_allocated(device: Place = None) -> int:
+    """The most bytes in live tensors since the last reset."""
+    return memory_stats(device)["allocated_bytes.all.peak"]
+
+
+def memory_reserved(device: Place = None) -> int:
+    """Bytes held; see the module's docstring."""
+    return memory_stats(device)["reserved_bytes.all.current"]
+
+
+def max_memory_reserved(device: Place = None) -> int:
+    """The most bytes held since the last reset."""
+    return memory_stats(device)["reserved_bytes.all.peak"]
+
+
+memory_cached = memory_reserved
+max_memory_cached = max_memory_reserved
+
+
+def reset_peak_memory_stats(device: Place = None) -> None:
+    """Let the peaks start from the present."""
+    _C.reset_peak(_get_device_index(device))
+
+
+reset_max_memory_allocated = reset_peak_memory_stats
+reset_max_memory_cached = reset_peak_memory_stats
+
+
+def reset_accumulated_memory_stats(device: Place = None) -> None:
+    """Set the running totals to nothing."""
+    _C.reset_accumulated(_get_device_index(device))
+
+
+def empty_cache() -> None:
+    """Give back what is reserved and not allocated."""
+    _C.empty_cache()
+
+
+def ipc_collect() -> None:
+    """Nothing is shared between processes by device memory."""
+
+
+def mem_get_info(device: Place = None) -> tuple[int, int]:
+    """(free, total) bytes, as this process alone sees them."""
+    total = int(_C.total_memory())
+    return total - memory_reserved(device), total
+
+
+def set_per_process_memory_fraction(fraction: float, device: Place = None) -> None:
+    """Limit this process to a part of an NPU's memory; beyond it, torch.OutOfMemoryError.
+
+    Raises:
+        TypeError: not a float.
+        ValueError: not from 0 to 1.
+    """
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    index = _get_device_index(device)
+    _C.set_memory_fraction(index, fraction)
+    _fractions[index] = fraction
+
+
+_fractions: dict[int, float] = {}
+
+
+def get_per_process_memory_fraction(device: Place = None) -> float:
+    """The part of an NPU's memory that this process may take; 1 unless it was limited."""
+    return _fractions.get(_get_device_index(device), 1.0)
+
+
+def get_allocator_backend() -> str:
+    """There is one."""
+    return "native"
+
+
+_raw: dict[int, torch.Tensor] = {}
+
+
+def caching_allocator_alloc(size: int, device: Place = None, stream: object = None) -> int:
+    """The address of `size` bytes of an NPU's memory, until `caching_allocator_delete`.
+
+    Raises:
+        torch.OutOfMemoryError: there is not so much.
+    """
+    block = torch.empty(size, dtype=torch.uint8, device=torch.device("npu", _get_device_index(device)))
+    _raw[block.data_ptr()] = block
+    return int(block.data_ptr())
+
+
+def caching_allocator_delete(mem_ptr: int) -> None:
+    """Give it back.
+
+    Raises:
+        RuntimeError: it is no such address.
+    """
+    if _raw.pop(mem_ptr, None) is None:
+        raise RuntimeError(f"invalid device pointer: expected one of caching_allocator_alloc, found {mem_ptr:#x}")
+
+
+_SUMMARY = (  # counter, its name in the summary, whether it counts bytes
+    ("allocated_bytes", "Allocated memory", True),
+    ("active_bytes", "Active memory", True),
+    ("reserved_bytes", "NPU reserved memory", True),
+    ("inactive_split_bytes", "Non-releasable memory", True),
+    ("allocation", "Allocations", False),
+    ("active", "Active allocs", False),
+    ("segment", "NPU reserved segments", False),
+    ("inactive_split", "Non-releasable allocs", False),
+)
+_OVERSIZE = (("oversize_allocations", "Oversize allocations"), ("oversize_segments", "Oversize NPU segments"))
+_COLUMNS = {"current": "Cur Usage", "peak": "Peak Usage", "allocated": "Tot Alloc", "freed": "Tot Freed"}
+
+
+def _amount(value: int, of_bytes: bool) -> str:
+    # The unit in which at most six digits are left.
+    units = ("B ", "KB", "MB", "GB", "TB", "PB") if of_bytes else ("  ", "K ", "M ")
+    step = 1024 if of_bytes else 1000
+    power = 0
+    while value >= 768 * step and power < len(units) - 1:
+        value //= step
+        power += 1
+    return f"{value:7d} {units[power]}"
+
+
+def memory_summary(device: Place = None, abbreviated: bool = False) -> str:
+    """The counters as a table, laid out as torch_npu does."""
+    stats = memory_stats(device)
+    ooms, retries = stats["num_ooms"], stats["num_alloc_retries"]
+    thick, thin = "=" * 75, "-" * 75
+    lines = [thick, f" {'':16} PyTorch NPU memory summary, device ID {_get_device_index(device):<18d} ", thin]
+    lines += [f"  {'':9} NPU OOMs: {ooms:<13d} | {'':6} npuMalloc retries: {retries:<9d}  ", thick]
+    lines.append(f" {'       Metric':<21} " + "".join(f"| {column:<10} " for column in _COLUMNS.values()))
+    pools = {"all": ""} if abbreviated else {"all": "", "large_pool": "large pool", "small_pool": "small pool"}
+    for counter, title, of_bytes in _SUMMARY:
+        lines.append(thin)
+        for pool, called in pools.items():
+            amounts = (_amount(stats[f"{counter}.{pool}.{column}"], of_bytes) for column in _COLUMNS)
+            name = f"      from {called}" if called else title
+            lines.append(f" {name:<21} " + "".join(f"| {amount} " for amount in amounts))
+    for counter, title in (
+        ("oversize_allocations", "Oversize allocations"),
+        ("oversize_segments", "Oversize NPU segments"),
+    ):
+        amounts = (_amount(stats[f"{counter}.{column}"], of_bytes=False) for column in _COLUMNS)
+        lines += [thin, f" {title:<21} " + "".join(f"| {amount} " for amount in amounts)]
+    return "".join(f"|{line}|\n" for line in [*lines, thick])
+
+
+def _record_memory_history(enabled: str | None = "all", **_options: object) -> None:
+    """Stop recording is accepted; recording is not implemented."""
+    if enabled is not None:
+        not_implemented("torch_npu.npu.memory._record_memory_history")()
+
+
+_dump_snapshot = not_implemented("torch_npu.npu.memory._dump_snapshot")
+_snapshot = not_implemented("torch_npu.npu.memory._snapshot")
+
+OutOfMemoryError = torch.OutOfMemoryError
+
+
+class _Functions:
+    """What a MemPool takes: the two functions of a pluggable allocator, as addresses."""
+
+    __slots__ = ("free", "malloc")
+
+    def __init__(self, malloc: int, free: int) -> None:
+        self.malloc, self.free = malloc, free
+
+
+class NPUPluggableAllocator:
+    """An allocator in a compiled library: `void* malloc(ssize_t, int device, stream)` and
+    `void free(void*, ssize_t, int device, stream)`.
+
+    Without a path the names are looked up in the virtual device itself, which has those of vllm-ascend's allocator.
+    """
+
+    def __init__(self, path_to_so_file: str | None, alloc_fn_name: str, free_fn_name: str) -> None:
+        library = ctypes.CDLL(path_to_so_file or _C.__file__)
+        functions = (getattr(library, name) for name in (alloc_fn_name, free_fn_name))
+        addresses = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
+        self._allocator = _Functions(*addresses)
+
+    def allocator(self) -> _Functions:
+        """The allocator, as a MemPool takes it."""
+        return self._allocator
+
+
+class MemPool:
+    """Memory of an allocator of its own; with none, it is the device's."""
+
+    def __init__(self, allocator: _Functions | None = None) -> None:
+        self._allocator = allocator
+
+    @property
+    def allocator(self) -> _Functions | None:
+        """The allocator that the pool was made with."""
+        return self._allocator
+
+    if not is_older_than("2.13.0"):
+        del allocator
+
+
+@contextmanager
+def use_mem_pool(pool: MemPool, device: Place = None) -> Iterator[None]:
+    """Within this context, what the thread allocates on an NPU comes from the pool."""
+    allocator = pool._allocator
+    if allocator is None:
+        yield
+        return
+    _C.begin_pool(allocator.malloc, allocator.free)
+    try:
+        yield
+    finally:
+        _C.end_pool()
+
+
+globals().update(missing("torch_npu.npu.memory", globals()))

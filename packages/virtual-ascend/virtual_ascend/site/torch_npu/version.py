@@ -1,0 +1,8 @@
+"""Which torch_npu this pretends to be: VIRTUAL_ASCEND_TORCH_NPU_VERSION."""
+
+from __future__ import annotations
+
+from virtual_ascend.settings import Settings
+
+__version__ = Settings.read().torch_npu_version
+git_version = "virtual Ascend"

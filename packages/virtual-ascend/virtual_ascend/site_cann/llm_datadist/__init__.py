@@ -1,0 +1,88 @@
+"""CANN's package for moving the caches of keys and values between NPUs: its names, so that programs which offer it can
+be imported. Nothing is moved: what would do it raises NotImplementedError.
+
+Names and numbers: github.com/hicann/hixl, src/python/llm_datadist; for the numbers of DataType, ge::DataType.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+__all__ = [
+    "BlocksCacheKey",
+    "CacheDesc",
+    "CacheKey",
+    "DataType",
+    "LLMConfig",
+    "LLMDataDist",
+    "LLMException",
+    "LLMRole",
+    "RegisterMemStatus",
+]
+
+
+class LLMRole(Enum):
+    """What a process does for a request."""
+
+    PROMPT = 1
+    DECODER = 2
+    MIX = 3
+
+
+class DataType(IntEnum):
+    """The dtype of a cache."""
+
+    DT_FLOAT = 0
+    DT_FLOAT16 = 1
+    DT_INT8 = 2
+    DT_INT32 = 3
+    DT_UINT8 = 4
+    DT_INT16 = 6
+    DT_UINT16 = 7
+    DT_UINT32 = 8
+    DT_INT64 = 9
+    DT_UINT64 = 10
+    DT_DOUBLE = 11
+    DT_BOOL = 12
+    DT_STRING = 13
+    DT_BF16 = 27
+
+
+class RegisterMemStatus(Enum):
+    """How far a link has got."""
+
+    OK = 0
+    PREPARING = 1
+    FAILED = 2
+
+
+class LLMException(RuntimeError):
+    """What the package raises when a cache could not be moved; here nobody raises it."""
+
+
+class _Unwritten:
+    """A class of the package that can only be made where there is something to move caches over."""
+
+    def __init__(self, *_args: object, **_options: object) -> None:
+        name = f"llm_datadist.{type(self).__name__}"
+        raise NotImplementedError(f"{name} is not implemented by the virtual Ascend (VIRTUAL_ASCEND is set)")
+
+
+class LLMDataDist(_Unwritten):
+    """The link between clusters of NPUs."""
+
+
+class LLMConfig(_Unwritten):
+    """Its settings."""
+
+
+class CacheDesc(_Unwritten):
+    """Shape and dtype of a cache."""
+
+
+class CacheKey(_Unwritten):
+    """What a cache is found by."""
+
+
+class BlocksCacheKey(_Unwritten):
+    """The same for a cache in blocks."""

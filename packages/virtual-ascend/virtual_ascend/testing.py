@@ -1,0 +1,138 @@
+"""For tests of programs on virtual NPUs: processes that have some, and groups of ranks. Public."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .variables import NPUS, VISIBLE_DEVICES
+
+__all__ = [
+    "NPUS_OF_A_TEST",
+    "NoWheelError",
+    "RankFailedError",
+    "environment",
+    "free_port",
+    "install_torch_npu",
+    "results",
+    "run",
+    "start_ranks",
+]
+
+NPUS_OF_A_TEST = 2
+
+
+# By the version of torch, that of its torch_npu; of each the newest patch.
+_WHEELS = {
+    "2.5.1": "2.5.1.post1",
+    "2.7.1": "2.7.1",
+    "2.8.0": "2.8.0",
+    "2.9.0": "2.9.0",
+    "2.10.0": "2.10.0",
+    "2.13.0": "2.13.0",
+}
+
+
+class NoWheelError(LookupError):
+    """The installed torch has no wheel of torch_npu here; the text says why."""
+
+
+class RankFailedError(AssertionError):
+    """A rank's program ended with another status than 0; the text is the end of its stderr."""
+
+
+def install_torch_npu(folder: Path) -> str:
+    """Install the wheel of torch_npu for the installed torch into a folder, and return its version.
+
+    With PYTHONPATH on it and VIRTUAL_ASCEND_TORCH_NPU=real a process has virtual NPUs under that wheel.
+
+    Raises:
+        NoWheelError: there is none for this torch, or it cannot be downloaded.
+    """
+    torch = metadata.version("torch").partition("+")[0]
+    if torch not in _WHEELS:
+        raise NoWheelError(f"expected torch {' or '.join(_WHEELS)}, found {torch}")
+    version = _WHEELS[torch]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    done = subprocess.run([*command, f"torch_npu=={version}"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise NoWheelError(f"torch_npu {version} cannot be had here: {done.stderr.strip().splitlines()[-1:]}")
+    return version
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(**changes: str | None) -> dict[str, str]:
+    """This process's environment with two virtual NPUs, all of them visible; a change to None removes a variable."""
+    env = {**os.environ, NPUS.name: str(NPUS_OF_A_TEST), "OMP_NUM_THREADS": "1"}
+    env.pop(VISIBLE_DEVICES, None)
+    for name, value in changes.items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
+    return env
+
+
+def run(code: str, timeout: float = 120, **changes: str | None) -> subprocess.CompletedProcess[str]:
+    """Run a program with virtual NPUs in a process of its own; `changes` are those of `environment`."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def start_ranks(
+    code: str, folder: Path, size: int = NPUS_OF_A_TEST, *, arguments: Sequence[str] = (), **changes: str | None
+) -> list[subprocess.Popen[str]]:
+    """Start a program once for each rank of a group that meets in `folder`; it finds RANK, WORLD_SIZE and INIT, the
+    init_method of torch.distributed."""
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code), *arguments],
+            env=environment(RANK=str(rank), WORLD_SIZE=str(size), INIT=f"file://{folder}/meet", **changes),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+
+
+def results(processes: Iterable[subprocess.Popen[str]], timeout: float = 120) -> list[Any]:
+    """What every rank printed as its last line, as JSON. The other ranks are ended if one fails.
+
+    Raises:
+        RankFailedError: a rank ended with another status than 0.
+    """
+    processes = list(processes)
+    out = []
+    try:
+        for process in processes:
+            stdout, stderr = process.communicate(timeout=timeout)
+            if process.returncode != 0:
+                raise RankFailedError(stderr[-3000:])
+            out.append(json.loads(stdout.strip().splitlines()[-1]))
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+    return out

@@ -1,0 +1,185 @@
+"""Each environment variable of the virtual Ascend, once: its name, what it may hold and its default; and the names of
+those of Ascend's software that it heeds or sets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from .errors import SettingError
+
+__all__ = [
+    "AUTOLOAD",
+    "CACHE",
+    "CANN_VERSION",
+    "COPIES",
+    "DRIVER_VERSION",
+    "FAULTS",
+    "HCCL_INTERFACE",
+    "HCCL_LIBRARY",
+    "HOME",
+    "MEMORY",
+    "NPUS",
+    "OPERATORS",
+    "PHANTOM",
+    "TORCH_NPU",
+    "TORCH_NPU_VERSION",
+    "VARIABLES",
+    "VISIBLE_DEVICES",
+    "Choice",
+    "Number",
+    "Variable",
+]
+
+VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
+"""The numbers of the NPUs that a process may use, separated by commas."""
+HOME = "ASCEND_HOME_PATH"
+"""The folder of CANN, the software on which torch_npu runs."""
+OPERATORS = "ASCEND_OPP_PATH"
+"""The folder of CANN's operators."""
+AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+"""torch's own: with 0, `import torch` loads no backend."""
+HCCL_LIBRARY = "HCCL_SO_PATH"
+"""The file libhccl.so that vllm-ascend loads."""
+HCCL_INTERFACE = "HCCL_SOCKET_IFNAME"
+"""The network interfaces over which the ranks of HCCL meet."""
+
+VARIABLES: dict[str, Variable] = {}
+"""All variables by name, in the order in which the documents list them."""
+
+
+class Variable:
+    """One environment variable that holds any text."""
+
+    def __init__(self, name: str, summary: str, *, expected: str, default: str = "") -> None:
+        self.name = name
+        self.summary = summary
+        self.expected = expected
+        self.default = default
+        VARIABLES[name] = self
+
+    def text(self, environ: Mapping[str, str] | None = None) -> str:
+        """Return its text without the blanks around it, and the default where nothing else is left."""
+        return (os.environ if environ is None else environ).get(self.name, "").strip() or self.default
+
+    def refuse(self, text: str, fix: str = "correct it or leave it out") -> SettingError:
+        """Return the error for a text that is not understood."""
+        return SettingError(subject=f"{self.name}={text!r}", expected=self.expected, found=repr(text), fix=fix)
+
+
+class Choice(Variable):
+    """A variable that holds one of a few words, in upper or lower case."""
+
+    def __init__(self, name: str, summary: str, words: tuple[str, ...], *, default: str) -> None:
+        super().__init__(name, summary, expected=f"{', '.join(words[:-1])} or {words[-1]}", default=default)
+        self.words = words
+
+    def read(self, environ: Mapping[str, str] | None = None) -> str:
+        """Return the word in lower case. Raises SettingError for any other."""
+        text = self.text(environ)
+        if text.lower() not in self.words:
+            raise self.refuse(text)
+        return text.lower()
+
+
+class Number(Variable):
+    """A variable that holds a number within limits; a whole one if `whole` is set."""
+
+    def __init__(
+        self, name: str, summary: str, *, unit: str, default: str, least: float, most: float, whole: bool = False
+    ) -> None:
+        # A limit that only keeps out what cannot be meant is not worth a reader's time.
+        limits = f"from {least:g} to {most:g}" if whole else "above 0" if least else "from 0"
+        super().__init__(
+            name, summary, expected=f"{'a whole number' if whole else 'a number'} of {unit} {limits}", default=default
+        )
+        self.least, self.most, self.whole = least, most, whole
+
+    def read(self, environ: Mapping[str, str] | None = None) -> float:
+        """Return the number. Raises SettingError for a text that is none, or one outside the limits."""
+        text = self.text(environ)
+        try:
+            value = float(int(text)) if self.whole else float(text)
+        except ValueError:
+            raise self.refuse(text) from None
+        # Written so that a NaN, which compares with nothing, is refused as well.
+        if not self.least <= value <= self.most:
+            raise self.refuse(text)
+        return value
+
+
+NPUS = Number(
+    "VIRTUAL_ASCEND",
+    "how many virtual NPUs this machine has; 0 is none",
+    unit="NPUs",
+    default="0",
+    least=0,
+    most=64,  # kMaxDevices in csrc/runtime.h
+    whole=True,
+)
+MEMORY = Number(
+    "VIRTUAL_ASCEND_MEMORY",
+    "the memory of one virtual NPU",
+    unit="GiB",
+    default="64",  # kUsualMemory in csrc/allocator.h
+    least=1e-9,
+    most=1 << 20,
+)
+PHANTOM = Number(
+    "VIRTUAL_ASCEND_PHANTOM",
+    "the size from which on a virtual NPU's tensor is a phantom: counted, and never computed; 0 is none",
+    unit="MiB",
+    default="0",
+    least=0,
+    most=1 << 20,
+)
+COPIES = Choice(
+    "VIRTUAL_ASCEND_COPIES",
+    "when a non-blocking copy between host and virtual NPU has arrived: at once, or when it is waited for",
+    ("immediate", "delayed"),
+    default="immediate",
+)
+FAULTS = Variable(
+    "VIRTUAL_ASCEND_FAULTS",
+    "failures that the virtual Ascend makes, such as die:collective=3:rank=1; see docs/virtual-ascend.md",
+    expected="faults separated by commas",
+)
+TORCH_NPU = Choice(
+    "VIRTUAL_ASCEND_TORCH_NPU",
+    "whose torch_npu virtual NPUs have: an installed one over a stub CANN, ours, or that which is installed, if any",
+    ("auto", "real", "ours"),
+    default="auto",
+)
+TORCH_NPU_VERSION = Variable(
+    "VIRTUAL_ASCEND_TORCH_NPU_VERSION",
+    "the torch_npu that the virtual Ascend pretends to be",
+    expected="a version",
+    default="2.7.1",
+)
+CANN_VERSION = Variable(
+    "VIRTUAL_ASCEND_CANN_VERSION",
+    "the CANN that the virtual Ascend pretends to have",
+    expected="a version",
+    default="8.3.RC1",
+)
+DRIVER_VERSION = Variable(
+    "VIRTUAL_ASCEND_DRIVER_VERSION",
+    "the NPU driver that the virtual Ascend pretends to have",
+    expected="a version",
+    default="25.2.0",
+)
+CACHE = Variable(
+    "VIRTUAL_ASCEND_CACHE",
+    "the folder to which the virtual device is compiled; ~/.cache/virtual-ascend if it is not set",
+    expected="a folder",
+)
+
+
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder of what is compiled once per machine."""
+    if own := CACHE.text(environ):
+        # Absolute at once: a process that changes its folder later would look elsewhere.
+        return Path(own).absolute()
+    base = (os.environ if environ is None else environ).get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "virtual-ascend"

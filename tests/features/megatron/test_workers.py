@@ -1,0 +1,76 @@
+"""What an engine's model is configured with."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from verl_npu.features.megatron.request import Request
+from verl_npu.features.megatron.workers import REQUEST, configure_each_engine_with_its_own_overrides
+
+
+def engine(**overrides: object) -> SimpleNamespace:
+    made = SimpleNamespace(provider=None)
+    setattr(made, REQUEST, Request("the language model's engine", overrides, {"context_parallel_size": 2}))
+    return made
+
+
+def through_the_bridge(engine: SimpleNamespace) -> None:
+    """As upstream does it: the script's overrides, and no others, are written to Megatron-Bridge's configuration."""
+    engine.provider = SimpleNamespace(**getattr(engine, REQUEST).overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "written"),
+    [
+        ({}, {"use_flash_attn": True, "context_parallel_size": 2}),
+        ({"use_flash_attn": False, "context_parallel_size": 4}, {"use_flash_attn": False, "context_parallel_size": 4}),
+    ],
+)
+def test_megatron_bridges_configuration_has_what_is_filled_in(overrides, written) -> None:
+    made = engine(**overrides)
+    configure_each_engine_with_its_own_overrides(through_the_bridge, made)
+    assert vars(made.provider) == written
+
+
+def test_an_engine_without_megatron_bridge_is_configured_as_it_is() -> None:
+    made = engine()
+    assert configure_each_engine_with_its_own_overrides(lambda engine: "configured", made) == "configured"
+    assert made.provider is None
+
+
+def test_an_engine_that_asked_mindspeed_for_nothing_is_left_alone() -> None:
+    made = SimpleNamespace(provider=SimpleNamespace())
+    configure_each_engine_with_its_own_overrides(lambda engine: None, made)
+    assert vars(made.provider) == {}
+
+
+class Placeholder:
+    """As MindSpeed puts it where TransformerEngine's functions belong."""
+
+
+def replaced_by_mindspeed() -> None:
+    """A fused permutation of MindSpeed's own."""
+
+
+@pytest.mark.parametrize(
+    ("fused", "permute", "asked"),
+    [
+        (Placeholder, "megatron.core.transformer.moe.moe_utils", False),
+        (Placeholder, "mindspeed.core.fusions.fused_moe_permute", True),
+        (replaced_by_mindspeed, "megatron.core.transformer.moe.moe_utils", True),
+    ],
+    ids=["a placeholder", "MindSpeed's own permute", "a function"],
+)
+def test_megatron_bridge_is_not_given_a_permutation_that_is_only_a_placeholder(
+    fused: object, permute: str, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moe = ModuleType("megatron.core.transformer.moe.moe_utils")
+    own = SimpleNamespace(__module__=permute)
+    vars(moe).update(fused_permute=fused, permute=own)
+    monkeypatch.setitem(sys.modules, moe.__name__, moe)
+    made = engine(moe_permute_fusion=True)
+    configure_each_engine_with_its_own_overrides(through_the_bridge, made)
+    assert made.provider.moe_permute_fusion is asked

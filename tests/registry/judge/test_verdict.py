@@ -1,0 +1,250 @@
+"""Verdicts: mutants of a source make the guard fire that is meant for them, and what is gone is told from what is not
+installed."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import shutil
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from verl_npu.registry.judge.lock import record_lock
+from verl_npu.registry.judge.verdict import Baseline, look
+from verl_npu.registry.patch import Feature, Upstream
+from verl_npu.registry.source.probe import Mentions, Never
+from verl_npu.registry.source.tree import SourceTree
+from verl_npu.registry.state import State
+
+SOURCE = textwrap.dedent(
+    '''
+    import math
+    from functools import wraps
+
+    SCALE = 2
+
+    def register(function):
+        @wraps(function)
+        def inner(*args, **kwargs):
+            return function(*args, **kwargs)
+        return inner
+
+    class Model:
+        @register
+        def step(self, batch, lr=0.1, *, clip=1.0, **options):
+            """Take a step."""
+            loss = 0
+            for index, row in enumerate(batch):
+                if row > 0 and not options.get("skip"):
+                    loss += row * lr
+                elif row == -1:
+                    continue
+                else:
+                    loss = max(loss, -row, clip)
+            try:
+                with open("log") as stream:
+                    stream.write(f"{loss:.2f} of {len(batch)}")
+            except OSError as error:
+                raise RuntimeError("no log") from error
+            total = [x ** 2 for x in batch if x != 3]
+            self.losses["last"] = loss if total else None
+            return lambda scale=SCALE: (loss / scale, total[1:-1], math.sqrt(loss))
+    '''
+)
+TARGET = "up.ops:Model.step"
+_SWAPS: dict[type[ast.AST], ast.AST] = {
+    ast.Add: ast.Sub(),
+    ast.Mult: ast.Div(),
+    ast.Div: ast.Mult(),
+    ast.Pow: ast.Mult(),
+    ast.And: ast.Or(),
+    ast.Not: ast.UAdd(),
+    ast.USub: ast.UAdd(),
+    ast.Gt: ast.GtE(),
+    ast.Eq: ast.NotEq(),
+    ast.NotEq: ast.Eq(),
+}
+
+
+def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
+    """Every node of the target with where it hangs: parent, field, index."""
+    for parent in ast.walk(tree):
+        for name, value in ast.iter_fields(parent):
+            if isinstance(value, ast.AST):
+                yield parent, name, None, value
+            elif isinstance(value, list):
+                for index, item in enumerate(value):
+                    if isinstance(item, ast.AST):
+                        yield parent, name, index, item
+
+
+def step_of(tree: ast.Module) -> ast.FunctionDef:
+    model = next(node for node in tree.body if isinstance(node, ast.ClassDef))
+    return next(node for node in model.body if isinstance(node, ast.FunctionDef))
+
+
+def other(node: ast.AST) -> ast.AST | None:
+    """What a mutation puts in the place of `node`; None where the rules know nothing for it."""
+    if type(node) in _SWAPS:
+        return _SWAPS[type(node)]
+    changed = copy.deepcopy(node)
+    if isinstance(changed, ast.Constant) and changed.value != "Take a step.":
+        changed.value = "other" if isinstance(changed.value, str) else ["other"][0] if changed.value is None else None
+    elif isinstance(changed, ast.Name):
+        changed.id += "_other"
+    elif isinstance(changed, ast.Attribute):
+        changed.attr += "_other"
+    elif isinstance(changed, ast.keyword | ast.arg) and changed.arg:
+        changed.arg += "_other"
+    elif isinstance(changed, ast.alias):
+        changed.name += "_other"
+    elif isinstance(changed, ast.Continue):
+        return ast.Break()
+    elif isinstance(changed, ast.ExceptHandler):
+        changed.name = "another"
+    elif isinstance(changed, ast.Slice):
+        changed.step = ast.Constant(2)
+    elif isinstance(changed, ast.FormattedValue):
+        changed.conversion = ord("r")
+    elif isinstance(changed, ast.stmt) and not isinstance(changed, ast.Expr):
+        return ast.Pass()
+    else:
+        return None
+    return changed
+
+
+def mutants() -> Iterator[tuple[str, str]]:
+    count = len(list(places(step_of(ast.parse(SOURCE)))))
+    for number in range(count):
+        tree = ast.parse(SOURCE)
+        parent, name, index, node = list(places(step_of(tree)))[number]
+        replacement = other(node)
+        if replacement is None:
+            continue
+        if index is None:
+            setattr(parent, name, replacement)
+        else:
+            getattr(parent, name)[index] = replacement
+        source = ast.unparse(ast.fix_missing_locations(tree))
+        if ast.dump(ast.parse(source)) != ast.dump(ast.parse(SOURCE)):
+            label = f"{number}-{type(parent).__name__}.{name}-{type(node).__name__}"
+            yield label, source
+
+
+MUTANTS = dict(mutants())
+HARMLESS = {
+    "formatting": ast.unparse(ast.parse(SOURCE)),
+    "comment": SOURCE.replace("loss = 0\n", "loss = 0  # from here on\n"),
+    "docstring": SOURCE.replace("Take a step.", "Take another step."),
+    "elsewhere": SOURCE.replace("SCALE = 2", "SCALE = 3"),
+    "other class": SOURCE + "\nclass Other:\n    def step(self):\n        return 1\n",
+}
+
+
+@pytest.fixture
+def judged(plugin, package, why) -> Callable[[str, str], State]:
+    """Lock SOURCE for a replacement or a wrapper, then say what the registry makes of another source."""
+
+    def judge(action: str, source: str) -> State:
+        package.write("up.ops", SOURCE)
+        feature = plugin.feature("f")
+
+        def step(*args: object, **kwargs: object) -> None:
+            return None
+
+        getattr(feature, action)(TARGET, retired_by=Never("a test"), **why)(step)
+        return plugin.start_on("up.ops", source).status()["f.step"].state
+
+    return judge
+
+
+@pytest.mark.parametrize("source", MUTANTS.values(), ids=MUTANTS)
+def test_every_mutant_of_the_source_is_drift_for_a_replacement(judged, source: str) -> None:
+    assert judged("replace", source) is State.DRIFTED
+
+
+@pytest.mark.parametrize("source", HARMLESS.values(), ids=HARMLESS)
+@pytest.mark.parametrize("action", ["replace", "wrap"])
+def test_what_does_not_concern_the_target_is_no_drift(judged, action: str, source: str) -> None:
+    assert judged(action, source) is State.PENDING
+
+
+SIGNATURES = {
+    "a parameter more": "(self, batch, lr=0.1, extra=None, *, clip=1.0, **options)",
+    "a parameter less": "(self, batch, *, clip=1.0, **options)",
+    "another order": "(self, lr=0.1, batch=None, *, clip=1.0, **options)",
+    "another name": "(self, rows, lr=0.1, *, clip=1.0, **options)",
+    "another default": "(self, batch, lr=0.2, *, clip=1.0, **options)",
+    "no default": "(self, batch, lr, *, clip=1.0, **options)",
+    "keyword made positional": "(self, batch, lr=0.1, clip=1.0, **options)",
+    "positional only": "(self, batch, /, lr=0.1, *, clip=1.0, **options)",
+    "no more options": "(self, batch, lr=0.1, *, clip=1.0)",
+    "more arguments": "(self, batch, lr=0.1, *rest, clip=1.0, **options)",
+}
+
+
+@pytest.mark.parametrize("changed", SIGNATURES.values(), ids=SIGNATURES)
+def test_every_change_of_the_signature_is_drift_for_a_wrapper(judged, changed: str) -> None:
+    old = "(self, batch, lr=0.1, *, clip=1.0, **options)"
+    assert judged("wrap", SOURCE.replace(old, changed)) is State.DRIFTED
+
+
+def test_another_body_is_no_drift_for_a_wrapper(judged) -> None:
+    assert judged("wrap", SOURCE.replace("row * lr", "row + lr")) is State.PENDING
+
+
+# What is gone with the whole package that held it.
+
+PACKAGES = ("up", "extra")
+GONE = "extra.sync.workers:Worker.start"
+BODY = "        self.a = 1\n        self.b = 2\n        self.c = 3\n        return self\n"
+WORKERS = f"class Worker:\n    def start(self):\n{BODY}"
+
+
+def write(site: Path, module: str, source: str) -> None:
+    path = site.joinpath(*module.split(".")).with_suffix(".py")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+    for folder in path.parents[: module.count(".")]:
+        (folder / "__init__.py").touch()
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "exact", "gone", "reason"),
+    [
+        ("up.main", "", False, False, "extra is not installed here"),
+        ("up.elsewhere", WORKERS, False, True, "the same code stands at up.elsewhere:Worker.start"),
+        (
+            "up.sync.workers",
+            "class Worker:\n    def start(self):\n        return 7\n",
+            False,
+            True,
+            "up.sync.workers:Worker.start has the same name",
+        ),
+        (
+            "up.sync.workers",
+            "class Worker(Base): ...\n",
+            False,
+            True,
+            "extra.sync.workers is now up.sync.workers, which does not have it",
+        ),
+        ("up.sync.workers", WORKERS, True, False, "extra is not installed here"),
+    ],
+    ids=["left out", "moved", "changed and moved", "its module moved without it", "at the pin nothing is looked for"],
+)
+def test_of_what_a_package_held_that_is_not_here(
+    module: str, source: str, exact: bool, gone: bool, reason: str, tmp_path: Path, why: dict[str, str]
+) -> None:
+    feature = Feature("feature", "a feature")
+    feature.wrap(GONE, retired_by=Mentions(GONE, "npu"), **why)(write)
+    write(tmp_path, "up.main", "")
+    write(tmp_path, "extra.sync.workers", WORKERS)
+    lock = record_lock(Upstream("up", PACKAGES), "v1", "v1", SourceTree.at(tmp_path, PACKAGES), list(feature))
+    shutil.rmtree(tmp_path / "extra")
+    write(tmp_path, module, source)
+    absence = look(GONE, Baseline(lock, exact, [lock], PACKAGES), SourceTree.at(tmp_path, PACKAGES))
+    assert absence is not None
+    assert (absence.gone, absence.reason.partition("gone; ")[2] or absence.reason) == (gone, reason)

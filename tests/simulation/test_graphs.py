@@ -1,0 +1,61 @@
+"""An engine of vLLM that would capture graphs is refused before it starts, and no other."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from verl_npu.errors import GraphError
+from verl_npu.simulation.graphs import check_eager, refuse_graphs
+
+
+def settings(mode: str | None, device: str = "npu", additional: dict[str, Any] | None = None) -> Any:
+    kind = None if mode is None else SimpleNamespace(name=mode)
+    return SimpleNamespace(
+        device_config=SimpleNamespace(device_type=device),
+        compilation_config=SimpleNamespace(cudagraph_mode=kind),
+        additional_config=additional,
+    )
+
+
+@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL_DECODE_ONLY"])
+def test_an_engine_with_graphs_is_refused_in_one_line(mode: str) -> None:
+    with pytest.raises(GraphError) as caught:
+        check_eager(settings(mode))
+    said = str(caught.value)
+    assert f"found enforce_eager=False, and so cudagraph_mode {mode}; set enforce_eager=True" in said
+    assert "\n" not in said
+
+
+def test_torchair_is_refused_whatever_the_mode() -> None:
+    with pytest.raises(GraphError, match=r"found torchair_graph_config\.enabled in additional_config"):
+        check_eager(settings("NONE", additional={"torchair_graph_config": {"enabled": True}}))
+
+
+@pytest.mark.parametrize(
+    "eager",
+    [
+        settings("NONE"),
+        settings(None),
+        settings("NONE", additional={"torchair_graph_config": {"enabled": False}, "refresh": True}),
+        settings("PIECEWISE", device="cpu"),
+    ],
+)
+def test_an_engine_without_graphs_or_of_another_device_is_not(eager: Any) -> None:
+    check_eager(eager)
+
+
+def test_vllm_asks_when_it_chooses_an_executor() -> None:
+    class Executor:
+        @staticmethod
+        def get_class(vllm_config: object) -> str:
+            return "chosen"
+
+    module = ModuleType("vllm.v1.executor.abstract")
+    module.Executor = Executor  # type: ignore[attr-defined]
+    refuse_graphs(module)
+    assert Executor.get_class(settings("NONE")) == "chosen"
+    with pytest.raises(GraphError):
+        Executor.get_class(settings("PIECEWISE"))

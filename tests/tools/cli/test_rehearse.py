@@ -1,0 +1,221 @@
+"""`verl-npu rehearse` and `verl-npu check --script`: one clear line for what is no launch script, and plans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.tools.jobs.conftest import COMMAND, CONFIGURATION, TRAINER, Write, sandboxed, tree, write
+from verl_npu.tools.jobs.settings import Settings
+
+from .conftest import Run
+
+pytest.importorskip("hydra")
+__all__ = ["sandboxed", "tree", "write"]  # fixtures
+
+RL = """
+algorithm:
+  adv_estimator: grpo
+custom_reward_function: {path: null, name: compute_score}
+actor_rollout_ref:
+  model: {path: ~/models/Qwen2.5-7B}
+  actor: {strategy: fsdp, ppo_mini_batch_size: 256, ppo_micro_batch_size_per_gpu: 8}
+  rollout: {name: vllm, n: 5, tensor_model_parallel_size: 4}
+"""
+
+
+def binary(write: Write) -> Path:
+    path = write()
+    path.write_bytes(b"\x7fELF\x00\x01\xff" * 100)
+    return path
+
+
+def a_folder_without_scripts(write: Write) -> Path:
+    return write(name="empty/README").parent
+
+
+NO_SCRIPTS: dict[str, tuple[Callable[[Write], Path], str]] = {
+    "a syntax error": (lambda write: write("if true; then", COMMAND), "syntax error"),
+    "no trainer": (
+        lambda write: write("ray start --head", "python3 convert.py"),
+        "expected a script that starts a trainer",
+    ),
+    "two trainers": (lambda write: write(COMMAND, COMMAND.replace("=8", "=16")), "expected one trainer, found 2"),
+    "no such file": (lambda write: write().parent / "none.sh", "no such file"),
+    "an empty file": (lambda write: write(), "expected a script that starts a trainer"),
+    "a binary": (binary, "cannot execute binary file"),
+    "another program's settings": (
+        lambda write: write("python3 -m verl.trainer.none a=1 b=2 c=3"),
+        "the trainer verl.trainer.none",
+    ),
+}
+
+
+@pytest.mark.parametrize("command", [("rehearse",), ("rehearse", "--json"), ("check", "--script")])
+@pytest.mark.parametrize(("make", "said"), NO_SCRIPTS.values(), ids=NO_SCRIPTS.keys())
+def test_what_is_no_launch_script_is_one_line(
+    sandboxed: None,
+    run: Run,
+    write: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    make: Callable[[Write], Path],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, output = run(*command, str(make(write)))
+    assert status == 2
+    (line,) = output.splitlines()
+    assert line.startswith("verl-npu: ")
+    assert said in line
+
+
+def test_a_folder_without_scripts_is_one_line(run: Run, write: Write) -> None:
+    status, output = run("rehearse", str(a_folder_without_scripts(write)))
+    assert (status, len(output.splitlines())) == (2, 1)
+    assert "expected launch scripts, *.sh, found none" in output
+
+
+def test_a_folder_is_no_script_to_check(run: Run, write: Write) -> None:
+    status, output = run("check", "--script", str(a_folder_without_scripts(write)))
+    assert (status, len(output.splitlines())) == (2, 1)
+
+
+def test_neither_script_nor_command_is_one_line(run: Run) -> None:
+    status, output = run("rehearse")
+    assert (status, len(output.splitlines())) == (2, 1)
+    assert "expected a launch script, or a trainer's command after --" in output
+
+
+def test_a_command_that_starts_nothing_is_one_line(run: Run) -> None:
+    status, output = run("rehearse", "--", "python3", "-c", "1")
+    assert (status, len(output.splitlines())) == (2, 1)
+
+
+def test_a_machine_without_a_sandbox_is_told_the_other_way(
+    run: Run, write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = write(COMMAND)
+    monkeypatch.setattr("verl_npu.tools.sandbox.shutil.which", lambda name: None)
+    status, output = run("rehearse", str(script))
+    assert (status, len(output.splitlines())) == (2, 1)
+    assert "bubblewrap" in output
+    assert "verl-npu rehearse -- python3 -m" in output
+
+
+def test_a_tree_at_another_revision_than_the_pin_is_one_line(
+    run: Run, rl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_npu.tools.cli.upstreams.nearest_pin", lambda tree: "v0.6.1")
+    status, output = run("rehearse", "--pin", "v0.7.1", "--verl", str(rl), "--plan-only", "--", *GOOD.split())
+    assert (status, len(output.splitlines())) == (2, 1)
+    assert "expected verl at v0.7.1" in output
+    assert "nearest to v0.6.1" in output
+
+
+@pytest.fixture
+def rl(tree: Path) -> Path:
+    """The tree with a trainer for reinforcement learning."""
+    (tree / "verl" / "trainer" / "config" / "rl.yaml").write_text(CONFIGURATION + RL)
+    (tree / "verl" / "trainer" / "main_rl.py").write_text(TRAINER.replace('"main"', '"rl"'))
+    return tree
+
+
+GOOD = "python3 -m verl.trainer.main_rl data.train_batch_size=1024 trainer.nnodes=2 trainer.device=npu"
+
+
+def planned(run: Run, *arguments: str) -> dict[str, object]:
+    status, output = run("rehearse", "--plan-only", "--json", *arguments)
+    assert status == 0, output
+    return json.loads(output)
+
+
+def after(plan: dict[str, object]) -> Settings:
+    return Settings({change["key"]: change["after"] for change in plan["changes"]})  # type: ignore[index,attr-defined]
+
+
+def test_a_plan_says_what_is_scaled(sandboxed: None, run: Run, rl: Path, write: Write, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    plan = planned(run, "--output", str(tmp_path / "out"), str(write("export HCCL_X=1", GOOD)))
+    assert (plan["trainer"], plan["architecture"], plan["npus"]) == ("verl.trainer.main_rl", "qwen2", 2)
+    assert plan["exports"] == {"HCCL_X": "1"}
+    assert after(plan).get("data.train_batch_size") == 8
+    assert after(plan).get("trainer.nnodes") == 1
+    assert "++data.train_batch_size=8" in plan["command"]
+
+
+def test_a_plan_of_a_command_needs_no_sandbox(
+    run: Run, rl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("datasets")
+    monkeypatch.setattr("verl_npu.tools.sandbox.shutil.which", lambda name: None)
+    monkeypatch.setattr("verl_npu.tools.cli.upstreams.nearest_pin", lambda tree: "v0.6.1")
+    asked = ["--verl", str(rl), "--pin", "v0.6.1", "--npus", "4", "--without", "batches"]
+    plan = planned(run, "--output", str(tmp_path / "out"), *asked, "--", *GOOD.split())
+    assert plan["npus"] == 4
+    assert "data.train_batch_size" not in after(plan)
+    assert "the trainer runs as it would by hand: there can be no sandbox here (none on PATH)" in plan["notes"]
+
+
+def test_an_unknown_architecture_is_one_line(run: Run, rl: Path, tmp_path: Path) -> None:
+    words = [*GOOD.split(), "actor_rollout_ref.model.path=mine"]
+    status, output = run("rehearse", "--output", str(tmp_path), "--verl", str(rl), "--plan-only", "--", *words)
+    assert (status, len(output.splitlines())) == (2, 1)
+    assert "--architecture NAME" in output
+    status, output = run(
+        "rehearse", "--output", str(tmp_path), "--verl", str(rl), "--architecture", "gpt9", "--", *words
+    )
+    assert (status, len(output.splitlines())) == (2, 1)
+    assert "expected one of qwen2_5_vl" in output
+
+
+def checked(run: Run, script: Path) -> tuple[int, dict[str, object]]:
+    status, output = run("check", "--script", str(script), "--json")
+    return status, json.loads(output)
+
+
+def refused(content: dict[str, object]) -> list[str]:
+    return [finding["rule"] for finding in content["findings"] if finding["refused"]]  # type: ignore[index,attr-defined]
+
+
+def test_a_script_in_order_is_status_0(sandboxed: None, run: Run, rl: Path, write: Write) -> None:
+    status, content = checked(run, write("source /usr/local/Ascend/set_env.sh", GOOD))
+    assert status == 0
+    assert refused(content) == []
+    assert content["missing"] == ["/usr/local/Ascend/set_env.sh"]
+    assert content["trainer"] == "verl.trainer.main_rl"
+
+
+WRONG = {
+    "CUDA": (GOOD.replace("=npu", "=cuda"), "device"),
+    "an unknown key": (f"{GOOD} trainer.unknown=1", "Hydra"),
+    "a plus that is missing": (f"{GOOD} actor_rollout_ref.rollout.engine_kwargs.x=1", "Hydra"),
+    "an override that cannot be parsed": (f"{GOOD} 'trainer.logger=[a'", "Hydra"),
+    "a mini batch above the batch": (GOOD.replace("=1024", "=64"), "batches"),
+}
+
+
+@pytest.mark.parametrize(("line", "rule"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_script_is_refused_with_status_1(
+    sandboxed: None, run: Run, rl: Path, write: Write, line: str, rule: str
+) -> None:
+    status, content = checked(run, write(line))
+    assert (status, refused(content)) == (1, [rule])
+
+
+def test_findings_are_printed_with_their_fix(sandboxed: None, run: Run, rl: Path, write: Write) -> None:
+    status, output = run("check", "--script", str(write(GOOD.replace("=npu", "=cuda"))))
+    assert status == 1
+    assert "refused" in output
+    assert "Fix: leave trainer.device out, or set it to npu" in " ".join(output.split())
+
+
+def test_arguments_of_a_script_follow_dashes(sandboxed: None, run: Run, rl: Path, write: Write) -> None:
+    script = write(f"{GOOD.replace('=1024', '=$1')}")
+    status, output = run("check", "--script", str(script), "--json", "--", "2048")
+    assert status == 0
+    assert "data.train_batch_size=2048" in json.loads(output)["overrides"]

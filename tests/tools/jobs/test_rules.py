@@ -1,0 +1,238 @@
+"""Each rule: what it finds in a wrong script, and that a right one has none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from verl_npu.findings import Finding
+from verl_npu.registry.source.tree import SourceTree
+from verl_npu.tools.jobs.rules import RULES, Script, findings
+from verl_npu.tools.jobs.settings import Settings
+from verl_npu.tools.jobs.trainer import Trainer
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+RIGHT: Mapping[str, object] = {
+    "algorithm.adv_estimator": "grpo",
+    "data.train_batch_size": 64,
+    "data.train_files": "relative.parquet",
+    "trainer.device": "npu",
+    "trainer.n_gpus_per_node": 8,
+    "trainer.nnodes": 2,
+    "actor_rollout_ref.model.use_fused_kernels": False,
+    f"{ACTOR}.strategy": "fsdp",
+    f"{ACTOR}.ppo_mini_batch_size": 64,
+    f"{ACTOR}.ulysses_sequence_parallel_size": 4,
+    f"{ROLLOUT}.name": "vllm",
+    f"{ROLLOUT}.n": 4,
+    f"{ROLLOUT}.tensor_model_parallel_size": 4,
+    f"{ROLLOUT}.free_cache_engine": True,
+}
+MEGATRON = {
+    f"{ACTOR}.strategy": "megatron",
+    f"{ACTOR}.megatron.tensor_model_parallel_size": 4,
+    f"{ACTOR}.megatron.pipeline_model_parallel_size": 2,
+    f"{ACTOR}.megatron.context_parallel_size": 1,
+}
+
+
+def script(
+    settings: Mapping[str, object] | None = None,
+    overrides: tuple[str, ...] = ("trainer.device=npu", "data.train_batch_size=64"),
+    exports: Mapping[str, str] | None = None,
+    text: str = "",
+    runtime: Mapping[str, str] | None = None,
+    ranks: int = 0,
+    pin: str = "v0.6.1",
+    nodes: int = 1,
+    counted: bool = True,
+    module: str = "verl.trainer.main_ppo",
+    sources: SourceTree | None = None,
+) -> Script:
+    """A right script, but for what is given."""
+    trainer = Trainer(module, overrides, (), ranks, Path("/"), exports or {}, nodes, counted)
+    return Script(
+        trainer=trainer,
+        settings=Settings({**RIGHT, **(settings or {})}),
+        pin=pin,
+        text=text,
+        submitted=runtime is not None,
+        runtime=runtime or {},
+        sources=sources or SourceTree({}),
+    )
+
+
+def found(given: Script) -> list[tuple[str, bool]]:
+    return [(finding.code, finding.refused) for finding in findings(given)]
+
+
+RIGHT_ONES = {
+    "as it is": script(),
+    "Megatron": script(MEGATRON),
+    "torchrun": script({"trainer.n_gpus_per_node": None, "trainer.nnodes": None}, ranks=8),
+    "torchrun on two nodes": script({"trainer.n_gpus_per_node": 8, "trainer.nnodes": 1}, ranks=2, nodes=2),
+    "torchrun that counts the NPUs itself": script(ranks=1, counted=False),
+    "a rollout of its own": script({"rollout.n_gpus_per_node": 4, "rollout.nnodes": 1}),
+    "a stream without batches": script({"data.train_batch_size": 0}),
+    "a batch that is divided dynamically": script(
+        {"data.train_batch_size": 3, f"{ACTOR}.ppo_mini_batch_size": 3, f"{ACTOR}.use_dynamic_bsz": True}
+    ),
+    "the same value twice": script(overrides=("a.b=1", "a.b=1")),
+    "an empty text": script(overrides=("trainer.default_hdfs_dir=",)),
+    "a variable that is exported": script(text="export HCCL_X=1\nHCCL_X=2\n", exports={"HCCL_X": "2"}),
+    "a variable of the runtime environment": script(exports={"HCCL_X": "1"}, runtime={"HCCL_X": "1"}),
+    "segments without a sleeping engine": script(
+        {f"{ROLLOUT}.free_cache_engine": False}, exports={"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
+    ),
+    "segments without sleep mode": script(
+        {f"{ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": False},
+        exports={"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"},
+    ),
+    "CUDA by default": script({"trainer.device": "cuda"}, overrides=()),
+    "a critic that is not trained": script({"critic.ulysses_sequence_parallel_size": 3}),
+    "files that are here": script({"data.train_files": [__file__], "data.val_files": "hub/name"}),
+}
+
+
+@pytest.mark.parametrize("right", RIGHT_ONES.values(), ids=RIGHT_ONES.keys())
+def test_nothing_is_found_in_a_right_script(right: Script) -> None:
+    assert findings(right) == []
+
+
+CUDA = ("trainer.device=cuda",)
+SEGMENTS = {"PYTORCH_NPU_ALLOC_CONF": "max_split_size_mb:32,expandable_segments:True"}
+WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
+    "CUDA by name": (script({"trainer.device": "cuda"}, overrides=CUDA), "device", True),
+    "CUDA by name, added": (script({"trainer.device": "cuda"}, overrides=("+trainer.device=cuda",)), "device", True),
+    "a key twice": (script(overrides=("a.b=1", "++a.b=2")), "shadowed", False),
+    "a size without a value": (script(overrides=("trainer.nnodes=",)), "empty", True),
+    "a size of quotes": (script(overrides=("data.train_batch_size=''",)), "empty", True),
+    "no rollout engine": (script({f"{ROLLOUT}.name": "???"}), "rollout engine", True),
+    "a mini batch above the batch": (script({f"{ACTOR}.ppo_mini_batch_size": 65}), "batches", True),
+    "a batch that does not divide": (script({"data.train_batch_size": 66, f"{ROLLOUT}.n": 1}), "batches", True),
+    "a batch that Megatron does not divide": (
+        script({**MEGATRON, "data.train_batch_size": 65, f"{ROLLOUT}.n": 1}),
+        "batches",
+        True,
+    ),
+    "Megatron's sizes": (script({**MEGATRON, f"{ACTOR}.megatron.context_parallel_size": 3}), "parallel sizes", True),
+    "a sequence dimension": (script({f"{ACTOR}.ulysses_sequence_parallel_size": 3}), "parallel sizes", True),
+    "a critic's sequence dimension": (
+        script({"algorithm.adv_estimator": "gae", "critic.ulysses_sequence_parallel_size": 3}),
+        "parallel sizes",
+        True,
+    ),
+    "a rollout": (script({f"{ROLLOUT}.tensor_model_parallel_size": 3}), "parallel sizes", True),
+    "a rollout of its own": (script({"rollout.n_gpus_per_node": 2, "rollout.nnodes": 1}), "parallel sizes", True),
+    "a variable that is not exported": (script(text="HCCL_CONNECT_TIMEOUT=900\n"), "exports", False),
+    "a variable that a cluster does not get": (script(exports={"VLLM_USE_V1": "1"}, runtime={}), "exports", False),
+    "segments beside a sleeping engine": (script(exports=SEGMENTS), "allocator", False),
+    "fused kernels": (script({"actor_rollout_ref.model.use_fused_kernels": True}), "fused kernels", False),
+    "a file that is not here": (script({"data.train_files": ["/none/a", "/none/b"]}), "files", False),
+    "engines that do not divide the NPUs": (
+        script({f"{ROLLOUT}.pipeline_model_parallel_size": 3}),
+        "engine settings",
+        True,
+    ),
+    "weights in a format that garbles them": (
+        script(exports={"VLLM_ASCEND_ENABLE_NZ": "1"}),
+        "required variables",
+        True,
+    ),
+    "a variable that CANN refuses": (script(exports={"HCCL_BUFFSIZE": "many"}), "variables", False),
+    "a variable of verl-npu": (script(exports={"VERL_NPU_STRICT": "yes"}), "variables", True),
+    "a key that MindSpeed has not": (
+        script(
+            MEGATRON,
+            overrides=("actor_rollout_ref.actor.megatron.override_transformer_config.no_such_key=1",),
+        ),
+        "MindSpeed",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("wrong", "rule", "refused"), WRONG_ONES.values(), ids=WRONG_ONES.keys())
+def test_a_rule_finds_what_is_wrong_and_no_other_does(wrong: Script, rule: str, refused: bool) -> None:
+    assert found(wrong) == [(rule, refused)]
+
+
+def test_every_rule_has_a_wrong_script() -> None:
+    firing = {rule.code for rule in RULES for wrong, _, _ in WRONG_ONES.values() if list(rule.ask(wrong))}
+    assert firing == {rule.code for rule in RULES} - {"engine arguments", "rollout parallelism"}
+
+
+def test_refusals_come_first() -> None:
+    both = script({f"{ROLLOUT}.tensor_model_parallel_size": 3}, overrides=("a.b=1", "a.b=2"))
+    assert found(both) == [("parallel sizes", True), ("shadowed", False)]
+
+
+@pytest.mark.parametrize(("wrong", "rule", "refused"), WRONG_ONES.values(), ids=WRONG_ONES.keys())
+def test_a_finding_says_what_happens_and_what_to_do(wrong: Script, rule: str, refused: bool) -> None:
+    (one,) = findings(wrong)
+    assert isinstance(one, Finding)
+    assert all(text and "\n" not in text for text in (one.subject, one.found, one.why, one.fix))
+
+
+# What is told by the source of the script's verl, or of what is installed here.
+
+SCHEMA = "class RolloutConfig:\n    name: str\n    mode: str\n"
+
+
+@pytest.fixture
+def verl(tmp_path: Path) -> Callable[[str, str], SourceTree]:
+    """A verl with these texts in the schema of its rollout's settings, and in its rollout."""
+
+    def made(schema: str, rollout: str = "") -> SourceTree:
+        for module, text in (("config/rollout.py", schema), ("rollout/engine.py", rollout)):
+            file = tmp_path / "verl/workers" / module
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        (tmp_path / "verl/__init__.py").touch()
+        return SourceTree.at(tmp_path, ("verl",))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("schema", "settings", "refused"),
+    [
+        ("", {}, True),
+        ("", {f"{ROLLOUT}.free_cache_engine": False}, False),
+        (SCHEMA, {f"{ROLLOUT}.mode": "async", f"{ROLLOUT}.free_cache_engine": False}, True),
+        (SCHEMA, {f"{ROLLOUT}.mode": "async", f"{ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": False}, False),
+        (f"{SCHEMA}    enable_sleep_mode: bool = True\n", {f"{ROLLOUT}.mode": "async"}, True),
+        (f"{SCHEMA}    enable_sleep_mode: bool = True\n", {f"{ROLLOUT}.enable_sleep_mode": False}, False),
+    ],
+)
+def test_segments_are_refused_where_the_scripts_verl_builds_an_engine_that_sleeps(
+    verl: Callable[..., SourceTree], schema: str, settings: Mapping[str, object], refused: bool
+) -> None:
+    given = script({f"{ROLLOUT}.mode": "async", **settings}, exports=SEGMENTS, sources=verl(schema))
+    assert found(given) == ([("allocator", True)] if refused else [])
+
+
+def test_a_recipe_may_have_an_engine_of_its_own(verl: Callable[..., SourceTree]) -> None:
+    given = script(exports=SEGMENTS, sources=verl(""), module="recipe.r1_ascend.main_ppo")
+    assert found(given) == [("allocator", False)]
+
+
+def test_a_way_to_divide_is_refused_that_the_scripts_verl_passes_over(verl: Callable[..., SourceTree]) -> None:
+    settings = {f"{ROLLOUT}.data_parallel_size": 2}
+    assert found(script(settings, sources=verl("", "config.data_parallel_size"))) == []
+    assert found(script(settings, sources=verl(""))) == [("rollout parallelism", True)]
+    off = {"VERL_NPU_DISABLE": "attention, rollout"}
+    assert found(script(settings, sources=verl(""), exports=off)) == []
+
+
+def test_an_argument_is_refused_that_the_installed_vllm_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, text in (("engine/arg_utils.py", "max_num_seqs = 1"), ("entrypoints/openai/cli_args.py", "")):
+        (tmp_path / "vllm" / module).parent.mkdir(parents=True)
+        (tmp_path / "vllm" / module).write_text(text)
+    monkeypatch.setattr(SourceTree, "installed", lambda packages: SourceTree.at(tmp_path, ("vllm",)))
+    assert found(script({f"{ROLLOUT}.engine_kwargs.vllm.max_num_seqs": 8})) == []
+    assert found(script({f"{ROLLOUT}.engine_kwargs.vllm.no_such": 8})) == [("engine arguments", True)]

@@ -1,0 +1,194 @@
+"""A plan that needs no run: settings, a share, and what ranks have answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from verl_npu.tools.jobs.settings import Settings
+from verl_npu.tools.jobs.trainer import Trainer
+from verl_npu.tools.plan.fine_tuning import names_of, tuning_share
+from verl_npu.tools.plan.hardware import GIB, HARDWARE
+from verl_npu.tools.plan.job import Holder, Job, Outcome, PhaseCost
+from verl_npu.tools.plan.model import Model
+from verl_npu.tools.plan.planning import Planned
+from verl_npu.tools.plan.rollout import rollout_of
+from verl_npu.tools.plan.share import share_of
+
+SETTINGS = {
+    "trainer.n_gpus_per_node": 8,
+    "trainer.nnodes": 1,
+    "data.max_prompt_length": 1024,
+    "data.max_response_length": 3072,
+    "data.train_batch_size": 64,
+    "algorithm.adv_estimator": "grpo",
+    "actor_rollout_ref.model.enable_gradient_checkpointing": True,
+    "actor_rollout_ref.model.use_remove_padding": True,
+    "actor_rollout_ref.actor.strategy": "fsdp2",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 32,
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4,
+    "actor_rollout_ref.actor.ulysses_sequence_parallel_size": 1,
+    "actor_rollout_ref.actor.fsdp_config.param_offload": False,
+    "actor_rollout_ref.actor.fsdp_config.optimizer_offload": False,
+    "actor_rollout_ref.rollout.n": 4,
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 8,
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": 2,
+    "actor_rollout_ref.rollout.gpu_memory_utilization": 0.6,
+}
+TUNING = {
+    "data.max_length": 4096,
+    "data.train_batch_size": 128,
+    "data.micro_batch_size_per_gpu": 4,
+    "model.enable_gradient_checkpointing": True,
+}
+OF_FSDP = {
+    "model.partial_pretrain": "Qwen/Qwen3-8B",
+    "model.strategy": "fsdp2",
+    "ulysses_sequence_parallel_size": 1,
+    "use_remove_padding": False,
+}
+OF_ENGINES = {
+    "model.path": "Qwen/Qwen3-8B",
+    "model.use_remove_padding": True,
+    "engine.strategy": "fsdp2",
+    "engine.fsdp_size": -1,
+    "engine.offload_policy": False,
+    "engine.ulysses_sequence_parallel_size": 1,
+    "data.use_dynamic_bsz": True,
+    "data.max_token_len_per_gpu": 16384,
+}
+MODEL = Model(
+    folder=Path("model"),
+    source="a test",
+    parameters=8_000_000_000,
+    cache=147456,
+    key_heads=8,
+    heads=32,
+    layers=36,
+    active=8_000_000_000,
+    experts=0,
+)
+
+
+def job_of(**others: object) -> Job:
+    """What a rank is told, with other things in their place."""
+    known: dict[str, object] = {
+        "tree": "",
+        "folder": "",
+        "name": "",
+        "overrides": (),
+        "rank": 0,
+        "world": 8,
+        "local": 8,
+        "sequences": 2,
+        "prompt": 3,
+        "response": 4,
+        "scored": 3,
+        "lengths": (),
+        "scored_lengths": (),
+        "rollout_weights": 0,
+        "picture": None,
+        "critic": False,
+        "reference": False,
+        "trainer": "",
+        "flops": 1.0,
+        "bandwidth": 1.0,
+    }
+    return Job(**{**known, **others})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def settings() -> Callable[..., Settings]:
+    """Settings of a script that fits, with others in their place."""
+    return lambda **others: Settings({**SETTINGS, **{key.replace("__", "."): value for key, value in others.items()}})
+
+
+@pytest.fixture
+def tuning_settings() -> Callable[..., Settings]:
+    """Settings of fsdp_sft_trainer, or with `engines` of sft_trainer, with others in their place."""
+
+    def make(engines: bool = False, **others: object) -> Settings:
+        own = OF_ENGINES if engines else OF_FSDP
+        return Settings({**TUNING, **own, **{key.replace("__", "."): value for key, value in others.items()}})
+
+    return make
+
+
+@pytest.fixture
+def torchrun() -> Trainer:
+    """What torchrun starts on eight NPUs of one node."""
+    return Trainer("verl.trainer.sft_trainer", (), (), 8, Path(), {})
+
+
+@pytest.fixture
+def tuned(tuning_settings, torchrun: Trainer) -> Callable[..., Planned]:
+    """What came of a plan of fine-tuning whose phases had such peaks, in GiB."""
+
+    def make(peaks: dict[str, float], engines: bool = False, state: float = 0.0, **others: object) -> Planned:
+        chosen = tuning_settings(engines, **others)
+        names = names_of(torchrun, chosen)
+        assert names is not None
+        return Planned(
+            trainer=torchrun,
+            settings=chosen,
+            model=MODEL,
+            share=tuning_share(names, torchrun, chosen, None, None, ()),
+            rollout=None,
+            outcomes=(Outcome(rank=0, phases=_costs(peaks, state=state), groups=1),),
+            hardware=HARDWARE["a2"],
+            seconds=1.0,
+            notes=(),
+        )
+
+    return make
+
+
+def _costs(peaks: dict[str, float], kept: float = 0.0, state: float = 0.0) -> list[PhaseCost]:
+    """GiB, of which so much is the optimizer's state."""
+    return [
+        PhaseCost(
+            phase=name,
+            before=0,
+            peak=int(peak * GIB),
+            after=int(kept * GIB),
+            holders={
+                Holder.OPTIMIZER.value: int(state * GIB),
+                Holder.ACTIVATIONS.value: int(peak * GIB) - int(state * GIB),
+            },
+            kept={Holder.WEIGHTS.value: int(kept * GIB)},
+            micro_batches=2,
+            seconds=1.0,
+            calls=1000,
+        )
+        for name, peak in peaks.items()
+    ]
+
+
+@pytest.fixture
+def planned() -> Callable[..., Planned]:
+    """What came of a plan whose phases had such peaks, in GiB, and left so much after the update."""
+
+    def make(
+        peaks: dict[str, float],
+        kept: float = 0.0,
+        exports: dict[str, str] | None = None,
+        state: float = 0.0,
+        **others: object,
+    ) -> Planned:
+        chosen = Settings({**SETTINGS, **{key.replace("__", "."): value for key, value in others.items()}})
+        share = share_of(chosen, None)
+        return Planned(
+            trainer=Trainer("verl.trainer.main_ppo", (), (), 0, Path(), exports or {}),
+            settings=chosen,
+            model=MODEL,
+            share=share,
+            rollout=rollout_of(chosen, MODEL, share, HARDWARE["a2"]),
+            outcomes=(Outcome(rank=0, phases=_costs(peaks, kept, state), groups=2),),
+            hardware=HARDWARE["a2"],
+            seconds=1.0,
+            notes=(),
+        )
+
+    return make

@@ -1,0 +1,64 @@
+"""What a trainer is started with: changes of a script, and what one rank is told besides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from verl_npu.tools.jobs.trainer import Trainer
+from verl_npu.tools.plan.planning import changed, overrides
+from verl_npu.tools.plan.share import share_of
+
+ACTOR = "actor_rollout_ref.actor"
+
+
+def test_changes_are_torchruns_options_a_variable_or_settings(torchrun: Trainer) -> None:
+    changes = (("data.max_length", 5), ("--nnodes", 4), ("--nproc_per_node", 16), ("VERL_NPU_TOKEN_BUDGET", 1))
+    found = changed(torchrun, changes)
+    assert (found.ranks, found.nodes) == (16, 4)
+    assert found.exports == {**torchrun.exports, "VERL_NPU_TOKEN_BUDGET": "1"}
+    assert [each.lstrip("+") for each in found.overrides] == ["data.max_length=5"]
+    assert changed(torchrun, ()) == torchrun
+
+
+@pytest.fixture
+def told(settings):
+    """What a rank is told of a script with these settings."""
+
+    def make(**others: object) -> dict[str, str]:
+        chosen = settings(**{key.replace(".", "__"): value for key, value in others.items()})
+        found = overrides(chosen, share_of(chosen, None), Path("made"))
+        return dict(each.lstrip("+").split("=", 1) for each in found)
+
+    return make
+
+
+def test_a_rank_gets_two_micro_batches_and_no_weights(told) -> None:
+    found = told(**{"actor_rollout_ref.model.path": "mine"})
+    assert (found["data.train_batch_size"], found[f"{ACTOR}.ppo_mini_batch_size"]) == ("64", "64")
+    assert found["actor_rollout_ref.rollout.n"] == "1"
+    assert found["actor_rollout_ref.model.path"] == "'made'"
+    assert f"{ACTOR}.ppo_micro_batch_size_per_gpu" not in found
+
+
+def test_a_size_beside_a_budget_does_not_have_to_divide_the_few_sequences_of_a_plan(told) -> None:
+    dynamic = {f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 4096}
+    assert told(**dynamic)[f"{ACTOR}.ppo_micro_batch_size_per_gpu"] == "1"
+    together = {f"{ACTOR}.ppo_micro_batch_size_per_gpu": None, f"{ACTOR}.ppo_micro_batch_size": 32}
+    found = told(**dynamic, **together)
+    assert found[f"{ACTOR}.ppo_micro_batch_size"] == "8", "one for each rank"
+    assert f"{ACTOR}.ppo_micro_batch_size_per_gpu" not in found
+
+
+def test_a_budget_that_is_overdrawn_is_raised(told) -> None:
+    found = told(**{f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 4096})
+    assert found[f"{ACTOR}.ppo_max_token_len_per_gpu"] == "7680"
+
+
+def test_a_budget_that_is_raised_does_not_raise_those_that_default_to_it(told) -> None:
+    budget = f"{ACTOR}.ppo_max_token_len_per_gpu"
+    scores = "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu"
+    dynamic = {f"{ACTOR}.use_dynamic_bsz": True, "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": True}
+    found = told(**dynamic, **{budget: 4096, scores: 32 * 4096})
+    assert (found[budget], found[scores]) == ("7680", str(32 * 4096))

@@ -1,0 +1,84 @@
+"""What a command starts ends with all that descends from it, and nothing else; and ports."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from verl_npu.tools.processes import answers, free_ports, why_port_is_taken
+
+from ..processes import gone
+
+PROGRAM = """
+import subprocess, sys, time
+from verl_npu.tools.processes import ProcessTree
+before = subprocess.Popen(['sleep', '1000'], start_new_session=True)
+processes = ProcessTree()
+shell = '''{shell}'''
+started = processes.start(['sh', '-c', shell], {{'PATH': '/usr/bin:/bin'}})
+time.sleep(1)
+print(len(processes.left()), flush=True)
+start = time.monotonic()
+left = processes.end({patience})
+print(left, round(time.monotonic() - start), before.poll(), flush=True)
+before.kill()
+before.wait()
+"""
+
+
+def end(shell: str, patience: float) -> list[str]:
+    program = PROGRAM.format(shell=shell, patience=patience)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return ran.stdout.splitlines()
+
+
+def test_orphans_with_sessions_of_their_own_are_ended() -> None:
+    assert end('setsid sh -c "sleep 1000 & setsid sleep 1000 &" & sleep 0.2; exit 0', 5) == ["2", "[] 0 None"]
+
+
+def test_what_does_not_listen_is_killed_after_the_patience() -> None:
+    assert end('trap "" TERM; sleep 1000 & while true; do sleep 0.1; done', 1)[1] == "[] 1 None"
+
+
+def test_nothing_stays_when_the_launch_itself_is_killed() -> None:
+    program = (
+        "import time; from verl_npu.tools.processes import ProcessTree;"
+        "print(ProcessTree().start(['sleep', '1000'], {'PATH': '/usr/bin:/bin'}).process.pid, flush=True);"
+        "time.sleep(100)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as launch:
+        assert launch.stdout is not None
+        pid = int(launch.stdout.readline())
+        launch.send_signal(signal.SIGKILL)
+        launch.wait()
+    assert gone(pid, within=5)
+
+
+# Ports.
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1"])
+def test_a_port_is_free_until_somebody_listens_there(host: str) -> None:
+    with socket.socket() as other:
+        other.bind((host, 0))
+        port = other.getsockname()[1]
+        other.listen()
+        assert why_port_is_taken(host, port) == "Address already in use"
+        assert answers("127.0.0.1", port)
+    assert why_port_is_taken(host, port) == ""
+    assert not answers("127.0.0.1", port)
+
+
+def test_an_address_of_another_host_is_told_in_the_systems_words() -> None:
+    # An address of RFC 5737, which no host has.
+    assert why_port_is_taken("198.51.100.1", 6766) == "Cannot assign requested address"
+
+
+def test_free_ports_are_different() -> None:
+    found = free_ports(3)
+    assert len({*found}) == 3
+    assert [why_port_is_taken("", port) for port in found] == ["", "", ""]

@@ -1,0 +1,431 @@
+"""transformers' flash attention on NPUs: it is admitted, and gets its lengths from the host once, not in each layer.
+
+transformers looks for a package that does not exist on NPUs, and ignores settings of a model there: those are errors.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, SupportsInt, TypeAlias, TypeVar, cast
+
+from ...errors import AttentionSettingError, NoFlashAttentionError
+from ...registry.source.probe import AllOf, Defines, Mentions, Never
+from .feature import FLASH_ATTENTION, NPU_MODULE, UTILS, attention
+from .padding import kept_indices
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "Once",
+    "Packing",
+    "admit_flash_attention_in_dispatch_check",
+    "admit_flash_attention_in_model_check",
+    "compute_packing_once_and_check_settings",
+    "compute_unpadding_once_per_mask",
+    "host_copy",
+    "import_npu_flash_attention",
+    "packing",
+    "pass_sequence_lengths_from_host",
+    "prevent_cuda_kernel_download",
+    "unpadding",
+    "use_npu_attention_in_packed_qwen2_vl",
+]
+
+
+# A forward has one or two masks; a pipeline of micro batches a few more.
+_KEPT = 16
+
+Result = TypeVar("Result")
+
+
+class Once(Generic[Result]):
+    """A function of one tensor that remembers its results.
+
+    A tensor is the same if its memory, shape and version are: so a detached alias of it (gradient checkpointing makes
+    them) is the same as well. A result is dropped as soon as its tensor is gone: its memory may be another tensor's
+    by then, and the result's own memory on the device is wanted back.
+    """
+
+    __slots__ = ("_compute", "_results")
+
+    def __init__(self, compute: Callable[[Tensor], Result]) -> None:
+        self._compute = compute
+        self._results: dict[tuple[object, ...], tuple[weakref.ref[Tensor], Result]] = {}
+
+    def __call__(self, tensor: Tensor) -> Result:
+        """Return the result for `tensor`; compute it if `tensor` is new or has changed."""
+        if tensor.is_inference():
+            return self._compute(tensor)  # such tensors have no version, so a change of them cannot be seen
+        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor._version)
+        known = self._results.get(key)
+        if known is not None and known[0]() is not None:
+            return known[1]
+        result = self._compute(tensor)
+        results = self._results
+
+        def drop(gone: weakref.ref[Tensor]) -> None:
+            known = results.get(key)
+            if known is not None and known[0] is gone:  # not one that has come to the same memory since
+                del results[key]
+
+        results[key] = (weakref.ref(tensor, drop), result)
+        while len(results) > _KEPT:
+            results.pop(next(iter(results)), None)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The sequences that are packed into a batch of one row, as its position ids show them."""
+
+    increasing: bool
+    """No position is below the one before it."""
+    consecutive: bool
+    """Each position is the one before it plus 1: the row is one sequence."""
+    cu_seqlens: Tensor
+    """int32 [sequences + 1], on the host."""
+    longest: int
+    """The length of the longest sequence."""
+
+
+def _packing(position_ids: Tensor) -> Packing:
+    import torch
+
+    positions = position_ids.cpu()
+    steps = positions.diff(dim=-1)
+    starts = (positions.flatten() == 0).nonzero().flatten().to(torch.int32)
+    cu_seqlens = torch.cat((starts, torch.tensor([positions.numel()], dtype=torch.int32)))
+    longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else positions.numel()
+    return Packing(bool((steps >= 0).all()), bool((steps == 1).all()), cu_seqlens, longest)
+
+
+def _unpadding(mask: Tensor) -> tuple[Tensor, Tensor, int]:
+    import torch
+
+    lengths = mask.sum(dim=-1, dtype=torch.int32).cpu()
+    cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return kept_indices(mask, int(cu_seqlens[-1])), cu_seqlens, int(lengths.max())
+
+
+packing = Once(_packing)
+"""position_ids [1, tokens] -> Packing."""
+unpadding = Once(_unpadding)
+"""mask [batch, seqlen] -> (indices [total] on its device, cu_seqlens int32 [batch + 1] on the host, longest)."""
+host_copy: Once[Tensor] = Once(lambda tensor: tensor.cpu())
+"""A copy of a tensor on the host."""
+
+
+_MODEL = "transformers.modeling_utils:PreTrainedModel"
+_CAN_DISPATCH = f"{_MODEL}._flash_attn_2_can_dispatch"
+
+
+# The first transformers whose check is right says this when it admits an NPU.
+_ADMITS = Mentions(_CAN_DISPATCH, "Detect using FlashAttention2 on Ascend NPU.")
+
+
+class AttentionConfig(Protocol):
+    """A model's configuration in transformers."""
+
+    _attn_implementation: str | None
+
+
+class Model(Protocol):
+    """A model of transformers, or its class. The older versions have the first mark, the newer ones the second."""
+
+    _supports_flash_attn_2: bool
+    _supports_flash_attn: bool
+
+    def get_correct_attn_implementation(self, implementation: str, is_init_check: bool) -> str: ...
+
+
+Config = TypeVar("Config", bound=AttentionConfig)
+
+
+@attention.wrap(
+    f"{_MODEL}._check_and_enable_flash_attn_2",
+    why="MindSpeed puts a dummy flash_attn without a version into sys.modules. transformers' check then fails with "
+    "`No package metadata was found for flash_attn`.",
+    how="On NPUs the check does not look for flash_attn: every model that supports flash attention gets it.",
+    link="https://github.com/volcengine/verl/issues/6224",
+    retired_by=Never("the method is gone from transformers 4.54 on"),
+    requires=Defines(f"{_MODEL}._check_and_enable_flash_attn_2"),
+)
+def admit_flash_attention_in_model_check(
+    original: Callable[..., Config],
+    model: Model,
+    config: Config,
+    torch_dtype: object = None,
+    device_map: object = None,
+    check_device_map: bool = True,
+    hard_check_only: bool = False,
+) -> Config:
+    """Check that a model class can use flash attention, and enable it in `config` unless `hard_check_only`."""
+    if not model._supports_flash_attn_2 or not _on_npu():
+        return original(model, config, torch_dtype, device_map, check_device_map, hard_check_only)
+    if not hard_check_only:
+        config._attn_implementation = FLASH_ATTENTION
+    return config
+
+
+@attention.wrap(
+    _CAN_DISPATCH,
+    why="transformers 4.54 to 4.55.2 look up the version of flash_attn on NPUs as well, and fail with "
+    "`No package metadata was found for flash_attn`.",
+    how="On NPUs every model that supports flash attention gets it, as in transformers from 4.55.3 on.",
+    link="https://github.com/huggingface/transformers/pull/40151",
+    retired_by=_ADMITS,
+    requires=Defines(_CAN_DISPATCH),
+)
+def admit_flash_attention_in_dispatch_check(
+    original: Callable[[Model, bool], bool], model: Model, is_init_check: bool = False
+) -> bool:
+    """Return true if a model can use flash attention; upstream raises an error otherwise.
+
+    Raises NoFlashAttentionError if this transformers cannot reach the NPU's flash attention.
+    """
+    if not (model._supports_flash_attn or getattr(model, "_supports_flash_attn_2", False)) or not _on_npu():
+        return original(model, is_init_check)
+    imports = inspect.unwrap(sys.modules[UTILS]._lazy_imports)
+    if "npu_flash_attn_func" not in imports.__code__.co_names:
+        raise NoFlashAttentionError(
+            subject=f"attn_implementation={FLASH_ATTENTION}",
+            expected="a transformers that can reach the NPU's flash attention",
+            found="transformers 4.54, which cannot",
+            fix="install transformers 4.53.3 or 4.55.4, or set attn_implementation to sdpa",
+        )
+    return True
+
+
+@attention.wrap(
+    f"{UTILS}:_lazy_imports",
+    why="transformers 4.55.0 to 4.55.2 import flash_attn for flash_attention_2 on NPUs as well, and fail with "
+    "`No module named 'flash_attn'`.",
+    how="On NPUs the function is called without a name, and then imports the NPU's flash attention.",
+    link="https://github.com/huggingface/transformers/pull/40151",
+    retired_by=_ADMITS,
+    requires=AllOf(Mentions(f"{UTILS}:_lazy_imports", "npu_flash_attn_func"), Defines(_CAN_DISPATCH)),
+)
+def import_npu_flash_attention(
+    original: Callable[..., Result], implementation: str | None, *args: object, **kwargs: object
+) -> Result:
+    """Import the functions of an implementation of flash attention."""
+    name = None if implementation == FLASH_ATTENTION and _on_npu() else implementation
+    return original(name, *args, **kwargs)
+
+
+@attention.wrap(
+    f"{_MODEL}._check_and_adjust_attn_implementation",
+    why="If the package kernels is installed, transformers 4.56 and 4.57 download the CUDA kernel "
+    "`kernels-community/flash-attn` and use it in place of the NPU's flash attention.",
+    how="On NPUs flash_attention_2 is not exchanged for a kernel from the hub.",
+    link="https://github.com/huggingface/transformers/pull/40151",
+    retired_by=Mentions(f"{_MODEL}._check_and_adjust_attn_implementation", "is_torch_npu_available"),
+    requires=Mentions(f"{_MODEL}._check_and_adjust_attn_implementation", "kernels-community/flash-attn"),
+)
+def prevent_cuda_kernel_download(
+    original: Callable[[Model, str | None, bool], str],
+    model: Model,
+    attn_implementation: str | None,
+    is_init_check: bool = False,
+) -> str:
+    """Check an implementation of attention, and return the one to use."""
+    if attn_implementation != FLASH_ATTENTION or not _on_npu():
+        return original(model, attn_implementation, is_init_check)
+    from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
+
+    chosen = model.get_correct_attn_implementation(attn_implementation, is_init_check)
+    lazy_import_flash_attention(chosen)
+    return chosen
+
+
+def _on_npu() -> bool:
+    """Return whether transformers uses the NPU's flash attention in this process."""
+    from transformers.utils import is_torch_npu_available
+
+    return bool(is_torch_npu_available())
+
+
+_LINK = "none: torch_npu's operator takes its lengths as Python numbers"
+_ALL_VERSIONS = "transformers does it so in every version up to 5.10"
+
+
+@attention.wrap(
+    f"{UTILS}:_get_unpad_data",
+    why="The lengths and indices of a padded batch are fetched from the NPU in every layer, and each time the host "
+    "waits for the NPU.",
+    how="They are fetched once for each mask, in one transfer. The lengths stay on the host, where they are used.",
+    link=_LINK,
+    retired_by=Never(_ALL_VERSIONS),
+)
+def compute_unpadding_once_per_mask(
+    original: Callable[[Tensor], Result], attention_mask: Tensor
+) -> Result | tuple[Tensor, Tensor, int]:
+    """attention_mask [batch, seqlen] -> (indices [total], cu_seqlens int32 [batch + 1] on the host, longest)."""
+    if attention_mask.device.type != "npu":
+        return original(attention_mask)
+    return unpadding(attention_mask)
+
+
+@attention.wrap(
+    f"{NPU_MODULE}:npu_flash_attn_varlen_func",
+    why="cu_seqlens is fetched from the NPU twice in every layer, and each time the host waits for the NPU.",
+    how="The function gets a copy on the host, which is made once for each cu_seqlens.",
+    link=_LINK,
+    retired_by=Never(_ALL_VERSIONS),
+)
+def pass_sequence_lengths_from_host(
+    original: Callable[..., Result],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    *args: object,
+    **kwargs: object,
+) -> Result:
+    """Attention of packed sequences: q [tokens, heads, width], cu_seqlens [sequences + 1] -> the shape of q."""
+    return original(q, k, v, host_copy(cu_seqlens_q), host_copy(cu_seqlens_k), *args, **kwargs)
+
+
+@attention.wrap(
+    f"{UTILS}:_flash_attention_forward",
+    why="Position ids are fetched from the NPU in every layer to see whether sequences are packed. A sliding window "
+    "and a soft cap are ignored on NPUs without an error.",
+    how="Position ids are fetched once, and lengths passed on. A setting that NPUs ignore is an error, except for a "
+    "sliding window that no sequence exceeds.",
+    link=_LINK,
+    retired_by=Never(_ALL_VERSIONS),
+)
+def compute_packing_once_and_check_settings(
+    original: Callable[..., Result],
+    query_states: Tensor,
+    key_states: Tensor,
+    value_states: Tensor,
+    attention_mask: Tensor | None,
+    query_length: int,
+    is_causal: bool,
+    dropout: float = 0.0,
+    position_ids: Tensor | None = None,
+    softmax_scale: float | None = None,
+    sliding_window: int | None = None,
+    use_top_left_mask: bool = False,
+    softcap: float | None = None,
+    **kwargs: object,
+) -> Result:
+    """Flash attention of query_states [batch, seqlen, heads, width], padded by a mask, packed by positions, or dense.
+
+    Raises AttentionSettingError if the NPU would ignore a setting of the model.
+    """
+    if query_states.device.type == "npu":
+        position_ids, longest = _lengths(attention_mask, position_ids, key_states, kwargs)
+        _refuse(sliding_window, softcap, longest, kwargs)
+        sliding_window = softcap = None
+    return original(
+        query_states,
+        key_states,
+        value_states,
+        attention_mask,
+        query_length,
+        is_causal,
+        dropout=dropout,
+        position_ids=position_ids,
+        softmax_scale=softmax_scale,
+        sliding_window=sliding_window,
+        use_top_left_mask=use_top_left_mask,
+        softcap=softcap,
+        **kwargs,
+    )
+
+
+def _lengths(
+    attention_mask: Tensor | None, position_ids: Tensor | None, key_states: Tensor, kwargs: dict[str, object]
+) -> tuple[Tensor | None, Callable[[], int]]:
+    """Return the position ids that transformers must still see, and a function for the length of the longest sequence.
+
+    If sequences are packed, their lengths are added to `kwargs`.
+    """
+    batch, width = key_states.shape[:2]
+    if attention_mask is not None:
+        # transformers goes by the mask alone, yet it would fetch the positions of a batch of one row.
+        mask = attention_mask
+        return None, lambda: unpadding(mask)[2] if mask.dim() == 2 else width
+    given = kwargs.get("max_length_k")
+    if given is not None:
+        return position_ids, lambda: int(cast(SupportsInt, given))
+    if position_ids is None or position_ids.dim() != 2 or position_ids.shape != (batch, width):
+        return position_ids, lambda: width
+    if batch > 1:
+        return (None if _packs_single_rows_only() else position_ids), lambda: width
+    packed = packing(position_ids)
+    if packed.consecutive if _packs_single_rows_only() else packed.increasing:
+        return None, lambda: width
+    kwargs.update(
+        cu_seq_lens_q=packed.cu_seqlens,
+        cu_seq_lens_k=packed.cu_seqlens,
+        max_length_q=packed.longest,
+        max_length_k=packed.longest,
+    )
+    return position_ids, lambda: packed.longest
+
+
+def _packs_single_rows_only() -> bool:
+    # transformers from 4.55 on: a batch of one row is packed if its positions are not consecutive. Before that, any
+    # batch is packed if a position is below the one before it.
+    return hasattr(sys.modules[UTILS], "_is_packed_sequence")
+
+
+def _refuse(
+    sliding_window: int | None, softcap: float | None, longest: Callable[[], int], rest: dict[str, object]
+) -> None:
+    if softcap:
+        raise _ignored(f"attn_logit_softcapping={softcap}", "leave the soft cap out")
+    if rest.get("s_aux") is not None:
+        raise _ignored("attention sinks (s_aux)", "use a model without sinks")
+    if sliding_window is not None and longest() > sliding_window:
+        raise _ignored(
+            f"sliding_window={sliding_window}",
+            "set use_sliding_window=False if full attention is meant, or keep sequences within the window",
+            f", and a sequence is {longest()} tokens long",
+        )
+
+
+def _ignored(setting: str, fix: str, detail: str = "") -> AttentionSettingError:
+    return AttentionSettingError(
+        subject="flash attention on NPUs",
+        expected="only settings of the model that it does not ignore",
+        found=f"{setting}, which it ignores{detail}",
+        fix=f"{fix}; or set attn_implementation to eager",
+        override="VERL_NPU_DISABLE=attention",
+    )
+
+
+Attention: TypeAlias = "Callable[..., object]"
+_QWEN2_VL = "verl.models.transformers.qwen2_vl"
+
+
+class NpuModule(Protocol):
+    """transformers' module of flash attention on NPUs."""
+
+    npu_flash_attn_varlen_func: Attention
+
+
+@attention.set(
+    f"{_QWEN2_VL}:flash_attn_varlen_func",
+    why="Upstream imports the function from a module of transformers that has lost it in 4.53, and goes on with None: "
+    "packed sequences end the job with `TypeError: 'NoneType' object is not callable`.",
+    how="None becomes transformers' own function for NPUs, which is the one that was there before 4.53.",
+    link="https://github.com/volcengine/verl/pull/3532",
+    retired_by=Mentions(_QWEN2_VL, NPU_MODULE),
+    requires=Mentions(_QWEN2_VL, UTILS),
+)
+def use_npu_attention_in_packed_qwen2_vl(function: Attention | None) -> Attention:
+    """Return the function for packed sequences: upstream's, if it found one."""
+    if function is not None:
+        return function
+    return cast(NpuModule, importlib.import_module(NPU_MODULE)).npu_flash_attn_varlen_func

@@ -1,0 +1,355 @@
+"""What upstream has hard-coded: imports of flash_attn's padding helpers, and flash attention itself.
+
+An import inside a function, or a constant in its body, cannot be changed from outside, and our own copy of the whole
+function would drift with every revision. So a copy of upstream's function is called in which that import or constant
+is another one. If what is to be replaced is not there, an error is raised and nothing runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from types import CodeType, FunctionType, ModuleType
+from typing import Protocol, TypeVar, cast
+
+from ...errors import RewriteError
+from ...registry.apply.replacement import clone
+from ...registry.source.probe import AllOf, AnyOf, Defines, Mentions, Never, Not, Passes, Probe
+from ..configuration import Section
+from . import padding
+from .feature import FLASH_ATTENTION, NPU_MODULE, attention
+
+__all__ = [
+    "BERT_PADDING",
+    "PADDING",
+    "avoid_flash_attn_in_all_log_probs",
+    "avoid_flash_attn_in_pipeline_shapes",
+    "avoid_flash_attn_in_prime_reward_model",
+    "avoid_flash_attn_in_response_log_probs",
+    "avoid_flash_attn_in_spin_reward_model",
+    "avoid_flash_attn_in_vocab_parallel_log_probs",
+    "import_module",
+    "provide_rearrange_without_visible_npus",
+    "use_configured_attention_for_actor",
+    "use_configured_attention_for_critic",
+    "use_configured_attention_for_fsdp_engine",
+    "use_configured_attention_for_reward_model",
+    "use_configured_attention_for_sft",
+    "use_configured_attention_for_value_head",
+    "with_constant",
+    "with_import",
+]
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+class SourceLoader(Protocol):
+    """A loader of modules that gives their code."""
+
+    get_code: Callable[[str], CodeType]
+
+    def exec_module(self, module: ModuleType) -> None: ...
+
+
+def with_import(function: Function, source: str, ours: str) -> Function:
+    """Return a copy of `function` in which `from source import …` imports from the module `ours`.
+
+    Raises RewriteError if the function does not import `source`.
+    """
+    return cast(Function, _exchanged(_plain(function), source, ours, names=True))
+
+
+def with_constant(function: Function, constant: str, ours: str) -> Function:
+    """Return a copy of `function` in which the string `constant` is replaced by `ours`.
+
+    Raises RewriteError if the body does not contain `constant`.
+    """
+    return cast(Function, _exchanged(_plain(function), constant, ours, names=False))
+
+
+def import_module(name: str, source: str, ours: str) -> ModuleType:
+    """Import the module `name`; its `from source import …`, at any level, imports from the module `ours`.
+
+    A module that has been imported already is returned as it is. Raises RewriteError if the module does not import
+    `source`, and as any import does ImportError if there is no such module.
+    """
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.find_spec(name)
+    if spec is None or not hasattr(spec.loader, "get_code"):
+        raise ImportError(f"no module named {name!r} with source", name=name)
+    loader = cast(SourceLoader, spec.loader)
+    code = loader.get_code(name)
+    loader.get_code = lambda fullname: _in_code(code, source, ours, names=True, where=fullname)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    parent, _, child = name.rpartition(".")
+    setattr(sys.modules[parent], child, module)
+    return module
+
+
+def _plain(function: Callable[..., object]) -> FunctionType:
+    plain = inspect.unwrap(function)
+    if plain is not function or not isinstance(plain, FunctionType):
+        raise RewriteError(
+            subject=getattr(function, "__qualname__", repr(function)),
+            expected="upstream's plain function",
+            found=f"{function!r}, because another package has wrapped it",
+            fix="load only one of the two packages",
+            override="VERL_NPU_DISABLE=attention",
+        )
+    return plain
+
+
+@functools.lru_cache(maxsize=256)
+def _exchanged(function: FunctionType, theirs: str, ours: str, *, names: bool) -> FunctionType:
+    code = _in_code(function.__code__, theirs, ours, names=names, where=function.__qualname__)
+    made = clone(function, code=code)
+    functools.update_wrapper(made, function)
+    return made
+
+
+def _in_code(code: CodeType, theirs: str, ours: str, *, names: bool, where: str) -> CodeType:
+    made, count = _walk(code, theirs, ours, names)
+    if not count:
+        raise RewriteError(
+            subject=where,
+            expected=f"{'an import of' if names else 'the constant'} {theirs!r}",
+            found="none",
+            fix="run `verl-npu check` against this installation",
+            override="VERL_NPU_DISABLE=attention",
+        )
+    return made
+
+
+def _walk(code: CodeType, theirs: str, ours: str, names: bool) -> tuple[CodeType, int]:
+    """Return the code with every occurrence replaced, in nested functions as well, and how many there were."""
+    count = 0
+
+    def inner(constant: object) -> object:
+        nonlocal count
+        if isinstance(constant, CodeType):
+            made, inside = _walk(constant, theirs, ours, names)
+            count += inside
+            return made
+        if not names and type(constant) is str and constant == theirs:
+            count += 1
+            return ours
+        return constant
+
+    constants = tuple(inner(constant) for constant in code.co_consts)
+    count += code.co_names.count(theirs) if names else 0
+    exchanged = tuple(ours if names and name == theirs else name for name in code.co_names)
+    return code.replace(co_consts=constants, co_names=exchanged), count
+
+
+PADDING = padding.__name__
+BERT_PADDING = "flash_attn.bert_padding"
+_ISSUE = "https://github.com/volcengine/verl/issues/3561"
+Implementation = TypeVar("Implementation", bound=Callable[..., object])
+Result = TypeVar("Result")
+
+
+# At 796871d7 the workers import all four helpers from transformers, and a few days before v0.6.1 one module did it for
+# them. At v0.6.1 another module still imports two of them; it was moved once before it stopped.
+_ALL_FOUR = AnyOf(
+    Mentions("verl.workers.actor.dp_actor", NPU_MODULE),
+    Mentions("verl.utils.attention_utils", NPU_MODULE),
+)
+_TWO = AnyOf(
+    _ALL_FOUR,
+    Mentions("verl.workers.roles.utils.padding", NPU_MODULE),
+    Mentions("verl.workers.utils.padding", NPU_MODULE),
+)
+
+
+def declare_helper(helper: Callable[..., object], requires: Probe) -> None:
+    """Declare that `helper` is added to transformers' NPU module, as the patch `add_<name of the helper>`."""
+    name = helper.__name__
+    attention.add(
+        f"{NPU_MODULE}:{name}",
+        why="transformers removed the helper from its NPU module in 4.55.2, and upstream imports it from there: "
+        f"`cannot import name '{name}' from '{NPU_MODULE}'`.",
+        how="The same function, written in plain torch, is added to that module.",
+        link=_ISSUE,
+        requires=requires,
+    )(clone(cast(FunctionType, helper), name=f"add_{name}"))
+
+
+declare_helper(padding.index_first_axis, _ALL_FOUR)
+declare_helper(padding.rearrange, _ALL_FOUR)
+declare_helper(padding.unpad_input, _TWO)
+declare_helper(padding.pad_input, _TWO)
+
+
+@attention.guard(
+    f"{NPU_MODULE}:repeat",
+    why="Up to 4.55.1 transformers imports `rearrange` and `repeat` from einops only in a process that sees an NPU. "
+    "Ray hides all NPUs from actors that asked for none, such as TaskRunner, and the import of upstream's workers "
+    f"there ends with `cannot import name 'rearrange' from '{NPU_MODULE}'`.",
+    how="verl-npu's rearrange is put into that module before it is executed; einops' own takes its place if it is "
+    "imported.",
+    link=_ISSUE,
+    retired_by=Not(Defines(f"{NPU_MODULE}:repeat")),
+    requires=_ALL_FOUR,
+)
+def provide_rearrange_without_visible_npus() -> None:
+    """Put `rearrange` into transformers' NPU module, which is about to be executed."""
+    vars(sys.modules[NPU_MODULE]).setdefault("rearrange", padding.rearrange)
+
+
+def declare_padding(target: str) -> Callable[[Implementation], Implementation]:
+    """Declare the decorated function for `target`, whose body imports the padding helpers from `flash_attn`."""
+    return attention.wrap(
+        target,
+        why="The function imports the padding helpers from flash_attn, which does not exist on Ascend: "
+        "`No module named 'flash_attn'`.",
+        how="A copy of the function is called in which this one import gives verl-npu's padding helpers.",
+        link=_ISSUE,
+        retired_by=Mentions(target, "verl.utils.attention_utils"),
+        requires=Mentions(target, BERT_PADDING),
+    )
+
+
+@declare_padding("verl.utils.torch_functional:log_probs_from_logits_response_rmpad")
+def avoid_flash_attn_in_response_log_probs(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
+    """Log probabilities of responses from packed logits."""
+    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
+
+
+@declare_padding("verl.utils.torch_functional:log_probs_from_logits_all_rmpad")
+def avoid_flash_attn_in_all_log_probs(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
+    """Log probabilities of whole sequences from packed logits."""
+    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
+
+
+@declare_padding("verl.utils.megatron.tensor_parallel:vocab_parallel_log_probs_from_logits_response_rmpad")
+def avoid_flash_attn_in_vocab_parallel_log_probs(
+    original: Callable[..., Result], *args: object, **kwargs: object
+) -> Result:
+    """Log probabilities of responses from packed logits whose vocabulary is split."""
+    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
+
+
+@declare_padding("verl.utils.megatron.pipeline_parallel:compute_transformers_input_shapes")
+def avoid_flash_attn_in_pipeline_shapes(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
+    """Shapes of the pipeline's inputs."""
+    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
+
+
+@declare_padding("recipe.spin.fsdp_workers:RewardModelWorker._forward_micro_batch")
+def avoid_flash_attn_in_spin_reward_model(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
+    """Rewards of a micro batch in the SPIN recipe."""
+    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
+
+
+@attention.wrap(
+    "recipe.prime.prime_fsdp_workers:PRIMERewardModelWorker.init_model",
+    why="It imports a module that imports the padding helpers from flash_attn, which does not exist on Ascend: "
+    "`No module named 'flash_attn'`.",
+    how="That module is imported beforehand, in such a way that this one import gives verl-npu's padding helpers.",
+    link=_ISSUE,
+    retired_by=Never("the recipe left upstream's repository with the import in place"),
+    requires=AllOf(
+        Mentions("recipe.prime.prime_dp_rm", BERT_PADDING),
+        Defines("recipe.prime.prime_fsdp_workers:PRIMERewardModelWorker.init_model"),
+    ),
+)
+def avoid_flash_attn_in_prime_reward_model(
+    original: Callable[..., Result], worker: object, *args: object, **kwargs: object
+) -> Result:
+    """Build the reward model of the PRIME recipe."""
+    import_module("recipe.prime.prime_dp_rm", BERT_PADDING, PADDING)
+    return original(worker, *args, **kwargs)
+
+
+_OPTION = "attn_implementation"
+
+
+def declare_choice(
+    target: str, source: str = "model.override_config.attn_implementation"
+) -> Callable[[Implementation], Implementation]:
+    """Declare the decorated function for `target`, which then takes the implementation from `source`."""
+    return attention.wrap(
+        target,
+        why="flash_attention_2 is hard-coded here, so a model that needs sdpa or eager attention cannot be trained: "
+        "what the user configures has no effect.",
+        how=f"A copy of the function is called in which the constant is replaced by {source}.",
+        link="https://github.com/volcengine/verl/pull/3417",
+        retired_by=AllOf(Defines(target), Not(Passes(target, _OPTION, FLASH_ATTENTION))),
+    )
+
+
+@declare_choice("verl.workers.fsdp_workers:ActorRolloutRefWorker._build_model_optimizer")
+def use_configured_attention_for_actor(
+    original: Callable[..., Result],
+    worker: object,
+    model_path: object,
+    fsdp_config: object,
+    optim_config: object,
+    override_model_config: Section | None,
+    *args: object,
+    **kwargs: object,
+) -> Result:
+    """Build the actor or the reference model."""
+    function = with_constant(original, FLASH_ATTENTION, _chosen(override_model_config))
+    return function(worker, model_path, fsdp_config, optim_config, override_model_config, *args, **kwargs)
+
+
+@declare_choice("verl.workers.fsdp_workers:CriticWorker._build_critic_model_optimizer")
+def use_configured_attention_for_critic(original: Callable[..., Result], worker: object, config: Section) -> Result:
+    """Build the critic."""
+    return _with_chosen(original, config)(worker, config)
+
+
+@declare_choice("verl.workers.fsdp_workers:RewardModelWorker._build_model")
+def use_configured_attention_for_reward_model(
+    original: Callable[..., Result], worker: object, config: Section
+) -> Result:
+    """Build the reward model."""
+    return _with_chosen(original, config)(worker, config)
+
+
+@declare_choice("verl.workers.engine.fsdp.engine_impl:FSDPEngine._build_model_optimizer")
+def use_configured_attention_for_fsdp_engine(
+    original: Callable[..., Result], engine: object, config: Section
+) -> Result:
+    """Build the model of an engine."""
+    return _with_chosen(original, config)(engine, config)
+
+
+@declare_choice("verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer._build_model_optimizer")
+def use_configured_attention_for_sft(original: Callable[..., Result], trainer: Section) -> Result:
+    """Build the model of supervised fine-tuning."""
+    return _with_chosen(original, trainer.config)(trainer)
+
+
+@declare_choice("verl.utils.model:load_valuehead_model", "the model configuration's own attn_implementation")
+def use_configured_attention_for_value_head(
+    original: Callable[..., Result],
+    local_path: object,
+    torch_dtype: object,
+    model_config: object,
+    trust_remote_code: object,
+) -> Result:
+    """Load a model with a value head."""
+    chosen = getattr(model_config, "_attn_implementation", None) or FLASH_ATTENTION
+    function = with_constant(original, FLASH_ATTENTION, str(chosen))
+    return function(local_path, torch_dtype, model_config, trust_remote_code)
+
+
+def _with_chosen(original: Callable[..., Result], config: Section) -> Callable[..., Result]:
+    return with_constant(original, FLASH_ATTENTION, _chosen(config.model.get("override_config")))
+
+
+def _chosen(override: Section | None) -> str:
+    """Return the user's choice in a model's `override_config`, or flash attention if there is none."""
+    return str((override.get(_OPTION) if override else None) or FLASH_ATTENTION)

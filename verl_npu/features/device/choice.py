@@ -1,0 +1,145 @@
+"""Whether a job runs on NPUs: by the installed software. `trainer.device` becomes npu, and what the user set stays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ...errors import DeviceContradictionError
+from ...registry.source.probe import Defines, Mentions, Never
+from ..configuration import Section
+from .feature import DEFAULT_DEVICE, device
+
+__all__ = [
+    "deny_cuda_beside_torch_npu",
+    "detect_npu_by_installed_software",
+    "has_ascend_software",
+    "keep_cpu_in_auto_set_ascend_device_name",
+    "keep_cpu_in_auto_set_device",
+    "resolve_device",
+    "set_npu_in_hydra_config",
+    "set_npu_in_run_ppo_config",
+]
+
+_STILL_A_CONSTANT = "upstream decides this once, on import, and from the devices that are visible then"
+
+
+@device.set(
+    "verl.utils.device:is_npu_available",
+    why="Ray hides all NPUs from actors that asked for none, such as TaskRunner: they choose nccl while the workers "
+    "choose hccl, or fail with `No available nccl backend found on device type cpu`.",
+    how="is_npu_available is true if torch_npu is imported, so every process of the job decides the same.",
+    link="https://github.com/volcengine/verl/issues/4651",
+    retired_by=Never(_STILL_A_CONSTANT),
+)
+def detect_npu_by_installed_software(available: bool) -> bool:
+    """Return true if there is Ascend software; without it (VERL_NPU=on forces that), upstream's value stands."""
+    return available or has_ascend_software()
+
+
+@device.set(
+    "verl.utils.device:is_cuda_available",
+    why="MindSpeed's transfer_to_npu makes torch.cuda.is_available() true. Upstream looks for cuda before npu, so it "
+    "then chooses cuda and nccl.",
+    how="is_cuda_available is false in a process with torch_npu, which cannot be loaded beside CUDA.",
+    link="none: the order of imports decides, see MindSpeed's mindspeed/megatron_adaptor.py",
+    retired_by=Never(_STILL_A_CONSTANT),
+)
+def deny_cuda_beside_torch_npu(available: bool) -> bool:
+    """Return false in a process with Ascend software."""
+    return available and not has_ascend_software()
+
+
+def has_ascend_software() -> bool:
+    """Return whether torch_npu is imported, which activation does if it can be."""
+    return "torch_npu" in sys.modules
+
+
+Result = TypeVar("Result")
+
+
+@device.wrap(
+    "hydra.core.utils:run_job",
+    why="trainer.device is cuda by default, so Ray waits without end for a GPU that an NPU cluster does not have.",
+    how="Unless the user set trainer.device, it becomes npu in the composed configuration before the job starts.",
+    link="https://github.com/volcengine/verl/issues/3583",
+    retired_by=Never("every revision has entry points that do not set the device themselves"),
+)
+def set_npu_in_hydra_config(
+    original: Callable[..., Result], task_function: object, config: Section, *args: object, **kwargs: object
+) -> Result:
+    """Resolve the device in the configuration that Hydra passes to an entry point, also one run by `python -m`."""
+    overrides = config.hydra.overrides.task if "hydra" in config else ()
+    resolve_device(config, overrides)
+    return original(task_function, config, *args, **kwargs)
+
+
+@device.wrap(
+    "verl.trainer.main_ppo:run_ppo",
+    why="Programs that call run_ppo without Hydra leave trainer.device at cuda as well, and wait without end.",
+    how="If trainer.device has its default, it becomes npu before upstream's function reads it.",
+    link="https://github.com/volcengine/verl/issues/3583",
+    retired_by=Mentions("verl.trainer.main_ppo:run_ppo", "auto_set_device"),
+)
+def set_npu_in_run_ppo_config(
+    original: Callable[..., Result], config: Section, *args: object, **kwargs: object
+) -> Result:
+    """Resolve the device for a caller of `run_ppo`."""
+    resolve_device(config, ())
+    return original(config, *args, **kwargs)
+
+
+_WHY = "Upstream sets trainer.device to npu even if the user set it to cpu."
+_HOW = "Upstream's function is not called if trainer.device is cpu."
+
+
+@device.wrap(
+    "verl.utils.device:auto_set_ascend_device_name",
+    why=_WHY,
+    how=_HOW,
+    link="https://github.com/volcengine/verl/pull/4489",
+    retired_by=Never("every revision that has the function overrides cpu"),
+    requires=Defines("verl.utils.device:auto_set_ascend_device_name"),
+)
+def keep_cpu_in_auto_set_ascend_device_name(original: Callable[[Section], object], config: Section) -> object:
+    """Set the device, unless it is cpu."""
+    return None if _is_cpu(config) else original(config)
+
+
+@device.wrap(
+    "verl.utils.device:auto_set_device",
+    why=_WHY,
+    how=_HOW,
+    link="https://github.com/volcengine/verl/pull/4489",
+    retired_by=Never("every revision that has the function overrides cpu"),
+    requires=Defines("verl.utils.device:auto_set_device"),
+)
+def keep_cpu_in_auto_set_device(original: Callable[[Section], object], config: Section) -> object:
+    """Set the device, unless it is cpu."""
+    return None if _is_cpu(config) else original(config)
+
+
+def _is_cpu(config: Section | None) -> bool:
+    trainer = config.get("trainer") if config else None
+    return trainer is not None and trainer.get("device") == "cpu"
+
+
+def resolve_device(config: Section, overrides: Sequence[str]) -> None:
+    """Set `config.trainer.device` to npu in place if it has its default.
+
+    `overrides` is what the user wrote on the command line. Raises DeviceContradictionError if it asks for cuda.
+    """
+    trainer = config.get("trainer")
+    if trainer is None or trainer.get("device") != DEFAULT_DEVICE:
+        return
+    set_by_user = [text for text in overrides if text.lstrip("+").split("=", 1)[0] == "trainer.device"]
+    if set_by_user:
+        raise DeviceContradictionError(
+            subject=set_by_user[-1],
+            expected="npu or no setting, because this installation is for NPUs and has no CUDA",
+            found=DEFAULT_DEVICE,
+            fix="leave trainer.device out, or set it to npu",
+            override="VERL_NPU_DISABLE=device",
+        )
+    trainer.device = "npu"

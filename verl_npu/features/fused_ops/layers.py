@@ -1,0 +1,204 @@
+"""Norms, gated feed-forward layers and rotary embeddings through torch_npu's fused operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Sized
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from ...registry.source.probe import AllOf, Defines, Mentions
+from .feature import Operator, declare, is_plain, modeling, operator, promoted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "Activation",
+    "gated",
+    "is_silu",
+    "multimodal",
+    "rms_norm",
+    "text",
+    "vision",
+]
+
+
+class Norm(Protocol):
+    """An RMS norm of transformers."""
+
+    weight: Tensor
+    variance_epsilon: float
+
+
+def rms_norm(original: Callable[[Norm, Tensor], Tensor], norm: Norm, hidden_states: Tensor) -> Tensor:
+    """hidden_states [..., width] -> the same shape, in the dtype that its product with the weight has."""
+    npu_rms_norm = operator("npu_rms_norm", hidden_states)
+    if npu_rms_norm is None or not is_plain(norm.weight):
+        return original(norm, hidden_states)
+    x, weight = promoted(hidden_states, norm.weight)
+    return npu_rms_norm(x, weight, epsilon=norm.variance_epsilon)[0]
+
+
+def _declare_norm(model: str, owner: str) -> None:
+    target = f"{modeling(model)}:{owner}.forward"
+    declare(
+        f"fuse_norm_in_{model}_{owner}",
+        target,
+        rms_norm,
+        why="Each norm is five small kernels with three passes over memory. Upstream's fused norm fails, or changes "
+        "the result's dtype, if the weight has another dtype than the input.",
+        how="Tensors on an NPU go through torch_npu.npu_rms_norm, together with the weight in their common dtype.",
+        requires=AllOf(Mentions(target, "variance_epsilon"), Mentions(target, "rsqrt")),
+    )
+
+
+_declare_norm("qwen2", "Qwen2RMSNorm")
+_declare_norm("qwen2_5_vl", "Qwen2RMSNorm")
+_declare_norm("qwen2_5_vl", "Qwen2_5_VLRMSNorm")
+_declare_norm("qwen3", "Qwen3RMSNorm")
+_declare_norm("qwen3_moe", "Qwen3MoeRMSNorm")
+_declare_norm("qwen3_vl", "Qwen3VLTextRMSNorm")
+_declare_norm("qwen3_vl_moe", "Qwen3VLMoeTextRMSNorm")
+
+
+class Activation(Protocol):
+    """A module that is an activation."""
+
+    _forward_hooks: Sized
+    _forward_pre_hooks: Sized
+
+
+class GatedLayer(Protocol):
+    """A gated feed-forward layer of transformers."""
+
+    act_fn: Activation
+    gate_proj: Callable[[Tensor], Tensor]
+    up_proj: Callable[[Tensor], Tensor]
+    down_proj: Callable[[Tensor], Tensor]
+
+
+def is_silu(function: Activation) -> bool:
+    """Return whether an activation is SiLU, without hooks on it."""
+    import torch
+
+    silu = isinstance(function, torch.nn.SiLU) or type(function).__name__ == "SiLUActivation"
+    return silu and not (function._forward_hooks or function._forward_pre_hooks)
+
+
+def gated(original: Callable[[GatedLayer, Tensor], Tensor], mlp: GatedLayer, x: Tensor) -> Tensor:
+    """x [..., width] -> [..., width]. The three projections are called as modules: adapters and hooks on them work."""
+    npu_swiglu = operator("npu_swiglu", x) if is_silu(mlp.act_fn) else None
+    if npu_swiglu is None:
+        return original(mlp, x)
+    import torch
+
+    return mlp.down_proj(npu_swiglu(torch.cat((mlp.gate_proj(x), mlp.up_proj(x)), dim=-1), dim=-1))
+
+
+def _declare_mlp(model: str, owner: str) -> None:
+    target = f"{modeling(model)}:{owner}.forward"
+    declare(
+        f"fuse_swiglu_in_{model}_{owner}",
+        target,
+        gated,
+        why="The activation and its product are two kernels, each with a pass over memory.",
+        how="Tensors on an NPU go through torch_npu.npu_swiglu if the activation is SiLU.",
+        requires=AllOf(*(Mentions(target, name) for name in ("gate_proj", "up_proj", "down_proj", "act_fn"))),
+    )
+
+
+_declare_mlp("qwen2", "Qwen2MLP")
+_declare_mlp("qwen2_5_vl", "Qwen2MLP")
+_declare_mlp("qwen2_5_vl", "Qwen2_5_VLMLP")
+_declare_mlp("qwen3", "Qwen3MLP")
+_declare_mlp("qwen3_moe", "Qwen3MoeMLP")
+_declare_mlp("qwen3_vl", "Qwen3VLTextMLP")
+_declare_mlp("qwen3_vl_moe", "Qwen3VLMoeTextMLP")
+
+
+ROTARY_MUL_WIDTH = 896
+"""`npu_rotary_mul` needs heads that are narrower than this (torch_npu-npu_rotary_mul.md)."""
+
+Pair: TypeAlias = "tuple[Tensor, Tensor]"
+
+
+def text(
+    original: Callable[..., Pair], q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: object, **kwargs: object
+) -> Pair:
+    """q [batch, heads, seqlen, width], k alike, cos and sin [batch, seqlen, width] -> q and k, rotated."""
+    axis = kwargs.get("unsqueeze_dim", 1)
+    npu_rotary_mul = None if args else _rotary_mul(q, k, cos, sin)
+    if npu_rotary_mul is None:
+        return original(q, k, cos, sin, *args, **kwargs)
+    return _rotated(npu_rotary_mul, q, k, cos.unsqueeze(axis), sin.unsqueeze(axis))
+
+
+def multimodal(
+    original: Callable[..., Pair],
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    mrope_section: Sequence[int],
+    unsqueeze_dim: int = 1,
+) -> Pair:
+    """As `text`, with cos and sin [3, batch, seqlen, width]: each section of the width uses time, height or width."""
+    import torch
+
+    npu_rotary_mul = _rotary_mul(q, k, cos, sin)
+    if npu_rotary_mul is None:
+        return original(q, k, cos, sin, mrope_section, unsqueeze_dim)
+
+    def chosen(angles: Tensor) -> Tensor:
+        parts = angles.split(list(mrope_section) * 2, dim=-1)
+        return torch.cat([part[n % 3] for n, part in enumerate(parts)], dim=-1).unsqueeze(unsqueeze_dim)
+
+    return _rotated(npu_rotary_mul, q, k, chosen(cos), chosen(sin))
+
+
+def vision(original: Callable[..., Pair], q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Pair:
+    """q [patches, heads, width], k alike, cos and sin [patches, width] -> q and k, rotated in float32."""
+    npu_rotary_mul = _rotary_mul(q, k, cos, sin) if q.dim() == 3 and cos.dim() == 2 else None
+    if npu_rotary_mul is None:
+        return original(q, k, cos, sin)
+    cos, sin = (angles.float()[None, :, None] for angles in (cos, sin))
+    first, second = (npu_rotary_mul(x.float().unsqueeze(0), cos, sin).squeeze(0).to(x.dtype) for x in (q, k))
+    return first, second
+
+
+def _rotary_mul(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Operator | None:
+    width = q.shape[-1]
+    fits = width == k.shape[-1] == cos.shape[-1] == sin.shape[-1] and width % 2 == 0 and width < ROTARY_MUL_WIDTH
+    one_dtype = q.dtype == k.dtype and cos.dtype == sin.dtype
+    return operator("npu_rotary_mul", q) if fits and one_dtype and k.numel() else None
+
+
+def _rotated(npu_rotary_mul: Operator, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Pair:
+    import torch
+
+    # If the angles are float32, so is the result, as that of a product would be.
+    dtype = torch.promote_types(q.dtype, cos.dtype)
+    cos, sin = cos.to(dtype), sin.to(dtype)
+    return npu_rotary_mul(q.to(dtype), cos, sin), npu_rotary_mul(k.to(dtype), cos, sin)
+
+
+def _declare_rotary(name: str, model: str, function: str, implementation: Callable[..., Pair]) -> None:
+    target = f"{modeling(model)}:{function}"
+    declare(
+        f"{name}_in_{model}",
+        target,
+        implementation,
+        why="The rotation of queries and keys is ten small kernels in every layer.",
+        how="Tensors on an NPU go through torch_npu.npu_rotary_mul if the angles are as wide as the heads.",
+        requires=AllOf(Defines(target), Mentions(target, "rotate_half")),
+    )
+
+
+_declare_rotary("fuse_rotary", "qwen2", "apply_rotary_pos_emb", text)
+_declare_rotary("fuse_multimodal_rotary", "qwen2_5_vl", "apply_multimodal_rotary_pos_emb", multimodal)
+_declare_rotary("fuse_vision_rotary", "qwen2_5_vl", "apply_rotary_pos_emb_vision", vision)
+_declare_rotary("fuse_rotary", "qwen3", "apply_rotary_pos_emb", text)
+_declare_rotary("fuse_rotary", "qwen3_moe", "apply_rotary_pos_emb", text)
+_declare_rotary("fuse_rotary", "qwen3_vl", "apply_rotary_pos_emb", text)
+_declare_rotary("fuse_vision_rotary", "qwen3_vl", "apply_rotary_pos_emb_vision", vision)
+_declare_rotary("fuse_rotary", "qwen3_vl_moe", "apply_rotary_pos_emb", text)
+_declare_rotary("fuse_vision_rotary", "qwen3_vl_moe", "apply_rotary_pos_emb_vision", vision)

@@ -1,0 +1,281 @@
+"""MindSpeed itself: how it is imported, what `repatch` accepts, what it leaves behind, and its modules' state."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import MindSpeedImportError
+from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not
+from .feature import megatron
+from .repatch import (
+    Repatch,
+    checked_repatch,
+    own_functions_put_back,
+    remove_placeholder_modules,
+    without_lazy_aliases,
+)
+from .request import OVERRIDE
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from torch import nn
+
+
+__all__ = [
+    "missing_packages",
+]
+
+_FEATURES = Defines("mindspeed.features_manager:create_features_list")
+_FLASH_ATTN = "flash_attn"
+_INSTALLED_BY = {"megatron.core": "megatron-core", "triton": "triton-ascend"}
+
+
+# What some revisions import while they are imported: the package, the file that imports it, and a mark in that file.
+_IMPORTS = (
+    ("einops", "megatron_adaptor.py", ""),
+    ("triton", "features_manager/megatron_basic/requirements_basic.py", "mindspeed.ops.triton"),
+    ("scipy", "features_manager/transformer/experimental_attention_variant/dsa.py", "dsa_matrix_naive"),
+)
+_BASICS = "mindspeed.features_manager.megatron_basic.requirements_basic"
+
+
+@megatron.guard(
+    "mindspeed.megatron_adaptor:patch_features",
+    why="MindSpeed changes torch before it imports Megatron. If Megatron-Core is missing, verl ignores the "
+    "ImportError (No module named 'megatron') and the job runs on with a torch that is half changed.",
+    how="The packages that MindSpeed imports are looked up before it is executed. If one is missing, the import fails "
+    "with the package's name, and torch is unchanged.",
+    link="none: see the order of imports in MindSpeed's mindspeed/megatron_adaptor.py",
+    retired_by=Never("every revision imports torch_npu.contrib.transfer_to_npu or patches torch before Megatron"),
+)
+def refuse_mindspeed_without_its_dependencies() -> None:
+    """Raise MindSpeedImportError if MindSpeed would fail half way."""
+    from .source import package_folder
+
+    missing = missing_packages(package_folder("mindspeed", "features_manager"))
+    if missing:
+        error = MindSpeedImportError(
+            subject="mindspeed.megatron_adaptor",
+            expected=f"{' and '.join(missing)} beside MindSpeed",
+            found="none, so MindSpeed is not imported: it would have failed after it had changed torch",
+            fix=f"pip install {' '.join(_INSTALLED_BY.get(name, name) for name in missing)}, in the versions that "
+            "this MindSpeed is for",
+            override=OVERRIDE,
+        )
+        error.name = missing[0]
+        raise error
+
+
+def missing_packages(mindspeed: Path | None) -> list[str]:
+    """Return the packages that are not installed, of those that the MindSpeed in this folder imports in any case."""
+    from .source import package_folder
+
+    missing = [] if package_folder("megatron", "core") is not None else ["megatron.core"]
+    for package, file, mark in _IMPORTS:
+        path = mindspeed / file if mindspeed is not None else None
+        wanted = path is not None and path.is_file() and mark in path.read_text()
+        if wanted and importlib.util.find_spec(package) is None:
+            missing.append(package)
+    return missing
+
+
+@megatron.wrap(
+    "mindspeed.megatron_adaptor:repatch",
+    why="repatch ignores keys that it does not know, keeps the overrides of one worker for the next, and leaves half "
+    "of its patches in place if one of its features raises.",
+    how="Keys, types and combinations are checked first, a second worker in the process must agree on what is "
+    "patched, and everything is put back if MindSpeed raises.",
+    link="none: see repatch in MindSpeed's mindspeed/megatron_adaptor.py",
+    retired_by=Never("no revision checks what it is given"),
+    requires=_FEATURES,
+)
+def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, object]) -> None:
+    """Put the calling worker's overrides in force. Raises OverrideError, OverrideConflictError or RepatchError."""
+    checked_repatch(original, args)
+
+
+@megatron.wrap(
+    "mindspeed.args_utils:get_full_args",
+    why="If megatron.training can be imported, repatch ends with AssertionError: args is not initialized. verl never "
+    "initialises megatron.training.",
+    how="On this AssertionError MindSpeed's own arguments are returned, as later revisions of MindSpeed do.",
+    link="none: fixed in MindSpeed's mindspeed/args_utils.py in October 2025",
+    retired_by=Mentions("mindspeed.args_utils:get_full_args", "AssertionError"),
+)
+def fall_back_to_mindspeeds_arguments(original: Callable[[], Namespace]) -> Namespace:
+    """Return Megatron's training arguments, or MindSpeed's if there are none."""
+    try:
+        return original()
+    except AssertionError as error:
+        if "args is not initialized." not in str(error):
+            raise
+        from mindspeed.args_utils import get_mindspeed_args
+
+        arguments: Namespace = get_mindspeed_args()
+        return arguments
+
+
+@megatron.wrap(
+    "mindspeed.features_manager.features_manager:MindSpeedFeaturesManager.apply_features_patches",
+    why="MindSpeed puts an empty module flash_attn into sys.modules. transformers and vLLM take it for the real one, "
+    "and a model may fail to load with PackageNotFoundError: flash_attn.",
+    how="The empty module is removed as soon as MindSpeed has patched Megatron; nothing imports it after that.",
+    link="none: see requirements_basic.py in MindSpeed's features_manager",
+    retired_by=Not(Mentions(_BASICS, "flash_attn.flash_attn_interface.flash_attn_unpadded_func")),
+)
+def remove_mindspeeds_empty_flash_attn(
+    original: Callable[..., object], manager: type, *args: object, **kwargs: object
+) -> object:
+    """Make Megatron's patches, then remove the empty module."""
+    try:
+        return original(manager, *args, **kwargs)
+    finally:
+        remove_placeholder_modules(_FLASH_ATTN)
+
+
+@megatron.wrap(
+    "mindspeed.features_manager.features_manager:MindSpeedFeaturesManager.apply_features_pre_patches",
+    why="A repatch silently loses 8 or 9 of MindSpeed's patches, for example the one of the gradients' reduction: it "
+    "overwrites MindSpeed's own functions with Megatron's, and then registers those.",
+    how="The functions that MindSpeed's modules define are put back before they are registered as patches again.",
+    link="none: Patch.remove_patch leaves patched methods, and apply_patch takes MindSpeed's function for a copy",
+    retired_by=Mentions("mindspeed.patch_utils:Patch.remove_patch", "isclass"),
+)
+def keep_mindspeeds_patches_through_repatch(
+    original: Callable[..., object], manager: type, *args: object, **kwargs: object
+) -> object:
+    """Apply the first half of the patches, and put MindSpeed's own functions back after it."""
+    from mindspeed.patch_utils import MindSpeedPatchesManager
+
+    with own_functions_put_back(MindSpeedPatchesManager):
+        return original(manager, *args, **kwargs)
+
+
+_MANAGER = "mindspeed.patch_utils:MindSpeedPatchesManager"
+_ALIASES_WHY = (
+    "MindSpeed asks every loaded module for the names that it patches. transformers 5 has modules that import another "
+    "one when they are asked for any name, a hundred image processors among them. Without torchvision the job ends "
+    "with ModuleNotFoundError: No module named 'torchvision', and with it each worker imports all of them."
+)
+_ALIASES_HOW = "While MindSpeed looks for its targets, those modules answer that they do not have the name."
+_ALIASES_LINK = "none: see Patch.apply_patch in MindSpeed's mindspeed/patch_utils.py"
+
+
+@megatron.wrap(
+    f"{_MANAGER}.apply_patches",
+    why=_ALIASES_WHY,
+    how=_ALIASES_HOW,
+    link=_ALIASES_LINK,
+    retired_by=Never("every revision asks all modules"),
+)
+def leave_aliases_asleep_while_patching(original: Callable[[], None]) -> None:
+    """Apply all registered patches."""
+    with without_lazy_aliases():
+        original()
+
+
+@megatron.wrap(
+    f"{_MANAGER}.remove_patches",
+    why=_ALIASES_WHY,
+    how=_ALIASES_HOW,
+    link=_ALIASES_LINK,
+    retired_by=Never("every revision asks all modules"),
+)
+def leave_aliases_asleep_while_unpatching(original: Callable[[], None]) -> None:
+    """Take all patches back."""
+    with without_lazy_aliases():
+        original()
+
+
+_CAPABILITY = "mindspeed.core.fusions.grouped_matmul:get_device_capability"
+
+
+@megatron.wrap(
+    _CAPABILITY,
+    why="torch.distributed.broadcast ends with TypeError: get_device_capability() takes 0 positional arguments but 1 "
+    "was given, because MindSpeed's function in the place of torch.cuda.get_device_capability takes no device.",
+    how="The function accepts a device and ignores it: MindSpeed gives the same answer for all NPUs.",
+    link="none: torch.distributed.broadcast of newer torches asks about the device of a tensor",
+    retired_by=Mentions(_CAPABILITY, "device"),
+    requires=Defines(_CAPABILITY),
+)
+def accept_a_device_in_get_device_capability(original: Callable[[], object], device: object = None) -> object:
+    """Return the compute capability that MindSpeed pretends, whatever the device."""
+    return original()
+
+
+_COMPILE = "verl.utils.torch_functional:use_original_torch_compile"
+
+
+@megatron.wrap(
+    _COMPILE,
+    why="The function calls MindSpeed's Patch.is_applied, which is a bool, hides the error (TypeError: 'bool' object "
+    "is not callable), and so leaves MindSpeed's torch.compile in place.",
+    how="Within its context torch.compile is the function that MindSpeed replaced, and after it MindSpeed's again.",
+    link="none: is_applied is an attribute of Patch in MindSpeed's mindspeed/patch_utils.py",
+    retired_by=AllOf(Defines(_COMPILE), Not(Mentions(_COMPILE, "is_applied"))),
+    requires=Defines(_COMPILE),
+)
+def give_verl_the_original_torch_compile(
+    original: Callable[[], contextlib.AbstractContextManager[None]],
+) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which torch.compile is torch's own."""
+    return _torch_compile_of_torch()
+
+
+@contextlib.contextmanager
+def _torch_compile_of_torch() -> Iterator[None]:
+    import torch
+
+    utils = sys.modules.get("mindspeed.patch_utils")
+    patch = utils.MindSpeedPatchesManager.patches_info.get("torch.compile") if utils is not None else None
+    if patch is None or not patch.is_applied:
+        yield
+        return
+    replaced = torch.compile
+    torch.compile = patch.orig_func
+    try:
+        yield
+    finally:
+        torch.compile = replaced
+
+
+_STATE = (
+    "mindspeed.te.pytorch.module.layernorm_column_parallel_linear:MindSpeedTELayerNormColumnParallelLinear.state_dict"
+)
+
+
+@megatron.wrap(
+    _STATE,
+    why="A hand-over of weights ends in mbridge's export_weights with KeyError: "
+    "'decoder.layers.0.input_layernorm.weight', and a checkpoint lacks weights of norms without an error: MindSpeed's "
+    "module removes every name with _layernorm or _linear from what was collected of the whole model so far.",
+    how="The module removes such names among its own only.",
+    link="none: see state_dict in MindSpeed's layernorm_column_parallel_linear.py",
+    retired_by=Mentions(_STATE, "prefix"),
+    requires=Defines(_STATE),
+)
+def collect_a_modules_own_state_only(
+    original: Callable[..., dict[str, Any]],
+    module: nn.Module,
+    *args: object,
+    destination: dict[str, Any] | None = None,
+    prefix: str = "",
+    keep_vars: bool = False,
+) -> dict[str, Any]:
+    """Return the state of a module, added to `destination` if there is one."""
+    if args or destination is None:
+        # torch collects a model by keywords. What is given by position is the user's.
+        return original(module, *args, destination=destination, prefix=prefix, keep_vars=keep_vars)
+    own = original(module, keep_vars=keep_vars)
+    destination.update({prefix + name: value for name, value in own.items()})
+    versions = getattr(destination, "_metadata", None)
+    if versions is not None:
+        versions.update({(prefix + name).rstrip("."): value for name, value in own._metadata.items()})  # type: ignore[attr-defined]  # torch's own attribute
+    return destination

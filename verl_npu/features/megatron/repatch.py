@@ -1,0 +1,385 @@
+"""MindSpeed's repatch, checked: one set of patches for a process, and the overrides of one worker at a time.
+
+If MindSpeed fails, all that it changed is put back, object by object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from ...errors import OverrideConflictError, RepatchError
+from ...registry.apply.slots import Owner, namespace, read_namespace
+from .request import OVERRIDE, Request
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from .contract import Contract
+
+__all__ = [
+    "DUMMY_FILE",
+    "SavedState",
+    "checked_repatch",
+    "on_behalf_of",
+    "own_functions_put_back",
+    "plain_values",
+    "remove_placeholder_modules",
+    "repatch",
+    "without_lazy_aliases",
+]
+
+Patches = Mapping[str, tuple[str, ...]]
+Repatch: TypeAlias = "Callable[[Mapping[str, object]], object]"
+"""MindSpeed's function `repatch`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What is in force: the worker's request, the settings that MindSpeed got, and the patches that these make."""
+
+    request: Request
+    settings: Mapping[str, object]
+    patches: Patches
+    """The functions that MindSpeed puts on each target, by the target's dotted name."""
+    defaults: Mapping[str, object]
+    """MindSpeed's arguments before the first worker changed them."""
+
+
+_applied: Applied | None = None
+_callers: list[Request] = []
+
+
+@contextlib.contextmanager
+def on_behalf_of(request: Request) -> Iterator[None]:
+    """Within this context, each call of `repatch` counts as `request`, whatever the caller passes."""
+    _callers.append(request)
+    try:
+        yield
+    finally:
+        _callers.remove(request)
+
+
+def repatch(request: Request) -> None:
+    """Check `request` and put it in force through MindSpeed's own repatch. Does nothing if MindSpeed is not imported.
+
+    Raises OverrideError, OverrideConflictError or RepatchError; the process is then as it was before.
+    """
+    adaptor = sys.modules.get("mindspeed.megatron_adaptor")
+    if adaptor is not None:
+        with on_behalf_of(request):
+            adaptor.repatch(dict(request.overrides))
+
+
+def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:
+    """Do what a call of `repatch` is meant to do. `original` is MindSpeed's function, `overrides` its argument.
+
+    Raises OverrideError, OverrideConflictError or RepatchError; the process is then as it was before.
+    """
+    global _applied
+    from .rules import check
+    from .source import installation
+
+    request = _callers[-1] if _callers else Request("a caller of repatch", plain_values(overrides), {}, forward=False)
+    contract = installation().contract
+    settings = _with_megatrons_types(check(request, contract))
+    if _applied is not None and dict(_applied.settings) == settings:
+        return
+    arguments = _arguments()
+    defaults = _applied.defaults if _applied is not None else dict(vars(arguments))
+    patches = _patches_for(request, settings, defaults, arguments)
+    if _applied is None:
+        _apply(original, request, settings, arguments)
+    else:
+        _refuse_conflicts(_applied, request, settings, patches, contract)
+        # Nothing is patched again: the settings that differ are read when a model is built. Clearing the arguments
+        # removes the other worker's keys.
+        vars(arguments).clear()
+        vars(arguments).update({**defaults, **settings})
+    _applied = Applied(request, settings, patches, defaults)
+
+
+def plain_values(mapping: object) -> dict[str, object]:
+    """Return a configuration as a dict of plain values; None gives an empty one."""
+    omegaconf = sys.modules.get("omegaconf")
+    if omegaconf is not None and omegaconf.OmegaConf.is_config(mapping):
+        container = omegaconf.OmegaConf.to_container(mapping, resolve=True)
+        return {str(key): value for key, value in container.items()}
+    return dict(cast("Mapping[str, object]", mapping or {}).items())
+
+
+def _with_megatrons_types(settings: dict[str, object]) -> dict[str, object]:
+    """Return `settings` with Megatron's enum member in place of its name, which is all that a YAML file can hold."""
+    backend = settings.get("attention_backend")
+    if not isinstance(backend, str):
+        return settings
+    from megatron.core.transformer.enums import AttnBackend
+
+    return {**settings, "attention_backend": AttnBackend[backend]}
+
+
+def _arguments() -> Namespace:
+    from mindspeed.args_utils import get_full_args
+
+    arguments: Namespace = get_full_args()
+    return arguments
+
+
+def _apply(original: Repatch, request: Request, settings: Mapping[str, object], arguments: Namespace) -> None:
+    from mindspeed.patch_utils import MindSpeedPatchesManager
+
+    before = SavedState(MindSpeedPatchesManager, arguments)
+    try:
+        original(settings)
+    except Exception as error:
+        before.restore()
+        raise _refused(request, settings, error) from error
+
+
+def _refused(request: Request, settings: Mapping[str, object], error: Exception) -> RepatchError:
+    keys = ", ".join(f"{key}={value}" for key, value in settings.items())
+    fix = "leave out the override that the message is about; `verl-npu mindspeed --list` shows what goes together"
+    if isinstance(error, ModuleNotFoundError):
+        fix = f"the feature needs {error.name}: make it importable, or leave the override out"
+        if str(error.name).startswith("megatron.training"):
+            fix += " (megatron.training is in Megatron-LM's source, not in megatron-core)"
+    return RepatchError(
+        subject=f"{request.worker}: MindSpeed refused its overrides and everything was put back",
+        expected="a combination that MindSpeed can apply",
+        found=f"{type(error).__name__}: {error}, with {keys}",
+        fix=fix,
+        override=OVERRIDE,
+    )
+
+
+class _PatchList:
+    """Takes the place of MindSpeed's patch manager, and only lists the patches that features register."""
+
+    def __init__(self) -> None:
+        self.patches: dict[str, tuple[str, ...]] = {}
+
+    # The parameters are MindSpeed's.
+    def register_patch(
+        self, orig_func_name: str, new_func: object = None, force_patch: bool = False, create_dummy: bool = False
+    ) -> None:
+        name = f"{getattr(new_func, '__module__', '')}:{getattr(new_func, '__qualname__', new_func)}"
+        self.patches[orig_func_name] = (*self.patches.get(orig_func_name, ()), name)
+
+
+def _patches_for(
+    request: Request, settings: Mapping[str, object], defaults: Mapping[str, object], arguments: Namespace
+) -> Patches:
+    """Return the patches that MindSpeed would make with `settings`, and make none of them."""
+    from argparse import Namespace
+
+    from mindspeed.features_manager.features_manager import MindSpeedFeaturesManager
+    from mindspeed.patch_utils import MindSpeedPatchesManager
+
+    candidate, listed = Namespace(**{**defaults, **settings}), _PatchList()
+    features: list[Any] = MindSpeedFeaturesManager.FEATURES_LIST
+    before = SavedState(MindSpeedPatchesManager, arguments)
+    try:
+        needed = [feature for feature in features if feature.is_need_apply(candidate)]
+        for feature in needed:
+            feature.pre_register_patches(listed, candidate)
+        for feature in needed:
+            feature.register_patches(listed, candidate)
+    except Exception as error:
+        raise _refused(request, settings, error) from error
+    finally:
+        # A few features set attributes of Megatron's classes while they register their patches.
+        before.restore()
+    return listed.patches
+
+
+def _refuse_conflicts(
+    first: Applied, request: Request, settings: Mapping[str, object], patches: Patches, contract: Contract
+) -> None:
+    """Raise OverrideConflictError if `request` needs other patches than those in force, or another value of a key that
+    MindSpeed reads at run time."""
+    mine, theirs = {**first.defaults, **settings}, {**first.defaults, **first.settings}
+    differ = sorted(key for key in {*mine, *theirs} if not contract.alike(key, mine.get(key), theirs.get(key)))
+    held = [key for key in differ if key in contract.process]
+    if patches != first.patches:
+        held += [key for key in differ if key in contract.switches and key not in held]
+    if not held and patches == first.patches:
+        return
+    keys = held or differ
+    raise OverrideConflictError(
+        subject=f"{request.worker}: override_transformer_config",
+        expected=f"the values that {first.request.worker} runs with in this process: "
+        + ", ".join(f"{key}={theirs.get(key)}" for key in keys),
+        found=", ".join(f"{key}={mine.get(key)}" for key in keys),
+        fix="MindSpeed patches a process once for all workers in it: set these alike for both, or give the two "
+        "workers resource pools of their own",
+        override=OVERRIDE,
+    )
+
+
+DUMMY_FILE = "mindspeed.dummy_module.py"
+"""The `__file__` of the empty modules that MindSpeed puts into sys.modules."""
+_OWN = ("megatron", "mindspeed")
+_GONE = object()
+
+
+class SavedState:
+    """The state of torch, Megatron, MindSpeed and sys.modules at one moment.
+
+    All attributes of Megatron's and MindSpeed's modules and classes are put back. In other modules only the names that
+    MindSpeed patches are put back: it replaces its targets wherever they were imported to, and another thread may
+    change the rest. `arguments` are MindSpeed's arguments of the process.
+    """
+
+    __slots__ = ("_classes", "_manager", "_modules", "_namespaces", "_patches", "_settings", "arguments")
+
+    def __init__(self, manager: Any, arguments: Namespace) -> None:
+        self._manager = manager
+        self.arguments = arguments
+        self._settings = dict(vars(arguments))
+        self._modules = dict(sys.modules)
+        self._namespaces = [
+            (name, module, dict(namespace(module)))
+            for name, module in self._modules.items()
+            if isinstance(module, types.ModuleType)
+        ]
+        self._patches = {name: (patch, _copied(vars(patch))) for name, patch in manager.patches_info.items()}
+        classes = {c for name, _, contents in self._namespaces if _own(name) for c in _classes_of(name, contents)}
+        owners = (patch.orig_module for patch in manager.patches_info.values())
+        classes |= {owner for owner in owners if isinstance(owner, type)}
+        self._classes = [(one, dict(vars(one))) for one in classes]
+
+    def restore(self) -> None:
+        """Put everything back as it was. Modules that were imported in the meantime stay imported."""
+        patches = dict(self._manager.patches_info)
+        failed = {id(patch.final_patch_func): patch.orig_func for patch in patches.values() if patch.final_patch_func}
+        names = {patch.orig_func_name for patch in patches.values() if patch.orig_func_name}
+        # Newer revisions look up the patched classes in every module too, and torch.ops creates what is looked up.
+        names |= {patch.orig_module_name.rpartition(".")[2] for patch in patches.values()}
+
+        for name in [name for name in sys.modules if name not in self._modules and _is_dummy(sys.modules[name])]:
+            del sys.modules[name]
+        for name, module, before in self._namespaces:
+            _put_back(module, before, None if _own(name) or _is_dummy(module) else names)
+        for one, before in self._classes:
+            _put_back(one, before, None if _own(one.__module__) else names)
+        for owner, name in self._came_later(patches, names):
+            original = failed.get(id(read_namespace(owner).get(name, _GONE)), _GONE)
+            if original is not _GONE:
+                _set(owner, name, original)
+
+        self._manager.patches_info.clear()
+        for name, (patch, state) in self._patches.items():
+            vars(patch).clear()
+            vars(patch).update(_copied(state))
+            self._manager.patches_info[name] = patch
+        vars(self.arguments).clear()
+        vars(self.arguments).update(self._settings)
+        for name, known in self._modules.items():
+            sys.modules.setdefault(name, known)
+
+    def _came_later(self, patches: Mapping[str, Any], names: set[str]) -> Iterator[tuple[Owner, str]]:
+        """Return the attributes that have no earlier state, and that may hold what a failed patch put there."""
+        for name, module in list(sys.modules.items()):
+            if name not in self._modules and isinstance(module, types.ModuleType):
+                yield from ((module, key) for key in names & namespace(module).keys())
+        known = {one for one, _ in self._classes}
+        for patch in patches.values():
+            if isinstance(patch.orig_module, type) and patch.orig_module not in known and patch.orig_func_name:
+                yield patch.orig_module, patch.orig_func_name
+
+
+@contextlib.contextmanager
+def own_functions_put_back(manager: Any) -> Iterator[None]:
+    """At the end of the context, put back the functions that MindSpeed defines, except those that it patches."""
+    defined = [
+        (module, name, value)
+        for module_name, module in list(sys.modules.items())
+        if module_name.partition(".")[0] == "mindspeed" and isinstance(module, types.ModuleType)
+        for name, value in namespace(module).items()
+        if getattr(value, "__module__", None) == module_name and f"{module_name}.{name}" not in manager.patches_info
+    ]
+    try:
+        yield
+    finally:
+        for module, name, value in defined:
+            namespace(module)[name] = value
+
+
+@contextlib.contextmanager
+def without_lazy_aliases() -> Iterator[None]:
+    """In this context the modules of transformers that stand for another one do not import it when they are asked."""
+    aliases = [
+        (module, namespace(module)["__getattr__"])
+        for name, module in list(sys.modules.items())
+        if name.startswith("transformers.") and isinstance(module, types.ModuleType) and _is_alias(module)
+    ]
+    for module, _ in aliases:
+        namespace(module).pop("__getattr__", None)
+    try:
+        yield
+    finally:
+        for module, answer in aliases:
+            namespace(module).setdefault("__getattr__", answer)
+
+
+def _is_alias(module: types.ModuleType) -> bool:
+    """Whether it is made by transformers itself, and from no file."""
+    contents = namespace(module)
+    return "__getattr__" in contents and contents.get("__file__") is None
+
+
+def remove_placeholder_modules(package: str) -> None:
+    """Remove MindSpeed's empty modules of `package` from sys.modules; a real package stays."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == package and _is_dummy(sys.modules[name])]:
+        del sys.modules[name]
+
+
+def _own(module: str) -> bool:
+    return module.partition(".")[0] in _OWN
+
+
+def _is_dummy(module: object) -> bool:
+    return isinstance(module, types.ModuleType) and namespace(module).get("__file__") == DUMMY_FILE
+
+
+def _classes_of(module: str, contents: Mapping[str, object]) -> Iterator[type]:
+    return (value for value in contents.values() if isinstance(value, type) and value.__module__ == module)
+
+
+def _put_back(owner: Owner, before: Mapping[str, object], names: set[str] | None) -> None:
+    """Give `owner` the attributes that it had `before`: all of them, or only those in `names`."""
+    now = dict(read_namespace(owner))
+    for key in now.keys() - before.keys():
+        if (names is None or key in names) and not _is_submodule(owner, key, now[key]):
+            _set(owner, key, _GONE)
+    for key, value in before.items():
+        if (names is None or key in names) and now.get(key, _GONE) is not value:
+            _set(owner, key, value)
+
+
+def _is_submodule(owner: Owner, key: str, value: object) -> bool:
+    if not isinstance(owner, types.ModuleType) or not isinstance(value, types.ModuleType):
+        return False
+    return sys.modules.get(f"{owner.__name__}.{key}") is value
+
+
+def _set(owner: Owner, key: str, value: object) -> None:
+    if isinstance(owner, types.ModuleType):
+        # Not through setattr: a lazy module would load itself.
+        contents = namespace(owner)
+        if value is _GONE:
+            contents.pop(key, None)
+        else:
+            contents[key] = value
+    elif value is _GONE:
+        delattr(owner, key)
+    else:
+        setattr(owner, key, value)
+
+
+def _copied(state: Mapping[str, object]) -> dict[str, object]:
+    return {key: list(value) if isinstance(value, list) else value for key, value in state.items()}

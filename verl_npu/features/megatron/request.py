@@ -1,0 +1,306 @@
+"""What one worker asks of MindSpeed, and what MindSpeed gets for it; also as a user types it.
+
+That is `key=value …`, a Hydra command line, or the shell script around one. What is yet to be computed,
+such as `${TP}`, is kept as it is written: what depends on it cannot be judged.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import CommandLineError
+
+if TYPE_CHECKING:
+    from .contract import Contract
+
+__all__ = [
+    "GROUPS_NOT_READ",
+    "OVERRIDE",
+    "SECTION_KEYS",
+    "Engine",
+    "Known",
+    "Request",
+    "Unexpanded",
+    "UnknownValueError",
+    "effective",
+    "not_judged",
+    "requests",
+    "unexpanded",
+]
+
+OVERRIDE = "VERL_NPU_DISABLE=megatron"
+"""What a user sets to leave MindSpeed as it is."""
+
+
+# The settings of a worker's `megatron` section that the rules read.
+SECTION_KEYS = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "sequence_parallel",
+    "use_distributed_optimizer",
+    "use_mbridge",
+    "vanilla_mbridge",
+)
+GROUPS_NOT_READ = ("override_transformer_config", "llm_kwargs")
+"""Groups of overrides that are written into the section of MindSpeed-LLM's engine, which reads neither."""
+
+
+class Engine(enum.Enum):
+    """Which of upstream's engines passes the overrides to MindSpeed, by the section that they stand in."""
+
+    MEGATRON = "megatron"
+    MINDSPEED_LLM = "mindspeed"
+    """`model_engine=mindspeed` at v0.8.0 and v0.9: the overrides are `mcore_kwargs`, MindSpeed-LLM passes them on, and
+    Megatron's own arguments, which are checked by each feature's validate_args, are initialised from them."""
+
+    @property
+    def overrides(self) -> str:
+        """The key of the overrides in the section."""
+        return "override_transformer_config" if self is Engine.MEGATRON else "mcore_kwargs"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one worker asks of MindSpeed: its own overrides, and the section of its engine that they stand in."""
+
+    worker: str
+    overrides: Mapping[str, object]
+    section: Mapping[str, object]
+    engine: Engine = Engine.MEGATRON
+    forward: bool = True
+    """Whether it is known to compute with the model; upstream's converter of checkpoints does not."""
+
+
+def effective(request: Request) -> dict[str, object]:
+    """Return the overrides together with those that verl's and MindSpeed's documents demand beside them.
+
+    Flash attention is on unless the batch-invariant one replaces it. The size of context parallelism, and what mc2 and
+    the swapped optimizer read from MindSpeed's arguments, are copied from the section.
+    """
+    settings = dict(request.overrides)
+    section = {key: value for key, value in request.section.items() if value is not None}
+    settings.setdefault("use_flash_attn", _negated(settings.get("use_flash_attn_npu_batch_invariant")))
+    size = section.get("context_parallel_size", 1)
+    if isinstance(size, Unexpanded) or (isinstance(size, int) and size > 1):
+        settings.setdefault("context_parallel_size", size)
+    wanted: tuple[str, ...] = ()
+    if settings.get("use_ascend_mc2"):
+        wanted += ("sequence_parallel", "tensor_model_parallel_size")
+    if settings.get("swap_optimizer"):
+        wanted += ("use_distributed_optimizer",)
+    for key in wanted:
+        if key in section:
+            settings.setdefault(key, section[key])
+    return settings
+
+
+def _negated(value: object) -> object:
+    return Unexpanded(f"not {value}", value.kind) if isinstance(value, Unexpanded) else not value
+
+
+def not_judged(request: Request, contract: Contract) -> dict[str, Unexpanded]:
+    """Return what cannot be judged, by the names of the settings: values that are yet to be computed, and arguments of
+    MindSpeed-LLM's and Megatron's command line, which are not recorded."""
+    section = {f"{request.engine.value}.{key}": value for key, value in request.section.items()}
+    found = {key: value for key, value in {**request.overrides, **section}.items() if isinstance(value, Unexpanded)}
+    if request.engine is Engine.MINDSPEED_LLM:
+        kind = "may be an argument of MindSpeed-LLM or of Megatron's own, which are not recorded"
+        foreign = {key: value for key, value in request.overrides.items() if not contract.knows(key)}
+        found |= {key: Unexpanded(str(value), kind) for key, value in foreign.items() if key not in found}
+    return found
+
+
+# Hydra's own references have a dot or a resolver: ${actor_rollout_ref.actor.x}, ${oc.env:HOME}.
+_REFERENCE = re.compile(r"\$\{\w+\.")
+_COMMAND = re.compile(r"\$\(|`")
+_VARIABLE = re.compile(r"\$[{\w@*#?!]")
+
+
+@dataclass(frozen=True, slots=True)
+class Unexpanded:
+    """A value as its author wrote it."""
+
+    text: str
+    kind: str
+    """What computes it, as the predicate of a sentence: is a shell variable."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def unexpanded(text: str) -> Unexpanded | None:
+    """Return `text` as a value that is yet to be computed, or None if it stands for itself."""
+    if _REFERENCE.search(text):
+        return Unexpanded(text, "is a reference to another setting")
+    if _COMMAND.search(text):
+        return Unexpanded(text, "is computed by the shell")
+    if _VARIABLE.search(text):
+        return Unexpanded(text, "is a shell variable")
+    return None
+
+
+class UnknownValueError(Exception):
+    """A rule needs a value that is yet to be computed. It never reaches the user: the rule is skipped."""
+
+
+class Known(Mapping[str, object]):
+    """A mapping that raises UnknownValueError if a value that is yet to be computed is looked up."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self._values = values
+
+    def __getitem__(self, key: str) -> object:
+        value = self._values[key]
+        if isinstance(value, Unexpanded):
+            raise UnknownValueError(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+_OVERRIDE = re.compile(r"(?:\+\+|\+|~)?(?P<key>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
+
+
+# The values in upstream's configuration files that are the same at every pin.
+_DEFAULTS: dict[str, object] = {
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "expert_model_parallel_size": 1,
+    "sequence_parallel": True,
+    "use_distributed_optimizer": True,
+}
+
+
+# What upstream's mindspeed.yaml gives MindSpeed-LLM, at v0.8.0 and v0.9, of what the rules look at.
+_MCORE: dict[str, object] = {
+    "normalization": "RMSNorm",
+    "position_embedding_type": "rope",
+    "reset_attention_mask": True,
+    "seq_length": 10240,
+    "micro_batch_size": 1,
+    "swiglu": True,
+    "use_flash_attn": True,
+    "use_fused_rmsnorm": True,
+    "use_fused_rotary_pos_emb": True,
+    "use_fused_swiglu": True,
+}
+
+
+# What the reference's section takes from the actor's at every pin that has it.
+_OF_THE_ACTOR = ("use_mbridge", "vanilla_mbridge")
+_WORDS = {"true": True, "false": False, "null": None, "none": None}
+Parts = tuple[dict[str, object], dict[str, object]]
+"""A worker's overrides, and its section."""
+
+
+def requests(text: str) -> list[Request]:
+    """Return what each worker asks for, in the order of its first override.
+
+    Raises CommandLineError if the text cannot be read, or has no override of Megatron's.
+    """
+    words = _words(text)
+    pairs = [match for word in words if (match := _OVERRIDE.fullmatch(word))]
+    sections: dict[tuple[Engine, str], Parts] = {}
+    for match in pairs:
+        for engine in Engine:
+            worker, separator, key = match["key"].rpartition(f".{engine.value}.")
+            if separator:
+                _put(sections.setdefault((engine, worker), ({}, dict(_DEFAULTS))), engine, key, _value(match["value"]))
+    if sections:
+        return [_request(sections, engine, worker) for engine, worker in sections]
+    # Without a section the words are the overrides themselves.
+    bare = {match["key"]: _value(match["value"]) for match in pairs if "." not in match["key"]}
+    if len(pairs) != len(words) or not bare:
+        raise _unreadable(text, "none of Megatron's")
+    return [Request("the overrides", bare, {})]
+
+
+def _put(parts: Parts, engine: Engine, key: str, value: object) -> None:
+    overrides, section = parts
+    group, separator, name = key.partition(".")
+    if separator and group == engine.overrides:
+        overrides[name] = value
+    elif separator and group in GROUPS_NOT_READ and engine is Engine.MINDSPEED_LLM:
+        section[group] = name
+    elif key in SECTION_KEYS:
+        section[key] = value
+
+
+def _request(sections: Mapping[tuple[Engine, str], Parts], engine: Engine, worker: str) -> Request:
+    overrides, section = sections[engine, worker]
+    role, separator, _ = worker.rpartition(".ref")
+    if separator and not overrides:
+        # In upstream's configuration the reference's overrides are the actor's until one of its own is given.
+        overrides, actors = sections.get((engine, f"{role}.actor"), ({}, {}))
+        section = {**{key: actors[key] for key in _OF_THE_ACTOR if key in actors}, **section}
+    if engine is Engine.MINDSPEED_LLM:
+        overrides = {**_MCORE, **overrides}
+    return Request(worker, overrides, section, engine)
+
+
+def _words(text: str) -> list[str]:
+    """Split a text as a shell does: without lines that are comments, and with lines that are continued joined."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    # A script may end in a backslash: `$(cat run.sh)` takes away the line break after it.
+    joined = "\n".join(lines).replace("\\\n", " ").rstrip().removesuffix("\\")
+    try:
+        return shlex.split(joined)
+    except ValueError as error:
+        raise _unreadable(text, str(error)) from error
+
+
+def _unreadable(text: str, found: str) -> CommandLineError:
+    return CommandLineError(
+        subject=f"--check {text[:80]!r}",
+        expected="'key=value …', or a Hydra command line with <worker>.megatron.override_transformer_config.key=value "
+        "or <worker>.mindspeed.mcore_kwargs.key=value",
+        found=found,
+        fix="give the overrides themselves, or a whole command line or script in one pair of quotes",
+    )
+
+
+def _value(text: str) -> object:
+    """Return a value as Hydra reads it: a quoted text is a string, anything else is what it looks like."""
+    text = text.strip()
+    if (value := unexpanded(text)) is not None:
+        return value
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    if text.startswith("[") and text.endswith("]"):
+        return [_value(part) for part in _parts(text[1:-1]) if part.strip()]
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _parts(text: str) -> list[str]:
+    """Split at the commas that are in no inner brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{(") - (letter in "]})")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts

@@ -1,0 +1,473 @@
+"""What MindSpeed would refuse, ignore or do otherwise than was meant, of the overrides of one worker.
+
+A finding is an error if it was shown with the real MindSpeed, Megatron and verl on virtual NPUs
+(tests/features/megatron/test_refusals.py): the job is refused. Anything else is a warning: MindSpeed's documents may
+forbid it, or it has no effect. What MindSpeed's `validate_args` forbids is an error if a model's configuration is
+given to it, which is so from 2.2.0 on. Every rule needs the overrides alone, so it can be asked of a script as well as
+in the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ...errors import OverrideError
+from ...findings import Finding, Rule, Severity, Stage
+from ...reporting import warn
+from .contract import Argument, Contract
+from .request import OVERRIDE, Engine, Known, Request, Unexpanded, UnknownValueError, effective
+
+__all__ = ["RULES", "Asked", "check", "in_words", "problems"]
+
+_ATTENTION_BACKENDS = ("flash", "fused", "unfused", "local", "auto")  # the members of Megatron's AttnBackend
+_TYPES: dict[str, tuple[type, ...]] = {
+    "bool": (bool, int),
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "list": (list, tuple),
+}
+_TYPE_NAMES = {"Optional", "Union", "List", "list", "Literal", "None", "bool", "int", "float", "str", "typing"}
+_FALSE = ("false", "no", "off", "0", "")
+
+Settings = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the rules look at; a lookup of a value that is yet to be computed raises UnknownValueError."""
+
+    request: Request
+    contract: Contract
+    settings: Settings
+    """The overrides, and what is filled in beside them."""
+    section: Settings
+
+
+def check(request: Request, contract: Contract) -> dict[str, object]:
+    """Return `effective(request)`, and warn of what may be wrong with it.
+
+    Raises OverrideError, which names all that is certainly wrong, before anything is changed.
+    """
+    found = list(problems(request, contract))
+    for doubt in (problem for problem in found if not problem.refused):
+        warn(f"{request.worker}: override_transformer_config.{in_words(doubt)}")
+    refused = [problem for problem in found if problem.refused]
+    if not refused:
+        return effective(request)
+    first, *others = refused
+    raise OverrideError(
+        subject=f"{request.worker}: override_transformer_config.{first.subject}",
+        expected=first.expected,
+        found=first.found,
+        fix="; and ".join([first.fix, *map(in_words, others)]),
+        override=OVERRIDE,
+    )
+
+
+def problems(request: Request, contract: Contract) -> Iterator[Finding]:
+    """Return what is wrong with a request, certainly or perhaps: keys, then types, then combinations.
+
+    A value that is yet to be computed is not judged, and neither is a combination that depends on one.
+    """
+    asked = Asked(request, contract, Known(effective(request)), Known(request.section))
+    for rule in RULES:
+        for problem in rule.ask(asked):
+            # MindSpeed-LLM cannot be run on virtual NPUs: beyond how verl starts it, nothing was shown with it.
+            shown = request.engine is Engine.MEGATRON or rule.ask is _group_that_mindspeed_llm_does_not_read
+            yield replace(problem, code=rule.code, severity=problem.severity if shown else Severity.WARNING)
+
+
+def in_words(problem: Finding) -> str:
+    """Return a problem as one line."""
+    return f"{problem.subject}: expected {problem.expected}, found {problem.found}; {problem.fix}"
+
+
+def _problem(subject: str, expected: str, found: str, fix: str, certain: bool = True) -> Finding:
+    """Return a problem; it is refused if it is `certain` to fail. `problems` adds the code of the rule."""
+    severity = Severity.ERROR if certain else Severity.WARNING
+    return Finding(code="", severity=severity, subject=subject, expected=expected, found=found, fix=fix)
+
+
+def _group_that_mindspeed_llm_does_not_read(asked: Asked) -> Iterator[Finding]:
+    if asked.request.engine is not Engine.MINDSPEED_LLM:
+        return
+    section, fix = asked.request.section, "write mindspeed.mcore_kwargs in its place"
+    if "llm_kwargs" in section:
+        yield _problem(
+            f"(mindspeed.llm_kwargs.{section['llm_kwargs']})",
+            "mcore_kwargs: upstream's documents name llm_kwargs, and its MindSpeedEngineConfig ends with a TypeError",
+            "llm_kwargs",
+            fix,
+        )
+    if "override_transformer_config" in section:
+        yield _problem(
+            f"(mindspeed.override_transformer_config.{section['override_transformer_config']})",
+            "mcore_kwargs: the model is not built from override_transformer_config",
+            "override_transformer_config",
+            fix,
+            certain=False,
+        )
+
+
+def _key_or_type(asked: Asked) -> Iterator[Finding]:
+    """A key that nothing reads, or a value that fails, means its opposite, or is not of its key's type."""
+    request, contract = asked.request, asked.contract
+    for key, value in request.overrides.items():
+        if not contract.knows(key):
+            if request.engine is Engine.MEGATRON:
+                yield _unknown(key, value, contract, request)
+        elif not isinstance(value, Unexpanded):
+            yield from _mistyped(key, value, contract)
+
+
+def _size_that_is_no_number(asked: Asked) -> Iterator[Finding]:
+    request = asked.request
+    # A reference's worker gives Megatron the actor's sizes. Among its own, 796871d7 has the text None by default.
+    read = request.worker.rpartition(".")[2] != "ref"
+    for key, value in request.section.items():
+        if key.endswith("_size") and isinstance(value, str) and (read or value != "None"):
+            subject = f"({request.engine.value}.{key}={value})"
+            yield _problem(subject, "a whole number", repr(value), "write it as a number", certain=read)
+
+
+def _flash_attention(asked: Asked) -> Iterator[Finding]:
+    settings, contract = asked.settings, asked.contract
+    if settings.get("use_flash_attn_npu_batch_invariant"):
+        if settings.get("use_flash_attn"):
+            yield _problem(
+                "use_flash_attn=True",
+                "False beside use_flash_attn_npu_batch_invariant: both replace the same function",
+                "both on",
+                "leave use_flash_attn out",
+                certain=contract.knows("use_flash_attn_npu_batch_invariant"),
+            )
+        return
+    if not settings.get("use_flash_attn"):
+        yield _problem(
+            f"use_flash_attn={settings.get('use_flash_attn')}",
+            "True: without flash attention MindSpeed finds no attention mask in the first forward pass",
+            "off",
+            "leave use_flash_attn out",
+            # With a size of the micro batch MindSpeed makes a mask, whether or not it is the right one.
+            certain=asked.request.forward and not {"micro_batch_size", "seq_length"} <= settings.keys(),
+        )
+    elif settings.get("sparse_mode", 0) not in (0, 2):
+        yield _problem(
+            f"sparse_mode={settings['sparse_mode']}",
+            "0 or 2 beside use_flash_attn",
+            str(settings["sparse_mode"]),
+            "leave sparse_mode out",
+            certain=contract.validates,
+        )
+
+
+def _context_parallel(asked: Asked) -> Iterator[Finding]:
+    settings, section = asked.settings, asked.section
+    size = section.get("context_parallel_size")
+    if size is not None and settings.get("context_parallel_size", size) != size:
+        yield _problem(
+            f"context_parallel_size={settings['context_parallel_size']}",
+            f"the size of the groups that verl makes, megatron.context_parallel_size={size}",
+            str(settings["context_parallel_size"]),
+            "set both alike, or leave the override out: it is filled in",
+            certain=asked.request.forward,
+        )
+
+
+def _fused_rope(asked: Asked) -> Iterator[Finding]:
+    settings, contract = asked.settings, asked.contract
+    # Before 2.2.0 nothing looks at the type if it is not given.
+    if not contract.validates and "position_embedding_type" not in settings:
+        return
+    if settings.get("use_fused_rotary_pos_emb") and settings.get("position_embedding_type") != "rope":
+        yield _problem(
+            "use_fused_rotary_pos_emb=True",
+            "position_embedding_type=rope beside it",
+            f"position_embedding_type={settings.get('position_embedding_type', 'not set')}",
+            "add +….override_transformer_config.position_embedding_type=rope",
+            certain=contract.validates,
+        )
+
+
+def _fused_rmsnorm(asked: Asked) -> Iterator[Finding]:
+    settings = asked.settings
+    if settings.get("use_fused_rmsnorm") and settings.get("normalization", "RMSNorm") != "RMSNorm":
+        yield _problem(
+            "use_fused_rmsnorm=True",
+            "normalization=RMSNorm beside it",
+            f"normalization={settings['normalization']}",
+            "set normalization=RMSNorm, or leave use_fused_rmsnorm out",
+            certain=False,
+        )
+
+
+def _fused_swiglu(asked: Asked) -> Iterator[Finding]:
+    settings = asked.settings
+    if settings.get("use_fused_swiglu") and settings.get("swiglu", True) is not True:
+        yield _problem(
+            "use_fused_swiglu=True",
+            "swiglu=True beside it: MindSpeed fuses SwiGLU in any case",
+            f"swiglu={settings['swiglu']}",
+            "set swiglu=True, or leave use_fused_swiglu out",
+            certain=False,
+        )
+
+
+def _swap_optimizer(asked: Asked) -> Iterator[Finding]:
+    settings, section = asked.settings, asked.section
+    distributed = settings.get("use_distributed_optimizer", section.get("use_distributed_optimizer"))
+    # It is on in upstream's own configuration.
+    if settings.get("swap_optimizer") and distributed is not None and not distributed:
+        yield _problem(
+            "swap_optimizer=True",
+            "the distributed optimizer, which is what it swaps",
+            f"use_distributed_optimizer={distributed}",
+            "set megatron.use_distributed_optimizer=True, or leave swap_optimizer out",
+        )
+
+
+def _mbridge(asked: Asked) -> Iterator[Finding]:
+    section = asked.section
+    stages = section.get("virtual_pipeline_model_parallel_size")
+    if section.get("use_mbridge") and stages not in (None, 1):
+        yield _problem(
+            "(megatron.use_mbridge=True)",
+            "no virtual pipeline beside mbridge, by MindSpeed's documents",
+            f"megatron.virtual_pipeline_model_parallel_size={stages}",
+            "leave out one of the two if the job fails",
+            # Scripts of upstream's own ask for both.
+            certain=False,
+        )
+
+
+def _mc2(asked: Asked) -> Iterator[Finding]:
+    settings, section, contract = asked.settings, asked.section, asked.contract
+    if not settings.get("use_ascend_mc2"):
+        return
+    size = settings.get("tensor_model_parallel_size", section.get("tensor_model_parallel_size"))
+    sequence = settings.get("sequence_parallel", section.get("sequence_parallel"))
+    if not sequence or size in (None, 1):
+        yield _problem(
+            "use_ascend_mc2=True",
+            "sequence parallelism over a tensor-parallel group of at least 2",
+            f"sequence_parallel={'not set' if sequence is None else sequence}, "
+            f"tensor_model_parallel_size={'not set' if size is None else size}",
+            "set megatron.sequence_parallel=True and megatron.tensor_model_parallel_size, or leave mc2 out",
+            # Where it is off, older revisions leave mc2 off too, and newer ones have no linear layer at all.
+            certain=contract.validates or sequence is None or size is None,
+        )
+    if settings.get("use_ascend_coc"):
+        yield _problem("use_ascend_mc2=True", "use_ascend_coc off", "both on", "leave out one of the two")
+
+
+def _dispatcher(asked: Asked) -> Iterator[Finding]:
+    settings = asked.settings
+    if settings.get("moe_token_dispatcher_type") == "allgather" and settings.get("variable_seq_lengths", True):
+        yield _problem(
+            "moe_token_dispatcher_type=allgather",
+            "alltoall: verl asks Megatron for variable sequence lengths, which the allgather dispatcher refuses",
+            "allgather",
+            "leave it out: upstream's own value is alltoall",
+        )
+
+
+def _moe_permutation(asked: Asked) -> Iterator[Finding]:
+    settings, contract = asked.settings, asked.contract
+    key = next((k for k in ("use_fused_moe_token_permute_and_unpermute", "moe_permute_fusion") if settings.get(k)), "")
+    if key and settings.get("moe_expert_capacity_factor") and not settings.get("moe_pad_expert_input_to_capacity"):
+        yield _problem(
+            f"{key}=True",
+            "moe_pad_expert_input_to_capacity=True beside moe_expert_capacity_factor",
+            f"moe_pad_expert_input_to_capacity={settings.get('moe_pad_expert_input_to_capacity', 'not set')}",
+            "set both, or neither",
+            certain=contract.validates,
+        )
+
+
+def _latent_attention(asked: Asked) -> Iterator[Finding]:
+    """MindSpeed's own latent attention takes its sizes from the overrides; the model's are Megatron's names."""
+    settings, contract = asked.settings, asked.contract
+    if not settings.get("multi_head_latent_attention"):
+        return
+    wanted = ("qk_rope_head_dim", "qk_nope_head_dim") if contract.validates else ()
+    missing = [key for key in (*wanted, "seq_length") if settings.get(key) is None]
+    if missing:
+        yield _problem(
+            "multi_head_latent_attention=True",
+            f"{' and '.join(missing)} beside it: MindSpeed finds the model's own nowhere",
+            "not set",
+            "add them as they are in the model's config.json, or take multi_latent_attention=True, which needs none",
+            # Only a forward pass misses the length.
+            certain=asked.request.forward or missing != ["seq_length"],
+        )
+
+
+def _attention_backend(asked: Asked) -> Iterator[Finding]:
+    settings = asked.settings
+    value = settings.get("attention_backend")
+    if isinstance(value, str) and value not in _ATTENTION_BACKENDS:
+        expected = f"one of {', '.join(_ATTENTION_BACKENDS)}"
+        yield _problem(f"attention_backend={value}", expected, value, "leave it out: upstream's own value is flash")
+
+
+def _recomputation(asked: Asked) -> Iterator[Finding]:
+    settings = asked.settings
+    granularity, method = settings.get("recompute_granularity"), settings.get("recompute_method")
+    if granularity == "full" and (method is None or settings.get("recompute_num_layers") is None):
+        yield _problem(
+            "recompute_granularity=full",
+            "recompute_method and recompute_num_layers beside it",
+            f"recompute_method={method}, recompute_num_layers={settings.get('recompute_num_layers')}",
+            "set all three",
+        )
+    if granularity != "full" and method is not None:
+        yield _problem(
+            f"recompute_method={method}",
+            "recompute_granularity=full beside it, without which it has no effect",
+            f"recompute_granularity={granularity}",
+            "set recompute_granularity=full, or leave recompute_method out",
+            certain=False,
+        )
+
+
+def _what_mindspeed_declares(asked: Asked) -> Iterator[Finding]:
+    """What each of MindSpeed's features that is on says of others when it validates."""
+    for name in asked.contract.features:
+        if name != "use_ascend_mc2":
+            with contextlib.suppress(UnknownValueError):
+                yield from _declared(name, asked)
+
+
+def _declared(name: str, asked: Asked) -> Iterator[Finding]:
+    settings, contract = asked.settings, asked.contract
+    if not settings.get(name):
+        return
+    facts, certain, subject = contract.features[name], contract.validates, f"{name}={settings[name]}"
+    for other in facts.conflicts:
+        if settings.get(other):
+            yield _problem(subject, f"{other} off", f"{other}={settings[other]}", "leave one out", certain)
+    for other in facts.needs:
+        # What Megatron's configuration may still get from the model cannot be judged here.
+        missing = other in contract.arguments and not settings.get(other)
+        if other != "use_distributed_optimizer" and (missing or settings.get(other) is False):
+            yield _problem(subject, f"{other} beside it", f"{other} off", f"set {other}, or leave it out", certain)
+
+
+def _unknown(key: str, value: object, contract: Contract, request: Request) -> Finding:
+    underscored = str(key).lstrip("-").replace("-", "_")
+    near = [underscored] if contract.knows(underscored) else difflib.get_close_matches(str(key), contract.keys, 3, 0.6)
+    hint = f"did you mean {' or '.join(near)}? Else leave it out" if near else "leave it out"
+    return _problem(
+        subject=f"{key}={value}",
+        expected=f"a key that MindSpeed {contract.revision} or Megatron {contract.megatron} knows",
+        found="one that nothing in either reads, so that it would have no effect",
+        fix=f"{hint}; `verl-npu mindspeed --list` shows what there is",
+        # Megatron-Bridge has configurations of its own, which have more fields than Megatron's.
+        certain=request.section.get("vanilla_mbridge", True) is not False,
+    )
+
+
+def _mistyped(key: str, value: object, contract: Contract) -> Iterator[Finding]:
+    """repatch takes any value as it is, so most of another type work, or are never looked at."""
+    argument = contract.arguments.get(key)
+    if argument is not None:
+        expected, kinds = _expected(argument, value), {argument.type}
+    elif key in contract.fields:
+        expected, kinds = _unfit(contract.fields[key], value), _kinds(contract.fields[key])
+    else:
+        return
+    if not expected:
+        return
+    fix = f"write {key}={_corrected(value)} without quotes" if isinstance(value, str) else f"give {expected}"
+    # A text in place of False is true. A text, or a broken number, in place of Megatron's numbers ends in a TypeError.
+    reversed_ = isinstance(value, str) and "bool" in kinds and value.strip("'\"").lower() in _FALSE
+    number = key in contract.fields and kinds <= {"int", "float"} and isinstance(value, str | float)
+    certain = reversed_ or number
+    yield _problem(f"{key}={value!r}", expected, f"{type(value).__name__} {value!r}", fix, certain)
+
+
+def _expected(argument: Argument, value: object) -> str:
+    """Return what MindSpeed's command line takes for the argument if `value` is not that, else an empty text."""
+    if value is None and argument.default is None:
+        return ""
+    if argument.choices and value not in argument.choices:
+        return f"one of {', '.join(map(str, argument.choices))}"
+    if argument.type == "str" and isinstance(value, list | tuple):
+        return ""
+    return "" if _is(value, argument.type) else argument.type
+
+
+def _kinds(annotation: str) -> set[str]:
+    return {kind for kind in ("bool", "int", "float", "str", "List", "list") if kind in _words(annotation)}
+
+
+def _words(annotation: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w*", annotation.partition("Literal")[0]))
+
+
+def _unfit(annotation: str, value: object) -> str:
+    """Return the annotation of a field of Megatron's if `value` does not fit it, else an empty text."""
+    # A null in verl's configuration files stands for Megatron's own default. False is the same to Megatron as null.
+    absent = value is None or (value is False and "Optional" in annotation)
+    if absent or not _words(annotation) <= _TYPE_NAMES or "Literal" in annotation:
+        return ""
+    kinds = _kinds(annotation)
+    if kinds & {"List", "list"}:
+        return "" if isinstance(value, list | tuple) or _any(value, kinds, annotation) else annotation
+    return "" if not kinds or any(_is(value, kind) for kind in kinds) else annotation
+
+
+def _any(value: object, kinds: set[str], annotation: str) -> bool:
+    outside = re.sub(r"[Ll]ist\[[^\]]*\]", "", annotation)
+    return any(kind in outside and _is(value, kind) for kind in kinds)
+
+
+def _is(value: object, kind: str) -> bool:
+    if kind not in _TYPES:
+        return True
+    return isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
+
+
+def _corrected(value: str) -> str:
+    return value.strip("'\"").capitalize() if value.lower().strip("'\"") in ("true", "false") else value.strip("'\"")
+
+
+def _known(ask: Callable[[Asked], Iterator[Finding]]) -> Callable[[Asked], Iterator[Finding]]:
+    """Return a rule that finds nothing if what it depends on is yet to be computed."""
+
+    def found(asked: Asked) -> Iterator[Finding]:
+        with contextlib.suppress(UnknownValueError):
+            yield from ask(asked)
+
+    return found
+
+
+def _rule(code: str, ask: Callable[[Asked], Iterator[Finding]]) -> Rule[Asked]:
+    return Rule(f"mindspeed-{code}", ask, (Stage.SCRIPT, Stage.JOB))
+
+
+RULES: tuple[Rule[Asked], ...] = (
+    _rule("group-of-overrides", _group_that_mindspeed_llm_does_not_read),
+    _rule("key-or-type", _key_or_type),
+    _rule("size-no-number", _size_that_is_no_number),
+    _rule("flash-attention", _known(_flash_attention)),
+    _rule("context-parallel", _known(_context_parallel)),
+    _rule("fused-rope", _known(_fused_rope)),
+    _rule("fused-rmsnorm", _known(_fused_rmsnorm)),
+    _rule("fused-swiglu", _known(_fused_swiglu)),
+    _rule("swap-optimizer", _known(_swap_optimizer)),
+    _rule("mbridge-virtual-pipeline", _known(_mbridge)),
+    _rule("mc2", _known(_mc2)),
+    _rule("allgather-dispatcher", _known(_dispatcher)),
+    _rule("moe-permutation", _known(_moe_permutation)),
+    _rule("latent-attention", _known(_latent_attention)),
+    _rule("attention-backend", _known(_attention_backend)),
+    _rule("recomputation", _known(_recomputation)),
+    _rule("declared-by-mindspeed", _what_mindspeed_declares),
+)
+"""All rules, in the order in which their problems are said."""

@@ -1,0 +1,408 @@
+"""Reads the contract of the installed MindSpeed, or of another, from source, and imports neither it nor Megatron."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...errors import SourceError
+from .contract import NEWEST, Argument, Contract, FeatureFacts, contracts, recorded_as
+
+__all__ = ["Installation", "examine", "extract", "installation", "nearest", "package_folder"]
+
+_BASE = "MindSpeedFeature"
+_CONFIGS = ("ModelParallelConfig", "TransformerConfig", "MLATransformerConfig")
+_CONFIG_FILES = ("core/model_parallel_config.py", "core/transformer/transformer_config.py")
+
+
+def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: bool = True) -> Contract:
+    """Read the contract of the packages in the folders `mindspeed` and `megatron`.
+
+    `deep` also searches for the keys that MindSpeed's code reads at run time, which takes seconds.
+    Raises SourceError if either folder is not such a package.
+    """
+    classes = _feature_classes(mindspeed)
+    active = _active_classes(mindspeed / "features_manager" / "__init__.py")
+    features: dict[str, FeatureFacts] = {}
+    arguments: dict[str, Argument] = {}
+    added: dict[str, list[object]] = {}
+    reads: set[str] = set()
+    for name in active:
+        node = classes.get(name)
+        if node is None:
+            continue
+        feature, level = _name_and_level(node)
+        reads |= {key for key in attributes_read(node, {"args"}) if key.isidentifier()}
+        features[feature] = _merged(features.get(feature), _facts(node, feature, level))
+        for key, argument in _arguments(node, feature):
+            arguments.setdefault(key, argument)
+        for key, choice in _added_choices(node):
+            added.setdefault(key, []).append(choice)
+    for key, choices in added.items():
+        if key in arguments and arguments[key].choices:
+            first = arguments[key]
+            new = tuple(choice for choice in choices if choice not in first.choices)
+            arguments[key] = Argument(first.type, first.default, first.choices + new, first.feature)
+    fields = megatron_fields(megatron)
+    known = {*arguments, *features, *fields}
+    if deep:
+        reads |= keys_read(mindspeed, megatron)
+    return Contract(
+        revision=revision,
+        megatron=core,
+        arguments=dict(sorted(arguments.items())),
+        features=dict(sorted(features.items())),
+        fields=fields,
+        reads=tuple(sorted(reads - known)),
+        process=tuple(sorted(process_keys(mindspeed) & known)) if deep else (),
+        validates=_validates(mindspeed / "core" / "megatron_basic" / "arguments_basic.py"),
+    )
+
+
+def megatron_fields(megatron: Path) -> dict[str, str]:
+    """Return the fields of Megatron's transformer configurations, with their annotations as they are written."""
+    fields = {}
+    for path in _CONFIG_FILES:
+        for node in parse(megatron / path).body:
+            if isinstance(node, ast.ClassDef) and node.name in _CONFIGS:
+                for statement in node.body:
+                    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                        fields[statement.target.id] = ast.unparse(statement.annotation)
+    return dict(sorted(fields.items()))
+
+
+def _validates(path: Path) -> bool:
+    """Whether MindSpeed's wrapper of TransformerConfig.__post_init__ calls the features' validate_args."""
+    functions = parse(path).body if path.is_file() else []
+    wrapper = (
+        f for f in functions if isinstance(f, ast.FunctionDef) and f.name == "transformer_config_post_init_wrapper"
+    )
+    calls = (call.func for function in wrapper for call in _calls(function))
+    return any(isinstance(called, ast.Attribute) and called.attr == "validate_features_args" for called in calls)
+
+
+def _feature_classes(mindspeed: Path) -> dict[str, ast.ClassDef]:
+    """Return each class below `features_manager`, with the methods that it inherits from another one there."""
+    classes = {}
+    for path in sorted((mindspeed / "features_manager").rglob("*.py")):
+        classes.update({node.name: node for node in parse(path).body if isinstance(node, ast.ClassDef)})
+    for node in classes.values():
+        own = {method.name for method in _methods(node)}
+        for base in _bases(node, classes):
+            node.body += [method for method in _methods(base) if method.name not in own]
+    return classes
+
+
+def _bases(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterator[ast.ClassDef]:
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id != _BASE and base.id in classes:
+            yield classes[base.id]
+            yield from _bases(classes[base.id], classes)
+
+
+def _active_classes(path: Path) -> list[str]:
+    """Return the names of the classes in MindSpeed's own list, in its order."""
+    functions = {node.name: node for node in parse(path).body if isinstance(node, ast.FunctionDef)}
+    if "create_features_list" not in functions:
+        raise SourceError(
+            subject=str(path),
+            expected="a function create_features_list",
+            found="none",
+            fix="this MindSpeed lists its features in another way: use one of the recorded revisions",
+        )
+    order = []
+    for call in _calls(functions["create_features_list"]):
+        if isinstance(call.func, ast.Name) and call.func.id in functions:
+            inner = (c for c in _calls(functions[call.func.id]) if isinstance(c.func, ast.Name))
+            order += [c.func.id for c in inner if isinstance(c.func, ast.Name)]
+    return order
+
+
+def _calls(node: ast.AST) -> list[ast.Call]:
+    return [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+
+
+def _methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
+    return [statement for statement in node.body if isinstance(statement, ast.FunctionDef)]
+
+
+def _name_and_level(node: ast.ClassDef) -> tuple[str, int]:
+    init = next((method for method in _methods(node) if method.name == "__init__"), None)
+    if init is None:
+        return node.name, 2
+    names = [argument.arg for argument in init.args.args][1:]
+    defaults = dict(zip(reversed(names), map(literal, reversed(init.args.defaults)), strict=False))
+    for call in _calls(init):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__":
+            given = dict(zip(("feature_name", "optimization_level"), call.args, strict=False))
+            given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+            name = _resolved(given.get("feature_name"), defaults)
+            level = _resolved(given["optimization_level"], defaults) if "optimization_level" in given else 2
+            return str(name).lower().strip().replace("-", "_"), level if isinstance(level, int) else 2
+    return node.name, 2
+
+
+def _resolved(node: ast.expr | None, names: Mapping[str, object]) -> object:
+    return names.get(node.id) if isinstance(node, ast.Name) else literal(node)
+
+
+def _facts(node: ast.ClassDef, feature: str, level: int) -> FeatureFacts:
+    conflicts: set[str] = set()
+    needs: set[str] = set()
+    switches = {feature} if level else set()
+    for method in _methods(node):
+        for call in _calls(method):
+            if isinstance(call.func, ast.Attribute) and call.func.attr in ("incompatible_check", "dependency_check"):
+                key = literal(call.args[-1]) if call.args else None
+                if isinstance(key, str):
+                    (conflicts if call.func.attr == "incompatible_check" else needs).add(key.replace("-", "_"))
+        if "validate" not in method.name and method.name not in ("register_args", "__init__"):
+            switches |= set(attributes_read(method, {"args"}))
+    return FeatureFacts(level, tuple(sorted(conflicts)), tuple(sorted(needs)), tuple(sorted(switches)))
+
+
+def _merged(first: FeatureFacts | None, second: FeatureFacts) -> FeatureFacts:
+    if first is None:
+        return second
+
+    def both(one: Iterable[str], other: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted({*one, *other}))
+
+    return FeatureFacts(
+        min(first.level, second.level),
+        both(first.conflicts, second.conflicts),
+        both(first.needs, second.needs),
+        both(first.switches, second.switches),
+    )
+
+
+def _arguments(node: ast.ClassDef, feature: str) -> Iterator[tuple[str, Argument]]:
+    for call in _calls(node):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and call.args:
+            flag = next((text for a in call.args if (text := str(literal(a))).startswith("--")), None)
+            if flag is not None:
+                options = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+                key = literal(options.get("dest")) or flag[2:].replace("-", "_")
+                yield str(key), _argument(options, feature)
+
+
+def _argument(options: Mapping[str, ast.expr], feature: str) -> Argument:
+    action = literal(options.get("action"))
+    default = literal(options.get("default"))
+    if action in ("store_true", "store_false"):
+        return Argument("bool", action == "store_false" if default is None else default, (), feature)
+    converter = options.get("type")
+    known = converter.id if isinstance(converter, ast.Name) else "str" if converter is None else ""
+    kind = "list" if "nargs" in options else known if known in ("int", "float", "str") else "any"
+    choices = literal(options.get("choices"))
+    return Argument(kind, default, tuple(choices) if isinstance(choices, list | tuple) else (), feature)
+
+
+def _added_choices(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
+    for call in _calls(node):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_parser_argument_choices_value":
+            flag, choice = (literal(argument) for argument in call.args[-2:])
+            if isinstance(flag, str):
+                yield flag.removeprefix("--").replace("-", "_"), choice
+
+
+# Megatron's own get_args is left out: verl never initialises megatron.training, so it has no arguments.
+_GETTERS = ("get_full_args", "get_mindspeed_args")
+
+
+# How MindSpeed and Megatron call what holds the arguments or a model's configuration. MindSpeed makes each key that it
+# is given an attribute of both.
+_HOLDERS = frozenset(
+    {"args", "_args", "global_args", "full_args", "mindspeed_args", "config", "cfg", "transformer_config"}
+)
+
+
+def parse(path: Path) -> ast.Module:
+    """Return the syntax tree of a source file. Raises SourceError if it is none."""
+    try:
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        raise SourceError(
+            subject=str(path),
+            expected="a source file of MindSpeed or Megatron",
+            found=f"{type(error).__name__}: {error}",
+            fix="give the folder of the package itself, for example MindSpeed/mindspeed",
+        ) from error
+
+
+def keys_read(*packages: Path) -> set[str]:
+    """Return what the code in these folders reads from arguments and configurations, wherever it gets these from."""
+    keys: set[str] = set()
+    for path in (path for package in packages for path in sorted(package.rglob("*.py"))):
+        tree = parse(path)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and _holds(node.value):
+                keys.add(node.attr)
+            elif isinstance(node, ast.Call) and (key := _asked(node)):
+                keys.add(key)
+    return {key for key in keys if key.isidentifier() and not key.startswith("__")}
+
+
+def _holds(node: ast.expr) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id in _HOLDERS
+    if isinstance(node, ast.Attribute):
+        return node.attr in _HOLDERS
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in (*_GETTERS, "get_args")
+
+
+def _asked(call: ast.Call) -> str:
+    """Return the key of getattr(args, "key"), hasattr(args, "key") or args.get("key"); empty if it is none of them."""
+    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    if name in ("getattr", "hasattr") and len(call.args) > 1 and _holds(call.args[0]):
+        key = literal(call.args[1])
+        return key if isinstance(key, str) else ""
+    return ""
+
+
+def literal(node: ast.expr | None) -> object:
+    """Return the value of a literal; None if it is none."""
+    try:
+        return ast.literal_eval(node) if node is not None else None
+    except ValueError:
+        return None
+
+
+def attributes_read(node: ast.AST, names: set[str]) -> Iterator[str]:
+    """Return the attributes that `node` reads from the variables `names`."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id in names:
+            yield inner.attr
+        elif (
+            isinstance(inner, ast.Call)
+            and isinstance(inner.func, ast.Name)
+            and inner.func.id in ("getattr", "hasattr")
+            and len(inner.args) > 1
+            and isinstance(inner.args[0], ast.Name)
+            and inner.args[0].id in names
+            and isinstance(name := literal(inner.args[1]), str)
+        ):
+            yield name
+
+
+def process_keys(mindspeed: Path) -> set[str]:
+    """Return the keys that code which the features import reads from the arguments of the process."""
+    keys: set[str] = set()
+    for path in _reachable(mindspeed):
+        tree = parse(path)
+        getters = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if alias.name in _GETTERS
+        }
+        for function in ast.walk(tree) if getters else ():
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                keys |= set(attributes_read(function, _holders(function, getters)))
+                keys |= {
+                    n.attr for n in ast.walk(function) if isinstance(n, ast.Attribute) and _gets(n.value, getters)
+                }
+    return keys
+
+
+def _reachable(mindspeed: Path) -> list[Path]:
+    """Return the files that the features import, directly or not, without the features themselves."""
+    waiting = sorted((mindspeed / "features_manager").rglob("*.py"))
+    seen = set(waiting)
+    for path in waiting:
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mindspeed."):
+                modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names if alias.name.startswith("mindspeed.")]
+            else:
+                continue
+            for module in modules:
+                base = mindspeed.joinpath(*module.split(".")[1:])
+                for file in (base.with_suffix(".py"), base / "__init__.py"):
+                    if file.is_file() and file not in seen:
+                        seen.add(file)
+                        waiting.append(file)
+    return [path for path in waiting if "features_manager" not in path.parts]
+
+
+def _holders(function: ast.AST, getters: set[str]) -> set[str]:
+    """Return the local variables that hold the arguments of the process."""
+    assigned = (n for n in ast.walk(function) if isinstance(n, ast.Assign) and _gets(n.value, getters))
+    return {target.id for n in assigned for target in n.targets if isinstance(target, ast.Name)}
+
+
+def _gets(node: ast.expr, getters: set[str]) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in getters
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What is installed of MindSpeed and Megatron; a folder is None if the package is not there."""
+
+    mindspeed: Path | None
+    megatron: Path | None
+    contract: Contract
+    """Extracted from the installed source; the newest recorded one if MindSpeed is not installed."""
+    exact: bool
+    """Whether the extracted contract equals a recorded one."""
+    differences: tuple[str, ...]
+    """How the extracted contract differs from the nearest recorded one, one line each."""
+
+
+@functools.cache
+def installation() -> Installation:
+    """Return what this process would import; it is examined once."""
+    return examine(package_folder("mindspeed", "features_manager"), package_folder("megatron", "core"))
+
+
+def examine(mindspeed: Path | None, megatron: Path | None) -> Installation:
+    """Examine the packages in these folders. Raises SourceError if MindSpeed cannot be read or Megatron is missing."""
+    if mindspeed is None:
+        return Installation(
+            mindspeed=None, megatron=megatron, contract=recorded_as(NEWEST), exact=False, differences=()
+        )
+    if megatron is None:
+        raise SourceError(
+            subject="megatron.core",
+            expected="Megatron-Core beside MindSpeed",
+            found="no package megatron.core",
+            fix="pip install megatron-core in the version that this MindSpeed is for",
+        )
+    extracted = extract(mindspeed, megatron, "installed", "installed", deep=False)
+    recorded = nearest(extracted)
+    differences = tuple(extracted.differences(recorded))
+    name = recorded.revision if not differences else f"installed (nearest {recorded.revision})"
+    # It takes seconds to search for what the code reads at run time. So that comes from the record, and what nothing
+    # in this very source reads is looked for only if no record says it.
+    reads = recorded.reads if not differences else tuple(sorted(keys_read(mindspeed, megatron)))
+    contract = replace(
+        extracted,
+        revision=name,
+        megatron=recorded.megatron,
+        process=recorded.process,
+        reads=tuple(sorted({*extracted.reads, *reads})),
+    )
+    return Installation(
+        mindspeed=mindspeed, megatron=megatron, contract=contract, exact=not differences, differences=differences
+    )
+
+
+def nearest(contract: Contract) -> Contract:
+    """Return the recorded contract with the fewest differences from `contract`."""
+    return min(contracts(), key=lambda recorded: sum(1 for _ in contract.differences(recorded)))
+
+
+def package_folder(package: str, part: str) -> Path | None:
+    """Return the folder of `package` that holds `part`: a namespace package such as `megatron` may have several."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # something put the module into sys.modules without a spec
+        return None
+    places = (spec.submodule_search_locations if spec is not None else None) or ()
+    return next((Path(place) for place in places if (Path(place) / part).is_dir()), None)

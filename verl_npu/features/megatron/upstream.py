@@ -1,0 +1,273 @@
+"""Upstream's Megatron backend beside the versions that it is installed with on Ascend.
+
+The mbridge on PyPI, Megatron 0.12 (which Ascend's guides name up to v0.7) under a newer torch, no flash_attn, and a
+triton without a driver for NPUs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not
+from .feature import megatron
+
+__all__ = ["written_in_torchs_format"]
+
+_SAVE_MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager:MegatronCheckpointManager.save_checkpoint"
+
+
+@megatron.wrap(
+    _SAVE_MANAGER,
+    why="With the mbridge on PyPI, saving a model ends with TypeError: save_weights() got an unexpected keyword "
+    "argument 'distributed_filesystem'. memory_efficient fails for a model in a single file.",
+    how="While a checkpoint is saved, only the options that the installed mbridge can follow are passed to it.",
+    link="https://github.com/volcengine/verl/pull/4386",
+    retired_by=Mentions(_SAVE_MANAGER, "signature"),
+    requires=Mentions(_SAVE_MANAGER, "distributed_filesystem"),
+)
+def drop_save_options_unknown_to_mbridge(
+    original: Callable[..., object], manager: Any, *args: object, **kwargs: object
+) -> object:
+    """Save a checkpoint, with a bridge that gets no option that it cannot follow."""
+    bridge = manager.bridge
+    save = getattr(bridge, "save_weights", None)
+    if bridge is None or save is None:
+        return original(manager, *args, **kwargs)
+    can = set(inspect.signature(save).parameters)
+    if not getattr(getattr(bridge, "safetensor_io", None), "index", None):
+        can.discard("memory_efficient")
+
+    def known(models: object, weights_path: str, **options: object) -> object:
+        return save(models, weights_path, **{name: value for name, value in options.items() if name in can})
+
+    bridge.save_weights = known
+    try:
+        return original(manager, *args, **kwargs)
+    finally:
+        del bridge.save_weights
+
+
+_SAVE_DISTRIBUTED = "verl.utils.megatron.dist_checkpointing:save_dist_checkpointing"
+_GET_MODEL = "verl.utils.megatron_utils:get_model"
+_CONVERTER = "converter_hf_to_mcore.py"
+_FORMAT = "serialization_format"
+_ERROR = "TypeError: _write_item() missing 1 required positional argument: 'serialization_format'."
+_LINK = "none: core_v0.15.3 looks at the signature, see filesystem_async.py in Megatron-LM's dist_checkpointing"
+_NEVER = Never("which Megatron and which torch stand beside it is the user's choice")
+Result = TypeVar("Result")
+
+
+@megatron.wrap(
+    _SAVE_DISTRIBUTED,
+    why=f"With megatron-core 0.12 and torch 2.8 or newer, saving a checkpoint ends with {_ERROR}",
+    how="While a checkpoint is saved, Megatron's copy of torch's _write_item is called with torch's own format.",
+    link=_LINK,
+    retired_by=_NEVER,
+    requires=Defines(_SAVE_DISTRIBUTED),
+)
+def pass_torch_the_checkpoint_format(original: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+    """Save a checkpoint. What is written later, by the request that is returned, has the format as well."""
+    with written_in_torchs_format():
+        request = original(*args, **kwargs)
+    write = getattr(request, "async_fn", None)
+    if request is None or write is None:
+        return request
+    return request._replace(async_fn=functools.partial(_within, write))
+
+
+@megatron.wrap(
+    _GET_MODEL,
+    why="With megatron-core 0.12 and torch 2.8 or newer, converter_hf_to_mcore.py, which saves by itself, ends with "
+    f"{_ERROR}",
+    how="A process that runs that program writes in torch's own format, from its first model on.",
+    link=_LINK,
+    retired_by=_NEVER,
+    requires=Defines(_GET_MODEL),
+)
+def let_the_converter_write_in_torchs_format(
+    original: Callable[..., Result], *args: object, **kwargs: object
+) -> Result:
+    """Return the model. The converter calls nothing else of verl's before it saves, and ends afterwards."""
+    if Path(getattr(sys.modules["__main__"], "__file__", None) or "").name == _CONVERTER:
+        _give_format()
+    return original(*args, **kwargs)
+
+
+def _within(write: Callable[..., object], *args: object, **kwargs: object) -> object:
+    with written_in_torchs_format():
+        return write(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def written_in_torchs_format() -> Iterator[None]:
+    """Within this context, Megatron names torch's own format if torch asks for one and this Megatron names none."""
+    take_back = _give_format()
+    try:
+        yield
+    finally:
+        take_back()
+
+
+def _give_format() -> Callable[[], None]:
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+
+    write = getattr(filesystem_async, "_write_item", None)
+    if write is None or not _wants_format(write) or _FORMAT in inspect.getsource(filesystem_async):
+        return lambda: None
+    from torch.distributed.checkpoint.filesystem import SerializationFormat
+
+    filesystem_async._write_item = functools.partial(write, serialization_format=SerializationFormat.TORCH_SAVE)
+    return lambda: setattr(filesystem_async, "_write_item", write)
+
+
+def _wants_format(write: Callable[..., object]) -> bool:
+    parameter = inspect.signature(write).parameters.get(_FORMAT)
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+_INITIALIZER = "verl.models.mcore.model_initializer"
+_HEAD = "verl.models.llama.megatron.layers.parallel_linear"
+
+
+@megatron.guard(
+    f"{_INITIALIZER}:BaseModelInitializer",
+    why="Building a critic ends with ModuleNotFoundError: No module named 'flash_attn', because its last layer is in "
+    "a package whose other modules import flash_attn, which does not exist on Ascend.",
+    how="The one module that is needed is loaded from its file; it does not import flash_attn.",
+    link="none: see initialize in verl/models/mcore/model_initializer.py",
+    retired_by=Not(Mentions(_INITIALIZER, _HEAD)),
+)
+def load_the_value_head_without_flash_attn() -> None:
+    """Put the value head's module into sys.modules, where upstream imports it from."""
+    from .source import package_folder
+
+    folder = package_folder("verl", "models")
+    if _HEAD in sys.modules or folder is None or importlib.util.find_spec("flash_attn") is not None:
+        return
+    spec = importlib.util.spec_from_file_location(_HEAD, folder.joinpath(*_HEAD.split(".")[1:]).with_suffix(".py"))
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[_HEAD] = module
+
+
+_CALLER = "verl.utils.kernel.linear_cross_entropy"
+_KERNELS = "verl.utils.kernel.kernels"
+
+
+@megatron.guard(
+    f"{_CALLER}:linear_cross_entropy",
+    why="Importing the Megatron workers loads triton kernels, and ends with RuntimeError: 0 active drivers ([]). "
+    "There should only be one., if triton has no driver for the NPU.",
+    how="The kernels' module is executed when it is first used, as in later revisions of verl.",
+    link="none: later revisions import the kernels within the functions that use them",
+    retired_by=Not(Defines(f"{_CALLER}:kernels")),
+)
+def load_triton_kernels_on_first_use() -> None:
+    """Put a module that loads itself on first use in the place of the kernels' module."""
+    spec = None if _KERNELS in sys.modules else importlib.util.find_spec(_KERNELS)
+    if spec is None or spec.loader is None:
+        return
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_KERNELS] = module
+    spec.loader.exec_module(module)
+    sys.modules[_KERNELS.rpartition(".")[0]].__dict__["kernels"] = module
+
+
+_DEEPSEEK = "verl.models.mcore.config_converter:hf_to_mcore_config_dpskv3"
+_SET = "set_experimental_flag"
+_MODULE = "verl.utils.megatron_utils:make_megatron_module"
+_PACKING = "verl.models.mcore.patch_v012:apply_patch"
+
+
+@megatron.wrap(
+    _DEEPSEEK,
+    why="A Megatron worker of DeepSeek-V3 or Moonlight without mbridge, and the converter of checkpoints, end with "
+    "ImportError: cannot import name 'set_experimental_flag' from 'megatron.core.config': Megatron 0.12.1, which the "
+    "guide for Ascend and recipe/r1_ascend name, has the flag and no function that sets it.",
+    how="Megatron's module gets the function for the call, if it lacks one: it sets the flag.",
+    link="https://github.com/verl-project/verl/pull/3975",
+    retired_by=Never("later pins name a Megatron that has the function, and upstream still calls it"),
+    requires=Mentions(_DEEPSEEK, _SET),
+)
+def set_the_experimental_flag_of_an_older_megatron(
+    original: Callable[..., Result], *args: object, **kwargs: object
+) -> Result:
+    """Return Megatron's configuration of DeepSeek-V3."""
+    flags = importlib.import_module("megatron.core.config")
+    if hasattr(flags, _SET):
+        return original(*args, **kwargs)
+
+    def set_experimental_flag(flag: bool) -> None:
+        vars(flags)["ENABLE_EXPERIMENTAL"] = flag
+
+    vars(flags)[_SET] = set_experimental_flag
+    try:
+        return original(*args, **kwargs)
+    finally:
+        del vars(flags)[_SET]
+
+
+@megatron.wrap(
+    _MODULE,
+    why="DeepSeek-V3 or Moonlight through mbridge on Megatron 0.12.1: the first log-probabilities end in an error of "
+    "shapes, in MindSpeed's fused rotary embedding or beside it. That Megatron rotates packed sequences as if they "
+    "were a batch, which upstream mends for models without mbridge alone.",
+    how="Upstream's own mend, verl.models.mcore.patch_v012, is applied before a model with latent attention is made.",
+    link="https://github.com/verl-project/verl/pull/4931",
+    retired_by=Mentions(_MODULE, "apply_patch"),
+    requires=AllOf(Defines(_MODULE), Defines(_PACKING)),
+)
+def pack_latent_attention_through_mbridge_too(
+    original: Callable[..., Result], wrap_config: object, tf_config: object, *args: object, **kwargs: object
+) -> Result:
+    """Return Megatron's modules of a model."""
+    from megatron.core.transformer.transformer_config import MLATransformerConfig
+
+    if isinstance(tf_config, MLATransformerConfig) and not _packs():
+        importlib.import_module("verl.models.mcore.patch_v012").apply_patch()
+    return original(wrap_config, tf_config, *args, **kwargs)
+
+
+def _packs() -> bool:
+    """Whether queries of packed sequences lose the batch's dimension: in later Megatrons, and once it is mended."""
+    from megatron.core.transformer.multi_latent_attention import MLASelfAttention
+
+    return "squeeze(1)" in inspect.getsource(MLASelfAttention.get_query_key_value_tensors)
+
+
+_COUNT = "verl.utils.megatron.router_replay_utils:get_moe_num_layers_to_build"
+
+
+@megatron.wrap(
+    _COUNT,
+    why="The first log-probabilities of a Megatron actor end with TypeError: get_transformer_layer_offset() got an "
+    "unexpected keyword argument 'vp_stage', dense models included: Megatron 0.12.1, which the guide for Ascend "
+    "names, has no such argument.",
+    how="If Megatron's function lacks an argument, it is called without it, as later revisions of verl do.",
+    link="https://github.com/verl-project/verl/pull/5580",
+    retired_by=Mentions(_COUNT, "signature"),
+    requires=Defines(_COUNT),
+)
+def ask_megatron_only_for_the_offset_that_it_knows(
+    original: Callable[..., int], config: Any, vp_stage: int | None = None, pp_rank: int | None = None
+) -> int:
+    """Return the number of layers of mixture of experts on one stage of the pipeline."""
+    from verl.utils.megatron import router_replay_utils as replay
+
+    known = inspect.signature(replay.get_transformer_layer_offset).parameters
+    if "vp_stage" in known:
+        return original(config, vp_stage=vp_stage, pp_rank=pp_rank)
+    first: int = replay.get_transformer_layer_offset(config, **({"pp_rank": pp_rank} if "pp_rank" in known else {}))
+    layers: int = replay.get_num_layers_to_build(config, vp_stage=vp_stage, pp_rank=pp_rank)
+    return sum(1 for index in range(first, first + layers) if replay.is_moe_layer(config, index))

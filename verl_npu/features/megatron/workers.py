@@ -1,0 +1,244 @@
+"""Upstream's Megatron workers (up to v0.7) and engines give MindSpeed their own overrides, before their groups."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...errors import OverrideError
+from ...registry.source.probe import Defines, Mentions, Never
+from .feature import megatron
+from .repatch import on_behalf_of, plain_values, repatch
+from .request import OVERRIDE, SECTION_KEYS, Request, effective
+
+if TYPE_CHECKING:
+    from ..configuration import Section
+
+__all__ = [
+    "REQUEST",
+    "repatch_again",
+    "request_of",
+]
+
+REQUEST = "_verl_npu_request"
+"""The attribute of a worker or an engine that holds its request."""
+_WORKERS = "verl.workers.megatron_workers"
+_ACTOR_ONLY = (
+    "Upstream calls repatch for the actor only: the {}'s override_transformer_config has no effect on MindSpeed, "
+    "without an error."
+)
+_OWN = "MindSpeed gets the worker's own overrides before its process groups are made."
+_LINK_WORKERS = "none: compare the calls of repatch in verl/workers/megatron_workers.py"
+
+
+def request_of(worker: str, section: Section) -> Request:
+    """Return what a worker asks of MindSpeed; `section` is the `megatron` section of its configuration."""
+    overrides = plain_values(section.get("override_transformer_config", {}))
+    return Request(worker, overrides, {key: section.get(key, None) for key in SECTION_KEYS})
+
+
+def repatch_again(owner: object) -> None:
+    """Put the request of a worker or an engine in force again; does nothing if it made none."""
+    request = getattr(owner, REQUEST, None)
+    if request is not None:
+        repatch(request)
+
+
+@megatron.wrap(
+    f"{_WORKERS}:ActorRolloutRefWorker.__init__",
+    why="Upstream gives MindSpeed the actor's overrides for a reference worker too, so the reference model is "
+    "computed with settings that are not its own, without an error.",
+    how="A reference worker gives its own overrides and an actor its own; upstream's call of repatch then gives the "
+    "same.",
+    link=_LINK_WORKERS,
+    retired_by=Never("these workers were removed in v0.8 without it"),
+    requires=Mentions(f"{_WORKERS}:ActorRolloutRefWorker.__init__", "repatch"),
+)
+def give_mindspeed_the_actors_or_refs_overrides(
+    original: Callable[..., None], worker: object, config: Section, role: str, *args: object, **kwargs: object
+) -> None:
+    """Make the worker with the overrides of its role in force."""
+    request = request_of(role, config.ref.megatron if role == "ref" else config.actor.megatron)
+    if role == "actor_rollout_ref":
+        _refuse_other_reference(request, config)
+    _make(original, worker, request, config, role, *args, **kwargs)
+
+
+@megatron.wrap(
+    f"{_WORKERS}:CriticWorker.__init__",
+    why=_ACTOR_ONLY.format("critic"),
+    how=_OWN,
+    link=_LINK_WORKERS,
+    retired_by=Mentions(f"{_WORKERS}:CriticWorker.__init__", "repatch"),
+    requires=Defines(f"{_WORKERS}:CriticWorker.__init__"),
+)
+def give_mindspeed_the_critics_overrides(original: Callable[..., None], worker: object, config: Section) -> None:
+    """Make the critic with its own overrides in force."""
+    _make(original, worker, request_of("critic", config.megatron), config)
+
+
+@megatron.wrap(
+    f"{_WORKERS}:RewardModelWorker.__init__",
+    why=_ACTOR_ONLY.format("reward model"),
+    how=_OWN,
+    link=_LINK_WORKERS,
+    retired_by=Mentions(f"{_WORKERS}:RewardModelWorker.__init__", "repatch"),
+    requires=Defines(f"{_WORKERS}:RewardModelWorker.__init__"),
+)
+def give_mindspeed_the_reward_models_overrides(original: Callable[..., None], worker: object, config: Section) -> None:
+    """Make the reward model's worker with its own overrides in force."""
+    _make(original, worker, request_of("reward_model", config.megatron), config)
+
+
+@megatron.wrap(
+    f"{_WORKERS}:MegatronWorker._init_hf_config_and_tf_config",
+    why="MindSpeed merges the overrides of the last worker in the process into each later configuration of a model, "
+    "so a model may be built with another model's settings, without an error.",
+    how="The worker's own overrides are put in force again while its model's configuration is made.",
+    link=_LINK_WORKERS,
+    retired_by=Never("these workers were removed in v0.8 without it"),
+    requires=Defines(f"{_WORKERS}:MegatronWorker._init_hf_config_and_tf_config"),
+)
+def configure_each_worker_with_its_own_overrides(
+    original: Callable[..., object], worker: object, *args: object, **kwargs: object
+) -> object:
+    """Make the model's configuration with the worker's own overrides in force."""
+    repatch_again(worker)
+    return original(worker, *args, **kwargs)
+
+
+def _make(original: Callable[..., None], worker: object, request: Request, *args: object, **kwargs: object) -> None:
+    repatch(request)
+    setattr(worker, REQUEST, request)
+    with on_behalf_of(request):
+        original(worker, *args, **kwargs)
+
+
+def _refuse_other_reference(request: Request, config: Section) -> None:
+    """Raise OverrideError if the reference's overrides are not the actor's, from which the worker builds both."""
+    section = config.get("ref", {}).get("megatron", None)
+    theirs = request_of("ref", section).overrides if section is not None else request.overrides
+    if theirs == request.overrides:
+        return
+    differ = sorted(k for k in {*theirs, *request.overrides} if theirs.get(k) != request.overrides.get(k))
+    raise OverrideError(
+        subject="actor_rollout_ref: ref.megatron.override_transformer_config",
+        expected="the actor's, because one worker makes both models from them",
+        found=", ".join(f"{key}={theirs.get(key)}, the actor's {request.overrides.get(key)}" for key in differ),
+        fix="leave the reference's out, or run the reference as a worker of its own",
+        override=OVERRIDE,
+    )
+
+
+_ENGINES = "verl.workers.engine.mindspeed.transformer_impl"
+_LM, _VALUE = f"{_ENGINES}:MindspeedEngineWithLMHead", f"{_ENGINES}:MindspeedEngineWithValueHead"
+_PERMUTATION = "megatron.core.transformer.moe.moe_utils"
+_EARLY = Mentions(_ENGINES, "_mindspeed_repatch")
+_BUILD = "verl.workers.engine.megatron.transformer_impl:MegatronEngine._build_tf_config"
+_UNCHECKED = (
+    "Upstream passes the overrides to MindSpeed without the megatron section that they stand in, so a contradiction "
+    "between the two, such as two values of context_parallel_size, is not noticed."
+)
+_CHECKED = "The engine's overrides are checked together with its section when upstream calls repatch."
+_LINK_ENGINES = "https://github.com/volcengine/verl/pull/5697"
+
+
+@megatron.wrap(
+    f"{_LM}.__init__",
+    why="Upstream calls repatch after the process groups are made, too late for MindSpeed's patches of the groups, "
+    "and drops the user's override_transformer_config or writes to it.",
+    how="The engine's own overrides are put in force before upstream's constructor runs; its later call of repatch "
+    "then changes nothing.",
+    link=_LINK_ENGINES,
+    retired_by=_EARLY,
+    requires=Mentions(f"{_LM}.__init__", "repatch"),
+)
+def give_mindspeed_the_engines_overrides(
+    original: Callable[..., None],
+    engine: Any,
+    model_config: object,
+    engine_config: Section,
+    optimizer_config: object,
+    checkpoint_config: object,
+) -> None:
+    """Make the engine with its overrides in force."""
+    request = request_of("the language model's engine", engine_config)
+    repatch(request)
+    setattr(engine, REQUEST, request)
+    with on_behalf_of(request):
+        original(engine, model_config, engine_config, optimizer_config, checkpoint_config)
+
+
+@megatron.wrap(
+    f"{_LM}._init_device_mesh",
+    why=_UNCHECKED,
+    how=_CHECKED,
+    link=_LINK_ENGINES,
+    retired_by=Never("upstream checks nothing"),
+    requires=Defines(f"{_LM}._init_device_mesh"),
+)
+def check_the_language_model_engines_overrides(original: Callable[..., None], engine: Any) -> None:
+    """Make the process groups with the engine's overrides in force."""
+    _make_groups(original, engine, "the language model's engine")
+
+
+@megatron.wrap(
+    f"{_VALUE}._init_device_mesh",
+    why=_UNCHECKED,
+    how=_CHECKED,
+    link=_LINK_ENGINES,
+    retired_by=Never("upstream checks nothing"),
+    requires=Defines(f"{_VALUE}._init_device_mesh"),
+)
+def check_the_value_model_engines_overrides(original: Callable[..., None], engine: Any) -> None:
+    """Make the process groups with the engine's overrides in force."""
+    _make_groups(original, engine, "the value model's engine")
+
+
+@megatron.wrap(
+    _BUILD,
+    why="MindSpeed merges the overrides of the last engine in the process into each later configuration of a model, "
+    "so a model may be built with another model's settings, without an error. Into Megatron-Bridge's, whose classes "
+    "are older than the overrides, it merges none: without use_flash_attn=True in the script the first log-"
+    "probabilities end with RuntimeError: Please set micro_batch_size or set use_flash_attn=True in config. And "
+    "Megatron-Bridge asks for TransformerEngine's fused permutation of experts' tokens, for which MindSpeed has a "
+    "placeholder unless the script has moe_permute_fusion=True: Module.__init__() got an unexpected keyword argument.",
+    how="The engine's own overrides are put in force again while its model's configuration is made, and what is "
+    "filled in beside them is written to Megatron-Bridge's as well. A permutation that is only a placeholder is not "
+    "asked for: Megatron's own moves the tokens.",
+    link="none: see transformer_config_init_wrapper in MindSpeed's core/megatron_basic/arguments_basic.py",
+    retired_by=Never("MindSpeed's arguments belong to the process"),
+    requires=Defines(_BUILD),
+)
+def configure_each_engine_with_its_own_overrides(
+    original: Callable[..., object], engine: Any, *args: object, **kwargs: object
+) -> object:
+    """Make the model's configuration with the engine's own overrides in force."""
+    repatch_again(engine)
+    result = original(engine, *args, **kwargs)
+    provider, request = getattr(engine, "provider", None), getattr(engine, REQUEST, None)
+    if provider is not None and request is not None:
+        for key, value in effective(request).items():
+            if key not in request.overrides:
+                setattr(provider, key, value)
+        if getattr(provider, "moe_permute_fusion", False) and _fused_permutation_is_a_placeholder():
+            provider.moe_permute_fusion = False
+    return result
+
+
+def _fused_permutation_is_a_placeholder() -> bool:
+    """Return whether Megatron's own `permute` would call what MindSpeed has put where TransformerEngine's belongs."""
+    moe = sys.modules.get(_PERMUTATION)
+    if moe is None:
+        return False
+    # MindSpeed makes torch.nn.Module of what only has to be there; its fused kernels replace `permute` itself.
+    placeholder = getattr(moe, "fused_permute", None)
+    return isinstance(placeholder, type) and moe.permute.__module__ == _PERMUTATION
+
+
+def _make_groups(original: Callable[..., None], engine: Any, name: str) -> None:
+    request = request_of(name, engine.engine_config)
+    setattr(engine, REQUEST, request)
+    with on_behalf_of(request):
+        original(engine)

@@ -1,0 +1,381 @@
+"""No micro-batch of a dynamic batch holds more tokens than its budget, if the user asks for that.
+
+Upstream's function stays what it is: it counts the tokens, agrees with the other ranks on a number of micro-batches,
+orders them and takes them out of the batch. It is told a least number of micro-batches, and gets our bins when it asks
+for a partition. So the ranks make upstream's collectives, in upstream's order, and no other ones.
+
+The number of bins is that of first-fit-decreasing, or larger if more are asked for. With that number the sequences are
+dealt out evenly; only if that exceeds the budget, the bins of first-fit-decreasing are taken and evened out.
+"""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from .. import environment, reporting
+from ..errors import MicroBatchError
+from ..registry.patch import Feature
+from ..registry.source.probe import AllOf, Defines, Mentions
+from ..registry.state import LIVE, State
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "BOUNDED_UPSTREAM",
+    "Batch",
+    "Bins",
+    "Demand",
+    "agree_on_a_number",
+    "check_count",
+    "keep_token_budget",
+    "micro_batches",
+    "pack",
+    "partition",
+    "split_within_budget",
+    "spread",
+    "warn_if_none",
+]
+
+
+BOUNDED_UPSTREAM = Mentions("verl.utils.seqlen_balancing", "ValueError")
+"""Upstream's own bound, from v0.9.1 on, raises it for a sequence that is too long; before, asserts do."""
+micro_batches = Feature(
+    "micro_batches", "No micro-batch of a dynamic batch exceeds its token budget, if VERL_NPU_TOKEN_BUDGET=1."
+)
+
+
+Bins = list[list[int]]
+"""The indices of the sequences in each bin."""
+
+
+def partition(
+    lengths: Sequence[int], budget: int, *, least: int = 1, divisor: int = 1, weights: Sequence[int] | None = None
+) -> Bins:
+    """Return bins of sequences: none empty, none with more than `budget` tokens, even in their sums of `weights`.
+
+    `lengths` are in tokens, `weights` in any unit of work (default: the lengths). The number of bins is at least
+    `least` and a multiple of `divisor`. Raises MicroBatchError if a sequence alone is too long, or if there are fewer
+    sequences than bins.
+    """
+    packed = pack(lengths, budget)
+    count = -(-max(least, len(packed)) // divisor) * divisor
+    return spread(packed, lengths, budget, count, lengths if weights is None else weights)
+
+
+def pack(lengths: Sequence[int], budget: int) -> Bins:
+    """Return the bins of first-fit-decreasing. Raises MicroBatchError if a sequence alone is too long."""
+    bins: Bins = []
+    rooms: list[int] = []
+    for index in _decreasing(lengths):
+        length = lengths[index]
+        if length > budget:
+            raise MicroBatchError(
+                subject=f"micro-batches of at most {budget} tokens",
+                expected="each sequence alone to fit",
+                found=f"a sequence of {length} tokens",
+                fix="raise the budget or shorten the sequence",
+            )
+        for number, room in enumerate(rooms):
+            if length <= room:
+                rooms[number] = room - length
+                bins[number].append(index)
+                break
+        else:
+            rooms.append(budget - length)
+            bins.append([index])
+    return bins
+
+
+def spread(packed: Bins, lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins:
+    """Return `count` bins within the budget that are even in their sums of `weights`, as far as that is had quickly.
+
+    `packed` is what `pack` made of the same lengths and budget. Raises MicroBatchError as `check_count` does.
+    """
+    check_count(count, packed, lengths, budget)
+    dealt = _dealt(lengths, budget, count, weights)
+    bins = dealt or _evened([list(one) for one in packed], lengths, budget, count, weights)
+    return [sorted(one) for one in bins]
+
+
+def check_count(count: int, packed: Bins, lengths: Sequence[int], budget: int) -> None:
+    """Raise MicroBatchError if the sequences cannot fill `count` bins within the budget."""
+    if not len(packed) <= count <= len(lengths):
+        raise MicroBatchError(
+            subject=f"{count} micro-batches",
+            expected=f"at least {len(packed)}, because of the budget of {budget} tokens, and at most {len(lengths)}, "
+            "the number of sequences of this rank",
+            found=f"{count}, the largest number of all ranks, rounded up for the virtual pipeline",
+            fix="raise the *_max_token_len_per_gpu of this worker, or give each rank more sequences",
+            override="VERL_NPU_TOKEN_BUDGET=0",
+        )
+
+
+def _decreasing(weights: Sequence[int]) -> list[int]:
+    return sorted(range(len(weights)), key=weights.__getitem__, reverse=True)
+
+
+def _dealt(lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins | None:
+    """Give each sequence, heaviest first, to the lightest bin that has room; none if one finds no room."""
+    bins: Bins = [[] for _ in range(count)]
+    rooms = [budget] * count
+    # The number of sequences decides among equals: sequences without weight must not leave a bin empty.
+    lightest = [(0, 0, number) for number in range(count)]
+    for index in _decreasing(weights):
+        full = []
+        while lightest and rooms[lightest[0][2]] < lengths[index]:
+            full.append(heapq.heappop(lightest))
+        if not lightest:
+            return None
+        load, held, number = lightest[0]
+        bins[number].append(index)
+        rooms[number] -= lengths[index]
+        heapq.heapreplace(lightest, (load + weights[index], held + 1, number))
+        for one in full:
+            heapq.heappush(lightest, one)
+    return bins
+
+
+def _evened(bins: Bins, lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins:
+    """Fill up to `count` bins, and move sequences from the heaviest bin to the lightest as long as that evens them."""
+    while len(bins) < count:
+        bins.append([max(bins, key=len).pop()])
+    loads = [sum(weights[index] for index in one) for one in bins]
+    rooms = [budget - sum(lengths[index] for index in one) for one in bins]
+    for _ in lengths:
+        heavy, light = loads.index(max(loads)), loads.index(min(loads))
+        gap = loads[heavy] - loads[light]
+        movable = [index for index in bins[heavy] if 0 < weights[index] < gap and lengths[index] <= rooms[light]]
+        if not movable or len(bins[heavy]) == 1:
+            break
+        moved = max(movable, key=weights.__getitem__)
+        bins[heavy].remove(moved)
+        bins[light].append(moved)
+        for number, sign in ((heavy, -1), (light, 1)):
+            loads[number] += sign * weights[moved]
+            rooms[number] -= sign * lengths[moved]
+    return bins
+
+
+_MARK = 1 << 40
+"""Added to the length of a sequence that is too long, in place of a number of micro-batches: above any of those."""
+
+
+class Batch(Protocol):
+    """A batch of upstream: a TensorDict."""
+
+    def keys(self) -> Iterable[str]: ...
+
+    def __getitem__(self, name: str) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Sequences to split, by their lengths in tokens; or groups of `together` sequences, which stay together."""
+
+    lengths: Sequence[int]
+    together: int
+    budget: int
+    longest: int
+    """The length that upstream compares with the budget: of padded sequences it is their width, padding included."""
+    packed: Bins
+    """Bins within the budget; none if a sequence alone is too long."""
+
+    @classmethod
+    def of(cls, batch: Batch, budget: int, together: int) -> Demand | None:
+        """Return what is asked for; none if there is nothing to split, or nothing that upstream would split."""
+        lengths, width = _lengths(batch)
+        if not lengths or len(lengths) % together:
+            return None
+        grouped = [sum(lengths[first : first + together]) for first in range(0, len(lengths), together)]
+        longest = max(width, *grouped)
+        return cls(grouped, together, budget, longest, pack(grouped, budget) if longest <= budget else [])
+
+    @property
+    def fits(self) -> bool:
+        """Whether each sequence alone is within the budget."""
+        return self.longest <= self.budget
+
+    @property
+    def least(self) -> int:
+        """The least number of micro-batches; a mark for all ranks if a sequence is too long."""
+        return len(self.packed) if self.fits else _MARK + self.longest
+
+    @property
+    def allowed(self) -> int:
+        """The budget that upstream is told, with which it gets as far as agreeing with the other ranks."""
+        return max(self.budget, self.longest)
+
+    def check_agreed(self, agreed: int, rounded: int) -> None:
+        """Raise MicroBatchError if a rank has a sequence that is too long, or this one too few sequences."""
+        if agreed > _MARK:
+            raise self._too_long(agreed - _MARK)
+        check_count(rounded, self.packed, self.lengths, self.budget)
+
+    def split(self, count: int, weights: Sequence[int]) -> Bins:
+        """Return `count` bins within the budget. Raises MicroBatchError as `check_agreed` does."""
+        if not self.fits:
+            raise self._too_long(self.longest)
+        if len(weights) != len(self.lengths):
+            raise self._unknown(f"a partition of {len(weights)} sequences or groups instead of {len(self.lengths)}")
+        return spread(self.packed, self.lengths, self.budget, count, weights)
+
+    def check_result(self, indices: Bins) -> None:
+        """Raise MicroBatchError if a micro-batch of upstream's exceeds the budget after all."""
+        # Sequences that stay together do so in the result as well: each of them stands for its share.
+        most = max(sum(self.lengths[index // self.together] for index in one[:: self.together]) for one in indices)
+        if most > self.budget:
+            raise self._unknown(f"one of {most}")
+
+    def _too_long(self, length: int) -> MicroBatchError:
+        kind = "a sequence" if self.together == 1 else f"{self.together} sequences that must stay together"
+        found = f"{kind} of {length} tokens, padding included" if not self.fits else ""
+        return MicroBatchError(
+            subject=f"micro-batches of at most {self.budget} tokens",
+            expected="each sequence alone to fit",
+            found=found or f"a sequence of {length} tokens on another rank",
+            fix="raise the *_max_token_len_per_gpu of this worker (the budget is that, times the size of its sequence "
+            "parallelism), or lower data.max_prompt_length or data.max_response_length",
+        )
+
+    def _unknown(self, found: str) -> MicroBatchError:
+        return MicroBatchError(
+            subject="verl.utils.seqlen_balancing:rearrange_micro_batches",
+            expected=f"micro-batches of at most {self.budget} tokens",
+            found=found,
+            fix="this verl splits batches in another way than those that verl-npu knows: report it",
+            override="VERL_NPU_TOKEN_BUDGET=0",
+        )
+
+
+def _lengths(batch: Batch) -> tuple[list[int], int]:
+    """Return the length of each sequence, and the one that upstream compares with the budget."""
+    sequences = batch["input_ids"] if "input_ids" in batch.keys() else None  # noqa: SIM118  # a TensorDict is no dict
+    if sequences is not None and sequences.is_nested:
+        nested: list[int] = sequences.offsets().diff().tolist()
+        return nested, max(nested, default=0)
+    mask = batch["attention_mask"]
+    return mask.sum(dim=1).long().tolist(), mask.shape[-1]
+
+
+_MODULE = "verl.utils.seqlen_balancing"
+_REARRANGE = f"{_MODULE}:rearrange_micro_batches"
+_ROUND_UP = f"{_MODULE}:roundup_divisible"
+_PARTITION = f"{_MODULE}:get_seqlen_balanced_partitions"
+_WHY = "Upstream makes as many micro-batches of a dynamic batch as its tokens divided by max_token_len, and balances "
+_WHY += "work and not tokens. Some hold up to 1.7 times max_token_len, and training ends with `NPU out of memory`."
+_LINK = "https://github.com/verl-project/verl/pull/7553"
+_THERE = AllOf(Defines(_REARRANGE), Defines(_ROUND_UP), Defines(_PARTITION))
+_demand: ContextVar[Demand | None] = ContextVar("demand", default=None)
+"""What the call of rearrange_micro_batches that is under way asks for."""
+MicroBatches = TypeVar("MicroBatches")
+
+
+@micro_batches.wrap(
+    _REARRANGE,
+    why=_WHY,
+    how="If VERL_NPU_TOKEN_BUDGET=1, upstream is told how many micro-batches first-fit-decreasing needs, and its "
+    "result is checked.",
+    link=_LINK,
+    retired_by=BOUNDED_UPSTREAM,
+    requires=_THERE,
+)
+def keep_token_budget(
+    original: Callable[..., tuple[MicroBatches, list[list[int]]]], *args: object, **kwargs: object
+) -> tuple[MicroBatches, list[list[int]]]:
+    """Split a batch into micro-batches; none holds more tokens than `max_token_len` if the user asked for that.
+
+    Raises MicroBatchError on all ranks that agree on the number if a sequence of one of them alone is too long.
+    """
+    if not environment.TOKEN_BUDGET.read():
+        return original(*args, **kwargs)
+    call = inspect.signature(original).bind(*args, **kwargs)
+    call.apply_defaults()
+    asked = call.arguments
+    batch: Batch = asked["batch"]
+    demand = Demand.of(batch, asked["max_token_len"], asked.get("force_group_size", 1))
+    if demand is None:
+        return original(*args, **kwargs)
+    asked["max_token_len"] = demand.allowed
+    asked["min_num_micro_batch"] = max(demand.least, asked["min_num_micro_batch"] or 0)
+    # By rounding up, upstream tells the number that the ranks have agreed on.
+    asked["num_batches_divided_by"] = asked["num_batches_divided_by"] or 1
+    if asked["same_micro_num_in_dp"] and asked["dp_group"] is None:
+        asked["dp_group"] = _everyone()
+    token = _demand.set(demand)
+    try:
+        split, indices = original(*call.args, **call.kwargs)
+    finally:
+        _demand.reset(token)
+    demand.check_result(indices)
+    return split, indices
+
+
+@micro_batches.wrap(
+    _ROUND_UP,
+    why="A rank that finds a sequence longer than max_token_len ends with an AssertionError, and the other ranks wait "
+    "for it until the process group's timeout.",
+    how="If VERL_NPU_TOKEN_BUDGET=1, such a rank puts a mark into the number on which the ranks agree. All of them "
+    "find it when upstream rounds that number up, and raise an error that names the length and the budget.",
+    link=_LINK,
+    retired_by=BOUNDED_UPSTREAM,
+    requires=_THERE,
+)
+def agree_on_a_number(original: Callable[[int, int], int], a: int, b: int) -> int:
+    """Round a number of micro-batches up to a multiple. Raises MicroBatchError if a rank cannot go on with it."""
+    count = original(a, b)
+    demand = _demand.get()
+    if demand is not None:
+        demand.check_agreed(a, count)
+    return count
+
+
+@micro_batches.wrap(
+    _PARTITION,
+    why=_WHY,
+    how="If VERL_NPU_TOKEN_BUDGET=1, rearrange_micro_batches gets a partition within the budget that is even in work. "
+    "All other callers get upstream's.",
+    link=_LINK,
+    retired_by=BOUNDED_UPSTREAM,
+    requires=_THERE,
+)
+def split_within_budget(
+    original: Callable[..., list[list[int]]], seqlen_list: Sequence[int], k_partitions: int, equal_size: bool
+) -> list[list[int]]:
+    """Return `k_partitions` lists of indices that are even in the sums of what `seqlen_list` holds."""
+    demand = _demand.get()
+    if demand is None:
+        return original(seqlen_list, k_partitions, equal_size)
+    # At v0.6.1 it is a tensor: one copy from the device, and not one for each number.
+    weights = seqlen_list.tolist() if hasattr(seqlen_list, "tolist") else seqlen_list
+    return demand.split(k_partitions, [int(weight) for weight in weights])
+
+
+def _everyone() -> object:
+    """Return the group of all ranks: up to v0.7.0 upstream takes it if it is given none.
+
+    From v0.7.1 on the ranks do not agree then. The FSDP workers of v0.7.1 give no group, and wait for each other for
+    ever if their numbers differ (https://github.com/verl-project/verl/issues/6176).
+    """
+    from torch import distributed
+
+    return distributed.group.WORLD if distributed.is_initialized() else None
+
+
+_REASONS = {
+    State.NATIVE: "this verl bounds its micro-batches by itself",
+    State.ABSENT: "this verl does not split batches by the functions that verl-npu knows",
+}
+
+
+def warn_if_none(state: State | None) -> None:
+    """Say that VERL_NPU_TOKEN_BUDGET has no effect if it is set and the feature is not in force."""
+    if state is None or state in LIVE or not environment.TOKEN_BUDGET.read():
+        return
+    reason = _REASONS.get(state, "its micro-batches may exceed their token budget")
+    reporting.warn(f"{environment.TOKEN_BUDGET.name}=1 has no effect: the feature micro_batches is {state}; {reason}")

@@ -1,0 +1,333 @@
+"""Patches of upstream's rollouts: their settings, lengths, releases, and what of the trainer they touch."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Protocol, TypeVar
+
+from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not
+from ..configuration import Section
+from . import rules
+from .feature import rollout
+from .rl_mode import enable_rl_mode
+
+__all__ = [
+    "Release",
+    "end_answers_at_response_length",
+    "prevent_double_repetition_in_hf_rollout",
+    "reduce_vllm_version_to_release",
+]
+
+_SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
+Result = TypeVar("Result")
+_VALIDATE = "verl.utils.config:validate_config"
+_VALIDATE_IN_TRAINER = "verl.trainer.ppo.ray_trainer:RayPPOTrainer._validate_config"
+_CHECK_WHY = (
+    "Settings with which a rollout engine cannot start, or trains slowly or with wrong weights, end the job minutes "
+    "after its start or not at all. For one, vllm-ascend's sleep mode does not work with expandable segments: "
+    "`Expandable segments are not compatible with memory pool`."
+)
+_CHECK_HOW = (
+    "The job is refused before its workers are made, with an error that names the setting to change. In the engine's "
+    "additional_config rl_config.enabled is set, where the installed vllm-ascend reads it."
+)
+
+
+class Trainer(Protocol):
+    """Upstream's trainer."""
+
+    config: Section
+
+
+@rollout.wrap(
+    _VALIDATE,
+    why=_CHECK_WHY,
+    how=_CHECK_HOW,
+    link="https://github.com/volcengine/verl/issues/3902",
+    retired_by=Never("it is about the environment that the user gives the job"),
+    requires=Defines(_VALIDATE),
+)
+def check_and_complete_engine_settings(
+    original: Callable[..., Result], config: Section, *args: object, **kwargs: object
+) -> Result:
+    """Validate the configuration, after the rules of the rollout have been asked."""
+    _check_and_complete(config)
+    return original(config, *args, **kwargs)
+
+
+@rollout.wrap(
+    _VALIDATE_IN_TRAINER,
+    why=_CHECK_WHY,
+    how=_CHECK_HOW,
+    link="https://github.com/volcengine/verl/issues/3902",
+    retired_by=Defines(_VALIDATE),
+    requires=Defines(_VALIDATE_IN_TRAINER),
+)
+def check_and_complete_engine_settings_in_trainer(
+    original: Callable[..., Result], trainer: Trainer, *args: object, **kwargs: object
+) -> Result:
+    """Validate the configuration, after the rules of the rollout have been asked."""
+    _check_and_complete(trainer.config)
+    return original(trainer, *args, **kwargs)
+
+
+def _check_and_complete(config: Section) -> None:
+    rules.check(config)
+    enable_rl_mode(config)
+
+
+_EARLY = f"{_SERVER}:vLLMHttpServerBase.generate"
+
+
+# Answers of one server are generated at the same time.
+_limit: ContextVar[int | None] = ContextVar("_limit", default=None)
+
+
+class Sampling(Protocol):
+    """How an answer is sampled, as vLLM is told."""
+
+    max_tokens: int | None
+
+
+class Engine(Protocol):
+    """vLLM's engine, in a server."""
+
+    generate: Callable[..., object]
+
+
+class Lengths(Protocol):
+    """What the rollout's configuration says of lengths."""
+
+    response_length: int
+
+
+class Server(Protocol):
+    """Upstream's server."""
+
+    engine: Engine
+    config: Lengths
+
+
+@rollout.wrap(
+    _EARLY,
+    why="An answer may take all that its prompt leaves of prompt_length and response_length together. What is longer "
+    "than response_length is generated, and then cut off.",
+    how="The engine is told to end an answer at response_length, unless the caller says how long it may be.",
+    link="https://github.com/verl-project/verl/commit/b3202420616e169f48cba99ce00e7e9fd22e7493",
+    retired_by=Defines(f"{_SERVER}:vLLMHttpServer.generate"),
+    requires=Defines(_EARLY),
+)
+async def end_answers_at_response_length(
+    original: Callable[..., Awaitable[object]],
+    server: Server,
+    prompt_ids: Sequence[int],
+    sampling_params: Mapping[str, object],
+    *args: object,
+    **kwargs: object,
+) -> object:
+    """Generate one answer."""
+    _watch(server.engine)
+    said = sampling_params.keys() & {"max_tokens", "max_new_tokens"}
+    before = _limit.set(None if said else server.config.response_length)
+    try:
+        return await original(server, prompt_ids, sampling_params, *args, **kwargs)
+    finally:
+        _limit.reset(before)
+
+
+def _watch(engine: Engine) -> None:
+    """Have the engine's `generate` end answers at the limit of the call that it belongs to, once for each engine."""
+    if hasattr(engine.generate, "_verl_npu_limits"):
+        return
+    original = engine.generate
+
+    def generate(prompt: object, sampling_params: Sampling, *args: object, **kwargs: object) -> object:
+        limit = _limit.get()
+        if limit is not None and (sampling_params.max_tokens is None or sampling_params.max_tokens > limit):
+            sampling_params.max_tokens = limit
+        return original(prompt, sampling_params, *args, **kwargs)
+
+    generate._verl_npu_limits = True  # type: ignore[attr-defined]
+    engine.generate = generate
+
+
+_UPDATE = "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights"
+_WAKE = "verl.workers.engine_workers:ActorRolloutRefWorker.wake_up"
+_OFFLOAD_LINK = "https://github.com/verl-project/verl/pull/5604"
+_OFFLOAD_WHY = (
+    "With use_legacy_worker_impl=disable and param_offload=False the first log-probabilities end with AssertionError: "
+    "Expects tensor to be on the compute device npu:0, was on cpu. After each hand-over upstream moves the trainer's "
+    "weights to the host, and brings them back only if offloading is on."
+)
+_OFFLOAD_HOW = "They stay on the NPU unless offloading is on."
+
+
+class TrainingEngine(Protocol):
+    """Upstream's training engine."""
+
+    is_param_offload_enabled: bool
+
+    def to(self, device: str, *args: object, **kwargs: object) -> object: ...
+
+
+class Actor(Protocol):
+    engine: TrainingEngine
+
+
+class Worker(Protocol):
+    actor: Actor | None
+
+
+@rollout.wrap(
+    _UPDATE,
+    why=_OFFLOAD_WHY,
+    how=_OFFLOAD_HOW,
+    link=_OFFLOAD_LINK,
+    retired_by=Mentions(_UPDATE, "is_param_offload_enabled"),
+    requires=AllOf(Defines(_UPDATE), Mentions(_UPDATE, "aggressive_empty_cache")),
+)
+async def keep_weights_that_are_not_offloaded(
+    original: Callable[..., Awaitable[Result]], worker: Worker, *args: object, **kwargs: object
+) -> Result:
+    """Hand the weights over."""
+    return await _staying(original, worker, *args, **kwargs)
+
+
+@rollout.wrap(
+    _WAKE,
+    why=_OFFLOAD_WHY,
+    how=_OFFLOAD_HOW,
+    link=_OFFLOAD_LINK,
+    retired_by=Mentions(_WAKE, "is_param_offload_enabled"),
+    requires=Mentions(_WAKE, "aggressive_empty_cache"),
+)
+async def keep_weights_that_are_not_offloaded_on_waking(
+    original: Callable[..., Awaitable[Result]], worker: Worker, *args: object, **kwargs: object
+) -> Result:
+    """Wake the rollout, and hand the weights over."""
+    return await _staying(original, worker, *args, **kwargs)
+
+
+async def _staying(
+    original: Callable[..., Awaitable[Result]], worker: Worker, *args: object, **kwargs: object
+) -> Result:
+    engine = getattr(worker.actor, "engine", None)
+    if engine is None or engine.is_param_offload_enabled:
+        return await original(worker, *args, **kwargs)
+    move = engine.to
+
+    def unless_to_the_host(device: str, *args: object, **kwargs: object) -> object:
+        return None if device == "cpu" else move(device, *args, **kwargs)
+
+    engine.to = unless_to_the_host  # of this object, until the hand-over is done
+    try:
+        return await original(worker, *args, **kwargs)
+    finally:
+        del engine.to
+
+
+Upstreams = TypeVar("Upstreams")
+
+
+class Release(str):
+    """A release such as `0.11.0` that is compared as numbers; it has no local part and no post-release."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Release:
+        """Take the release from a version. Raises packaging's InvalidVersion if `text` is not a version."""
+        from packaging.version import Version
+
+        version = Version(text)
+        return super().__new__(cls, text if version.is_prerelease else version.base_version)
+
+    def _compare(self, other: str) -> int:
+        from packaging.version import Version
+
+        mine, others = Version(self), Version(other)
+        return (mine > others) - (mine < others)
+
+    def __lt__(self, other: str) -> bool:
+        return self._compare(other) < 0
+
+    def __le__(self, other: str) -> bool:
+        return self._compare(other) <= 0
+
+    def __gt__(self, other: str) -> bool:
+        return self._compare(other) > 0
+
+    def __ge__(self, other: str) -> bool:
+        return self._compare(other) >= 0
+
+
+@rollout.set(
+    "verl.third_party.vllm:package_version",
+    why="vLLM built for NPUs calls itself 0.11.0+empty, which upstream takes for newer than 0.11.0: the server fails "
+    "with `No module named 'vllm.utils.argparse_utils'`.",
+    how="vllm.__version__, which upstream's server reads next, becomes the release alone, compared as numbers.",
+    link="https://github.com/volcengine/verl/pull/4411",
+    retired_by=Not(Mentions(_SERVER, "vllm.utils")),
+    requires=AllOf(Mentions(_SERVER, "vllm.utils.argparse_utils"), Mentions(_SERVER, "vllm.utils")),
+)
+def reduce_vllm_version_to_release(version: Upstreams) -> Upstreams:
+    """Change `vllm.__version__`, and return upstream's own `package_version` as it was."""
+    vllm = sys.modules.get("vllm")
+    name = getattr(vllm, "__version__", None)
+    # A build that is no release calls itself `dev`: which release it is like is unknown.
+    if isinstance(name, str) and name[:1].isdigit() and not isinstance(name, Release):
+        vllm.__version__ = Release(name)  # type: ignore[union-attr]
+    return version
+
+
+class RolloutConfig(Protocol):
+    """The configuration of a rollout engine."""
+
+    n: int
+
+
+@rollout.wrap(
+    "verl.workers.rollout.hf_rollout:HFRollout.__init__",
+    why="The trainer repeats every prompt n times, and the HF rollout n times again. With n above 1 training fails: "
+    "`Two tensor dict must have identical batch size`.",
+    how="The engine is built from a copy of its configuration in which n is 1; the trainer's n stays.",
+    link="none: upstream took the second repetition out after 796871d7 without an issue that names it",
+    # The whole module: the number may be read in one method and used in another.
+    retired_by=Not(Mentions("verl.workers.rollout.hf_rollout", "n")),
+)
+def prevent_double_repetition_in_hf_rollout(
+    original: Callable[..., None], self: object, module: object, config: RolloutConfig, *args: object, **kwargs: object
+) -> None:
+    """Build the engine for prompts that the trainer has already repeated."""
+    once = copy.deepcopy(config)
+    once.n = 1
+    original(self, module, once, *args, **kwargs)
+
+
+_POOLS = "verl.trainer.main_ppo:TaskRunner.init_resource_pool_mgr"
+_POOL = "global_pool"
+
+
+class Runner(Protocol):
+    """Upstream's task runner: which worker has each role, and in which pool."""
+
+    role_worker_mapping: dict[object, object]
+    mapping: dict[object, str]
+
+
+@rollout.wrap(
+    _POOLS,
+    why="The recipe r1_ascend, for DeepSeek-V3 on NPUs, ends with KeyError: <Role.ActorRollout: 2> before any model "
+    "is built: since upstream's trainer has its pools set role by role, the recipe's own method sets none.",
+    how="A role with a worker and no pool is put into upstream's one pool, as its other roles are.",
+    link="none: nobody seems to have reported it",
+    retired_by=Never("the recipe was removed without it"),
+    requires=Defines(_POOLS),
+)
+def give_the_recipes_actor_a_pool(original: Callable[..., Result], runner: Runner, config: object) -> Result:
+    """Make the pools, after each role has one."""
+    for role in runner.role_worker_mapping:
+        runner.mapping.setdefault(role, _POOL)
+    return original(runner, config)

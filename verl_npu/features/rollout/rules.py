@@ -1,0 +1,430 @@
+"""What a job's rollout is refused, or warned of, before a process of the job is started.
+
+Each rule says when it can be asked. None imports torch or an engine, so a command may ask them of a launch script as
+the job does of its configuration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ...ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS, NZ, NZ_KEY
+from ...errors import EngineSettingError, FleetError, VerlNpuError
+from ...findings import Stage
+from ...registry.source.tree import SourceTree, Target
+from ...reporting import warn
+from ..configuration import Section
+from .engine_arguments import unknown_arguments, unread_arguments
+from .engine_versions import unfit_releases
+from .rl_mode import wrong_rl_config
+
+__all__ = [
+    "RULES",
+    "Rule",
+    "check",
+    "expandable_segments",
+    "refuse",
+    "sleep_mode_overrides",
+    "sleep_mode_overrides_of",
+    "unread_parallelism",
+]
+
+_ROLLOUT = "actor_rollout_ref.rollout"
+_MODEL = "actor_rollout_ref.model"
+_TENSOR = f"{_ROLLOUT}.tensor_model_parallel_size"
+_ADDITIONAL = f"{_ROLLOUT}.engine_kwargs.vllm.additional_config"
+_KEEP_CACHE = f"{_ROLLOUT}.free_cache_engine=False"
+_OVERRIDE = "VERL_NPU_DISABLE=rollout"
+
+_READERS = "verl.workers.rollout"
+# From this class on upstream itself refuses what it does not know.
+_SCHEMA = Target("verl.workers.config.rollout", "RolloutConfig")
+_USE_LATER_VERL = "leave it out, or use verl v0.6.1 or later, whose server has it together with expert parallelism"
+_USE_EXPERT_PARALLEL = (
+    f"leave it out, or set +{_ROLLOUT}.enable_expert_parallel=True with rollout.mode=sync: vLLM 0.9.1 then divides "
+    "the experts over the ranks of each engine"
+)
+_NO_FINE_DIVISION = (
+    "leave it out: vllm-ascend 0.7.3 divides no layer by itself, and 0.9.1 only DeepSeek's output head, between data "
+    "parallel engines, which this verl does not have"
+)
+_SIZES = {
+    "data_parallel_size": _USE_LATER_VERL,
+    "dp_model_parallel_size": _USE_LATER_VERL,
+    "expert_parallel_size": _USE_EXPERT_PARALLEL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that a job's rollout is refused or warned of."""
+
+    id: str
+    about: str
+    stages: tuple[Stage, ...]
+    """When it can be asked of what is there then."""
+    ask: Callable[[Section], Iterator[VerlNpuError | str]]
+    """Yields an error for what ends the job, and a text for what is only said."""
+
+
+def check(config: Section, only: Collection[str] | None = None) -> None:
+    """Ask all rules, or those with these ids. Raises the first error that one yields."""
+    for rule in RULES:
+        if only is None or rule.id in only:
+            refuse(rule.ask(config))
+
+
+def refuse(findings: Iterable[VerlNpuError | str]) -> None:
+    """Warn of what a rule says. Raises the first error that it yields."""
+    for finding in findings:
+        if not isinstance(finding, str):
+            raise finding
+        warn(finding)
+
+
+def expandable_segments(
+    config: Section,
+    environ: Mapping[str, str] = os.environ,
+    overrides_without_sleep: Callable[[Section], str] | None = None,
+) -> Iterator[FleetError]:
+    """Yield an error if a vLLM engine is built with sleep mode and the job's allocator has expandable segments."""
+    engine = config.actor_rollout_ref.rollout
+    init = config.get("ray_init") or config.get("ray_kwargs", {}).get("ray_init") or {}
+    of_workers = (init.get("runtime_env") or {}).get("env_vars") or {}
+    setting = of_workers.get(ALLOCATOR, environ.get(ALLOCATOR, ""))
+    if engine.get("name") != "vllm" or EXPANDABLE_SEGMENTS not in setting:
+        return
+    overrides = (overrides_without_sleep or sleep_mode_overrides)(engine)
+    if overrides:
+        yield FleetError(
+            subject=f"{ALLOCATOR}={setting}",
+            expected=f"no {EXPANDABLE_SEGMENTS}, because this job's vLLM engine is built with enable_sleep_mode=True",
+            found=f"both, and vllm-ascend's sleep mode does not work with {EXPANDABLE_SEGMENTS}",
+            fix=f"leave {EXPANDABLE_SEGMENTS} out, or build the engine without sleep mode: {overrides}",
+            override=_OVERRIDE,
+        )
+
+
+def sleep_mode_overrides(engine: Section) -> str:
+    """Return `sleep_mode_overrides_of` the engine with what the installed verl has.
+
+    Its classes are imported, and an engine counts as upstream's if no recipe has registered another in this process.
+    """
+    return sleep_mode_overrides_of(engine, _fields(), lambda mode: _is_upstreams("vllm", mode))
+
+
+def sleep_mode_overrides_of(
+    engine: Section, fields: frozenset[str] | None, is_upstreams: Callable[[str], bool]
+) -> str:
+    """Return the overrides with which the vLLM engine is built without sleep mode; empty if it is built so already.
+
+    It is empty as well for an engine that is not upstream's own, of which nothing is known. `fields` are those of
+    upstream's RolloutConfig, None if it has no such class; `is_upstreams` tells it of the engine of a mode. Upstream
+    decides so:
+
+        revision               mode    what the engine is given as enable_sleep_mode
+        796871d7               both    free_cache_engine; engine_kwargs are not read (async), or a duplicate (sync)
+        v0.6.1                 sync    free_cache_engine; in engine_kwargs it would be a duplicate
+        v0.6.1                 async   True, unless engine_kwargs say otherwise
+        ccd7d934 and later     async   enable_sleep_mode, which is True if it is not set; engine_kwargs win
+        ccd7d934, v0.7.0       sync    what a recipe's own engine decides; r1_ascend's says False
+
+    Which row it is, upstream's own classes tell, not its version: `RolloutConfig` is missing at 796871d7, and has a
+    field `enable_sleep_mode` from ccd7d934 on.
+    """
+    name, mode = "enable_sleep_mode", engine.get("mode", "sync")
+    if fields is None or (mode == "sync" and is_upstreams(mode)):
+        return _KEEP_CACHE if engine.get("free_cache_engine", False) else ""
+    if mode == "sync":
+        return ""
+    asked = ((engine.get("engine_kwargs") or {}).get("vllm") or {}).get(name)
+    if name in fields:
+        asked = engine.get(name, True) if asked is None else asked
+        return f"{_KEEP_CACHE} +{_ROLLOUT}.{name}=False" if asked else ""
+    return f"{_KEEP_CACHE} +{_ROLLOUT}.engine_kwargs.vllm.{name}=False" if asked is None or asked else ""
+
+
+def _fields() -> frozenset[str] | None:
+    """Return the names of the fields of upstream's RolloutConfig, or None if upstream has no such class."""
+    try:
+        config = importlib.import_module("verl.workers.config")
+    except ImportError:
+        return None
+    rollout = getattr(config, "RolloutConfig", None)
+    return None if rollout is None else frozenset(field.name for field in dataclasses.fields(rollout))
+
+
+def _is_upstreams(name: str, mode: str) -> bool:
+    """Whether the engine of this name and mode is upstream's own. A recipe may have registered another."""
+    base = importlib.import_module("verl.workers.rollout.base")
+    return str(base._ROLLOUT_REGISTRY.get((name, mode), "")).startswith("verl.")
+
+
+def _ranks(config: Section) -> Iterator[EngineSettingError]:
+    # Upstream's workers assert that the ranks of a hybrid engine can be divided into engines, at every pin.
+    engine, trainer = config.actor_rollout_ref.rollout, config.get("trainer") or {}
+    nodes, each = trainer.get("nnodes"), trainer.get("n_gpus_per_node")
+    # A rollout with NPUs of its own is not divided out of the trainer's.
+    apart = config.get("rollout") or engine.get("n_gpus_per_node") or engine.get("nnodes")
+    hybrid = config.actor_rollout_ref.get("hybrid_engine", True)
+    size = _number(engine.get("tensor_model_parallel_size")) * _number(engine.get("pipeline_model_parallel_size"))
+    if engine.get("name") not in ("vllm", "sglang") or apart or not hybrid:
+        return
+    if isinstance(nodes, int) and isinstance(each, int) and nodes * each % size:
+        yield EngineSettingError(
+            subject=_TENSOR,
+            expected=f"engines of as many ranks as divide the job's {nodes * each} NPUs",
+            found=f"engines of {size} (tensor_model_parallel_size x pipeline_model_parallel_size)",
+            fix="change one of them, trainer.nnodes or trainer.n_gpus_per_node",
+            override=_OVERRIDE,
+        )
+
+
+def _heads(config: Section) -> Iterator[EngineSettingError]:
+    # vLLM's ModelConfig.verify_with_parallel_config: each rank of an engine gets as many heads, in 0.7.3 to 0.25.1.
+    engine = config.actor_rollout_ref.rollout
+    if engine.get("name") != "vllm":
+        return
+    path = Path(str((config.actor_rollout_ref.get("model") or {}).get("path") or ""), "config.json").expanduser()
+    size = _number(engine.get("tensor_model_parallel_size"))
+    try:
+        model = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (OSError, ValueError):
+        # A model that cannot be read is for transformers to complain of.
+        return
+    heads = (model.get("text_config") or model).get("num_attention_heads")
+    if isinstance(heads, int) and heads % size:
+        divisors = [str(each) for each in range(1, heads + 1) if heads % each == 0]
+        yield EngineSettingError(
+            subject=f"{_TENSOR}={size}",
+            expected=f"a divisor of the model's {heads} attention heads",
+            found=f"{size}, with which vLLM does not start",
+            fix=f"set it to one of {', '.join(divisors)}",
+            override=_OVERRIDE,
+        )
+
+
+def _number(size: object) -> int:
+    return size if isinstance(size, int) and size > 0 else 1
+
+
+def _additional_config(config: Section) -> Iterator[EngineSettingError]:
+    engine = config.actor_rollout_ref.rollout
+    asked = _additional(engine) if engine.get("name") == "vllm" else None
+    if isinstance(asked, str):
+        try:
+            asked = json.loads(asked)
+        except ValueError:
+            return
+    # OmegaConf's sections are mappings without being registered as such.
+    keys = [str(key) for key in asked] if asked is not None and hasattr(asked, "keys") else []
+    sources = _sources() if keys else None
+    if sources is None:
+        return
+    unread = [key for key in keys if not any(f'"{key}"' in text or f"'{key}'" in text for text in sources)]
+    if unread:
+        near = [match for key in unread for match in get_close_matches(key, _words(sources), n=1)]
+        yield EngineSettingError(
+            subject=_ADDITIONAL,
+            expected="keys that the installed vllm-ascend reads",
+            found=f"{', '.join(unread)}, which its source does not mention",
+            fix="leave out what this release does not know" + (f"; did you mean {', '.join(near)}?" if near else ""),
+            override=_OVERRIDE,
+        )
+
+
+def _additional(engine: Section) -> Any:
+    return ((engine.get("engine_kwargs") or {}).get("vllm") or {}).get("additional_config")
+
+
+def _sources() -> list[str] | None:
+    """Return the texts of vllm-ascend's modules, without importing it; None if it is not installed here."""
+    try:
+        found = importlib.util.find_spec("vllm_ascend")
+    except (ImportError, ValueError):
+        return None
+    folders = list(found.submodule_search_locations or []) if found is not None else []
+    if not folders:
+        return None
+    return [path.read_text(encoding="utf-8", errors="replace") for path in Path(folders[0]).rglob("*.py")]
+
+
+def _words(sources: Iterable[str]) -> list[str]:
+    """Return what follows `additional_config.get(` in vllm-ascend's own words."""
+    words = []
+    for text in sources:
+        for part in text.split("additional_config.get(")[1:]:
+            words.append(part.lstrip().split(part.lstrip()[:1], 2)[1] if part.lstrip()[:1] in ("'", '"') else "")
+    return [word for word in words if word]
+
+
+def unread_parallelism(config: Section, tree: SourceTree | None = None) -> Iterator[EngineSettingError]:
+    """Yield an error for a way to divide the rollout that nothing reads in verl: `tree`'s, or the installed one."""
+    # Such an engine starts undivided: a model that needs it does not fit, and the others are slow. Sources: the code
+    # of verl 796871d7; vllm_ascend/platform.py and distributed/utils.py of 0.9.1, for the output head.
+    engine = config.actor_rollout_ref.rollout
+    asked = dict(_asked_divisions(engine))
+    if engine.get("name") != "vllm" or not asked:
+        return
+    tree = tree or SourceTree.installed(("verl",))
+    if "verl" not in tree or tree.nodes(_SCHEMA):
+        return
+    words = frozenset().union(*map(tree.used_names, tree.modules_below(_READERS)))
+    for setting, (found, fix) in asked.items():
+        if setting not in words:
+            yield EngineSettingError(
+                subject=f"{_ROLLOUT}.{setting}",
+                expected="a setting that the rollout of the installed verl reads",
+                found=f"{found}, which nothing in {_READERS} reads",
+                fix=fix,
+                override=_OVERRIDE,
+            )
+
+
+def _asked_divisions(engine: Section) -> Iterator[tuple[str, tuple[str, str]]]:
+    for setting, fix in _SIZES.items():
+        size = engine.get(setting)
+        if isinstance(size, int) and size > 1:
+            yield setting, (str(size), fix)
+    if engine.get("enable_expert_parallel") and engine.get("mode") == "async":
+        yield "enable_expert_parallel", ("True", _USE_EXPERT_PARALLEL)
+    hybrid = engine.get("hybrid_tp")
+    if hybrid is not None and hasattr(hybrid, "get") and hybrid.get("enabled"):
+        yield "hybrid_tp", ("enabled=True", _NO_FINE_DIVISION)
+
+
+def _weight_format(config: Section) -> Iterator[str]:
+    # Only the worker knows its vllm-ascend: from 0.23 on the engine ends with an error on waking, and earlier releases
+    # do not read the key.
+    engine = config.actor_rollout_ref.rollout
+    asked = _additional(engine)
+    # A user may also give it as a text in JSON, of which nothing is read here.
+    mode = asked.get(NZ_KEY) if hasattr(asked, "get") else None
+    if engine.get("name") == "vllm" and mode:
+        yield (
+            f"{_ADDITIONAL}.{NZ_KEY}={mode}: from vllm-ascend 0.23 on this wins over {NZ.name}={NZ.value}, and the "
+            f"engine refuses to wake up with it; leave it out: {NZ.reason}"
+        )
+
+
+def _kernels(config: Section) -> Iterator[str]:
+    # The driver sees no NPU, so each is said and none is refused.
+    role = config.get("actor_rollout_ref") or {}
+    model = role.get("model") or {}
+    megatron = (role.get("actor") or {}).get("strategy") == "megatron"
+    # Megatron's trainer has no other fused kernels than Triton's.
+    backend = "triton" if megatron else (model.get("fused_kernel_options") or {}).get("impl_backend")
+    if model.get("use_fused_kernels") and backend == "triton":
+        yield (
+            f"{_MODEL}.use_fused_kernels=True: verl's fused cross entropy is a Triton kernel whose blocks are too "
+            "large for an Ascend 910B (`ub overflow`, https://github.com/verl-project/verl/issues/7950); if training "
+            f"ends so, set it to False, or with FSDP {_MODEL}.fused_kernel_options.impl_backend=torch"
+        )
+    if model.get("use_liger"):
+        yield (
+            f"{_MODEL}.use_liger=True: upstream's documents for Ascend call liger-kernel not supported; "
+            "if training ends in a Triton error, set it to False"
+        )
+
+
+def _two_tritons(config: Section) -> Iterator[str]:
+    if _installed("triton") and _installed("triton-ascend"):
+        yield (
+            "the packages triton and triton-ascend are both installed and overwrite each other's files, so that "
+            "kernels may be compiled for CUDA: pip uninstall triton triton-ascend, then install triton-ascend alone"
+        )
+
+
+def _installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+RULES = (
+    Rule(
+        id="rollout.expandable_segments",
+        about="expandable segments in a job whose vLLM engine is built with sleep mode",
+        stages=(Stage.JOB,),
+        ask=expandable_segments,
+    ),
+    Rule(
+        id="rollout.engine_versions",
+        about="releases of verl, vLLM and vllm-ascend that cannot be imported together, or that nobody has named",
+        stages=(Stage.JOB,),
+        ask=unfit_releases,
+    ),
+    Rule(
+        id="rollout.ranks",
+        about="engines of as many ranks as do not divide the job's NPUs",
+        stages=(Stage.SCRIPT, Stage.JOB),
+        ask=_ranks,
+    ),
+    Rule(
+        id="rollout.heads",
+        about="a tensor parallel size that does not divide the model's attention heads",
+        stages=(Stage.SCRIPT, Stage.JOB),
+        ask=_heads,
+    ),
+    Rule(
+        id="rollout.additional_config",
+        about="keys of additional_config that the installed vllm-ascend never reads",
+        stages=(Stage.JOB,),
+        ask=_additional_config,
+    ),
+    Rule(
+        id="rollout.unread_parallelism",
+        about="a way to divide the rollout that nothing in the installed verl reads",
+        stages=(Stage.JOB,),
+        ask=unread_parallelism,
+    ),
+    Rule(
+        id="rollout.engine_arguments",
+        about="arguments of engine_kwargs that the installed vLLM does not know",
+        stages=(Stage.SCRIPT, Stage.JOB),
+        ask=unknown_arguments,
+    ),
+    Rule(
+        id="rollout.unread_arguments",
+        about="arguments of engine_kwargs that the server of the installed verl does not read",
+        stages=(Stage.JOB,),
+        ask=unread_arguments,
+    ),
+    Rule(
+        id="rollout.rl_config",
+        about="keys and values of additional_config.rl_config that the installed vllm-ascend would refuse",
+        stages=(Stage.JOB,),
+        ask=wrong_rl_config,
+    ),
+    Rule(
+        id="rollout.weight_format",
+        about="an engine that is told to hold weights in FRACTAL_NZ",
+        stages=(Stage.SCRIPT, Stage.JOB),
+        ask=_weight_format,
+    ),
+    Rule(
+        id="rollout.kernels",
+        about="kernels of the trainer that upstream lets through and NPUs may not run",
+        stages=(Stage.SCRIPT, Stage.JOB),
+        ask=_kernels,
+    ),
+    Rule(
+        id="rollout.two_tritons",
+        about="triton and triton-ascend installed over each other",
+        stages=(Stage.JOB,),
+        ask=_two_tritons,
+    ),
+)
+"""In the order in which a job asks them."""

@@ -1,0 +1,292 @@
+"""Patches of upstream's recipes that sync over Ray's collectives: fully_async_policy, gkd and one_step_off_policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
+
+from ....errors import GroupError
+from ....registry.source.probe import AllOf, Defines, Mentions, Not
+from ..feature import GROUP, weight_sync
+from ..transport.tensors import Weight
+from . import collective as over_hccl
+from .collective import create_collective_group, in_place_of_ray
+from .workers import Worker, sync_fsdp, sync_megatron
+
+_ASYNC = "recipe.fully_async_policy"
+_SYNCHRONIZER = f"{_ASYNC}.param_sync"
+_ASYNC_FSDP = f"{_ASYNC}.fsdp_workers:DetachNcclSync"
+_ASYNC_MEGATRON = f"{_ASYNC}.megatron_worker:DetachNcclSync"
+_SYNC_WHY = "The weights are broadcast tensor by tensor through Ray's collectives, which have no HCCL."
+_SYNC_HOW = "The weights go over the HCCL group in buckets, after all ranks have agreed on names, shapes and dtypes."
+_ENGINE_WHY = "The recipe's own checkpoint engine broadcasts through Ray's collectives, which have no HCCL, and runs "
+_ENGINE_WHY += "npu-smi to find its NPU."
+_ENGINE_HOW = "With checkpoint_engine.enable the weights go over the HCCL group in buckets, as they do without it."
+_SKIP_HOW = "The checkpoint engine is not created, because nothing uses it."
+_ASYNC_LINK = "https://github.com/volcengine/verl/pull/5043"
+_GKD_TRAINER = "recipe.gkd.ray_trainer:OnPolicyDistillTrainer.init_workers"
+_GKD_ACTOR = "recipe.gkd.megatron_workers:MegatronOnPolicyDistillActorWorker.sync_rollout_weights"
+_GKD_ROLLOUT = "recipe.gkd.megatron_workers:MegatronOnPolicyDistillRolloutWorker.sync_rollout_weights"
+_GKD_WEIGHTS = "recipe.gkd.megatron_workers:MegatronOnPolicyDistillActorWorker._get_actor_params_generator"
+_GKD_GATHER = "recipe.gkd.megatron_utils"
+_GKD_WHY = "The weights are broadcast through Ray's collectives, which have no HCCL."
+_GKD_HOW = "The weights go over the HCCL group in buckets of rollout.update_weights_bucket_megabytes, after all ranks "
+_GKD_HOW += "have agreed on names, shapes and dtypes."
+_RAY_LINK = "https://github.com/ray-project/ray/issues/55477"
+_ONE_STEP = "recipe.one_step_off_policy"
+_ONE_STEP_TRAINER = f"{_ONE_STEP}.ray_trainer:OneStepOffRayTrainer"
+_ONE_STEP_FSDP = f"{_ONE_STEP}.fsdp_workers"
+_ONE_STEP_MEGATRON = f"{_ONE_STEP}.megatron_workers"
+_GROUP_WHY = "The trainer's process sees no NPU and makes the group of Ray's collectives, which have no HCCL. The job "
+_GROUP_WHY += "ends with `RuntimeError: NCCL is not available`."
+_GROUP_HOW = "The workers meet at a store that rank 0 serves and make an HCCL group of their own. The setting "
+_GROUP_HOW += "trainer.device decides, because the trainer's process sees no NPU."
+_ONE_STEP_LINK = "https://github.com/volcengine/verl/issues/4651"
+
+Method = TypeVar("Method", bound=Callable[..., object])
+
+
+class WorkerGroup(Protocol):
+    """The workers of one role, as handles of Ray actors."""
+
+    workers: list[Any]
+
+
+class Trainer(Protocol):
+    """The trainer of a recipe, in the driver or in an actor of its own."""
+
+    device_name: str
+    actor_wg: WorkerGroup
+    rollout_wg: WorkerGroup
+
+
+class GKDWorker(Worker, Protocol):
+    """The recipe's trainer over Megatron."""
+
+    bridge: object
+    actor: GKDModel
+    actor_model_config: object
+    dtype: object
+    tf_config: object
+
+
+class GKDModel(Protocol):
+    """What holds the model of that trainer."""
+
+    actor_module: object
+
+
+def _sync(
+    target: str, link: str, why: str = _SYNC_WHY, how: str = _SYNC_HOW, later: str = ""
+) -> Callable[[Method], Method]:
+    """Replace a method that broadcasts the weights over Ray's collectives, until it mentions what came `later`."""
+    gone = AllOf(Defines(target), Not(Mentions(target, "collective")))
+    retired_by = Mentions(target, later) if later else gone
+    requires = Mentions(target, "collective")
+    return weight_sync.replace(target, why=why, how=how, link=link, retired_by=retired_by, requires=requires)
+
+
+@weight_sync.set(
+    f"{_SYNCHRONIZER}:collective",
+    why="The synchronizer is an actor that sees no NPU and makes the group of Ray's collectives, which have no HCCL. "
+    "The job ends with `RuntimeError: NCCL is not available`.",
+    how="The name `collective` in its module becomes a module of verl-npu, in which the workers meet at a store that "
+    "rank 0 serves and make an HCCL group of their own.",
+    link=_ASYNC_LINK,
+    retired_by=Mentions(_SYNCHRONIZER, "npu"),
+    requires=Mentions(_SYNCHRONIZER, "create_collective_group"),
+)
+def make_fully_async_group_over_hccl(rays: ModuleType) -> ModuleType:
+    """Return the module that makes the group."""
+    return over_hccl
+
+
+@_sync(f"{_ASYNC_FSDP}.sync_rollout_weights", _ASYNC_LINK, later="_weight_sync_group")
+def sync_fully_async_fsdp_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
+    """Sync the weights of one worker over FSDP."""
+    sync_fsdp(worker, sync_group_name)
+
+
+@_sync(f"{_ASYNC_MEGATRON}.sync_rollout_weights", _ASYNC_LINK, later="_weight_sync_group")
+def sync_fully_async_megatron_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
+    """Sync the weights of one worker over Megatron."""
+    sync_megatron(worker, sync_group_name)
+
+
+@weight_sync.replace(
+    f"{_ASYNC_FSDP}.sync_rollout_weights_by_checkpoint",
+    why=_ENGINE_WHY,
+    how=_ENGINE_HOW,
+    link=_ASYNC_LINK,
+    retired_by=Mentions(f"{_ASYNC_FSDP}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
+    requires=Defines(f"{_ASYNC_FSDP}.sync_rollout_weights_by_checkpoint"),
+)
+def bypass_fully_async_fsdp_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
+    """Sync the weights of one worker over FSDP."""
+    sync_fsdp(worker, sync_group_name)
+
+
+@weight_sync.replace(
+    f"{_ASYNC_MEGATRON}.sync_rollout_weights_by_checkpoint",
+    why=_ENGINE_WHY,
+    how=_ENGINE_HOW,
+    link=_ASYNC_LINK,
+    retired_by=Mentions(f"{_ASYNC_MEGATRON}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
+    requires=Defines(f"{_ASYNC_MEGATRON}.sync_rollout_weights_by_checkpoint"),
+)
+def bypass_fully_async_megatron_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
+    """Sync the weights of one worker over Megatron."""
+    sync_megatron(worker, sync_group_name)
+
+
+@weight_sync.wrap(
+    f"{_ASYNC_FSDP}.init_checkpoint_engine",
+    why=_ENGINE_WHY,
+    how=_SKIP_HOW,
+    link=_ASYNC_LINK,
+    retired_by=Mentions(f"{_ASYNC_FSDP}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
+    requires=Defines(f"{_ASYNC_FSDP}.init_checkpoint_engine"),
+)
+def skip_fully_async_fsdp_checkpoint_engine_setup(
+    original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
+) -> None:
+    """Leave the engine out."""
+
+
+@weight_sync.wrap(
+    f"{_ASYNC_MEGATRON}.init_checkpoint_engine",
+    why=_ENGINE_WHY,
+    how=_SKIP_HOW,
+    link=_ASYNC_LINK,
+    retired_by=Mentions(f"{_ASYNC_MEGATRON}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
+    requires=Defines(f"{_ASYNC_MEGATRON}.init_checkpoint_engine"),
+)
+def skip_fully_async_megatron_checkpoint_engine_setup(
+    original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
+) -> None:
+    """Leave the engine out."""
+
+
+@weight_sync.wrap(
+    _GKD_TRAINER,
+    why="The trainer makes a group of Ray's collectives under the fixed name nccl. On NPUs the job ends with "
+    "`RuntimeError: NCCL is not available`.",
+    how="The workers meet at a store that rank 0 serves and make an HCCL group of their own. The setting "
+    "trainer.device decides, because the trainer's process sees no NPU.",
+    link=_RAY_LINK,
+    retired_by=Mentions(_GKD_TRAINER, "npu"),
+    requires=Mentions(_GKD_TRAINER, "create_collective_group"),
+)
+def make_gkd_group_over_hccl(original: Callable[[Trainer], None], trainer: Trainer) -> None:
+    """Set up the workers; the group that would be one of Ray's collectives is made over HCCL."""
+    if trainer.device_name != "npu":
+        return original(trainer)
+    with in_place_of_ray():
+        return original(trainer)
+
+
+@_sync(_GKD_ACTOR, _RAY_LINK, _GKD_WHY, _GKD_HOW)
+def send_gkd_trainer_weights_over_hccl(worker: Worker) -> None:
+    """Send the weights of one trainer."""
+    sync_megatron(worker, GROUP, int(worker.config.rollout.update_weights_bucket_megabytes) << 20)
+
+
+@_sync(_GKD_ROLLOUT, _RAY_LINK, _GKD_WHY, _GKD_HOW)
+def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
+    """Receive the weights of one rollout."""
+    sync_megatron(worker, GROUP)
+
+
+@weight_sync.wrap(
+    _GKD_WEIGHTS,
+    why="With tensor or expert parallelism the first sync ends with a TypeError about `group_dst`: the recipe passes "
+    "it to torch.distributed.gather, and torch_npu's gather does not take it up to 2.10.",
+    how="Without a bridge the weights are gathered by verl's own generator, as in the other recipes. That costs no "
+    "more, because torch_npu's gather is an all_gather as well.",
+    link="https://github.com/Ascend/pytorch/blob/v2.7.1-7.1.0/torch_npu/distributed/distributed_c10d.py",
+    retired_by=AllOf(Defines(_GKD_WEIGHTS), Not(Mentions(_GKD_GATHER, "group_dst"))),
+    requires=Mentions(_GKD_GATHER, "group_dst"),
+)
+def gather_gkd_weights_without_group_dst(
+    original: Callable[[GKDWorker], Iterable[Weight]], worker: GKDWorker
+) -> Iterable[Weight]:
+    """Return the trainer's weights under Hugging Face's names, whole on each trainer."""
+    if worker.bridge is not None:
+        return original(worker)
+    from verl.models.mcore import get_mcore_weight_converter
+    from verl.utils.megatron_utils import per_tensor_generator
+
+    weights: Iterable[Weight] = per_tensor_generator(
+        worker.actor.actor_module,
+        worker.actor_model_config,
+        get_mcore_weight_converter(worker.actor_model_config, worker.dtype),
+        worker.tf_config,
+        {"qkv_layer_name": "self_attention.linear_qkv.", "gate_proj_layer_name": "linear_fc1."},
+    )
+    return weights
+
+
+@weight_sync.replace(
+    f"{_ONE_STEP_TRAINER}._create_weight_sync_group",
+    why=_GROUP_WHY,
+    how=_GROUP_HOW,
+    link=_ONE_STEP_LINK,
+    retired_by=Mentions(f"{_ONE_STEP_TRAINER}._create_weight_sync_group", "npu"),
+    requires=Mentions(f"{_ONE_STEP_TRAINER}._create_weight_sync_group", "create_collective_group"),
+)
+def make_one_step_off_group_over_hccl(trainer: Trainer) -> None:
+    """Make the group of all trainers and rollouts. Raises GroupError if the trainer's device is not npu."""
+    if trainer.device_name != "npu":
+        raise GroupError(
+            subject=f"trainer.device={trainer.device_name}",
+            expected="npu",
+            found=f"{trainer.device_name}, for which this installation has no NCCL",
+            fix="leave trainer.device out",
+            override="VERL_NPU_DISABLE=weight_sync",
+        )
+    workers = trainer.actor_wg.workers + trainer.rollout_wg.workers
+    create_collective_group(workers, len(workers), range(len(workers)), "hccl", GROUP)
+
+
+@weight_sync.wrap(
+    f"{_ONE_STEP_TRAINER}.init_workers",
+    why=_GROUP_WHY,
+    how=_GROUP_HOW,
+    link=_RAY_LINK,
+    retired_by=AllOf(
+        Defines(f"{_ONE_STEP_TRAINER}.init_workers"),
+        Not(Mentions(f"{_ONE_STEP_TRAINER}.init_workers", "create_collective_group")),
+    ),
+    requires=Mentions(f"{_ONE_STEP_TRAINER}.init_workers", "create_collective_group"),
+)
+def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Trainer], None], trainer: Trainer) -> None:
+    """Set up the workers; the group that would be one of Ray's collectives is made over HCCL."""
+    if trainer.device_name != "npu":
+        return original(trainer)
+    with in_place_of_ray():
+        return original(trainer)
+
+
+@_sync(f"{_ONE_STEP_FSDP}:DetachSync.sync_rollout_weights", _ONE_STEP_LINK, later="_weight_sync_group")
+def sync_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
+    """Sync the weights of one worker over FSDP."""
+    sync_fsdp(worker, GROUP)
+
+
+@_sync(f"{_ONE_STEP_MEGATRON}:DetachSync.sync_rollout_weights", _ONE_STEP_LINK, later="_weight_sync_group")
+def sync_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
+    """Sync the weights of one worker over Megatron."""
+    sync_megatron(worker, GROUP)
+
+
+@_sync(f"{_ONE_STEP_FSDP}:ActorRolloutRefWorker.sync_rollout_weights", _ONE_STEP_LINK)
+def sync_early_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
+    """Sync the weights of one worker over FSDP, as of August 2025."""
+    sync_fsdp(worker, GROUP)
+
+
+@_sync(f"{_ONE_STEP_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights", _ONE_STEP_LINK)
+def sync_early_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
+    """Sync the weights of one worker over Megatron, as of August 2025."""
+    sync_megatron(worker, GROUP)

@@ -1,0 +1,238 @@
+"""The tensors of a sync: what all ranks must agree on, how a trainer yields them, and digests of their bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from .... import environment
+from ....errors import MetadataError, SettingError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Digest",
+    "Entry",
+    "Metadata",
+    "Spec",
+    "Weight",
+    "as_bytes",
+    "checksum_of",
+    "digest_of",
+    "disagreement",
+    "draw",
+    "draw_no_more",
+    "each",
+    "exhaust",
+]
+
+SHOWN = 5
+Entry: TypeAlias = "tuple[str, Iterable[int], torch.dtype]"
+"""Name, shape and dtype, as verl's trainers list their parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One parameter by name; `dtype` as torch names it, without `torch.`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    torch_dtype: torch.dtype = field(init=False, repr=False, compare=False)
+    nbytes: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        import torch
+
+        torch_dtype = getattr(torch, self.dtype)
+        # Looked up once: syncs compare with it for every tensor.
+        object.__setattr__(self, "torch_dtype", torch_dtype)
+        object.__setattr__(self, "nbytes", math.prod(self.shape) * torch_dtype.itemsize)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+class Metadata:
+    """The parameters of a sync in their order, and a digest that two ranks share only if they agree on all of them."""
+
+    __slots__ = ("digest", "specs")
+
+    def __init__(self, specs: Iterable[Spec]) -> None:
+        self.specs = tuple(specs)
+        names = [spec.name for spec in self.specs]
+        if len(set(names)) != len(names):
+            twice = sorted(name for name in set(names) if names.count(name) > 1)[:SHOWN]
+            raise MetadataError(
+                subject="parameters of a weight sync",
+                expected="each name once",
+                found=f"more than once: {', '.join(twice)}",
+                fix="give each parameter of the trainer a name of its own",
+            )
+        self.digest = hashlib.sha256(self.as_json().encode()).hexdigest()
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Metadata:
+        """Make it from the list that verl's trainers keep. Raises MetadataError if a name comes twice."""
+        return cls(
+            Spec(name, tuple(int(extent) for extent in shape), str(dtype).removeprefix("torch."))
+            for name, shape, dtype in entries
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Metadata:
+        """Read what `as_json` wrote."""
+        return cls(Spec(name, tuple(shape), dtype) for name, shape, dtype in json.loads(text))
+
+    def as_json(self) -> str:
+        """Write it as one line."""
+        return json.dumps([(s.name, s.shape, s.dtype) for s in self.specs], separators=(",", ":"))
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    def __iter__(self) -> Iterator[Spec]:
+        return iter(self.specs)
+
+    def differences(self, other: Metadata, mine: str, others: str) -> list[str]:
+        """Say what differs, one line each; `mine` and `others` are the names of the two sides."""
+        left = {spec.name: spec for spec in self.specs}
+        right = {spec.name: spec for spec in other.specs}
+        lines = [f"{name}: {mine} has it, {others} has not" for name in left if name not in right]
+        lines += [f"{name}: {others} has it, {mine} has not" for name in right if name not in left]
+        for name in left:
+            if name in right and left[name] != right[name]:
+                lines.append(f"{name}: {mine} has {left[name]}, {others} has {right[name]}")
+        if not lines and self.digest != other.digest:
+            place = next(i for i, (a, b) in enumerate(zip(self.specs, other.specs, strict=True)) if a != b)
+            lines.append(
+                f"parameter {place} is {self.specs[place].name} on {mine}, {other.specs[place].name} on {others}"
+            )
+        return lines
+
+
+def disagreement(by_rank: Mapping[int, Metadata], describe: Callable[[int], str]) -> str | None:
+    """Say how the ranks' metadata differ from rank 0's; None if all agree. The text is the same on every rank."""
+    reference = by_rank[0]
+    lines: list[str] = []
+    for rank, metadata in sorted(by_rank.items()):
+        if metadata.digest != reference.digest:
+            lines += reference.differences(metadata, describe(0), describe(rank))
+    if not lines:
+        return None
+    more = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+    return f"differences ({len(lines)}): {'; '.join(lines[:SHOWN])}{more}"
+
+
+Weight: TypeAlias = "tuple[str, torch.Tensor]"
+"""A parameter's name and its tensor."""
+
+
+def draw(weights: Iterator[Weight], specs: Sequence[Spec]) -> list[torch.Tensor]:
+    """Draw as many tensors as there are specs. Raises MetadataError if one is not as it was announced."""
+    drawn = list(itertools.islice(weights, len(specs)))
+    for spec, (name, tensor) in zip(specs, drawn, strict=False):
+        if name != spec.name or tensor.shape != spec.shape or tensor.dtype != spec.torch_dtype:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise _changed(spec.name, f"{spec} as announced", f"{name} {dtype}{list(tensor.shape)}")
+    if len(drawn) < len(specs):
+        spec = specs[len(drawn)]
+        raise _changed(spec.name, f"{spec} as announced", "no further parameter of the trainer")
+    return [tensor for _, tensor in drawn]
+
+
+def draw_no_more(weights: Iterator[Weight]) -> None:
+    """Raise MetadataError if there is more than was announced."""
+    extra = next(weights, None)
+    if extra is not None:
+        raise _changed(extra[0], "a parameter that was announced", "one more than was announced")
+
+
+def each(
+    weights: Iterable[Weight] | AsyncIterable[Weight], change: Callable[[str, torch.Tensor], torch.Tensor]
+) -> Iterator[Weight] | AsyncIterator[Weight]:
+    """Return the same names with what `change` makes of each tensor as it is drawn; asynchronous if `weights` is."""
+    if isinstance(weights, AsyncIterable):
+        return ((name, change(name, tensor)) async for name, tensor in weights)
+    return ((name, change(name, tensor)) for name, tensor in weights)
+
+
+def exhaust(weights: Iterable[Weight]) -> None:
+    """Draw what is left: other trainers gather their shards of it together with this one."""
+    for _ in weights:
+        pass
+
+
+def _changed(name: str, expected: str, found: str) -> MetadataError:
+    return MetadataError(
+        subject=name,
+        expected=expected,
+        found=found,
+        fix="the trainer's parameters must stay the same between their announcement and the end of the sync",
+    )
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return all bytes of a tensor in a row, uint8: its own memory if it is contiguous, else a copy."""
+    import torch
+
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
+def checksum_of(buffer: torch.Tensor) -> torch.Tensor:
+    """Return two sums over all bytes, int64; the second one changes if blocks of bytes trade places."""
+    import torch
+
+    if buffer.storage_offset() % 8:
+        # A large tensor is sent from its own memory, and words of 8 bytes cannot be read from this address.
+        buffer = buffer.clone()
+    words = buffer[: buffer.numel() // 8 * 8].view(torch.int64)
+    rest = buffer[words.numel() * 8 :].to(torch.int64).sum()
+    rows = words[: words.numel() // 512 * 512].view(-1, 512).sum(1)
+    places = 2 * torch.arange(rows.numel(), dtype=torch.int64, device=buffer.device) + 1
+    return torch.stack((words.sum() + rest, (rows * places).sum() + rest))
+
+
+class Digest:
+    """SHA-256 over the names and digests of tensors, in their order."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Add one tensor."""
+        self._hash.update(name.encode() + b"\0")
+        self._hash.update(digest_of(tensor).to_bytes(8, "little"))
+
+    def __str__(self) -> str:
+        return self._hash.hexdigest()
+
+
+def digest_of(tensor: torch.Tensor) -> int:
+    """Return 64 bits (XXH3) for the bytes of a tensor in their order, whatever its shape, dtype and device.
+
+    It finds what went wrong, and keeps nobody from making two tensors with the same digest.
+
+    Raises:
+        SettingError: the package xxhash is not installed.
+    """
+    try:
+        # Not a dependency of ours: datasets needs it, and verl needs datasets.
+        import xxhash
+    except ImportError as error:
+        check = environment.WEIGHT_SYNC_CHECK
+        raise SettingError(
+            subject=f"{check.name}={check.text()}",
+            expected="the package xxhash, which datasets brings",
+            found=f"{type(error).__name__}: {error}",
+            fix=f"pip install xxhash, or unset {check.name}",
+        ) from error
+    return int(xxhash.xxh3_64_intdigest(as_bytes(tensor).cpu().numpy().data))

@@ -1,0 +1,371 @@
+"""Slots, the keys of namespaces that patches change: found, written, read back and restored, with copies of them.
+
+A copy that a module took (`from x import y`) is rebound. One in a class body, a container, a partial or a default
+cannot be rebound safely: it is named, and stays upstream's. Namespaces are read through `vars()` only, so no lazy
+module is woken and no `__getattr__` is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from types import CellType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Final, cast
+
+from ...errors import ApplyError
+from ..patch import Action, Patch
+from ..source.tree import SourceTree, Target
+
+Owner = types.ModuleType | type
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<not there>"
+
+
+MISSING: Final = _Missing()
+"""What a slot holds if its key is inherited or not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A key in the own namespace of a module or class."""
+
+    owner: Owner
+    key: str
+
+    def read(self) -> object:
+        """Return what the owner's own namespace holds, unbound; MISSING if the key is inherited or not there."""
+        return read_namespace(self.owner).get(self.key, MISSING)
+
+    def write(self, value: object) -> None:
+        """Set the key, or delete it if `value` is MISSING."""
+        if isinstance(self.owner, types.ModuleType):
+            # Past any __setattr__ of a lazy module: what is wanted is this very key.
+            contents = namespace(self.owner)
+            if value is MISSING:
+                contents.pop(self.key, None)
+            else:
+                contents[self.key] = value
+        elif value is MISSING:
+            delattr(self.owner, self.key)
+        else:
+            setattr(self.owner, self.key, value)
+
+    def __str__(self) -> str:
+        return f"{getattr(self.owner, '__name__', self.owner)}.{self.key}"
+
+
+def namespace(module: types.ModuleType) -> MutableMapping[str, object]:
+    """Return a module's own namespace, without waking a lazy module."""
+    return cast(MutableMapping[str, object], object.__getattribute__(module, "__dict__"))
+
+
+def read_namespace(owner: Owner) -> types.MappingProxyType[str, object] | MutableMapping[str, object]:
+    """Return the own namespace of a module or class, without waking a lazy module."""
+    if isinstance(owner, types.ModuleType):
+        return namespace(owner)
+    return cast("types.MappingProxyType[str, object]", type.__getattribute__(owner, "__dict__"))
+
+
+def find_slot(module: types.ModuleType, target: Target) -> Slot:
+    """Find the slot of `target`. Raises ApplyError if its class is not there."""
+    owner: Owner = module
+    for part in filter(None, target.owner.split(".")):
+        inner = read_namespace(owner).get(part, MISSING)
+        if not isinstance(inner, type):
+            raise ApplyError(
+                subject=str(target),
+                expected=f"a class {part} in {getattr(owner, '__name__', owner)}",
+                found=f"{inner!r}"[:200],
+                fix="look for what replaced that class: the source defines it",
+            )
+        owner = inner
+    return Slot(owner, target.name)
+
+
+def slot_of(place: str) -> Slot | None:
+    """Find the slot of a full dotted name in the modules that are loaded; None if its owner is not there."""
+    parts = place.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        owner: object = sys.modules.get(".".join(parts[:length]))
+        if isinstance(owner, types.ModuleType):
+            for name in parts[length:-1]:
+                owner = read_namespace(owner).get(name) if isinstance(owner, types.ModuleType | type) else None
+            return Slot(owner, parts[-1]) if isinstance(owner, types.ModuleType | type) else None
+    return None
+
+
+# How often a write is tried again if an interruption, such as Ctrl-C, comes in the middle of putting it back.
+_TRIES = 3
+
+
+# Patches that were taken back while somebody else's lay over them, by the identity of what we had put there: if that
+# somebody puts "what was there before" back, it would be our patch. Values are kept, so that no identity is reused.
+_taken_back: dict[int, tuple[object, object]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One slot that was written."""
+
+    slot: Slot
+    before: object
+    after: object
+
+    def in_force(self) -> bool:
+        """Whether the slot holds what was written, by identity."""
+        return self.slot.read() is self.after
+
+    def undo(self) -> bool:
+        """Put back what was there. False if somebody else has overwritten the slot since: then it is left."""
+        current = self.slot.read()
+        if current is self.after:
+            self.slot.write(_original(self.before))
+        elif current is not self.before:
+            _taken_back[id(self.after)] = (self.after, self.before)
+            return False
+        return True
+
+
+@dataclass(slots=True)
+class Rollback:
+    """What came of putting back."""
+
+    overwritten: list[Slot] = field(default_factory=list)
+    """Slots that somebody else has overwritten since; they are left."""
+    failed: list[tuple[Write, BaseException]] = field(default_factory=list)
+    """Writes that could not be put back: these slots are ours still."""
+
+
+@dataclass(slots=True)
+class Binding:
+    """One applied patch."""
+
+    patch: Patch
+    slot: Slot
+    before: object
+    after: object
+    writes: list[Write] = field(default_factory=list)
+    """What was written, in order: the target, and the copies of it that were rebound with it."""
+    unreached: tuple[str, ...] = ()
+    """Copies of the target that are left as they are, since they cannot be rebound safely."""
+    over: str = ""
+    """The module of upstream's that had overwritten the target, and is overwritten in turn."""
+    earlier: Binding | None = None
+    """The binding of the same patch that this one has taken over from: of a module that was imported again, or of a
+    target that somebody overwrote."""
+
+    def in_force(self) -> bool:
+        """Whether the target is ours, by identity."""
+        return self.slot.read() is self.after
+
+    def remarks(self) -> Iterator[str]:
+        """What is to be said of a patch beside that it is in force."""
+        if self.unreached:
+            shown = ", ".join(self.unreached[:3]) + (" and others" if len(self.unreached) > 3 else "")
+            yield f"copies of it stay upstream's: {shown}"
+        if self.over:
+            yield f"over what {self.over} put there"
+
+    def write(self, slots: Iterable[Slot]) -> None:
+        """Write to `slots`, the target's own one or those of its copies."""
+        for slot in slots:
+            # Noted first: an interruption between the two leaves a slot that reads as before, which undo understands.
+            self.writes.append(Write(slot, slot.read(), self.after))
+            slot.write(self.after)
+
+    def take_over(self, slots: Iterable[Slot]) -> None:
+        """Write to `slots`, which hold what an earlier binding put there: to put them back, `before` goes there."""
+        for slot in slots:
+            self.writes.append(Write(slot, self.before, self.after))
+            slot.write(self.after)
+
+    def restore(self) -> Rollback:
+        """Put everything back, each slot by itself. It can be repeated: what failed is kept and tried again."""
+        rollback = Rollback()
+        kept: list[Write] = []
+        while self.writes:
+            write = self.writes.pop()
+            failure = _undo(write, rollback)
+            if failure is not None:
+                rollback.failed.append((write, failure))
+                kept.append(write)
+        self.writes = kept[::-1]
+        if self.earlier is not None:
+            beneath = self.earlier.restore()
+            rollback.overwritten += beneath.overwritten
+            rollback.failed += beneath.failed
+        return rollback
+
+
+def _undo(write: Write, rollback: Rollback) -> BaseException | None:
+    failure: BaseException | None = None
+    for _ in range(_TRIES):
+        try:
+            if not write.undo():
+                rollback.overwritten.append(write.slot)
+            return None
+        except BaseException as error:
+            failure = error
+    return failure
+
+
+def _original(value: object) -> object:
+    while id(value) in _taken_back:
+        value = _taken_back[id(value)][1]
+    return value
+
+
+def all_modules() -> Iterator[ModuleType]:
+    """The modules in `sys.modules`. Some packages put other things there, which are not even asked for their class."""
+    return (module for module in tuple(sys.modules.values()) if issubclass(type(module), ModuleType))
+
+
+def modules_since(module: ModuleType) -> Iterator[ModuleType]:
+    """The modules that can hold copies from a module that has just been executed.
+
+    These are the module itself, those imported while it was executed, and those still being executed, which imported
+    it. A scan of all modules would cost milliseconds for each patched module.
+    """
+    found = {id(other): other for other in _being_executed()}
+    # The newest modules are the last ones of sys.modules.
+    for other in reversed(tuple(sys.modules.values())):
+        if issubclass(type(other), ModuleType):
+            found[id(other)] = other
+        if other is module:
+            break
+    return iter(found.values())
+
+
+def _being_executed() -> Iterator[ModuleType]:
+    """The modules whose own code is on the stack of some thread."""
+    for frame in tuple(sys._current_frames().values()):
+        current: FrameType | None = frame
+        while current is not None:
+            if current.f_code.co_name == "<module>":
+                module = sys.modules.get(current.f_globals.get("__name__", ""))
+                if module is not None and issubclass(type(module), ModuleType):
+                    yield module
+            current = current.f_back
+
+
+def find_copies(bindings: Sequence[Binding], modules: Iterable[ModuleType], tree: SourceTree) -> dict[str, list[Slot]]:
+    """Find the modules' own names for what `bindings` are about to replace, by the id of the patch.
+
+    Copies that cannot be rebound are noted in each binding's `unreached`; they are looked for in the modules of the
+    upstreams and in the program itself. All bindings are looked for in one pass over the modules.
+    """
+    objects = {id(b.before): b for b in bindings if b.patch.action is not Action.SET and callable(b.before)}
+    values = [b for b in bindings if b.patch.action is Action.SET]
+    found: dict[str, list[Slot]] = {binding.patch.id: [] for binding in bindings}
+    left: dict[str, list[str]] = {binding.patch.id: [] for binding in bindings}
+    seen: set[int] = set()
+    for module in modules:
+        contents = namespace(module)
+        for binding, slot in _names(module, objects):
+            found[binding.patch.id].append(slot)
+        if objects and _is_upstreams(contents, tree):
+            holders = [(key, value) for key, value in tuple(contents.items()) if _CAN_HOLD[type(value)]]
+            for key, value in holders:
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    for binding, where in _inside(value, objects):
+                        left[binding.patch.id].append(f"{contents.get('__name__')}.{key}{where}")
+        for binding in values:
+            if _copies_value(binding, module, tree):
+                found[binding.patch.id].append(Slot(module, binding.patch.target.name))
+    for binding in bindings:
+        binding.unreached = tuple(left[binding.patch.id])
+    return found
+
+
+def _names(module: ModuleType, objects: Mapping[int, Binding]) -> Iterator[tuple[Binding, Slot]]:
+    contents = namespace(module)
+    if not _holds(contents.values(), objects):
+        return
+    for key, value in tuple(contents.items()):
+        binding = objects.get(id(value))
+        if binding is not None and not (module is binding.slot.owner and key == binding.slot.key):
+            yield binding, Slot(module, key)
+
+
+def _holds(values: Iterable[object], objects: Mapping[int, Binding]) -> bool:
+    # Hundreds of thousands of values are looked at, so this loop is one of the interpreter's own.
+    return not objects.keys().isdisjoint(map(id, tuple(values)))
+
+
+def _copies_value(binding: Binding, module: ModuleType, tree: SourceTree) -> bool:
+    # A value such as True is everywhere and its identity says nothing: what a module's source imports does.
+    target = binding.patch.target
+    contents = namespace(module)
+    return contents.get(target.name, MISSING) is binding.before and tree.imports_from(
+        str(contents.get("__name__", "")), target.name, target.module
+    )
+
+
+_HOLDERS = frozenset({dict, list, tuple, functools.partial, FunctionType})
+
+
+def _is_upstreams(contents: Mapping[str, object], tree: SourceTree) -> bool:
+    name = str(contents.get("__name__", ""))
+    return name == "__main__" or tree.covers(name.partition(".")[0])
+
+
+class _Kinds(dict[type, bool]):
+    """Whether an object of a type can hold others, by its type: tens of thousands of objects are asked for it.
+
+    By type and not by isinstance, which asks the __class__ of a lazy object and may wake it.
+    """
+
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = answer = kind in _HOLDERS or issubclass(kind, type)
+        return answer
+
+
+_CAN_HOLD = _Kinds()
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018  # looking is what raises
+    except ValueError:
+        return False
+    return True
+
+
+def _inside(value: object, objects: Mapping[int, Binding]) -> Iterator[tuple[Binding, str]]:
+    """What one value of a module holds of the objects: entries, class attributes, partials, defaults, closures."""
+    for where, item in _items(value, objects):
+        binding = objects.get(id(item))
+        if binding is not None and not (value is binding.slot.owner and where == f".{binding.slot.key}"):
+            yield binding, where
+
+
+def _items(value: object, objects: Mapping[int, Binding]) -> Iterable[tuple[str, object]]:
+    if isinstance(value, dict):
+        return [(f"[{k!r}]", v) for k, v in tuple(value.items())] if _holds(value.values(), objects) else ()
+    if isinstance(value, list | tuple):
+        return [(f"[{index}]", item) for index, item in enumerate(value)] if _holds(value, objects) else ()
+    if isinstance(value, type):
+        return _attributes(value, objects)
+    if isinstance(value, functools.partial):
+        return [(" (partial)", item) for item in (value.func, *value.args, *value.keywords.values())]
+    if isinstance(value, FunctionType):
+        kept = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        cells = [(" (closure)", cell.cell_contents) for cell in value.__closure__ or () if _is_filled(cell)]
+        return [*((" (default)", item) for item in kept), *cells]
+    return ()
+
+
+def _attributes(owner: type, objects: Mapping[int, Binding]) -> Iterable[tuple[str, object]]:
+    contents = read_namespace(owner)
+    methods = [(k, cast(MethodType, v)) for k, v in contents.items() if type(v) in (staticmethod, classmethod)]
+    inner = [(f".{key}", method.__func__) for key, method in methods]
+    if not inner and not _holds(contents.values(), objects):
+        return ()
+    return [*inner, *((f".{key}", item) for key, item in contents.items())]

@@ -1,0 +1,94 @@
+"""Checkpoints where tensors are phantoms: their weights are neither read nor made on the host."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+__all__ = ["leave_weights_out"]
+
+# What says how a model is built. All else that from_pretrained takes is about files, which are not read.
+_OF_BUILDING = ("attn_implementation", "dtype", "torch_dtype")
+
+
+def leave_weights_out(module: ModuleType) -> None:
+    """Have `transformers.modeling_utils` make models whose large weights nobody has written to.
+
+    Memory of the host that nobody has touched takes none. Small weights are initialised, because they are real on the
+    NPU as well. A checkpoint needs its config.json and its tokenizer only.
+    """
+    base = module.PreTrainedModel
+    from_config = base._from_config.__func__
+
+    @functools.wraps(from_config)
+    def _from_config(cls: type[PreTrainedModel], config: PretrainedConfig, **options: object) -> PreTrainedModel:
+        with _without_initialising(module):
+            model = cast("PreTrainedModel", from_config(cls, config, **options))
+        _initialise_small(model)
+        model.tie_weights()
+        return model
+
+    @functools.wraps(base.from_pretrained.__func__)
+    def from_pretrained(
+        cls: type[PreTrainedModel],
+        path: str,
+        *_: object,
+        config: PretrainedConfig | None = None,
+        output_loading_info: bool = False,
+        **options: object,
+    ) -> object:
+        if config is None:
+            config = cls.config_class.from_pretrained(path)
+        chosen = {name: value for name, value in options.items() if name in _OF_BUILDING and value is not None}
+        for name in ("dtype", "torch_dtype"):
+            if chosen.get(name) == "auto":
+                del chosen[name]
+        model = cast("PreTrainedModel", cls._from_config(config, **chosen)).eval()
+        if options.get("device_map") is not None:
+            model = model.to("npu")
+        if model.can_generate():
+            _take_generation_config(model, path)
+        nothing: dict[str, list[str]] = {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []}
+        return (model, nothing) if output_loading_info else model
+
+    base._from_config = classmethod(cast("Any", _from_config))
+    base.from_pretrained = classmethod(cast("Any", from_pretrained))
+
+
+def _take_generation_config(model: PreTrainedModel, path: str) -> None:
+    from transformers import GenerationConfig
+
+    try:
+        model.generation_config = GenerationConfig.from_pretrained(path)
+    except OSError:
+        # A checkpoint may have none: the model's own configuration holds then, as transformers has it.
+        return
+
+
+def _without_initialising(module: ModuleType) -> AbstractContextManager[None]:
+    found = getattr(module, "no_init_weights", None)
+    if found is None:
+        found = importlib.import_module("transformers.initialization").no_init_weights
+    return cast("AbstractContextManager[None]", found())
+
+
+def _initialise_small(model: PreTrainedModel) -> None:
+    import torch
+    from virtual_ascend import ledger
+
+    least = ledger.phantom_bytes()
+    with torch.no_grad():
+        for part in model.modules():
+            own = list(part.parameters(recurse=False))
+            small = [weight for weight in own if weight.nbytes < least and not weight.is_meta]
+            if small and len(small) == len(own):
+                model._init_weights(part)
+                continue
+            for weight in small:
+                weight.zero_()

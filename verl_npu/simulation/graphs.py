@@ -1,0 +1,75 @@
+"""Graphs of NPUs, which nothing captures here: an engine of vLLM that would is refused before it starts.
+
+Left alone it would end in one of its own processes, minutes later, with the first name of a graph that it calls.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Protocol
+
+from ..errors import GraphError
+
+__all__ = ["check_eager", "refuse_graphs"]
+
+
+class _Device(Protocol):
+    """Where an engine of vLLM's runs."""
+
+    device_type: str
+
+
+class _Mode(Protocol):
+    """One of vLLM's kinds of graphs."""
+
+    name: str
+
+
+class _Compilation(Protocol):
+    """What an engine of vLLM's compiles."""
+
+    cudagraph_mode: _Mode | None
+
+
+class _Settings(Protocol):
+    """The settings of an engine of vLLM's, after vllm-ascend has changed them."""
+
+    device_config: _Device
+    compilation_config: _Compilation
+    additional_config: Mapping[str, Mapping[str, object]] | None
+
+
+def refuse_graphs(module: ModuleType) -> None:
+    """Have vLLM ask `check_eager` when it chooses an engine's executor: its settings are final then, and no process of
+    it runs yet."""
+    executor = module.Executor
+    original = executor.get_class
+
+    @functools.wraps(original)
+    def get_class(vllm_config: _Settings) -> object:
+        check_eager(vllm_config)
+        return original(vllm_config)
+
+    executor.get_class = staticmethod(get_class)
+
+
+def check_eager(settings: _Settings) -> None:
+    """Raise GraphError if an engine on NPUs would capture graphs."""
+    asked = _asked(settings) if settings.device_config.device_type == "npu" else ""
+    if asked:
+        raise GraphError(
+            subject="an engine of vLLM on virtual NPUs (VIRTUAL_ASCEND is set)",
+            expected="one without graphs, which virtual NPUs cannot capture",
+            found=asked,
+            fix="set enforce_eager=True (in verl actor_rollout_ref.rollout.enforce_eager=True)",
+        )
+
+
+def _asked(settings: _Settings) -> str:
+    torchair = (settings.additional_config or {}).get("torchair_graph_config", {})
+    if torchair.get("enabled"):
+        return "torchair_graph_config.enabled in additional_config"
+    mode = settings.compilation_config.cudagraph_mode
+    return f"enforce_eager=False, and so cudagraph_mode {mode.name}" if mode and mode.name != "NONE" else ""

@@ -1,0 +1,152 @@
+"""Triton's kernels on virtual NPUs: each that vLLM or vllm-ascend launches is computed by the reference of its name
+below, and one without a reference raises with its name.
+
+There is no Triton for virtual NPUs. vLLM then decorates its kernels by a placeholder of its own, and vllm-ascend goes
+ways without Triton wherever it asks. The kernels here are those that it launches without asking.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from virtual_ascend.operators.devices import check_devices
+
+__all__ = ["REFERENCES", "launch_references"]
+
+Reference = Callable[..., None]
+
+
+def launch_references(importing: ModuleType) -> None:
+    """Have the placeholder of `vllm.triton_utils.importing` make kernels that are launched here; none where Triton has
+    a device, or where vLLM knows no placeholder, as before 0.9."""
+    placeholder = getattr(importing, "TritonPlaceholder", None)
+    if placeholder is None or (importing.HAS_TRITON and (_has_device() or not _can_stand_in(importing))):
+        return
+    # In Ray's workers, where CUDA_VISIBLE_DEVICES is empty, vLLM takes it that a GPU comes later. No NPU does.
+    importing.HAS_TRITON = False  # type: ignore[attr-defined]  # it is a module of vLLM's
+    upstreams = placeholder._dummy_decorator
+
+    @functools.wraps(upstreams)
+    def decorator(self: object, name: str) -> Callable[..., Any]:
+        return _jit if name == "jit" else upstreams(self, name)
+
+    placeholder._dummy_decorator = decorator
+
+
+def _can_stand_in(importing: ModuleType) -> bool:
+    """Whether the placeholder has what vLLM's own modules take from Triton as they are imported: 0.11's has no `exp`,
+    so that without Triton it imports no Qwen3-Next, which upstream's hand-over of weights imports."""
+    return hasattr(importing.TritonLanguagePlaceholder(), "exp")
+
+
+def _has_device() -> bool:
+    try:
+        backends = importlib.import_module("triton.backends").backends
+    except ImportError:
+        return False
+    return any(backend.driver and backend.driver.is_active() for backend in backends.values())
+
+
+def _jit(function: Callable[..., object] | None = None, **_options: object) -> Any:
+    """`triton.jit`, with options or without."""
+    return _Kernel if function is None else _Kernel(function)
+
+
+class _Kernel:
+    """A kernel: `kernel[grid](...)` computes what its reference says."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        functools.update_wrapper(self, function)
+        self._name = f"{function.__module__}.{function.__qualname__}"
+        self._parameters = inspect.signature(function)
+
+    def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
+        return functools.partial(self._launch, grid)
+
+    def __call__(self, *_given: object, **_named: object) -> NoReturn:
+        raise RuntimeError(f"{self._name} is a kernel of Triton's: it is launched with a grid, not called")
+
+    def _launch(self, grid: Sequence[int], *given: object, **named: object) -> None:
+        reference = REFERENCES.get(self._name)
+        if reference is None:
+            raise NotImplementedError(
+                f"Triton's kernel {self._name} is not implemented by the virtual Ascend (VIRTUAL_ASCEND is set)"
+            )
+        _, *expected = inspect.signature(reference).parameters
+        found = list(self._parameters.parameters)
+        if found != expected:
+            raise NotImplementedError(
+                f"Triton's kernel {self._name}: the virtual Ascend has a reference for the parameters "
+                f"{', '.join(expected)}, but this release's are {', '.join(found)}"
+            )
+        arguments = self._parameters.bind(*given, **named).arguments
+        check_devices(self._name, arguments)
+        reference(tuple(grid), **arguments)
+
+
+def _slot_mapping(
+    grid: Sequence[int],
+    num_tokens: int,
+    max_num_tokens: int,
+    query_start_loc_ptr: Tensor,
+    positions_ptr: Tensor,
+    block_table_ptr: Tensor,
+    block_table_stride: int,
+    block_size: int,
+    slot_mapping_ptr: Tensor,
+    TOTAL_CP_WORLD_SIZE: int,
+    TOTAL_CP_RANK: int,
+    CP_KV_CACHE_INTERLEAVE_SIZE: int,
+    PAD_ID: int,
+    BLOCK_SIZE: int,
+) -> None:
+    """The slot in the paged cache of each token of a batch, from vLLM 0.19 on: vllm/v1/worker/block_table.py.
+
+    With context parallelism a block of the table stands for one of each rank, filled in turn in pieces of the
+    interleave size; tokens of other ranks have PAD_ID, as have the slots from `num_tokens` on.
+
+    Shapes: query_start_loc int32 [requests + 1], positions int64 [tokens], block_table int32 [requests, blocks],
+    slot_mapping [max_num_tokens]. The grid has one more than there are requests; the last one pads.
+
+    Raises:
+        RuntimeError: a request or a position is outside of what was given, which the kernel would read unseen.
+    """
+    requests = grid[0] - 1
+    bounds = query_start_loc_ptr[: requests + 1].long()
+    if bounds.numel() != requests + 1 or (bounds.diff() < 0).any() or bounds[-1] > positions_ptr.numel():
+        raise RuntimeError(
+            f"_compute_slot_mapping_kernel: {requests} requests from {bounds.tolist()} on do not fit "
+            f"{positions_ptr.numel()} positions"
+        )
+    if slot_mapping_ptr.numel() < max(max_num_tokens, int(bounds[-1])):
+        raise RuntimeError(
+            f"_compute_slot_mapping_kernel: {slot_mapping_ptr.numel()} slots for {max_num_tokens} tokens"
+        )
+    slot_mapping_ptr[num_tokens:max_num_tokens] = PAD_ID
+    tokens = slice(int(bounds[0]), int(bounds[-1]))
+    numbers = torch.arange(requests, device=bounds.device).repeat_interleave(bounds.diff())
+    positions = positions_ptr[tokens]
+    blocks, offsets = positions // (block_size * TOTAL_CP_WORLD_SIZE), positions % (block_size * TOTAL_CP_WORLD_SIZE)
+    if blocks.numel() and (blocks.max() >= block_table_stride or blocks.min() < 0):
+        raise RuntimeError(
+            f"_compute_slot_mapping_kernel: position {int(positions.max())} is outside of {block_table_stride} blocks "
+            f"of {block_size}"
+        )
+    pieces, within = offsets // CP_KV_CACHE_INTERLEAVE_SIZE, offsets % CP_KV_CACHE_INTERLEAVE_SIZE
+    local = pieces // TOTAL_CP_WORLD_SIZE * CP_KV_CACHE_INTERLEAVE_SIZE + within
+    slots = block_table_ptr[numbers, blocks].long() * block_size + local
+    own = pieces % TOTAL_CP_WORLD_SIZE == TOTAL_CP_RANK
+    slot_mapping_ptr[tokens] = slots.where(own, PAD_ID).to(slot_mapping_ptr.dtype)
+
+
+REFERENCES: Mapping[str, Reference] = {
+    "vllm.v1.worker.block_table._compute_slot_mapping_kernel": _slot_mapping,
+}
+"""By the name of the kernel, what computes it: its parameters behind the grid."""

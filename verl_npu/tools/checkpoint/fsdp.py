@@ -1,0 +1,130 @@
+"""FSDP's shards, read without upstream's merger, so that its result can be judged by them."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...errors import CheckpointError
+from .layout import Layout
+from .naming import of_adapters
+from .npu_names import allow_npu_names
+
+__all__ = [
+    "assemble",
+    "whole_tensors",
+]
+
+
+def whole_tensors(layout: Layout) -> Mapping[str, Callable[[], Any]]:
+    """Return each tensor's name in Hugging Face's format, and what puts it together.
+
+    Raises:
+        CheckpointError: a shard holds something else than tensors, or other tensors than the rest.
+    """
+    loaded = [_load(path) for path in layout.shards]
+    names = list(loaded[0])
+    for path, shard in zip(layout.shards[1:], loaded[1:], strict=True):
+        odd = sorted(set(names) ^ set(shard))
+        if odd:
+            raise CheckpointError(
+                subject=str(path),
+                expected=f"the tensors that {layout.shards[0].name} has",
+                found=f"{len(odd)} that are in one of them alone, {odd[0]} the first",
+                fix="take the shards of one save",
+            )
+    return {of_adapters(name): partial(_whole, name, loaded) for name in names}
+
+
+def _whole(name: str, loaded: list[dict[str, Any]]) -> Any:
+    return assemble(name, [shard[name] for shard in loaded])
+
+
+def _load(path: Path) -> dict[str, Any]:
+    import torch
+
+    # It warns that there are no process groups for the mesh, which nobody asks for here.
+    logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
+    # It registers what a DTensor is made of with torch.load.
+    import torch.distributed.tensor
+
+    allow_npu_names()
+    try:
+        # Nothing of a shard is executed, and it stays on disk until a tensor of it is read.
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError) as error:
+        first = (str(error).strip().splitlines() or [repr(error)])[0]
+        raise CheckpointError(
+            subject=str(path),
+            expected="tensors and DTensors, as FSDP saves them",
+            found=first,
+            fix="merge it where it was saved, with the torch that saved it",
+        ) from error
+    if not isinstance(loaded, dict):
+        raise CheckpointError(
+            subject=str(path), expected="a table of tensors", found=type(loaded).__name__, fix="copy the shard again"
+        )
+    return {str(name): tensor for name, tensor in loaded.items()}
+
+
+def assemble(name: str, parts: Sequence[Any]) -> Any:
+    """Return the whole of a tensor, of which `parts` has what each rank saved, in the order of the ranks.
+
+    A DTensor is put together as its own placements and its mesh say. Plain tensors are FSDP's of a single rank, or the
+    same on every rank.
+
+    Raises:
+        CheckpointError: the parts do not fit together, or a replica differs from another one.
+    """
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    first = parts[0]
+    if not isinstance(first, DTensor):
+        if any(not torch.equal(first, part) for part in parts[1:]):
+            raise _bad_parts(name, "a plain tensor that is the same on every rank", "values that differ between ranks")
+        return first
+    specs = {(each.placements, each.shape, each.device_mesh.mesh.shape) for each in parts}
+    if len(specs) > 1:
+        raise _bad_parts(name, "the same placements and shape on every rank", f"{len(specs)} different ones")
+    mesh = first.device_mesh.mesh
+    if mesh.numel() != len(parts):
+        raise _bad_parts(name, f"a mesh of the {len(parts)} ranks that saved it", f"a mesh of {mesh.numel()}")
+    local = [part.to_local() for part in parts]
+    whole = _along(name, local, mesh, first.placements)
+    if whole.shape != first.shape:
+        raise _bad_parts(name, f"the shape {tuple(first.shape)}", f"parts that make {tuple(whole.shape)}")
+    return whole
+
+
+def _along(name: str, local: Sequence[Any], mesh: Any, placements: Sequence[Any]) -> Any:
+    """Return the tensor of the ranks in `mesh`, whose first dimension the first placement is for."""
+    import torch
+
+    if not placements:
+        return local[int(mesh)]
+    placement = placements[0]
+    below = [_along(name, local, each, placements[1:]) for each in mesh]
+    if placement.is_replicate():
+        differing = [index for index, each in enumerate(below) if not torch.equal(below[0], each)]
+        if differing:
+            ranks = f"ranks {mesh[0].flatten().tolist()} and {mesh[differing[0]].flatten().tolist()}"
+            raise _bad_parts(name, "replicas that are the same", f"values that differ between {ranks}")
+        return below[0]
+    # _StridedShard, of FSDP with tensor parallelism, is a shard in another order.
+    if type(placement).__name__ != "Shard":
+        raise _bad_parts(name, "Replicate and Shard placements", str(placement))
+    return torch.cat(below, dim=placement.dim)
+
+
+def _bad_parts(name: str, expected: str, found: str) -> CheckpointError:
+    return CheckpointError(
+        subject=f"the tensor {name}",
+        expected=expected,
+        found=found,
+        fix="the shards are not of one save of one job: take those of another step",
+    )

@@ -1,0 +1,256 @@
+"""`verl-npu check`: the whole verification, statically: no upstream is imported, and no torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from ... import environment
+from ...ascend import software
+from ...errors import AscendSoftwareError
+from ...features import PATCH_MODULES, UPSTREAMS, load
+from ...features.engine_names import Lack
+from ...registry.judge.drift import drift_diff
+from ...registry.judge.lock import Lock, Record, Revision
+from ...registry.judge.natives import Native, confirmed, judge_natives, patched_packages
+from ...registry.judge.verdict import Verdict, judge
+from ...registry.patch import Feature, Patch, owners
+from ...registry.source.tree import SourceTree
+from ...registry.state import State, feature_state
+from . import terminal, upstreams
+from .completion import complete_source
+from .engine_names import print_lacks, rollout_lacks
+from .help import example
+from .script import check_script
+from .states import BAD, QUIET, colour
+
+__all__ = ["check", "judged_patches"]
+
+_MEANING = {
+    State.VERIFIED: "fits, and is applied when verl is imported",
+    State.NATIVE: "upstream does it itself",
+    State.CLAIMED: "upstream means to patch it by itself; each process reports whether it did",
+    State.INEFFECTIVE: "upstream means to patch it by itself, and uses a name that is not there",
+    State.ABSENT: "there is nothing to patch in this upstream",
+    State.DRIFTED: "upstream changed what is patched, so the feature is left out",
+}
+
+_OURS = (State.VERIFIED, State.DRIFTED)
+"""The states of patches that lie over what upstream does by itself, or are to."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    features: Sequence[Feature]
+    revisions: Mapping[str, Revision]
+    verdicts: Mapping[str, Verdict]
+    natives: Sequence[Native]
+    problem: AscendSoftwareError | None
+    """Why the torch_npu that is installed here cannot be imported."""
+    lacks: Sequence[Lack]
+    """The names that the installed vLLM and vllm-ascend lack."""
+
+    def state(self, feature: Feature) -> State:
+        return feature_state(self.verdicts[patch.id].state for patch in feature)
+
+
+@click.command(
+    epilog=example(
+        "verl-npu check", "verl-npu check --source verl-0.7.1-py3-none-any.whl", "verl-npu check --script run.sh"
+    )
+)
+@click.option(
+    "--source",
+    metavar="PATH",
+    default=upstreams.INSTALLED,
+    show_default=True,
+    shell_complete=complete_source,
+    help="A checkout or a wheel of verl.",
+)
+@click.option(
+    "--script", type=click.Path(path_type=Path), help="Judge this launch script instead; its arguments follow --."
+)
+@click.argument("arguments", nargs=-1)
+@click.option("--verbose", "-v", is_flag=True, help="Show every patch, and what differs from the nearest pin.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+@click.option("--diff", is_flag=True, help="Show how each drifted target differs from the nearest pin.")
+def check(
+    source: str, script: Path | None, arguments: tuple[str, ...], verbose: bool, as_json: bool, diff: bool
+) -> None:
+    """Say for each feature whether its patches fit your verl.
+
+    Nothing of verl is imported, so this is safe to run anywhere. A torch_npu that is installed here is imported in a
+    process of its own, to see whether it can be.
+
+    Exit status: 0 all features fit, 1 one drifted or is left to a patch of upstream's that is ineffective, or, with
+    VERL_NPU_STRICT=1, torch_npu cannot be imported, 2 there is no verl or its source cannot be read. For a script:
+    0 in order, 1 refused, 2 not judged.
+    """
+    if script is not None:
+        check_script(script, source, arguments, as_json)
+    if arguments:
+        raise click.UsageError(f"arguments are a script's: expected --script SCRIPT before {' '.join(arguments)}")
+    features, tree, locks = load(), upstreams.judged_tree(source), upstreams.locks()
+    result = _judged(features, tree, locks)
+    if as_json:
+        click.echo(json.dumps(_content(result), indent=2))
+    else:
+        _print(result, verbose)
+    if diff:
+        for text in _diffs(result, tree, locks):
+            terminal.block(text)
+    unusable = result.problem is not None and environment.STRICT.read()
+    sys.exit(int(unusable or any(verdict.state in BAD for verdict in result.verdicts.values())))
+
+
+def _judged(features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]) -> _Result:
+    revisions, verdicts, natives = judged_patches(features, tree, locks)
+    return _Result(features, revisions, verdicts, natives, software.problem(), rollout_lacks())
+
+
+def judged_patches(
+    features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
+) -> tuple[Mapping[str, Revision], Mapping[str, Verdict], Sequence[Native]]:
+    """Return the revision of each upstream, the verdict on each patch, and what upstream means to patch by itself."""
+    revisions, verdicts = judge(features, UPSTREAMS, tree, locks)
+    ours = {str(patch.target) for feature in features for patch in feature if verdicts[patch.id].state in _OURS}
+    whole = upstreams.with_installed(tree, [module.name.partition(".")[0] for module in PATCH_MODULES])
+    whole = upstreams.with_installed(whole, patched_packages(PATCH_MODULES, whole))
+    natives = judge_natives(PATCH_MODULES, whole, ours)
+    return revisions, confirmed(verdicts, natives), natives
+
+
+def _content(result: _Result) -> dict[str, object]:
+    return {
+        "revision": result.revisions[UPSTREAMS[0].name].as_json(),
+        "upstreams": {name: revision.as_json() for name, revision in result.revisions.items()},
+        "features": [
+            {
+                "name": feature.name,
+                "state": str(result.state(feature)),
+                "patches": [
+                    {
+                        "id": patch.id,
+                        "target": str(patch.target),
+                        "state": str(result.verdicts[patch.id].state),
+                        "reason": result.verdicts[patch.id].reason,
+                    }
+                    for patch in feature
+                ],
+            }
+            for feature in result.features
+        ],
+        "natives": [native.as_json() for native in result.natives],
+        "torch_npu": None if result.problem is None else str(result.problem),
+        "engine_names": [lack.as_json() for lack in result.lacks],
+    }
+
+
+def _print(result: _Result, verbose: bool) -> None:
+    terminal.trouble(result.problem)
+    _print_revisions(result.revisions, verbose)
+    terminal.echo()
+    states = [result.state(feature) for feature in result.features]
+    rows = [(f.name, str(s), _clause(f, result)) for f, s in zip(result.features, states, strict=True)]
+    terminal.table(rows, [colour(state) for state in states])
+    if not verbose and any(state not in QUIET for state in states):
+        terminal.echo()
+    for feature in result.features:
+        shown = [patch for patch in feature if verbose or result.verdicts[patch.id].state not in QUIET]
+        if verbose:
+            terminal.echo()
+            terminal.paragraph(f"{feature.name}: {feature.summary}")
+        for patch in shown:
+            _print_patch(patch, result.verdicts[patch.id])
+    _print_natives(result.natives, verbose)
+    print_lacks(result.lacks)
+    terminal.echo()
+    present = {*states, *(verdict.state for verdict in result.verdicts.values())}
+    meanings = [(str(state), meaning) for state, meaning in _MEANING.items() if state in present]
+    terminal.table(meanings, [""] * len(meanings), indent="  ")
+    terminal.echo()
+    _print_advice(result, verbose)
+
+
+def _print_revisions(revisions: Mapping[str, Revision], verbose: bool) -> None:
+    terminal.paragraph(", ".join(f"{name} {_shortly(revision)}" for name, revision in revisions.items()))
+    for name, revision in revisions.items():
+        if not revision.differs:
+            continue
+        count = len(revision.differs)
+        terminal.paragraph(
+            f"This {name} is not a revision that has a lock. The nearest that has one is {revision.nearest_pin}, and "
+            f"{count} target{' differs' if count == 1 else 's differ'} from it."
+        )
+        for target in revision.differs if verbose else ():
+            terminal.line("  ", target)
+
+
+def _shortly(revision: Revision) -> str:
+    if not revision.nearest_pin:
+        return "not found"
+    return revision.nearest_pin if revision.exact else f"near {revision.nearest_pin}"
+
+
+def _clause(feature: Feature, result: _Result) -> str:
+    counts = Counter(result.verdicts[patch.id].state for patch in feature)
+    total = len(feature)
+    if counts[State.DRIFTED]:
+        return f"not applied, because {counts[State.DRIFTED]} of its {total} patches drifted"
+    fit = counts[State.VERIFIED]
+    others = (State.NATIVE, State.CLAIMED, State.INEFFECTIVE, State.ABSENT)
+    rest = [f"{counts[state]} {state}" for state in others if counts[state]]
+    return ", ".join([f"{fit} patch{' fits' if fit == 1 else 'es fit'}" if fit else "nothing to patch", *rest])
+
+
+def _print_natives(natives: Sequence[Native], verbose: bool) -> None:
+    """Print how much upstream means to patch by itself and does not reach; if verbose, all that it means to patch."""
+    for module in dict.fromkeys(native.by for native in natives):
+        own = [native for native in natives if native.by == module]
+        lost = sum(native.state in BAD for native in own)
+        if not lost and not verbose:
+            continue
+        terminal.echo()
+        reached = f"{lost} of them cannot be reached" if lost else "all can be reached"
+        terminal.paragraph(
+            f"Beside what verl-npu patches, {module} means to patch {len(own)} target{'' if len(own) == 1 else 's'} "
+            f"by itself; {reached}{'.' if verbose else ': see -v.'}"
+        )
+        for native in own if verbose else ():
+            terminal.line("  ", native.target, "  ", terminal.styled(str(native.state), colour(native.state)))
+            terminal.paragraph(native.reason, indent="    ")
+
+
+def _print_patch(patch: Patch, verdict: Verdict) -> None:
+    terminal.line("  ", patch.id, "  ", terminal.styled(str(verdict.state), colour(verdict.state)))
+    terminal.line("    ", str(patch.target))
+    terminal.paragraph(verdict.reason, indent="    ")
+
+
+def _print_advice(result: _Result, verbose: bool) -> None:
+    refused = [feature.name for feature in result.features if result.state(feature) is State.DRIFTED]
+    if refused:
+        terminal.paragraph(
+            "`verl-npu check --diff` shows what changed. Install a verl that has a lock, or a newer verl-npu; "
+            f"VERL_NPU_FORCE={','.join(refused)} applies the patches regardless, at your own risk."
+        )
+    elif not verbose:
+        terminal.echo("`verl-npu check -v` shows every patch.")
+
+
+def _diffs(result: _Result, tree: SourceTree, locks: Mapping[str, Sequence[Lock]]) -> list[str]:
+    owner = owners(UPSTREAMS)
+    texts = []
+    for patch in (patch for feature in result.features for patch in feature):
+        name = owner[patch.target.package]
+        pin = result.revisions[name].nearest_pin
+        lock = next((lock for lock in locks[name] if lock.pin == pin), None)
+        if result.verdicts[patch.id].state is State.DRIFTED and lock is not None:
+            texts.append(drift_diff(patch.target, pin, lock.targets.get(patch.target, Record()), tree))
+    return texts

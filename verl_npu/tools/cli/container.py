@@ -1,0 +1,105 @@
+"""`verl-npu container`: how a job for a pin runs in containers, on one machine or on a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+
+from ...errors import ContainerError
+from ...pins import PINS
+from ...version import __version__
+from ..installation.container import SERVERS, Container, docker_run
+from ..installation.container import container as make
+from ..installation.job import Claim, Job, job
+from ..installation.rayjob import manifest
+from .extra import need
+from .help import example
+
+__all__ = ["container"]
+
+_HEAD = """\
+# {pin} on {nodes} x {npus} NPUs ({server}). Made by verl-npu {version}.
+# The cluster needs KubeRay 1.6 or newer with batchScheduler.name=volcano, Volcano with Ascend's plugin, Ascend's
+# device plugin, and the image in a registry that its machines reach.
+#   kubectl apply -f FILE
+#   kubectl get rayjob {name} -w
+"""
+
+
+@click.command(
+    epilog=example(
+        "verl-npu container --pin v0.9.1 --server a3 --format docker-run",
+        "verl-npu container --pin v0.9.1 --format rayjob --nodes 4 -- bash run.sh",
+    )
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option("--pin", type=click.Choice([*PINS]), required=True, help="The verl in the container.")
+@click.option(
+    "--server", type=click.Choice([*SERVERS]), default="a2", show_default=True, help="The model of the machines."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["docker-run", "rayjob"]),
+    required=True,
+    help="A command for one machine, or a manifest for Kubernetes.",
+)
+@click.option("--npus", type=int, help="NPUs on each machine [default: all that it has].")
+@click.option("--image", default="", help="The image [default: what `verl-npu env` builds for the pin].")
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Machines of a RayJob.")
+@click.option("--name", default="verl", show_default=True, help="The name of a RayJob.")
+@click.option("--queue", default="default", show_default=True, help="Volcano's queue for a RayJob.")
+@click.option("--claim", "claims", metavar="NAME:/PATH", multiple=True, help="A volume claim that a RayJob mounts.")
+@click.option("--interface", default="", help="The network interface of the machines of a RayJob.")
+def container(
+    command: tuple[str, ...],
+    pin: str,
+    server: str,
+    form: str,
+    npus: int | None,
+    image: str,
+    nodes: int,
+    name: str,
+    queue: str,
+    claims: tuple[str, ...],
+    interface: str,
+) -> None:
+    """Print how a job runs in containers with NPUs.
+
+    As docker-run: the command for one machine, with the devices and the files of the driver that a container needs. As
+    rayjob: a manifest for KubeRay, whose machines Volcano gives all at once or not at all; what follows -- is the
+    job's command. Nothing is started.
+
+    Exit status: 0, or 2 if it cannot be had like that.
+    """
+    made = make(PINS[pin], SERVERS[server], npus, image)
+    if form == "docker-run":
+        if command or nodes > 1:
+            raise ContainerError(
+                subject="--format docker-run",
+                expected="a container on one machine, in which you start the job",
+                found=f"-- {shlex.join(command)}" if command else f"--nodes {nodes}",
+                fix="leave that out, or take --format rayjob",
+            )
+        click.echo(docker_run(made), nl=False)
+        return
+    parsed = [Claim.parse(text) for text in claims]
+    asked = job(made, nodes, command, name=name, queue=queue, claims=parsed, interface=interface)
+    click.echo(_yaml(asked, made), nl=False)
+
+
+def _yaml(asked: Job, made: Container) -> str:
+    need("yaml", "--format rayjob", extra="kubernetes", error=ContainerError)
+    import yaml
+
+    head = _HEAD.format(
+        pin=f"verl {made.pin.name}",
+        nodes=asked.nodes,
+        npus=made.npus,
+        server=made.server.name,
+        version=__version__,
+        name=asked.name,
+    )
+    text: str = yaml.safe_dump(manifest(asked), sort_keys=False, width=119)
+    return head + text

@@ -1,0 +1,154 @@
+"""`verl-npu doctor`: an environment judged against what the installed verl needs on NPUs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from ...features import UPSTREAMS, load
+from ...findings import Finding, Severity, exit_status
+from ...pins import PINS
+from ...registry.state import feature_state
+from ..doctor import Judged, Level, Site, cluster, examine
+from . import terminal, upstreams
+from .check import judged_patches
+from .doctor_log import doctor_log
+from .help import example
+from .states import BAD
+
+__all__ = ["doctor"]
+
+_COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "green", Severity.SKIPPED: "dim"}
+
+
+@click.command(
+    epilog=example(
+        "verl-npu doctor",
+        "verl-npu doctor --level import",
+        "verl-npu doctor --pin v0.7.1 --only torch,torch_npu",
+        "verl-npu doctor --log train.log",
+    )
+)
+@click.option(
+    "--level",
+    type=click.Choice([level.value for level in Level]),
+    default=Level.STATIC.value,
+    show_default=True,
+    help="import: also import the packages; device: also compute, and sum over all NPUs.",
+)
+@click.option("--pin", type=click.Choice([*PINS]), help="Judge for this verl instead of the installed one.")
+@click.option("--only", metavar="NAME,…", default="", help="Look at these subjects alone.")
+@click.option("--cluster", "everywhere", is_flag=True, help="On every node of the running Ray cluster.")
+@click.option(
+    "--log",
+    "logs",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Say why a job failed, from its log or a folder of logs (Ray's, CANN's); may be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a list of name, verdict, found, needed, why, fix.")
+def doctor(level: str, pin: str | None, only: str, everywhere: bool, logs: tuple[Path, ...], as_json: bool) -> None:
+    """Say what is wrong here or in a job's log, and what mends it.
+
+    Compared is what the documents of your verl name. What is shown to fail is an error; any other deviation is a
+    warning. At the level `static` none of your packages is imported.
+
+    Exit status: 0 nothing is wrong, 1 there are warnings, 2 there are errors, or the command was called wrongly. For a
+    log: 0 it has no error, 1 it has one, 2 it cannot be read.
+    """
+    if logs:
+        doctor_log(logs, as_json)
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    if everywhere:
+        arguments = ["--level", level, *(("--pin", pin) if pin else ()), *(("--only", only) if only else ())]
+        sys.exit(_show_nodes(cluster.examine_nodes(arguments), as_json))
+    site = _site(pin)
+    findings = examine(site, Level(level), names)
+    if as_json:
+        click.echo(json.dumps([cluster.as_json(finding) for finding in findings], indent=2))
+    else:
+        if site.virtual:
+            terminal.echo("SIMULATED: virtual NPUs")
+        _show(findings)
+    sys.exit(exit_status(findings))
+
+
+def _site(pin: str | None) -> Site:
+    judged = _judged()
+    name = pin or (judged.pin if judged else "")
+    return Site.here(PINS.get(name), judged)
+
+
+def _judged() -> Judged | None:
+    """What `check` says of the installed verl; its source is read, nothing is imported."""
+    tree, first = upstreams.tree(upstreams.INSTALLED), UPSTREAMS[0].name
+    if first not in tree:
+        return None
+    features = load()
+    revisions, verdicts, _ = judged_patches(features, tree, upstreams.locks())
+    bad = {
+        feature.name: state
+        for feature in features
+        if (state := feature_state(verdicts[patch.id].state for patch in feature)) in BAD
+    }
+    revision = revisions[first]
+    refused = tuple(f"{name} ({state})" for name, state in bad.items())
+    return Judged(revision.nearest_pin, revision.exact, refused)
+
+
+def _show(findings: Sequence[Finding], indent: str = "") -> None:
+    """One screen: what is wrong with all that is known of it, and the rest in two paragraphs."""
+    for severity in (Severity.ERROR, Severity.WARNING):
+        for finding in (each for each in findings if each.severity is severity):
+            mark = terminal.styled(severity.value, _COLOURS[severity])
+            terminal.line(indent, mark, "  ", terminal.styled(finding.code, "bold"), ": ", finding.found)
+            for word, text in (("needed", finding.expected), ("why", finding.why), ("fix", finding.fix)):
+                if text:
+                    terminal.paragraph(text, indent=f"{indent}            ", label=f"{indent}    {word:<8}")
+    counts = {severity: sum(each.severity is severity for each in findings) for severity in Severity}
+    if counts[Severity.ERROR] + counts[Severity.WARNING]:
+        terminal.echo()
+    for label, said in _in_order(findings):
+        terminal.paragraph("; ".join(said), indent=f"{indent}  ", label=f"{indent}{label}: ")
+    worst = next((v for v in (Severity.ERROR, Severity.WARNING, Severity.OK) if counts[v]), Severity.SKIPPED)
+    total = ", ".join(f"{counts[severity]} {severity.value}" for severity in Severity)
+    terminal.line(indent, terminal.styled(total, _COLOURS[worst]))
+
+
+def _in_order(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
+    """What needs no attention: what is right, and what was not judged, by the reason."""
+    right = [f"{each.code} ({each.found})" for each in findings if each.severity is Severity.OK]
+    if right:
+        yield "ok", right
+    reasons: dict[str, list[str]] = {}
+    for each in findings:
+        if each.severity is Severity.SKIPPED:
+            reasons.setdefault(each.found, []).append(each.code)
+    if reasons:
+        yield "skipped", [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
+
+
+def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> int:
+    differ = cluster.differences(nodes)
+    if as_json:
+        content = {
+            "differences": [{"name": each.name, "found": each.found} for each in differ],
+            "nodes": {node: [cluster.as_json(finding) for finding in findings] for node, findings in nodes.items()},
+        }
+        click.echo(json.dumps(content, indent=2))
+    else:
+        if differ:
+            terminal.line(terminal.styled("The nodes differ:", "red"))
+        for each in differ:
+            terminal.line("  ", terminal.styled(each.name, "bold"))
+            for found, where in each.found.items():
+                terminal.paragraph(f"{', '.join(where)}: {found}", indent="      ", label="    ")
+        for node, findings in nodes.items():
+            terminal.line(terminal.styled(node, "bold"))
+            _show(findings, indent="  ")
+    status = max((exit_status(findings) for findings in nodes.values()), default=0)
+    return max(status, int(bool(differ)))

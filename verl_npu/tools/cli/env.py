@@ -1,0 +1,134 @@
+"""`verl-npu env`: the variables of the environment, and how an environment for a pin is installed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from ... import environment
+from ...errors import SourceError
+from ...pins import PINS
+from ...variable import USER
+from ..installation.container import SERVERS, container, docker_run
+from ..installation.steps import constraints, dockerfile, requirements, steps
+from ..installation.target import Arch, Npu, Target
+from . import terminal
+from .help import example
+
+__all__ = ["env"]
+
+
+@click.command(epilog=example("verl-npu env", "verl-npu env --pin v0.7.1 --npu a3 --arch arm --output install"))
+@click.option("--pin", type=click.Choice([*PINS]), help="Print how an environment for this verl is installed.")
+@click.option(
+    "--arch",
+    type=click.Choice([each.value for each in Arch]),
+    default="arm",
+    show_default=True,
+    help="The processors.",
+)
+@click.option(
+    "--npu", type=click.Choice([each.value for each in Npu]), default="a2", show_default=True, help="The kind of NPUs."
+)
+@click.option("--output", type=click.Path(path_type=Path), help="Write a script, pip's files and a Dockerfile there.")
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+def env(pin: str | None, arch: str, npu: str, output: Path | None, as_json: bool) -> None:
+    """List the environment variables, or say how to install a pin.
+
+    With --pin: the commands in order, with what goes wrong otherwise; versions are those that verl's documents of that
+    pin name. Nothing is installed.
+
+    Exit status: 0, or 2 if the files cannot be written.
+    """
+    if pin is None:
+        if output is not None or as_json:
+            raise click.UsageError("--output and --json are about an installation: expected --pin PIN beside them")
+        _list_variables()
+        return
+    host = Target(PINS[pin], Arch(arch), Npu(npu))
+    image = Target(PINS[pin], Arch(arch), Npu(npu), in_image=True)
+    files = _files(host, image)
+    if output is not None:
+        _write(output, files)
+    elif as_json:
+        click.echo(json.dumps(_content(host, files), indent=2))
+    else:
+        for line in files["install.sh"].splitlines():
+            terminal.echo(line)
+
+
+def _list_variables() -> None:
+    for variable in environment.VARIABLES.values():
+        if variable.audience != USER:
+            continue
+        default = f" (default: {variable.default})" if variable.default else ""
+        terminal.line(
+            terminal.styled(variable.name, "bold"),
+            terminal.styled(f"  is set to {variable.text()!r}" if variable.is_set() else "", "yellow"),
+        )
+        terminal.paragraph(variable.summary[:1].upper() + variable.summary[1:] + ".", indent="    ")
+        terminal.paragraph(f"Value: {variable.expected}{default}", indent="    ")
+
+
+def _files(host: Target, image: Target) -> dict[str, str]:
+    made = {
+        "install.sh": _script(host),
+        "requirements.txt": requirements(host),
+        "constraints.txt": constraints(host),
+        f"Dockerfile.{host.npu.value}": dockerfile(image),
+        "docker-run.sh": _docker_run(image),
+    }
+    return {name: text for name, text in made.items() if text}
+
+
+def _docker_run(image: Target) -> str:
+    if image.image is None:
+        return ""
+    made = container(image.pin, SERVERS[image.npu.value])
+    return f"#!/usr/bin/env bash\nset -euo pipefail\n{docker_run(made)}"
+
+
+def _script(target: Target) -> str:
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# Installs what verl {target.pin.name} needs on {target.npu.value.upper()} with {target.arch.value} "
+        f"processors.",
+        "# Versions are those of verl's own documents; `verl-npu env --output DIR` writes the files beside it.",
+        "set -eo pipefail",
+    ]
+    for number, step in enumerate(steps(target), 1):
+        lines += ["", f"# {number}. {step.title}."]
+        lines += [f"#    Trap: {trap}." for trap in step.traps]
+        lines += step.commands
+    return "\n".join(lines) + "\n"
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            terminal.echo(str(folder / name))
+    except OSError as error:
+        raise SourceError(
+            subject=f"--output {folder}",
+            expected="a folder that can be written",
+            found=error.strerror or str(error),
+            fix="name another one",
+        ) from None
+
+
+def _content(target: Target, files: Mapping[str, str]) -> dict[str, object]:
+    return {
+        "pin": target.pin.name,
+        "arch": target.arch.value,
+        "npu": target.npu.value,
+        "python": target.python,
+        "steps": [
+            {"title": step.title, "commands": list(step.commands), "traps": list(step.traps)} for step in steps(target)
+        ],
+        "files": dict(files),
+    }

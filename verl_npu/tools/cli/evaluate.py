@@ -1,0 +1,160 @@
+"""`verl-npu evaluate`: a model behind an endpoint, on a data set, by the training's own reward."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from ...errors import EvaluationError
+from ..evaluation import dataset, reward
+from ..evaluation.endpoint import Sampling
+from ..evaluation.evaluation import Plan, Progress
+from ..evaluation.evaluation import evaluate as run
+from ..evaluation.report import Report, content, report
+from . import terminal
+from .evaluate_screen import show
+from .help import example
+
+__all__ = ["evaluate"]
+
+_INTERRUPTED = 130
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(
+    epilog=example(
+        "verl-npu evaluate test.parquet --rounds 16 --output before",
+        "verl-npu evaluate test.parquet --rounds 16 --output after --against before",
+    )
+)
+@click.argument("words", nargs=-1, metavar="DATA")
+@click.option("--url", default="http://127.0.0.1:8000/v1", show_default=True, help="The endpoint.")
+@click.option("--model", metavar="NAME", help="Which of its models [default: the only one].")
+@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Answers to each prompt.")
+@click.option("--rows", type=click.IntRange(1), help="Ask the first so many rows alone.")
+@click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True)
+@click.option("--top-p", type=click.FloatRange(0, 1), default=1.0, show_default=True)
+@click.option("--top-k", type=int, help="A setting of vLLM's; -1 for all.")
+@click.option("--max-tokens", type=click.IntRange(1), help="The longest answer [default: the server's].")
+@click.option("--seed", type=int, help="Draw each answer by a seed of its own, made from this one.")
+@click.option("--chat-template", metavar="JSON", default="{}", help="data.apply_chat_template_kwargs of the training.")
+@click.option(
+    "--reward", "file", metavar="FILE", type=_PATH, help="custom_reward_function.path [default: verl's own]."
+)
+@click.option("--reward-name", default="compute_score", show_default=True, help="custom_reward_function.name.")
+@click.option("--reward-arguments", metavar="JSON", default="{}", help="custom_reward_function.reward_kwargs.")
+@click.option("--correct-from", type=float, default=1.0, show_default=True, help="The score that pass@k counts.")
+@click.option("--output", type=_PATH, default=Path("outputs/evaluation"), show_default=True, help="Keeps the answers.")
+@click.option(
+    "--against", metavar="DIR", type=_PATH, help="The --output of another evaluation, shown beside this one."
+)
+@click.option("--concurrency", type=click.IntRange(1), default=64, show_default=True, help="Requests at a time.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def evaluate(
+    words: tuple[str, ...],
+    url: str,
+    model: str | None,
+    rounds: int,
+    rows: int | None,
+    temperature: float,
+    top_p: float,
+    top_k: int | None,
+    max_tokens: int | None,
+    seed: int | None,
+    chat_template: str,
+    file: Path | None,
+    reward_name: str,
+    reward_arguments: str,
+    correct_from: float,
+    output: Path,
+    against: Path | None,
+    concurrency: int,
+    as_json: bool,
+) -> None:
+    """Evaluate a model by the reward that it was trained with.
+
+    DATA is a parquet file in verl's layout. Each prompt is asked --rounds times at an OpenAI-style endpoint, such as
+    that of `verl-npu serve`. Each answer is kept in --output as it comes: the same command goes on after a kill. Give
+    the settings of the training's validation (its temperature, response length and chat template) to compare with it.
+
+    Exit status: 0 evaluated, 2 not, 130 ended by Ctrl-C.
+    """
+    if len(words) != 1:
+        raise EvaluationError(
+            subject="verl-npu evaluate",
+            expected="one DATA, a parquet file",
+            found=" ".join(words) or "none",
+            fix="see verl-npu evaluate --help",
+        )
+    sampling = Sampling(temperature, top_p, top_k, max_tokens, seed, _table("--chat-template", chat_template))
+    plan = Plan(
+        dataset=dataset.read(Path(words[0]), rows),
+        reward=reward.load(file, reward_name, _table("--reward-arguments", reward_arguments)),
+        url=url.rstrip("/"),
+        model=model,
+        rounds=rounds,
+        sampling=sampling,
+        output=output,
+        concurrency=concurrency,
+    )
+    other = report(against, correct_from) if against is not None else None
+    try:
+        run(plan, _quiet if as_json else _progress())
+    except KeyboardInterrupt:
+        terminal.fail(f"ended by Ctrl-C; {output} has what was answered, and the same command goes on from there")
+        sys.exit(_INTERRUPTED)
+    finally:
+        if sys.stderr.isatty() and not as_json:
+            click.echo(err=True)
+    made = report(output, correct_from)
+    _show(made, other, as_json)
+
+
+def _show(made: Report, other: Report | None, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(content(made, other), indent=2))
+    else:
+        show(made, other)
+
+
+def _table(option: str, text: str) -> Mapping[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise EvaluationError(
+            subject=option,
+            expected="an object in JSON",
+            found=text,
+            fix="for example '{\"enable_thinking\": false}'",
+        )
+    return found
+
+
+def _quiet(done: int, total: int, mean: float) -> None:
+    """Say nothing: the result is all that a program reads."""
+
+
+def _progress() -> Progress:
+    """Return what says how far it is: one line that changes on a terminal, one for each tenth in a pipe."""
+    screen, began, said = sys.stderr.isatty(), time.monotonic(), [-1, 0]
+
+    def say(done: int, total: int, mean: float) -> None:
+        tenth = done * 10 // total
+        if said[0] < 0:
+            said[1] = done
+        elif not screen and tenth == said[0]:
+            return
+        said[0] = tenth
+        passed = time.monotonic() - began
+        rate = f", {(done - said[1]) / passed:.1f} a second" if done > said[1] and passed > 0 else ""
+        line = f"{done} of {total} answers{rate}{f', mean {mean:.4f}' if done else ''}"
+        click.echo(f"\r\x1b[K{line}" if screen else line, err=True, nl=not screen)
+
+    return say

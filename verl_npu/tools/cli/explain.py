@@ -1,0 +1,126 @@
+"""`verl-npu explain`: why a patch is there, what it does, and what will retire it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import click
+
+from ...errors import DeclarationError
+from ...features import UPSTREAMS, load
+from ...registry.judge.drift import patch_diff
+from ...registry.judge.lock import Lock
+from ...registry.patch import Action, Feature, Patch, owners
+from . import terminal, upstreams
+from .completion import complete_name, complete_source
+from .help import example
+
+__all__ = ["explain"]
+
+_LONGEST = 200
+"""Characters of a name that are compared with others: the comparison takes their product."""
+
+
+@click.command(
+    epilog=example(
+        "verl-npu explain device",
+        "verl-npu explain device.called_device",
+        "verl-npu explain verl.trainer.main_ppo:run_ppo",
+    )
+)
+@click.argument("name", shell_complete=complete_name)
+@click.option(
+    "--source",
+    metavar="PATH",
+    default=upstreams.INSTALLED,
+    show_default=True,
+    shell_complete=complete_source,
+    help="A checkout or a wheel of verl, to show the change in.",
+)
+def explain(name: str, source: str) -> None:
+    """Explain a patch, or list the patches of a feature.
+
+    NAME is a patch, the target of one (module:name), or a feature. Of a patch it says why it is there, how it works,
+    what it changes, and what will retire it.
+
+    Exit status: 0 explained, 2 there is no such name or the source cannot be read.
+    """
+    features = load()
+    feature = next((feature for feature in features if feature.name == name), None)
+    if feature is not None:
+        _explain_feature(feature)
+        return
+    patches = [patch for feature in features for patch in feature]
+    patch = next((patch for patch in patches if name in (patch.id, str(patch.target))), None)
+    if patch is None:
+        raise _unknown(name, features)
+    _explain_patch(patch, source)
+
+
+def _explain_feature(feature: Feature) -> None:
+    terminal.paragraph(f"{feature.name}: {feature.summary}")
+    for patch in feature:
+        terminal.echo()
+        terminal.line("  ", terminal.styled(patch.id, "bold"))
+        terminal.line("    ", str(patch.target))
+        terminal.paragraph(patch.why, indent="    ")
+    terminal.echo()
+    terminal.paragraph("`verl-npu explain PATCH` explains one of these.")
+
+
+def _explain_patch(patch: Patch, source: str) -> None:
+    tree = upstreams.tree(source)
+    standings = [f"{lock.pin} {lock.patches[patch.id]}" for lock in _locks(patch) if patch.id in lock.patches]
+    rows = {
+        "target": str(patch.target),
+        "action": str(patch.action),
+        "why": patch.why,
+        "how": patch.how,
+        "link": patch.link,
+        "retired by": str(patch.retired_by),
+        "requires": str(patch.requires or "nothing"),
+        "at": ", ".join(standings) or "no pin is locked",
+    }
+    terminal.line(terminal.styled(patch.id, "bold"))
+    for label, value in rows.items():
+        terminal.paragraph(value, indent=" " * 14, label=f"  {label:12}")
+    terminal.echo()
+    if patch.action is Action.REPLACE and not tree.nodes(patch.target):
+        terminal.paragraph(
+            "Your upstream does not have the target, so only our code is shown; --source names another."
+        )
+    terminal.block(patch_diff(patch, tree))
+
+
+def _locks(patch: Patch) -> Sequence[Lock]:
+    return upstreams.locks()[owners(UPSTREAMS)[patch.target.package]]
+
+
+def _unknown(name: str, features: Sequence[Feature]) -> DeclarationError:
+    near = _nearest(name[:_LONGEST], features)
+    return DeclarationError(
+        subject="NAME",
+        expected="a patch, a target or a feature",
+        found=repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"),
+        fix=f"did you mean {' or '.join(near)}?" if near else "`verl-npu check -v` lists all of them",
+    )
+
+
+def _nearest(name: str, features: Sequence[Feature]) -> list[str]:
+    """Return up to three names, best first: targets if a target was meant, else features and patches."""
+    patches = [patch for feature in features for patch in feature]
+    forms = {feature.name: feature.name for feature in features}
+    for patch in patches:
+        own = str(patch.target) if ":" in name else patch.id
+        # Without the feature, or by the last part of what is patched, a patch is found as well.
+        for form in (
+            patch.id,
+            patch.id.partition(".")[2],
+            str(patch.target),
+            patch.target.qualname,
+            patch.target.name,
+        ):
+            forms.setdefault(form.lower(), own)
+    close = difflib.get_close_matches(name.lower(), forms, n=8, cutoff=0.6)
+    return list(dict.fromkeys(forms[form] for form in close))[:3]

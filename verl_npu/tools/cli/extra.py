@@ -1,0 +1,20 @@
+"""Packages of the extras, which some commands need: `report` for pictures and live screens, `kubernetes` for YAML."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from ...errors import TrainingLogError, VerlNpuError
+
+__all__ = ["need"]
+
+
+def need(package: str, purpose: str, extra: str = "report", error: type[VerlNpuError] = TrainingLogError) -> None:
+    """Refuse at once what cannot be done without a package of an extra; raises `error` if it is not installed."""
+    if importlib.util.find_spec(package) is None:
+        raise error(
+            subject=purpose,
+            expected=f"the package {package}",
+            found="none",
+            fix=f"pip install 'verl-npu[{extra}]'",
+        )

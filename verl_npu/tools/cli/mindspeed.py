@@ -1,0 +1,196 @@
+"""`verl-npu mindspeed`: what MindSpeed's overrides can do here, and whether some would do what they say. No torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import click
+
+from ...features.megatron.contract import NEWEST, Contract, catalogue, contracts, recorded_as, revision_for
+from ...features.megatron.request import Request, Unexpanded, effective, not_judged, requests
+from ...features.megatron.rules import in_words, problems
+from ...features.megatron.source import Installation, installation
+from ...findings import Finding, Severity
+from ...pins import PINS
+from . import terminal
+from .help import example
+
+__all__ = ["mindspeed"]
+
+
+@click.command(
+    epilog=example(
+        "verl-npu mindspeed --list",
+        "verl-npu mindspeed --check 'use_flash_attn=True swap_optimizer=True'",
+        'verl-npu mindspeed --pin v0.8.0 --check "$(cat run.sh)"',
+    )
+)
+@click.option("--list", "as_list", is_flag=True, help="The features that can be switched on, and their overrides.")
+@click.option("--check", "text", metavar="OVERRIDES", help="Judge 'key=value …', a Hydra command line, or a script.")
+@click.option("--revision", help="Judge by a recorded MindSpeed instead of the installed one.")
+@click.option("--pin", type=click.Choice(tuple(PINS)), help="Judge by the one that this verl's documents name.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def mindspeed(as_list: bool, text: str | None, revision: str | None, pin: str | None, as_json: bool) -> None:
+    """Say what MindSpeed understands.
+
+    If no MindSpeed is installed and none is chosen, all recorded ones are asked, and only what all refuse is refused.
+
+    Exit status: 0 if nothing is refused, 1 if an override is, 2 for a wrong call.
+    """
+    if as_list == (text is not None):
+        raise click.UsageError("give either --list or --check OVERRIDES")
+    if revision is not None and pin is not None:
+        raise click.UsageError("give either --revision or --pin")
+    if pin is not None:
+        revision = revision_for(pin, text or "")
+    asked, source = _asked(revision)
+    if text is None:
+        newest = f"MindSpeed {NEWEST} (the newest recorded: none is installed here), Megatron {asked[-1].megatron}"
+        _list(asked[-1], newest if len(asked) > 1 else source, as_json)
+        return
+    verdicts = [_judge(request, asked) for request in requests(text)]
+    notes = [note for pair in combinations(verdicts, 2) for note in _apart(*pair, asked[-1])]
+    if as_json:
+        click.echo(json.dumps(_content(source, verdicts, notes), indent=2, default=str))
+    else:
+        _print(source, verdicts, notes)
+    sys.exit(int(any(problem.refused for verdict in verdicts for problem in verdict.problems)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What was judged of one worker's overrides."""
+
+    worker: str
+    effective: dict[str, object]
+    problems: tuple[Finding, ...]
+    not_judged: dict[str, Unexpanded]
+
+    @property
+    def refused(self) -> tuple[Finding, ...]:
+        return tuple(problem for problem in self.problems if problem.refused)
+
+
+def _asked(revision: str | None) -> tuple[tuple[Contract, ...], str]:
+    """Return the contracts to judge by, the newest last, and a line that names them."""
+    if revision is not None:
+        chosen = recorded_as(revision)
+        return (chosen,), f"MindSpeed {chosen.revision} (as recorded), Megatron {chosen.megatron}"
+    here = installation()
+    if here.mindspeed is not None:
+        return (here.contract,), _installed(here)
+    recorded = tuple(sorted(contracts(), key=lambda contract: contract.revision == NEWEST))
+    return recorded, "no MindSpeed is installed here: judged by all recorded ones; choose one with --pin or --revision"
+
+
+def _installed(here: Installation) -> str:
+    if here.exact:
+        return f"MindSpeed {here.contract.revision}, installed, Megatron {here.contract.megatron}"
+    return f"MindSpeed {here.contract.revision}: {len(here.differences)} arguments or features differ"
+
+
+def _list(contract: Contract, source: str, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {
+                "name": entry.name,
+                "overrides": list(entry.overrides),
+                "documented": entry.documented,
+                "constraint": entry.constraint,
+                "here": not entry.missing(contract),
+                "missing": list(entry.missing(contract)),
+            }
+            for entry in catalogue()
+        ]
+        click.echo(json.dumps({"source": source, "features": rows}, indent=2))
+        return
+    terminal.echo(source)
+    for entry in catalogue():
+        here = terminal.styled("no ", "red") if entry.missing(contract) else terminal.styled("yes", "green")
+        documented = f"in MindSpeed's documents since {entry.documented}"
+        if entry.documented == "-":
+            documented = "not in MindSpeed's documents for verl"
+        notes = "; ".join(filter(None, (entry.constraint, documented)))
+        terminal.line(here, "  ", terminal.styled(entry.name, "bold"), "  ", terminal.styled(notes, "dim"))
+        for override in entry.overrides:
+            terminal.echo(f"       {override}")
+
+
+def _judge(request: Request, asked: Sequence[Contract]) -> _Verdict:
+    """Judge a request. What only some of several revisions refuse is in doubt."""
+    found: dict[str, list[tuple[str, Finding]]] = {}
+    for contract in asked:
+        for problem in problems(request, contract):
+            found.setdefault(problem.subject, []).append((contract.revision, problem))
+    merged = tuple(_merged(answers, len(asked)) for answers in found.values())
+    return _Verdict(request.worker, effective(request), merged, not_judged(request, asked[-1]))
+
+
+def _merged(answers: Sequence[tuple[str, Finding]], asked: int) -> Finding:
+    _, newest = answers[-1]
+    if len({revision for revision, _ in answers}) == asked:
+        certain = all(problem.refused for _, problem in answers)
+        return replace(newest, severity=Severity.ERROR if certain else Severity.WARNING)
+    where = ", ".join(dict.fromkeys(revision for revision, _ in answers))
+    return replace(newest, fix=f"{newest.fix}; this is so with MindSpeed {where}", severity=Severity.WARNING)
+
+
+def _content(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> dict[str, object]:
+    return {
+        "source": source,
+        "workers": [
+            {
+                "worker": verdict.worker,
+                "effective": verdict.effective,
+                "problems": [
+                    {
+                        "override": p.subject,
+                        "expected": p.expected,
+                        "found": p.found,
+                        "fix": p.fix,
+                        "refused": p.refused,
+                    }
+                    for p in verdict.problems
+                ],
+                "not_judged": {key: value.text for key, value in verdict.not_judged.items()},
+            }
+            for verdict in verdicts
+        ],
+        "notes": list(notes),
+    }
+
+
+def _print(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> None:
+    lines = [source]
+    for verdict in verdicts:
+        lines += [
+            f"{verdict.worker}: {'refused' if problem.refused else 'warning'}: {in_words(problem)}"
+            for problem in sorted(verdict.problems, key=lambda problem: not problem.refused)
+        ]
+        if not verdict.refused:
+            settings = ", ".join(f"{key}={value}" for key, value in verdict.effective.items())
+            order = "in order, as far as it can be judged" if verdict.not_judged else "in order"
+            lines.append(f"{verdict.worker}: {order}; MindSpeed gets {settings}")
+        lines += [
+            f"{verdict.worker}: not judged: {key}={value} {value.kind}" for key, value in verdict.not_judged.items()
+        ]
+    lines += [f"note: {note}" for note in notes]
+    if any(verdict.not_judged for verdict in verdicts):
+        lines.append("note: to have the rest judged as well, write each value in the place of its variable")
+    for line in lines:
+        terminal.echo(line)
+
+
+def _apart(one: _Verdict, other: _Verdict, contract: Contract) -> list[str]:
+    """Return what keeps two workers from sharing a process; a value that is yet to be computed does not."""
+    mine, theirs = one.effective, other.effective
+    unknown = {key for key, value in [*mine.items(), *theirs.items()] if isinstance(value, Unexpanded)}
+    known = ({*mine, *theirs} & contract.switches) - unknown
+    keys = sorted(k for k in known if not contract.alike(k, mine.get(k), theirs.get(k)))
+    if not keys:
+        return []
+    return [f"{one.worker} and {other.worker} differ in {', '.join(keys)}: they cannot share a process"]

@@ -1,0 +1,116 @@
+"""One look at a training as a screen of the terminal, as wide as there is room."""
+
+from __future__ import annotations
+
+import plotext
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..logs.metrics import DRIFT, ENTROPY, GRAD_NORM, LOSS, REWARD, STEP_SECONDS, Metric, drawable, number
+from ..watch import State
+from .terminal import clean
+
+__all__ = ["render"]
+
+_CURVES = (REWARD, LOSS, ENTROPY, GRAD_NORM, DRIFT, STEP_SECONDS)
+_CHART_HEIGHT = 9
+_NARROWEST = 36
+"""Columns of a chart: below this its axis leaves no room for the curve."""
+_MOST_ODD = 6
+_BAR = 20
+_QUIET = 5.0
+_TICKS = 5
+
+
+def render(state: State, console: Console, height: int | None = None, quiet: float = 0.0) -> RenderableType:
+    """Return the screen: what is odd, where the time goes, the last numbers, and curves as far as they fit.
+
+    With a `height`, it has no more curves than fit into so many lines. `quiet` is for how many seconds there has been
+    no new line.
+    """
+    parts: list[RenderableType] = [_head(state, quiet), *_notes(state), *_odd(state), _last(state)]
+    if state.phases:
+        parts.append(_phases(state, console.width))
+    room = None if height is None else height - _lines(parts, console)
+    parts.extend(_charts(state, console.width, room))
+    return Group(*parts)
+
+
+def _lines(parts: list[RenderableType], console: Console) -> int:
+    return len(console.render_lines(Group(*parts), pad=False))
+
+
+def _head(state: State, quiet: float) -> Text:
+    text = Text(f"step {state.step}", style="bold")
+    if quiet > _QUIET:
+        text.append(f"  nothing new for {quiet:.0f} s")
+    if state.log.simulated:
+        text.append("  SIMULATED", style="bold yellow")
+    return text.append(f"  {clean(state.log.source)}", style="dim")
+
+
+def _notes(state: State) -> list[Text]:
+    return [Text(f"note: {clean(note)}", style="dim") for note in state.log.notes()]
+
+
+def _odd(state: State) -> list[Text]:
+    if not state.odd:
+        return [Text("nothing odd", style="green")]
+    shown = [Text(f"{odd.kind.value}, step {odd.step}: {clean(odd.text)}", style="red") for odd in state.odd]
+    left = len(shown) - _MOST_ODD
+    # The latest are those that can still be acted upon.
+    return shown if left <= 0 else [Text(f"{left} odd things before these", style="red"), *shown[-_MOST_ODD:]]
+
+
+def _last(state: State) -> Text:
+    numbers = [f"{state.tokens_per_second:.4g} tokens/s"] if state.tokens_per_second is not None else []
+    if state.throughput is not None:
+        numbers.append(f"{state.throughput:.4g} tokens/s/NPU")
+    for metric in _CURVES:
+        value = metric.of(state.log).get(state.step)
+        if value is not None:
+            numbers.append(f"{metric.title} {number(value)}")
+    return Text(", ".join(numbers))
+
+
+def _phases(state: State, width: int) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    heads = ("phase", "s", "usual", "share")
+    for head in heads:
+        table.add_column(head, justify="left" if head in ("phase", "share") else "right", no_wrap=True)
+    whole = sum(phase.seconds for phase in state.phases)
+    for phase in state.phases:
+        share = phase.seconds / whole if whole else 0.0
+        bar = "█" * round(share * min(_BAR, max(0, width - 45)))
+        table.add_row(
+            clean(phase.name), f"{phase.seconds:.3g}", f"{phase.usual:.3g}", Text(f"{share:4.0%} {bar}", style="cyan")
+        )
+    return table
+
+
+def _charts(state: State, width: int, room: int | None) -> list[RenderableType]:
+    across = max(1, min(3, width // 60))
+    each = min(width // across - across, 90)
+    if each < _NARROWEST:
+        return []
+    drawn: list[RenderableType] = []
+    for metric in _CURVES:
+        values = {step: value for step, value in metric.of(state.log).items() if drawable(value)}
+        if len(values) > 1:
+            drawn.append(_chart(metric, values, each))
+    rows = len(drawn) if room is None else max(0, room // _CHART_HEIGHT)
+    shown = drawn[: rows * across]
+    return [Columns(shown[row : row + across]) for row in range(0, len(shown), across)]
+
+
+def _chart(metric: Metric, values: dict[int, float], width: int) -> Text:
+    plotext.clear_figure()
+    plotext.plot_size(width, _CHART_HEIGHT)
+    plotext.theme("clear")
+    plotext.title(metric.title)
+    plotext.plot(list(values), list(values.values()), marker="braille")
+    first, last = min(values), max(values)
+    plotext.xticks(sorted({round(first + (last - first) * tick / (_TICKS - 1)) for tick in range(_TICKS)}))
+    return Text(plotext.uncolorize(plotext.build()).rstrip("\n"))

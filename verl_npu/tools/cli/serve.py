@@ -1,0 +1,125 @@
+"""`verl-npu serve`: vLLM's OpenAI-style server for a model, until Ctrl-C."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from ...errors import ServingError
+from ..serving.launch import Engine, Launch, check, engine, variables_of
+from ..serving.server import Running, started, tail
+from . import terminal
+from .help import example
+
+__all__ = ["serve"]
+
+_EVERY = 10.0
+"""Seconds between two lines of progress in a pipe."""
+
+
+@click.command(
+    epilog=example(
+        "verl-npu serve models/step-100",
+        "verl-npu serve models/step-100 --tensor-parallel-size 4 -- --max-num-seqs 64",
+    )
+)
+@click.argument("model")
+@click.argument("more", nargs=-1, metavar="[-- VLLM'S OPTIONS]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where it listens; 0.0.0.0 for all networks.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
+@click.option("--name", help="What requests call the model [default: MODEL].")
+@click.option("--tensor-parallel-size", "parallel", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--dtype", default="auto", show_default=True, help="vLLM's; auto is the model's own.")
+@click.option("--max-model-len", type=click.IntRange(1), help="Prompt and answer together [default: the model's].")
+@click.option(
+    "--limit", type=click.FloatRange(1), default=1800.0, show_default=True, help="Seconds until it has to answer."
+)
+@click.option("--log", type=click.Path(path_type=Path), help="vLLM's log [default: outputs/serve-PORT.log].")
+@click.option("--dry-run", is_flag=True, help="Print the command, and end.")
+def serve(
+    model: str,
+    more: tuple[str, ...],
+    host: str,
+    port: int,
+    name: str | None,
+    parallel: int,
+    dtype: str,
+    max_model_len: int | None,
+    limit: float,
+    log: Path | None,
+    dry_run: bool,
+) -> None:
+    """Serve a model by vLLM, and say so when it answers.
+
+    MODEL is a folder in Hugging Face's format, such as `verl-npu merge` makes. It is served by vllm-ascend where there
+    are NPUs, and else by vLLM's CPU engine. Ctrl-C ends the server with all that it started. If it does not come up,
+    the end of its log is shown, with the cause if that is known.
+
+    Exit status: 0 ended by Ctrl-C or SIGTERM, 1 the server ended by itself, 2 it did not come up.
+    """
+    found = engine()
+    launch = Launch(model, found, host, port, name or model, parallel, dtype, max_model_len, more)
+    check(launch)
+    if dry_run:
+        variables = [f"{key}={shlex.quote(value)}" for key, value in variables_of(launch).items()]
+        terminal.echo(" ".join([*variables, shlex.join(launch.command())]))
+        return
+    signal.signal(signal.SIGTERM, _as_ctrl_c)
+    simulated = " SIMULATED" if found is Engine.VIRTUAL else ""
+    terminal.line(f"{found.value}: {model}{simulated}")
+    try:
+        with started(launch, log or Path(f"outputs/serve-{port}.log")) as running:
+            _serve(running, limit)
+    except KeyboardInterrupt:
+        terminal.line("ended, with all that it had started")
+
+
+def _serve(running: Running, limit: float) -> None:
+    try:
+        seconds = _wait(running, limit)
+    except ServingError:
+        for line in tail(running.log):
+            terminal.line("    | ", line)
+        raise
+    name, url = running.launch.name, running.launch.url
+    terminal.line(terminal.styled("serving", "green"), f" {name} at {url}/v1 after {seconds:.0f} s; Ctrl-C ends it")
+    sys.stdout.flush()
+    status = running.process.wait()
+    for line in tail(running.log):
+        terminal.line("    | ", line)
+    terminal.fail(f"the server ended by itself with status {status}; its log is {running.log}")
+    sys.exit(1)
+
+
+def _wait(running: Running, limit: float) -> float:
+    try:
+        return running.wait_until_it_answers(limit, _progress())
+    finally:
+        if sys.stderr.isatty():
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def _progress() -> Callable[[float, str], None]:
+    """Return what says how long it has taken and the log's last line: in place on a terminal, at times in a pipe."""
+    screen, said = sys.stderr.isatty(), [time.monotonic()]
+
+    def say(passed: float, last: str) -> None:
+        line = terminal.clean(f"{passed:.0f} s: {last}")[: terminal.width() - 1]
+        if screen:
+            click.echo(f"\r\x1b[K{line}", err=True, nl=False)
+        elif time.monotonic() - said[0] >= _EVERY:
+            said[0] = time.monotonic()
+            click.echo(line, err=True)
+
+    return say
+
+
+def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

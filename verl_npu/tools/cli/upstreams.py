@@ -1,0 +1,61 @@
+"""The upstreams as the commands see them: a source that the user names, and the locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ...errors import SourceError
+from ...features import UPSTREAMS, load, locks_folder
+from ...registry.judge.lock import Lock, read_locks
+from ...registry.judge.verdict import judge
+from ...registry.source.tree import SourceTree
+
+__all__ = ["INSTALLED", "judged_tree", "locks", "nearest_pin", "of_job", "tree", "with_installed"]
+
+INSTALLED = "installed"
+
+
+def tree(source: str) -> SourceTree:
+    """Return the installed upstreams; if `source` is a checkout or a wheel, with verl from there."""
+    found = SourceTree.installed([package for upstream in UPSTREAMS for package in upstream.packages])
+    if source == INSTALLED:
+        return found
+    return found.with_packages(SourceTree.at(Path(source), UPSTREAMS[0].packages))
+
+
+def judged_tree(source: str) -> SourceTree:
+    """Return the same. Raises SourceError if it has no verl: whatever is said then is said of nothing."""
+    found = tree(source)
+    first = UPSTREAMS[0].name
+    if source == INSTALLED and first not in found:
+        raise SourceError(
+            subject=first,
+            expected=f"{first} in this environment, or a checkout or a wheel of it",
+            found="no package of that name",
+            fix=f"install {first} here, or name its source with --source PATH",
+        )
+    return found
+
+
+def with_installed(tree: SourceTree, packages: Iterable[str]) -> SourceTree:
+    """Return `tree`; packages that it does not speak of are taken from this environment."""
+    unknown = sorted({package for package in packages if not tree.covers(package)})
+    return tree.with_packages(SourceTree.installed(unknown)) if unknown else tree
+
+
+def locks() -> Mapping[str, Sequence[Lock]]:
+    """Return all locks, by upstream."""
+    return {upstream.name: read_locks(locks_folder(), upstream.name) for upstream in UPSTREAMS}
+
+
+def of_job(source_tree: Path, source: str = INSTALLED) -> SourceTree:
+    """Return the upstreams of a job that is started in a folder: its own verl, or, if it has none, `source`'s."""
+    has_verl = (source_tree / "verl" / "__init__.py").is_file()
+    return tree(str(source_tree) if has_verl else source)
+
+
+def nearest_pin(source_tree: Path, source: str = INSTALLED) -> str:
+    """Return the revision of verl with a lock that is nearest to a folder's, or, if it has none, to `source`'s."""
+    revisions, _ = judge(load(), UPSTREAMS, of_job(source_tree, source), locks())
+    return revisions[UPSTREAMS[0].name].nearest_pin

@@ -1,0 +1,173 @@
+"""`verl-npu watch`: a running training in the terminal, and what is odd about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from ...errors import TrainingLogError
+from ..logs.metrics import LOSS, REWARD, number
+from ..logs.training import Follower, follow, read
+from ..watch import State, content, state_of
+from . import terminal
+from .extra import need
+from .help import example
+
+__all__ = ["watch"]
+
+
+@click.command(epilog=example("verl-npu watch train.log", "verl-npu watch train.log --once --json"))
+@click.argument("log", type=click.Path(path_type=Path))
+@click.option("--once", is_flag=True, help="Show the log as it is now, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: without --once a line for each new state.")
+@click.option(
+    "--every",
+    metavar="SECONDS",
+    type=click.FloatRange(0.05),
+    default=2.0,
+    show_default=True,
+    help="How often to look.",
+)
+def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
+    """Follow the log of a running training.
+
+    LOG is the console's, verl's file logger's (JSON lines), or a folder of TensorBoard files; one that does not exist
+    yet is waited for. Shown are curves, where the time of a step goes, tokens per second, and what is odd: NaN, an
+    entropy collapse, a jump of the gradient norm, a step of twice the usual time, rollout and trainer that drift
+    apart. In a pipe it prints a line for each step. Ctrl-C ends it.
+
+    Exit status: 0 ended by Ctrl-C or nothing odd, 1 with --once if something is odd, 2 the log cannot be read.
+    """
+    if once:
+        sys.exit(_once(log, as_json))
+    screen = _is_screen() and not as_json
+    if screen:
+        need("rich", "verl-npu watch on a terminal")
+        need("plotext", "verl-npu watch on a terminal")
+    try:
+        follower = _waited_for(log, every)
+        if screen:
+            _on_a_screen(follower, every)
+        else:
+            _as_lines(follower, every, as_json)
+    except KeyboardInterrupt:
+        # The terminal shows ^C where the next prompt would go.
+        click.echo(err=True)
+
+
+def _once(log: Path, as_json: bool) -> int:
+    state = state_of(read(log))
+    if state is None:
+        return 2
+    if as_json:
+        click.echo(json.dumps(content(state), indent=2))
+    else:
+        need("rich", "verl-npu watch")
+        need("plotext", "verl-npu watch")
+        _print_once(state)
+    return int(bool(state.odd))
+
+
+def _print_once(state: State) -> None:
+    from rich.console import Console
+
+    from .screen import render
+
+    if _is_unicode():
+        console = Console(width=terminal.width(), highlight=False)
+        console.print(render(state, console))
+    else:
+        for line in _summary(state):
+            terminal.echo(line)
+
+
+def _waited_for(log: Path, every: float) -> Follower:
+    if not log.exists():
+        click.echo(terminal.clean(f"waiting for {log}"), err=True)
+        while not log.exists():
+            time.sleep(every)
+    return follow(log)
+
+
+def _states(follower: Follower, every: float) -> Iterator[State | None]:
+    """Yield the state whenever there is news, and None at each look without any."""
+    while True:
+        try:
+            news = follower.poll()
+        except TrainingLogError:
+            # A log that is replaced is gone for a moment.
+            if follower.path.exists():
+                raise
+            news = False
+        yield state_of(follower.log()) if news else None
+        time.sleep(every)
+
+
+def _as_lines(follower: Follower, every: float, as_json: bool) -> None:
+    told: set[object] = set()
+    for state in _states(follower, every):
+        if state is None:
+            continue
+        if as_json:
+            click.echo(json.dumps(content(state)))
+            continue
+        news = [state.step, *state.odd]
+        for line, about in zip(_summary(state), news, strict=True):
+            if about not in told:
+                told.add(about)
+                terminal.echo(line)
+        sys.stdout.flush()
+
+
+def _summary(state: State) -> list[str]:
+    """One line for the step, and one for each odd thing."""
+    parts = [f"step {state.step}"]
+    for metric in (REWARD, LOSS):
+        value = metric.of(state.log).get(state.step)
+        if value is not None:
+            parts.append(f"{metric.title} {number(value)}")
+    if state.seconds is not None:
+        longest = ", ".join(f"{phase.name} {phase.seconds:.3g}" for phase in state.phases[:3])
+        parts.append(f"{number(state.seconds)} s{f' ({longest})' if longest else ''}")
+    if state.tokens_per_second is not None:
+        parts.append(f"{state.tokens_per_second:.4g} tokens/s")
+    simulated = " SIMULATED" if state.log.simulated else ""
+    return [", ".join(parts) + simulated, *(f"{odd.kind.value}, step {odd.step}: {odd.text}" for odd in state.odd)]
+
+
+def _on_a_screen(follower: Follower, every: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from .screen import render
+
+    console = Console(highlight=False)
+    state: State | None = None
+    since = time.monotonic()
+    with Live(Text(f"{follower.path}: no step yet"), console=console, screen=True, auto_refresh=False) as live:
+        try:
+            for news in _states(follower, every):
+                state, since = (news, time.monotonic()) if news else (state, since)
+                if state is not None:
+                    # Drawn anew without news as well: the terminal may have another size.
+                    quiet = time.monotonic() - since
+                    live.update(render(state, console, console.height - 1, quiet), refresh=True)
+        finally:
+            live.stop()
+            if state is not None:
+                console.print(render(state, console))
+
+
+def _is_screen() -> bool:
+    return sys.stdout.isatty() and _is_unicode() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def _is_unicode() -> bool:
+    return "utf" in (getattr(sys.stdout, "encoding", None) or "").lower()

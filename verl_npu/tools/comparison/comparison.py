@@ -1,0 +1,162 @@
+"""One comparison: both sides, what each standard says of them, their metrics side by side, and all of it as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ..logs.metrics import SHOWN, Metric, mean, plain
+from ..logs.training import TrainingLog
+from . import standards
+from .standards import Baseline, Judged, Outcome, Verdict
+
+__all__ = [
+    "STANDARDS",
+    "Comparison",
+    "Pair",
+    "compare",
+    "content",
+]
+
+STANDARDS = (standards.PARITY, standards.REGRESSION)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One metric of both logs at the steps that they share."""
+
+    metric: Metric
+    npu: dict[int, float]
+    """At all of the log's steps."""
+    reference: dict[int, float]
+
+    @property
+    def common(self) -> list[int]:
+        """The steps that have it in both."""
+        return [step for step in self.npu if step in self.reference]
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """Of both sides, over the common steps."""
+        return mean([self.npu[step] for step in self.common]), mean([self.reference[step] for step in self.common])
+
+    @property
+    def mean_difference(self) -> float:
+        """The mean of |NPU - reference| over the common steps; NaN where one of them is."""
+        return mean([abs(self.npu[step] - self.reference[step]) for step in self.common])
+
+    @property
+    def largest(self) -> int:
+        """The step at which they differ most: the first without a number, if there is one."""
+        return max(self.common, key=lambda step: _order(abs(self.npu[step] - self.reference[step])))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was compared, and what came of it."""
+
+    npu: TrainingLog
+    reference: TrainingLog | Baseline
+    verdicts: tuple[Verdict, ...]
+    judged_by: tuple[str, ...]
+    """The standards that the outcome is of; what others say is for information."""
+    pairs: tuple[Pair, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Outside if one of the standards is, within if all are, else not shown."""
+        found = {verdict.outcome for verdict in self.verdicts if verdict.name in self.judged_by}
+        if Outcome.OUTSIDE in found:
+            return Outcome.OUTSIDE
+        return Outcome.WITHIN if found == {Outcome.WITHIN} else Outcome.NOT_SHOWN
+
+    @property
+    def simulated(self) -> bool:
+        """Whether one of the logs says that its NPUs were virtual."""
+        return any(isinstance(side, TrainingLog) and side.simulated for side in (self.npu, self.reference))
+
+    @property
+    def common(self) -> list[int]:
+        """The steps that are in both logs."""
+        if isinstance(self.reference, Baseline):
+            return []
+        return [step for step in self.npu.steps if step in self.reference.steps]
+
+
+def compare(npu: TrainingLog, reference: TrainingLog | Baseline, judged_by: Collection[str]) -> Comparison:
+    """Compare a log with another one, or with published figures, which no standard for single steps can judge by."""
+    if isinstance(reference, Baseline):
+        return Comparison(npu, reference, (standards.judge_regression(npu, reference),), tuple(judged_by), ())
+    verdicts = (standards.judge_parity(npu, reference), standards.judge_regression(npu, reference))
+    pairs = tuple(Pair(metric, metric.of(npu), metric.of(reference)) for metric in SHOWN)
+    return Comparison(npu, reference, verdicts, tuple(judged_by), tuple(pair for pair in pairs if pair.common))
+
+
+def _order(difference: float) -> float:
+    return float("inf") if difference != difference else difference
+
+
+def content(made: Comparison) -> dict[str, object]:
+    """Return all of a comparison; numbers that JSON does not have are the words nan, inf and -inf."""
+    return {
+        "verdict": made.outcome.value,
+        "judged_by": list(made.judged_by),
+        "npu": _log(made.npu),
+        "reference": dataclasses.asdict(made.reference)
+        if isinstance(made.reference, Baseline)
+        else _log(made.reference),
+        "common_steps": made.common,
+        "standards": [_verdict(verdict) for verdict in made.verdicts],
+        "metrics": [
+            {
+                "title": pair.metric.title,
+                "names": list(pair.metric.names),
+                "steps": pair.common,
+                "npu": [plain(pair.npu[step]) for step in pair.common],
+                "reference": [plain(pair.reference[step]) for step in pair.common],
+                "mean_difference": plain(pair.mean_difference),
+                "largest_difference_at": pair.largest,
+            }
+            for pair in made.pairs
+        ],
+    }
+
+
+def _log(log: TrainingLog) -> dict[str, object]:
+    return {
+        "source": log.source,
+        "steps": list(log.steps),
+        "restarts": [dataclasses.asdict(restart) for restart in log.restarts],
+        "left_over": list(log.left_over),
+        "gaps": [list(gap) for gap in log.gaps()],
+        "damaged": log.damaged,
+        "cut": log.cut,
+        "simulated": log.simulated,
+        "notes": log.notes(),
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, object]:
+    return {
+        "name": verdict.name,
+        "title": verdict.title,
+        "source": verdict.source,
+        "verdict": verdict.outcome.value,
+        "criteria": [_judged(judged) for judged in verdict.criteria],
+    }
+
+
+def _judged(judged: Judged) -> dict[str, object]:
+    return {
+        "name": judged.name,
+        "formula": judged.formula,
+        "limit": judged.limit,
+        "verdict": judged.outcome.value,
+        "npu": plain(judged.npu),
+        "reference": plain(judged.reference),
+        "value": plain(judged.value),
+        "unit": judged.unit,
+        "steps": list(judged.steps),
+        "why": judged.why,
+    }

@@ -1,0 +1,201 @@
+"""The errors of a log: tracebacks, CANN's messages, and single lines that tell by themselves.
+
+Lines of several processes may be mixed; each process's own lines are in order. A traceback that Ray passes on to
+another process names the process where it was raised, and so does a message of torch_npu.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ..logs.lines import Line, Process
+
+__all__ = ["Event", "Kind", "Reader"]
+
+MOST_LINES = 60
+"""Lines of a message that are kept."""
+_FREE_LINES = 8
+"""Lines of a message that look like nothing known: an exception's text may have any form, and has an end."""
+
+
+class Kind(enum.Enum):
+    """In which form an error was written."""
+
+    TRACEBACK = "traceback"
+    CANN = "CANN"
+    BARE = "bare"
+    """The last line of a traceback, without the rest of it."""
+    LINE = "line"
+
+
+@dataclass(slots=True)
+class Event:
+    """One error of one process."""
+
+    kind: Kind
+    process: Process
+    line: int
+    log: str
+    message: list[str] = field(default_factory=list)
+    frames: list[str] = field(default_factory=list)
+    passed_on: bool = False
+    """It was raised in another process, which `process` is."""
+    last: int = 0
+
+    @property
+    def text(self) -> str:
+        """All that was said, without the source code that Python quotes."""
+        return "\n".join(self.message)
+
+    @property
+    def error(self) -> str:
+        """The line that names the error; of a chain of exceptions the first."""
+        named = (line for line in self.message if "ray::" not in line and line.strip())
+        return next(named, self.message[0] if self.message else "").strip()
+
+    @property
+    def moment(self) -> str:
+        """When it happened, as CANN and torch_npu write it; empty if they did not."""
+        found = _MOMENT.search(self.text)
+        return found[0] if found else ""
+
+
+_START = re.compile(r"Traceback \(most recent call last\):\s*$")
+_CHAIN = re.compile(r"(?:The above exception was the direct cause|During handling of the above exception)")
+_FRAME = re.compile(r'\s*File "[^"]+", line \d+, in \S+')
+_RAY = re.compile(r"ray::(?:(?P<name>[\w.:<>]+)\(\)|(?P<other>\S+)) \(pid=(?P<pid>\d+)(?:, ip=(?P<ip>[^,)]*))?")
+_BARE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit)(?:\(\w+\))?(?::|$)")
+_CODE = re.compile(r"(?:\bE[A-Z][0-9A-Z]\d{3}|\bE\d{5})(?:\)?: |\[PID)|\bERR\d{5} [A-Z]")
+_ABOUT = re.compile(r"\(PID:(?P<pid>\d+), Device:(?P<device>-?\d+), RankID:(?P<rank>-?\d+)\)")
+_PLOG_ERROR = re.compile(r"\[ERROR\] [A-Z_]+\(\d+,")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d(?:\.\d+)*")
+_OF_AN_NPU = re.compile(r"npu|NPU|[Aa]cl|ACL|[Hh]ccl|HCCL|OPS |\bE[A-Z]\w{4}\b|ERR\d{5}")
+_NATURAL = re.compile(
+    r"\s|\[(?:ERROR|Error|INFO|W\d|E\d)|E[A-Z]\w{4}\b|E\d{5}|Trace[bB]ack|Solution|Possible|Exception raised"
+    r"|frame #|loc\(|///|Kernel |DEVICE|launch failed|$"
+)
+"""How the lines of a longer message begin."""
+
+
+class Reader:
+    """Puts the lines of one log together to errors."""
+
+    def __init__(self, log: str, tells: Callable[[str], bool]) -> None:
+        self.events: list[Event] = []
+        self._log = log
+        self._tells = tells
+        """Whether a line that belongs to no error tells by itself."""
+        self._open: dict[tuple[str, str, str], Event] = {}
+        self._in_frames: set[tuple[str, str, str]] = set()
+        self._chained: set[tuple[str, str, str]] = set()
+        self._free: dict[tuple[str, str, str], int] = {}
+
+    def read(self, lines: Iterable[Line]) -> list[Event]:
+        """Read all lines; return the errors in the order in which they begin."""
+        for line in lines:
+            self._take(line)
+        for event in self.events:
+            event.process = _resolved(event)
+        return self.events
+
+    def _take(self, line: Line) -> None:
+        key = (line.process.ip, line.process.pid or line.process.name, line.process.rank)
+        event = self._open.get(key)
+        if line.ordinary:
+            # Another thread of the process may go on while a traceback is written.
+            if key not in self._in_frames:
+                self._open.pop(key, None)
+            if self._tells(line.text):
+                self._begin(Kind.LINE, line, key, keep=False)
+            return
+        passed = _RAY.search(line.text)
+        if _START.search(line.text):
+            if event is None or key not in self._chained:
+                event = self._begin(Kind.TRACEBACK, line, key)
+            self._in_frames.add(key)
+        elif passed and not line.text.startswith("  "):
+            self._pass_on(event, line, key, passed)
+        elif _FRAME.match(line.text):
+            if event is None:
+                event = self._begin(Kind.TRACEBACK, line, key)
+            self._in_frames.add(key)
+            event.frames.append(line.text.strip())
+        elif key in self._in_frames and event is not None:
+            self._end_frames(event, line, key)
+        elif event is not None and self._continues(event, line, key):
+            return
+        else:
+            self._alone(line, key)
+
+    def _begin(self, kind: Kind, line: Line, key: tuple[str, str, str], keep: bool = True) -> Event:
+        event = Event(kind, line.process, line.number, self._log, last=line.number)
+        if kind is not Kind.TRACEBACK:
+            event.message.append(line.text.rstrip())
+        self.events.append(event)
+        self._in_frames.discard(key)
+        self._chained.discard(key)
+        self._free[key] = 0
+        if keep:
+            self._open[key] = event
+        else:
+            self._open.pop(key, None)
+        return event
+
+    def _pass_on(self, event: Event | None, line: Line, key: tuple[str, str, str], found: re.Match[str]) -> None:
+        if event is None or key not in self._in_frames:
+            event = self._begin(Kind.TRACEBACK, line, key)
+        # The last one that is named is where it was raised.
+        name = (found["name"] or found["other"] or "").partition(".")[0]
+        event.process = Process(name=name, pid=found["pid"], ip=(found["ip"] or "").strip())
+        event.passed_on = True
+        event.message.append(line.text.rstrip())
+        event.last = line.number
+        self._in_frames.add(key)
+
+    def _end_frames(self, event: Event, line: Line, key: tuple[str, str, str]) -> None:
+        if not line.text.strip() or line.text.startswith("  ") or set(line.text.strip()) <= set("^~ "):
+            return
+        event.message.append(line.text.rstrip())
+        event.last = line.number
+        self._in_frames.discard(key)
+        self._chained.discard(key)
+
+    def _continues(self, event: Event, line: Line, key: tuple[str, str, str]) -> bool:
+        if _CHAIN.match(line.text):
+            self._chained.add(key)
+            return True
+        free = not _NATURAL.match(line.text)
+        self._free[key] += free
+        # What an NPU says belongs to an exception of torch_npu; the line with the process follows any exception.
+        of_npu = _ABOUT.search(line.text) or _OF_AN_NPU.search(event.text)
+        fresh = (_CODE.search(line.text) and not of_npu) or (free and self._tells(line.text))
+        if len(event.message) >= MOST_LINES or self._free[key] > _FREE_LINES or fresh:
+            self._open.pop(key)
+            return False
+        event.message.append(line.text.rstrip())
+        event.last = line.number
+        return True
+
+    def _alone(self, line: Line, key: tuple[str, str, str]) -> None:
+        if _PLOG_ERROR.match(line.text) or _CODE.search(line.text):
+            self._begin(Kind.CANN, line, key)
+        elif _BARE.match(line.text):
+            self._begin(Kind.BARE, line, key)
+        elif self._tells(line.text):
+            self._begin(Kind.LINE, line, key, keep=False)
+
+
+def _resolved(event: Event) -> Process:
+    """The process of an error, completed by what torch_npu says of it."""
+    found = _ABOUT.search(event.text)
+    if found is None:
+        return event.process
+    said = Process(pid=found["pid"], device=found["device"], rank=found["rank"])
+    said = Process(pid=said.pid, device=said.device.replace("-1", ""), rank=said.rank.replace("-1", ""))
+    if event.process.pid in ("", said.pid):
+        return event.process.completed(said)
+    # The text was passed on without a word of Ray's.
+    return Process(pid=said.pid, device=said.device, rank=said.rank)

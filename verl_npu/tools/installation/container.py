@@ -1,0 +1,212 @@
+"""A container for a pin: its image, its server's NPUs, what it needs of the host's driver, and the `docker run`.
+
+Both Ascend's container runtime and vllm-ascend's documents name the driver's files; verl's own document mounts the
+whole folder of the driver, which holds lib64, version.info and the tool hccn_tool. /etc/hccn.conf has the addresses of
+the NPUs' own network cards, which ranks on several machines need.
+
+The facts are those of MindCluster (github.com/Ascend/mind-cluster at 22bb3d98): the labels of nodes in
+docs/en/scheduling/api/k8s.md, the policies in docs/en/scheduling/api/volcano.md, table 3, and how many NPUs of a node
+a job may ask for in component/ascend-for-volcano/internal/npu/ascend910.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from ...errors import ContainerError
+from ...pins import Pin
+from .target import Arch, Npu, Target
+
+__all__ = [
+    "DEVICES",
+    "FILES",
+    "SERVERS",
+    "SHARED_MEMORY",
+    "SHARED_MEMORY_GIB",
+    "Container",
+    "File",
+    "Server",
+    "container",
+    "docker_run",
+    "npu_device",
+]
+
+SHARED_MEMORY = "/dev/shm"
+SHARED_MEMORY_GIB = 64
+"""Where Ray keeps its objects and the workers of a data loader their batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What runs on each machine."""
+
+    pin: Pin
+    server: Server
+    npus: int
+    image: str
+
+
+def container(pin: Pin, server: Server, npus: int | None = None, image: str = "") -> Container:
+    """Return a container; `npus` is all that the server has unless given, and `image` the pin's own.
+
+    Raises:
+        ContainerError: more NPUs than the server has, or the pin has no image for them.
+    """
+    if npus is not None:
+        server.check(npus)
+    return Container(pin, server, server.npus if npus is None else npus, image or _own_image(pin, server))
+
+
+def _own_image(pin: Pin, server: Server) -> str:
+    # The processor does not matter: an image of one name is built on each kind.
+    target = Target(pin, Arch.ARM, server.npu, in_image=True)
+    if target.image is None:
+        raise ContainerError(
+            subject=f"an image of verl {pin.name} for {server.npu.value.upper()}",
+            expected="a Dockerfile in verl's docker/ascend at this pin",
+            found="none",
+            fix="name an image of your own with --image",
+        )
+    return target.tag
+
+
+def docker_run(made: Container) -> str:
+    """Return the command that starts a container with NPUs of this machine."""
+    numbers = range(made.npus)
+    # No --ipc host, which verl's document has: docker then ignores --shm-size, and takes the host's /dev/shm.
+    lines = [
+        "docker run -it --rm --name verl-npu",
+        f"--net=host --shm-size={SHARED_MEMORY_GIB}g --ulimit nofile=1048576:1048576",
+        *(
+            " ".join(f"--device {npu_device(number)}" for number in numbers[first : first + 4])
+            for first in numbers[::4]
+        ),
+        " ".join(f"--device {device}" for device in DEVICES),
+        *(f"-v {file.path}:{file.path}:ro" for file in FILES),
+        '-v "$HOME/.cache":/root/.cache -v "$PWD":/workspace -w /workspace',
+        f"{shlex.quote(made.image)} bash",
+    ]
+    return " \\\n    ".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file or a folder of the host that is mounted at the same path, read-only."""
+
+    path: str
+    folder: bool
+    source: str
+    """The document that names it, and whose."""
+
+    @property
+    def volume(self) -> str:
+        """What a pod calls it: small letters, digits and hyphens."""
+        return re.sub(r"[^a-z0-9]+", "-", self.path.rpartition("/")[2].lower())
+
+
+_RUNTIME = "Ascend/mind-cluster 22bb3d98: component/ascend-docker-runtime/build/scripts/base.list"
+_VLLM_ASCEND = "vllm-ascend v0.23.0: docs/source/installation.md"
+_VERL = "verl 1dda039b: docs/ascend_tutorial/get_start/dockerfile_build_guidance.rst"
+_SEVERAL = "vllm-ascend v0.23.0: docs/source/tutorials/features/pd_disaggregation_mooncake_multi_node.md"
+DEVICES = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
+"""The devices beside the NPUs' own: management, memory and the channel between host and NPU."""
+FILES = (
+    File("/usr/local/dcmi", True, _RUNTIME),
+    File("/usr/local/bin/npu-smi", False, _RUNTIME),
+    File("/usr/local/Ascend/driver", True, _VERL),
+    File("/etc/ascend_install.info", False, _VLLM_ASCEND),
+    File("/etc/hccn.conf", False, _SEVERAL),
+)
+"""The files and folders of the driver."""
+
+
+def npu_device(number: int) -> str:
+    """Return the device of one NPU of the host."""
+    return f"/dev/davinci{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One model of a server."""
+
+    key: str
+    """How the command line calls it."""
+    name: str
+    npu: Npu
+    npus: int
+    label: str
+    """The value of the node's label `accelerator-type`."""
+    policy: str
+    """The value of the annotation `huawei.com/schedule_policy`."""
+    super_pod: bool = False
+    """Whether servers are joined to a SuperPoD, in which a job over several of them takes whole ones."""
+
+    def check(self, npus: int) -> None:
+        """Refuse more NPUs than the server has.
+
+        Raises:
+            ContainerError: more, or none.
+        """
+        if 1 <= npus <= self.npus:
+            return
+        larger = [each.key for each in SERVERS.values() if each.npu is self.npu and each.npus >= npus > self.npus]
+        raise ContainerError(
+            subject=f"--npus {npus}",
+            expected=f"1 to {self.npus}, which is what one {self.name} has",
+            found=str(npus),
+            fix=f"--server {larger[0]} has that many" if larger else "ask for more nodes",
+        )
+
+    def check_pod(self, npus: int, nodes: int) -> None:
+        """Refuse a number of NPUs that Ascend's scheduler gives to no pod of a job over so many nodes.
+
+        Raises:
+            ContainerError: such a number, or more than the server has.
+        """
+        self.check(npus)
+        allowed = [str(count) for count in range(1, self.npus + 1) if self._is_given(count, nodes)]
+        if str(npus) not in allowed:
+            raise ContainerError(
+                subject=f"--npus {npus}",
+                expected=f"{', '.join(allowed)}: Ascend's scheduler gives no other number to a pod on {self.name}"
+                + (f" in a job over {nodes} nodes" if nodes > 1 else ""),
+                found=str(npus),
+                fix="ask for one of those",
+            )
+
+    def _is_given(self, npus: int, nodes: int) -> bool:
+        if nodes > 1 and self.super_pod:
+            return npus == self.npus
+        if self.npu is Npu.A3:
+            # Two NPUs are one card; half a card goes to jobs of one pod only.
+            return npus % 2 == 0 or (npus == 1 and nodes == 1)
+        return npus <= 8 or npus % 2 == 0
+
+
+SERVERS = {
+    each.key: each
+    for each in (
+        Server("a2", "Atlas 800T A2", Npu.A2, 8, "module-910b-8", "chip8-node8"),
+        Server(
+            "a2-box16",
+            "Atlas 200T A2 Box16",
+            Npu.A2,
+            16,
+            "module-910b-16",
+            "chip8-node16",
+        ),
+        Server("a3", "Atlas 800T A3", Npu.A3, 16, "module-a3-16", "chip2-node16"),
+        Server(
+            "a3-superpod",
+            "Atlas 900 A3 SuperPoD",
+            Npu.A3,
+            16,
+            "module-a3-16-super-pod",
+            "chip2-node16-sp",
+            super_pod=True,
+        ),
+    )
+}
+"""All servers, by their key."""

@@ -1,0 +1,96 @@
+"""The keys of upstream's settings, and what several of them say together. A size that is not set is 1."""
+
+from __future__ import annotations
+
+from .settings import Settings
+
+__all__ = [
+    "ACTOR",
+    "BATCH",
+    "CRITIC",
+    "ENGINE",
+    "ESTIMATOR",
+    "FREE_CACHE_ENGINE",
+    "GENERATION_BATCH",
+    "MAX_LENGTH",
+    "MAX_PROMPT",
+    "MAX_RESPONSE",
+    "MINI_BATCH",
+    "MODEL",
+    "NODES",
+    "NPUS",
+    "PATH",
+    "REFERENCE",
+    "ROLLOUT",
+    "ROLLOUT_NODES",
+    "ROLLOUT_NPUS",
+    "SAMPLES",
+    "STRATEGY",
+    "TRAIN_FILES",
+    "VALIDATION_BATCH",
+    "VALIDATION_FILES",
+    "has_critic",
+    "has_reference",
+    "is_megatron",
+    "may_sleep",
+    "rollout_npus",
+    "size",
+]
+
+ACTOR = "actor_rollout_ref.actor"
+REFERENCE = "actor_rollout_ref.ref"
+ROLLOUT = "actor_rollout_ref.rollout"
+MODEL = "actor_rollout_ref.model"
+CRITIC = "critic"
+STRATEGY = f"{ACTOR}.strategy"
+MINI_BATCH = f"{ACTOR}.ppo_mini_batch_size"
+PATH = f"{MODEL}.path"
+ENGINE = f"{ROLLOUT}.name"
+SAMPLES = f"{ROLLOUT}.n"
+FREE_CACHE_ENGINE = f"{ROLLOUT}.free_cache_engine"
+ESTIMATOR = "algorithm.adv_estimator"
+NPUS, NODES = "trainer.n_gpus_per_node", "trainer.nnodes"
+ROLLOUT_NPUS, ROLLOUT_NODES = "rollout.n_gpus_per_node", "rollout.nnodes"
+"""Of a rollout with NPUs of its own."""
+BATCH, GENERATION_BATCH, VALIDATION_BATCH = "data.train_batch_size", "data.gen_batch_size", "data.val_batch_size"
+MAX_PROMPT, MAX_RESPONSE = "data.max_prompt_length", "data.max_response_length"
+MAX_LENGTH = "data.max_length"
+"""Of a sequence in fine-tuning."""
+TRAIN_FILES, VALIDATION_FILES = "data.train_files", "data.val_files"
+
+
+def size(settings: Settings, key: str) -> int:
+    """Return a size: at least 1, which it is if it is not set."""
+    return max(settings.whole(key, 1), 1)
+
+
+def is_megatron(settings: Settings, role: str = ACTOR) -> bool:
+    """Return whether a role trains on Megatron."""
+    return settings.text(f"{role}.strategy") == "megatron"
+
+
+def may_sleep(settings: Settings) -> bool:
+    """Return whether the settings let vLLM be built so that it can give its memory back between steps."""
+    asked = [settings.get(key) for key in settings.matching(r"actor_rollout_ref\.rollout\..*enable_sleep_mode")]
+    return settings.truth(FREE_CACHE_ENGINE) and False not in asked
+
+
+def rollout_npus(settings: Settings) -> int:
+    """Return the NPUs of a rollout that has its own; 0 if it shares the trainer's."""
+    return max(settings.whole(ROLLOUT_NPUS), 0) * size(settings, ROLLOUT_NODES)
+
+
+def has_critic(settings: Settings) -> bool:
+    """Return whether a critic is trained. Source: verl/trainer/ppo/utils.py, `need_critic`."""
+    enabled = settings.get("critic.enable")
+    if enabled is not None:
+        return settings.truth("critic.enable")
+    return settings.text(ESTIMATOR) in ("gae", "")
+
+
+def has_reference(settings: Settings) -> bool:
+    """Return whether a reference is kept beside the actor."""
+    wanted = settings.truth("algorithm.use_kl_in_reward") or settings.truth(f"{ACTOR}.use_kl_loss")
+    # With LoRA the actor without its adapters is the reference.
+    ranks = (settings.whole(f"{MODEL}.lora_rank"), settings.whole(f"{MODEL}.lora.rank"))
+    return wanted and max(ranks) <= 0

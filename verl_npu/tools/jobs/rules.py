@@ -1,0 +1,383 @@
+"""What is known to be wrong with a launch script before it runs: each rule looks at one thing.
+
+Refused is only what is shown to fail: by Hydra, by an assertion of upstream's that a rule names, by MindSpeed, or by
+verl-npu itself, whose own functions are asked that end the job. What cannot be shown is a warning.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any  # A configuration of OmegaConf's.
+
+from ... import environment
+from ...ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS
+from ...features.configuration import Section
+from ...features.device.choice import resolve_device
+from ...features.fleet.forwarding import refuse_other_values
+from ...features.megatron.contract import recorded_as, revision_for
+from ...features.megatron.request import requests
+from ...features.megatron.rules import problems
+from ...features.rollout import rules as rollout
+from ...findings import Finding, Rule, Stage, error, find, refusals, warning
+from ...pins import PINS
+from ...registry.source.tree import SourceTree, Target
+from ..doctor.site import Site
+from ..doctor.variables import wrong_variables
+from .keys import (
+    ACTOR,
+    BATCH,
+    ENGINE,
+    ESTIMATOR,
+    FREE_CACHE_ENGINE,
+    MINI_BATCH,
+    MODEL,
+    SAMPLES,
+    has_critic,
+    is_megatron,
+    may_sleep,
+    size,
+)
+from .layout import Framework, indivisible, npus_of, parallelism_of
+from .settings import Settings
+from .trainer import Trainer
+
+__all__ = ["RULES", "Script", "findings"]
+
+_ROLLOUT_CONFIG = Target("verl.workers.config.rollout", "RolloutConfig")
+_OF_WORKERS = r"(?:HCCL|VLLM|ASCEND|PYTORCH_NPU|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|COMBINED)\w*"
+_ASSIGNED = re.compile(rf"^[ \t]*({_OF_WORKERS})=", re.MULTILINE)
+_EXPORTED = re.compile(rf"^[ \t]*(?:export|declare -x)[ \t]+(?:\w+=\S*[ \t]+)*({_OF_WORKERS})\b", re.MULTILINE)
+_SIZES = ("parallel_size", "n_gpus_per_node", "nnodes", "batch_size", "batch_size_per_gpu")
+_PATHS = (
+    r"(.*\.)?(train_files|val_files|partial_pretrain|model\.path|dist_checkpointing_path|custom_reward_function\.path)"
+)
+
+
+@dataclass(frozen=True)
+class Script:
+    """A captured script with its composed settings."""
+
+    trainer: Trainer
+    settings: Settings
+    pin: str
+    """The revision with a lock that its tree is nearest to."""
+    text: str
+    """The script itself; empty if only a command was given."""
+    submitted: bool
+    """It is handed to a Ray cluster with `ray job submit`: workers get the runtime environment's variables alone."""
+    runtime: Mapping[str, str]
+    """The variables of that runtime environment."""
+    sources: SourceTree
+    """The verl that it starts."""
+
+    @property
+    def npus(self) -> int:
+        """All NPUs of the trainer; 0 if neither torchrun's words nor the settings say."""
+        return npus_of(self.trainer, self.settings)
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The variables that the job's processes get from it."""
+        return self.runtime if self.submitted else self.trainer.exports
+
+    @cached_property
+    def section(self) -> Section:
+        """The settings as the job's own functions get them."""
+        from omegaconf import OmegaConf
+
+        nested: dict[str, Any] = {}
+        for key, value in self.settings.values.items():
+            *sections, last = key.split(".")
+            section = nested
+            for name in sections:
+                section = section.setdefault(name, {})
+            # OmegaConf would raise an error for a value that is yet to be given.
+            if value != "???":
+                section[last] = value
+        config: Section = OmegaConf.create(nested)
+        return config
+
+
+# What the job itself refuses: its own functions are asked.
+
+
+def _of(feature: str, ask: Callable[[Script], object], code: str) -> Rule[Script]:
+    """Return the rule of what a feature refuses."""
+
+    def asked(script: Script) -> Iterator[Finding]:
+        yield from refusals(code, ask, script) if _in_force(script, feature) else ()
+
+    return Rule(code, asked, (Stage.SCRIPT, Stage.JOB))
+
+
+def _in_force(script: Script, feature: str) -> bool:
+    """Whether the job asks what a feature refuses: it is left in, and there is an engine if it is about that."""
+    left_out = environment.DISABLE.text(script.environ).replace(" ", "").split(",")
+    off = environment.SWITCH.text(script.environ) == "off" or feature in left_out
+    return not off and (feature == "device" or ENGINE in script.settings)
+
+
+def _device(script: Script) -> None:
+    resolve_device(script.section, script.trainer.overrides)
+
+
+def _required_variables(script: Script) -> None:
+    refuse_other_values(script.environ, re.split(r"[./]", script.trainer.module.removesuffix(".py"))[-1])
+
+
+def _engine_settings(script: Script) -> None:
+    rollout.check(script.section, ("rollout.ranks", "rollout.heads", "rollout.additional_config"))
+
+
+def _engine_arguments(script: Script) -> None:
+    rollout.check(script.section, ("rollout.engine_arguments",))
+
+
+def _rollout_parallelism(script: Script) -> None:
+    rollout.refuse(rollout.unread_parallelism(script.section, script.sources))
+
+
+def _segments(script: Script) -> Iterator[Finding]:
+    """Whether a recipe registers an engine of its own is not in its settings: such a job decides as it runs."""
+    setting, engine = script.environ.get(ALLOCATOR, ""), script.settings.text(ENGINE)
+    upstreams = script.trainer.module.startswith(("verl.", "verl/")) and "verl" in script.sources
+    if upstreams and _in_force(script, "rollout"):
+
+        def remedy(section: Section) -> str:
+            return rollout.sleep_mode_overrides_of(section, _fields(script.sources), lambda mode: True)
+
+        def ask(section: Section) -> None:
+            rollout.refuse(rollout.expandable_segments(section, script.environ, remedy))
+
+        yield from refusals("allocator", ask, script.section)
+    elif EXPANDABLE_SEGMENTS in setting and engine == "vllm" and may_sleep(script.settings):
+        yield warning(
+            "allocator",
+            "expandable segments beside an engine that may sleep",
+            subject=f"{ALLOCATOR}={setting}",
+            why="vllm-ascend's sleep mode does not work with them; the job ends at its start if its engine sleeps",
+            fix=f"leave {EXPANDABLE_SEGMENTS} out, or set {FREE_CACHE_ENGINE}=False",
+        )
+
+
+def _fields(sources: SourceTree) -> frozenset[str] | None:
+    """Return the names of the fields of a verl's RolloutConfig, or None if it has no such class."""
+    nodes = [node for node in sources.nodes(_ROLLOUT_CONFIG) if isinstance(node, ast.ClassDef)]
+    if not nodes:
+        return None
+    fields = (field.target for field in nodes[-1].body if isinstance(field, ast.AnnAssign))
+    return frozenset(field.id for field in fields if isinstance(field, ast.Name))
+
+
+# What upstream, Hydra or MindSpeed refuse, and what may fail.
+
+
+def _shadowed(script: Script) -> Iterator[Finding]:
+    """Warn of a key that is given with two values: the later one wins."""
+    values: dict[str, str] = {}
+    for word in script.trainer.overrides:
+        key, equals, value = word.lstrip("+").partition("=")
+        if not equals or word.startswith("~"):
+            continue
+        if values.get(key, value) != value:
+            yield warning(
+                "shadowed",
+                f"{values[key]} and later {value}",
+                subject=key,
+                why="Hydra takes the last one",
+                fix="leave one of them out",
+            )
+        values[key] = value
+
+
+def _empty(script: Script) -> Iterator[Finding]:
+    """Refuse a size that is empty: a variable of the script that nothing was assigned to."""
+    for word in script.trainer.overrides:
+        key, equals, value = word.lstrip("+").partition("=")
+        if equals and not value.strip("'\" ") and key.endswith(_SIZES):
+            yield error(
+                "empty",
+                "no value",
+                subject=word,
+                why="Hydra takes it as an empty text, and verl cannot make a number of it",
+                fix="look for the variable of the script that is meant, and whether it is assigned",
+            )
+
+
+def _engine(script: Script) -> Iterator[Finding]:
+    """Refuse a script that names no rollout engine if the configuration of its revision names none either."""
+    if script.settings.text(ENGINE) == "???":
+        yield error(
+            "rollout engine",
+            "no value, and the revision's configuration has none either",
+            subject=ENGINE,
+            why="each rollout worker reads it when it is built, and OmegaConf raises MissingMandatoryValue",
+            fix=f"add {ENGINE}=vllm, or the engine that is meant",
+        )
+
+
+_DIVIDES = {
+    Framework.MEGATRON: "megatron.core.parallel_state.initialize_model_parallel raises: the world size is not "
+    "divisible",
+    Framework.FSDP: "the device mesh (dp, sp) of verl's FSDP workers needs their product to be the number of NPUs",
+    Framework.ROLLOUT: "verl asserts that the NPUs are divisible by the size of a rollout replica",
+}
+
+
+def _parallel_sizes(script: Script) -> Iterator[Finding]:
+    """Refuse sizes that do not divide the NPUs."""
+    for each in indivisible(script.settings, script.npus):
+        sizes = "sizes whose product divides" if each.by is Framework.MEGATRON else "a size that divides"
+        yield error(
+            "parallel sizes",
+            f"{each.sizes} on {each.npus} NPUs",
+            subject=each.key,
+            why=_DIVIDES[each.by],
+            fix=f"choose {sizes} the NPUs",
+        )
+
+
+def _batches(script: Script) -> Iterator[Finding]:
+    """Refuse batches that verl's validate_config refuses."""
+    settings, npus = script.settings, script.npus
+    train, mini, samples = settings.whole(BATCH), settings.whole(MINI_BATCH), size(settings, SAMPLES)
+    # Trainers that stream their samples have no batch.
+    if train <= 0 or npus <= 0 or ESTIMATOR not in settings:
+        return
+    if mini > train:
+        yield error(
+            "batches",
+            f"{train} and {mini}",
+            subject=f"{BATCH} and {MINI_BATCH}",
+            why="verl asserts that a batch has at least as many prompts as a mini batch",
+            fix=f"set {MINI_BATCH} to {train} or less",
+        )
+    parts = npus // parallelism_of(settings).replica if is_megatron(settings) else npus
+    if parts and not settings.truth(f"{ACTOR}.use_dynamic_bsz") and train * samples % parts:
+        yield error(
+            "batches",
+            f"{train} x {samples} = {train * samples} over {parts} parts",
+            subject=f"{BATCH} x {SAMPLES}",
+            why="verl asserts that the samples of a step can be divided among its data parallel ranks",
+            fix="choose a batch that divides",
+        )
+
+
+def _overrides(script: Script) -> Iterator[Finding]:
+    """Judge each worker's overrides by the MindSpeed that the documents of the script's verl name."""
+    if script.pin not in PINS:
+        return
+    words = shlex.join([script.trainer.module, *script.trainer.overrides])
+    if not any(section in words for section in (".megatron.", ".mindspeed.")):
+        return
+    contract = recorded_as(revision_for(script.pin, words))
+    for request in requests(words):
+        for problem in problems(request, contract):
+            yield (error if problem.refused else warning)(
+                "MindSpeed",
+                problem.found,
+                subject=f"{request.worker}: {problem.subject}",
+                expected=problem.expected,
+                why=f"MindSpeed {contract.revision}, which {script.pin}'s documents name, expects {problem.expected}",
+                fix=problem.fix,
+            )
+
+
+def _variables(script: Script) -> Iterator[Finding]:
+    """Ask of the exported variables what can be asked without the machine that they are for."""
+    site = Site(None, None, environ=script.environ, path=())
+    for finding in wrong_variables(site, Stage.SCRIPT):
+        yield replace(finding, code="variables", subject=finding.code)
+
+
+def _exports(script: Script) -> Iterator[Finding]:
+    """Warn of variables that are set and do not reach Ray's workers."""
+    for name in dict.fromkeys(_ASSIGNED.findall(script.text)):
+        if name not in _EXPORTED.findall(script.text) and name not in script.trainer.exports:
+            yield warning(
+                "exports",
+                "that the script sets it and does not export it",
+                subject=name,
+                why="no process that the script starts sees it",
+                fix=f"write export {name}=…",
+            )
+    if not script.submitted:
+        return
+    for name in script.trainer.exports:
+        if re.fullmatch(_OF_WORKERS, name) and name not in script.runtime:
+            yield warning(
+                "exports",
+                "that the script exports it and hands the job to a cluster with ray job submit",
+                subject=name,
+                why="a submitted job gets the variables of its runtime environment, and not those of the shell",
+                fix=f"put {name} under env_vars of the file that --runtime-env names",
+            )
+
+
+def _fused_kernels(script: Script) -> Iterator[Finding]:
+    """Warn of what users have reported of fused kernels."""
+    key = f"{MODEL}.use_fused_kernels"
+    if script.settings.truth(key):
+        yield warning(
+            "fused kernels",
+            "a fused entropy and log-probability kernel",
+            subject=f"{key}=True",
+            why="on a 910B its intermediate results overflowed (verl issue 7950); what it gives cannot be shown here",
+            fix=f"set {key}=False if the log-probabilities of actor and rollout drift apart",
+        )
+
+
+def _files(script: Script) -> Iterator[Finding]:
+    """Warn of paths that do not exist here. The cluster may have them."""
+    missing: dict[str, None] = {}
+    for key in script.settings.matching(_PATHS):
+        if key.startswith(("critic.", "reward")) and not has_critic(script.settings):
+            continue
+        value = script.settings.get(key)
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str) and each.startswith(("/", "~")) and not Path(each).expanduser().exists():
+                missing[each] = None
+    if missing:
+        yield warning(
+            "files",
+            f"{len(missing)} that {'is' if len(missing) == 1 else 'are'} not on this machine",
+            subject=", ".join(missing),
+            why="the job reads them on the machines that it runs on",
+            fix="see that they are on every node",
+        )
+
+
+_BEFORE = (Stage.SCRIPT,)
+RULES: tuple[Rule[Script], ...] = (
+    _of("device", _device, "device"),
+    Rule("shadowed", _shadowed, _BEFORE),
+    Rule("empty", _empty, _BEFORE),
+    Rule("rollout engine", _engine, _BEFORE),
+    Rule("parallel sizes", _parallel_sizes, _BEFORE),
+    Rule("batches", _batches, _BEFORE),
+    Rule("MindSpeed", _overrides, (Stage.SCRIPT, Stage.JOB)),
+    _of("rollout", _engine_settings, "engine settings"),
+    _of("rollout", _engine_arguments, "engine arguments"),
+    _of("rollout", _rollout_parallelism, "rollout parallelism"),
+    Rule("allocator", _segments, (Stage.SCRIPT, Stage.JOB)),
+    _of("fleet", _required_variables, "required variables"),
+    Rule("variables", _variables, (Stage.SCRIPT, Stage.ENVIRONMENT, Stage.JOB)),
+    Rule("fused kernels", _fused_kernels, _BEFORE),
+    Rule("exports", _exports, _BEFORE),
+    Rule("files", _files, _BEFORE),
+)
+
+
+def findings(script: Script) -> list[Finding]:
+    """Return what all rules find that can be asked from a script, refusals first."""
+    found = list(find(RULES, script, Stage.SCRIPT))
+    # Sizes that do not divide are refused by upstream and by verl-npu: they are told once.
+    told = {finding.subject for finding in found if finding.code == "parallel sizes"}
+    found = [finding for finding in found if finding.code != "engine settings" or finding.subject not in told]
+    return sorted(found, key=lambda finding: not finding.refused)

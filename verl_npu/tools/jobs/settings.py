@@ -1,0 +1,96 @@
+"""A trainer's settings by their full keys, and overrides as Hydra reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+__all__ = ["Settings", "override"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What Hydra composed, as far as it has been changed."""
+
+    values: Mapping[str, object]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def get(self, key: str) -> object:
+        """Return a value; None if there is no such key."""
+        return self.values.get(key)
+
+    def text(self, key: str) -> str:
+        """Return a value as text; empty if it is null or missing."""
+        value = self.get(key)
+        return "" if value is None or value == {} else str(value)
+
+    def number(self, key: str, default: float = 0) -> float:
+        """Return a value as a number; the default if it is none."""
+        value = self.get(key)
+        if isinstance(value, bool):
+            return default
+        if isinstance(value, str):
+            try:
+                return float(value)
+            except ValueError:
+                return default
+        return value if isinstance(value, int | float) else default
+
+    def whole(self, key: str, default: int = 0) -> int:
+        """Return a value as a whole number; the default if it is none."""
+        return int(self.number(key, default))
+
+    def truth(self, key: str) -> bool:
+        """Return whether a value is true, as YAML and Python write it."""
+        value = self.get(key)
+        return value is True or str(value).lower() == "true"
+
+    def ending(self, *endings: str) -> Iterator[str]:
+        """Yield the keys whose last part is one of these."""
+        for key in self.values:
+            if key.rpartition(".")[2] in endings:
+                yield key
+
+    def matching(self, pattern: str) -> Iterator[str]:
+        """Yield the keys that match all of a pattern."""
+        compiled = re.compile(pattern)
+        for key in self.values:
+            if compiled.fullmatch(key):
+                yield key
+
+    def changed(self, after: Mapping[str, object]) -> Settings:
+        """Return them with other values; a section that is replaced loses its keys."""
+        kept = {
+            key: value
+            for key, value in self.values.items()
+            if not any(key.startswith(f"{changed}.") for changed in after)
+        }
+        return Settings({**kept, **after})
+
+
+def override(key: str, value: object) -> str:
+    """Return an override that sets a key whether it is there or not."""
+    return f"++{key}={_written(value)}"
+
+
+def _written(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_written, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_written(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, str):
+        # Hydra takes a backslash as it is, unless a quote or the end comes after it.
+        return "'" + re.sub(r"(\\*)('|\Z)", _escaped, value) + "'"
+    return str(value)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    backslashes, quote = found.groups()
+    return 2 * backslashes + (f"\\{quote}" if quote else "")

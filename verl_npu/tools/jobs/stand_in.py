@@ -1,0 +1,105 @@
+"""What runs in a sandbox instead of python, torchrun, ray, pip and their like: it notes that it was called.
+
+It is started by its path, without this package and without site-packages, under the name that was called. Each call
+is one line of JSON on the file descriptor that STAND_IN_CALLS names.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+
+THROUGH = ("sudo", "nohup")
+"""Programs whose arguments are the command that matters."""
+
+
+def main() -> int:
+    name, *arguments = sys.argv[1:]
+    if name in THROUGH and arguments:
+        os.execvp(arguments[0], arguments)
+    if name.startswith("python") and arguments[:2] == ["-c", "import torch_npu"]:
+        # How scripts for several kinds of device ask which they are on: here it is NPUs.
+        return 0
+    if name.startswith("python") and _is_a_question(arguments):
+        os.environ.pop("BASH_ENV", None)
+        os.environ.setdefault("VIRTUAL_ASCEND", os.environ["STAND_IN_NPUS"])
+        python = os.environ["STAND_IN_PYTHON"]
+        # Python finds its environment by the name that it is called by.
+        os.execv(python, [python, *arguments])
+    record(name, arguments)
+    return ANSWERS[name](arguments) if name in ANSWERS else 0
+
+
+def record(name: str, arguments: list[str]) -> None:
+    """Note the call in one line."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("STAND_IN_")}
+    line = json.dumps({"program": name, "arguments": arguments, "folder": os.getcwd(), "environment": environment})
+    descriptor = int(os.environ["STAND_IN_CALLS"])
+    # Lines of several processes at once stay whole.
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    data = line.encode() + b"\n"
+    while data:
+        data = data[os.write(descriptor, data) :]
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _is_a_question(arguments: list[str]) -> bool:
+    """Whether python is only asked to compute something, as scripts do in `$(python3 -c …)`."""
+    return bool(arguments) and arguments[0] in ("-c", "-", "-V", "--version")
+
+
+def _ray(words: list[str]) -> int:
+    # Scripts wait until `ray status` counts the NPUs of all nodes. Only they know how many: one node more each time.
+    if words[:1] == ["status"]:
+        counter = os.path.join(os.environ["STAND_IN_STATE"], "ray-status")
+        with open(counter, "a+") as file:
+            file.write("+")
+            file.flush()
+            nodes = os.path.getsize(counter)
+        print(f"Resources\n Total Usage:\n  0.0/{nodes * 8}.0 CPU\n  0.0/{nodes * _npus()}.0 NPU")
+    return 0
+
+
+def _npus() -> int:
+    """NPUs of a node, as `ray start --resources` had them in this script."""
+    try:
+        with open(os.path.join(os.environ["STAND_IN_STATE"], "ray-npus")) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 8
+
+
+def _ray_and_start(words: list[str]) -> int:
+    if words[:1] == ["start"]:
+        for word in words:
+            if "NPU" in word:
+                count = "".join(char for char in word.partition("NPU")[2] if char.isdigit())
+                with open(os.path.join(os.environ["STAND_IN_STATE"], "ray-npus"), "w") as file:
+                    file.write(count or "8")
+    return _ray(words)
+
+
+def _ifconfig(words: list[str]) -> int:
+    print("eth0: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>\n        inet 127.0.0.1  netmask 255.0.0.0")
+    return 0
+
+
+def _hostname(words: list[str]) -> int:
+    print("127.0.0.1" if words else "sandbox")
+    return 0
+
+
+def _npu_smi(words: list[str]) -> int:
+    for npu in range(8):
+        print(
+            f"| {npu}     910B                | OK            | 0.0         0                 0    / 0             |"
+        )
+    return 0
+
+
+ANSWERS = {"ray": _ray_and_start, "ifconfig": _ifconfig, "hostname": _hostname, "npu-smi": _npu_smi}
+
+if __name__ == "__main__":
+    sys.exit(main())

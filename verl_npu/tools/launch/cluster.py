@@ -1,0 +1,184 @@
+"""Who takes part in a launch, and whether this host is the head: from options, lists of hosts, SLURM, or OpenMPI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import LaunchError
+from .network import Interface, is_here
+
+__all__ = [
+    "Asked",
+    "Cluster",
+    "cluster_of",
+    "expand",
+    "of_file",
+    "of_text",
+]
+
+_SLURM_ONCE = "srun --ntasks-per-node=1 verl-npu launch …"
+_MPI_ONCE = "mpirun --map-by ppr:1:node verl-npu launch …"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the options say."""
+
+    nodes: int | None = None
+    spare: int = 0
+    head: str = ""
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Who takes part."""
+
+    needed: int
+    """The nodes that the job needs."""
+    spare: int
+    """How many more may join, to take the place of those that are lost."""
+    head: str
+    """The name or the address of the host that runs the job; empty if there is only this one."""
+    is_head: bool
+    hosts: tuple[str, ...] = ()
+    """All of them, the head first; empty if they are not known before they come."""
+
+    @property
+    def most(self) -> int:
+        """How many nodes may take part."""
+        return self.needed + self.spare
+
+
+def cluster_of(asked: Asked, environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Cluster:
+    """Return who takes part.
+
+    Options come before SLURM's and OpenMPI's variables, and of these only what the options leave open is taken.
+    Raises LaunchError if they do not tell, or contradict each other.
+    """
+    hosts, first = asked.hosts, None
+    count = asked.nodes
+    if not hosts and not asked.head and "SLURM_JOB_ID" in environ:
+        hosts, first = _of_slurm(environ)
+    elif "OMPI_COMM_WORLD_SIZE" in environ:
+        started, first = _of_openmpi(environ, asked)
+        count = count or started - asked.spare
+    head = asked.head or (hosts[0] if hosts else "")
+    count = count or (len(hosts) - asked.spare if hosts else 1)
+    _check(asked, count, head, hosts)
+    if len(hosts) < 2 and not head:
+        return Cluster(1, 0, "", is_head=True)
+    is_head = is_here(head, interfaces) if first is None else first
+    ordered = tuple(sorted(hosts, key=lambda host: host != head))
+    return Cluster(count, asked.spare, head, is_head, ordered)
+
+
+def _of_slurm(environ: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
+    listed = environ.get("SLURM_STEP_NODELIST", "")
+    if not listed:
+        whole = expand(environ.get("SLURM_JOB_NODELIST", "") or "localhost")
+        if len(whole) > 1:
+            found = f"SLURM's job {environ['SLURM_JOB_ID']} of {len(whole)} nodes, and no step"
+            raise _refused("SLURM", "to be started on every node", found, f"start it with {_SLURM_ONCE}")
+        return (), True
+    tasks = environ.get("SLURM_STEP_TASKS_PER_NODE", "1")
+    if any(int(number) > 1 for number in re.findall(r"(?:^|,)(\d+)", tasks)):
+        raise _refused("SLURM", "one task on each node", tasks, f"start it with {_SLURM_ONCE}")
+    return expand(listed), environ.get("SLURM_NODEID", "0") == "0"
+
+
+def _of_openmpi(environ: Mapping[str, str], asked: Asked) -> tuple[int, bool]:
+    if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1") != "1":
+        found = f"{environ['OMPI_COMM_WORLD_LOCAL_SIZE']} on this one"
+        raise _refused("mpirun", "one process on each node", found, f"start it with {_MPI_ONCE}")
+    size = int(environ["OMPI_COMM_WORLD_SIZE"])
+    if size > 1 and not asked.head and not asked.hosts:
+        found = "none: mpirun tells its processes no address"
+        raise _refused("mpirun", "the host of rank 0", found, "add --head HOST, or mpirun's own --hostfile")
+    return size, environ.get("OMPI_COMM_WORLD_RANK", "0") == "0"
+
+
+def _check(asked: Asked, count: int, head: str, hosts: Sequence[str]) -> None:
+    if hosts and asked.nodes and len(hosts) != asked.nodes + asked.spare:
+        expected = f"{asked.nodes + asked.spare} hosts (--nodes {asked.nodes} --spare {asked.spare})"
+        raise _refused("the list of hosts", expected, str(len(hosts)), "correct --nodes, or the list")
+    if count < 1:
+        raise _refused("--spare", f"fewer than the {count + asked.spare} nodes", str(asked.spare), "lower it")
+    if hosts and head not in hosts:
+        raise _refused("--head", f"one of {', '.join(hosts)}", head, "name it as the list does")
+    if count + asked.spare > 1 and not head:
+        found = "no head"
+        raise _refused("--nodes", "--head HOST, --hosts, or --hostfile beside it", found, "add --head HOST")
+    if count + asked.spare > 1 and (head == "localhost" or head.startswith("127.")):
+        raise _refused("--head", "an address that the other nodes reach", head, "name the host")
+
+
+def _refused(subject: str, expected: str, found: str, fix: str) -> LaunchError:
+    return LaunchError(subject=subject, expected=expected, found=found, fix=fix)
+
+
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_MOST = 65536
+"""More hosts than this are a slip of the pen."""
+
+
+def of_text(text: str) -> tuple[str, ...]:
+    """Return the hosts of `a,b,c`."""
+    return _distinct([part.strip() for part in text.split(",") if part.strip()], text)
+
+
+def of_file(path: Path) -> tuple[str, ...]:
+    """Return the hosts of a hostfile: one a line, and what follows on it (`slots=8`, `user=…`) is left out.
+
+    Raises:
+        LaunchError: it cannot be read, holds no host, or one twice.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        found = getattr(error, "strerror", None) or "no text"
+        raise _refused(str(path), "a file with a host on each line", found, "correct the path") from error
+    words = [line.partition("#")[0].split() for line in lines]
+    return _distinct([each[0].partition(":")[0] for each in words if each], str(path))
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """Return the hosts of SLURM's `node[01-03,7],login1`, in its order.
+
+    Raises:
+        LaunchError: it cannot be read.
+    """
+    # A comma within brackets parts numbers, any other one parts hosts.
+    parts = re.split(r",(?![^\[]*\])", text.strip())
+    return _distinct([host for part in parts for host in _of_part(part.strip(), text)], text)
+
+
+def _of_part(part: str, text: str) -> list[str]:
+    found = _BRACKETS.search(part)
+    if found is None:
+        if not part or set(part) & set("[]"):
+            raise _refused(text, "hosts such as node[01-03,7]", repr(part), "correct the list")
+        return [part]
+    hosts: list[str] = []
+    for each in found[1].split(","):
+        numbers = _RANGE.fullmatch(each.strip())
+        if numbers is None:
+            raise _refused(text, "numbers and ranges in brackets", repr(each), "correct the list")
+        first, last = numbers[1], numbers[2] or numbers[1]
+        if not 0 <= int(last) - int(first) < _MOST:
+            raise _refused(text, "a range that counts upwards", repr(each), "correct the list")
+        for number in range(int(first), int(last) + 1):
+            hosts += _of_part(f"{part[: found.start()]}{number:0{len(first)}d}{part[found.end() :]}", text)
+    return hosts
+
+
+def _distinct(hosts: list[str], text: str) -> tuple[str, ...]:
+    twice = sorted({host for host in hosts if hosts.count(host) > 1})
+    if not hosts or twice:
+        found = f"{', '.join(twice)} twice" if twice else "none"
+        raise _refused(text or "the list of hosts", "each host once", found, "correct the list")
+    return tuple(hosts)

@@ -1,0 +1,94 @@
+"""A launch on this host, from its checks to the end of all that it started; and what it would do, in words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from ...errors import LaunchError, VerlNpuError
+from ...findings import Finding
+from ..processes import Interrupted, Interruptions, ProcessTree
+from . import head, worker
+from .over_ssh import remote_command
+from .preparation import Prepared, Request, examine, prepare, refusal
+from .ray import entrypoint, head_command, worker_command
+from .store import End, NoAnswer
+
+__all__ = [
+    "launch",
+    "lines",
+]
+
+
+def launch(request: Request, environ: Mapping[str, str], say: Callable[[str], None]) -> int:
+    """Take part in a launch, and return the exit status; whatever happens, nothing that was started here stays.
+
+    Raises VerlNpuError for what the user can mend.
+    """
+    with Interruptions() as interruptions:
+        try:
+            prepared = prepare(request, environ)
+        except LaunchError as refusal:
+            return worker.tell(request, environ, refusal, interruptions, say)
+        processes = ProcessTree()
+        try:
+            end = _take_part(prepared, processes, interruptions, say)
+            say(f"{'done' if end.status == 0 else 'FAILED'}: {end.reason} (status {end.status})")
+            return end.status
+        except Interrupted as interrupted:
+            say(f"ended by {interrupted}")
+            return interrupted.status
+        finally:
+            left = processes.end(request.grace, lambda: interruptions.impatient)
+            if left:
+                say(f"WARNING: these processes cannot be ended: {', '.join(map(str, left))}")
+
+
+def _take_part(
+    prepared: Prepared, processes: ProcessTree, interruptions: Interruptions, say: Callable[[str], None]
+) -> End:
+    findings: list[Finding] = []
+    if prepared.request.doctor:
+        try:
+            findings = examine(prepared, processes, interruptions)
+        except VerlNpuError as error:
+            say(f"WARNING: the doctor did not answer: {error}")
+    if not prepared.cluster.is_head:
+        try:
+            return worker.run(prepared, findings, processes, interruptions, say)
+        except NoAnswer as silence:
+            return End(1, f"the head at {prepared.address} does not answer any more: {silence}")
+    errors = refusal(findings)
+    if errors:
+        raise LaunchError(
+            subject="this node", expected="no error of the doctor", found=errors, fix="mend it, or say --no-doctor"
+        )
+    return head.run(prepared, findings, processes, interruptions, say)
+
+
+_TEMP = Path("/tmp/verl-npu-…")
+
+
+def lines(prepared: Prepared) -> Iterator[str]:
+    """Yield the plan."""
+    cluster, request = prepared.cluster, prepared.request
+    role = "the head" if cluster.is_head else f"a node of the head {cluster.head} ({prepared.address})"
+    yield f"{prepared.name}: {role}; {cluster.needed} nodes, {cluster.spare} spare"
+    yield f"  interface  {prepared.interface.name} ({prepared.interface.address})"
+    yield f"  NPUs       {prepared.npus}"
+    yield f"  doctor     {'verl-npu doctor --level static' if request.doctor else 'left out'}"
+    for name, value in prepared.added.items():
+        yield f"  variable   {name}={value}"
+    if cluster.is_head:
+        yield f"  Ray        {shlex.join(head_command(prepared, request.temp or _TEMP, (0, 0, 0)))}"
+        for host in cluster.hosts[1:] if request.ssh else ():
+            yield f"  start      ssh -o BatchMode=yes {host} {shlex.quote(remote_command(prepared))}"
+        others = ", ".join(cluster.hosts[1:]) or f"{cluster.needed - 1} other nodes"
+        yield f"  wait       {request.wait:g} s for {others}"
+        yield f"  job        {entrypoint(request.command, request.folder, prepared.environ)}"
+        yield f"  restarts   {request.restarts}"
+    else:
+        yield f"  wait       {request.wait:g} s for the head"
+        yield f"  Ray        {shlex.join(worker_command(prepared, (0, 0, 0)))}"
+    yield f"every other node: the same command there, or over ssh ({'asked for' if request.ssh else 'not asked for'})"

@@ -1,0 +1,280 @@
+"""What is asked of a launch, and what a host is given and checked for before anything is started on it."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import DEVNULL
+
+from ...ascend.variables import HCCL_INTERFACE, ON_EVERY_HOST, VIRTUAL_NPUS, VISIBLE_DEVICES, virtual_npus
+from ...errors import LaunchError, SettingError
+from ...findings import Finding, Severity
+from ..doctor import Site
+from ..doctor.cluster import read
+from ..doctor.site import ask_npu_smi
+from ..doctor.variables import RULES
+from ..processes import Interruptions, ProcessTree, why_port_is_taken
+from .cluster import Asked, Cluster, cluster_of
+from .network import Interface, here, is_here, named, resolve, towards
+
+__all__ = [
+    "PORT",
+    "Prepared",
+    "Request",
+    "check_interfaces",
+    "check_restarts",
+    "count_npus",
+    "examine",
+    "host_variables",
+    "prepare",
+    "raise_limits",
+    "refusal",
+]
+
+_DOCTOR = 300.0
+"""Seconds for the doctor, who reads files only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A host that is ready to take part."""
+
+    request: Request
+    cluster: Cluster
+    interface: Interface
+    name: str
+    npus: int
+    environ: Mapping[str, str]
+    """What processes are started with."""
+    added: Mapping[str, str]
+    """What of it the user has not set."""
+    head: str
+    """The address of the head."""
+
+    @property
+    def address(self) -> str:
+        """Where Ray's control service is."""
+        return f"{self.head}:{self.request.port}"
+
+
+def prepare(request: Request, environ: Mapping[str, str]) -> Prepared:
+    """Look at this host. Nothing is started or changed but this process's limits. Raises LaunchError."""
+    interfaces = here()
+    cluster = cluster_of(request.asked, environ, interfaces)
+    check_interfaces(environ, interfaces)
+    if cluster.is_head:
+        own = _of_head(request, cluster, interfaces)
+        head = own.address
+        taken = why_port_is_taken("", request.port)
+        if taken:
+            raise LaunchError(
+                subject=f"port {request.port} of this host",
+                expected="a free port for Ray",
+                found=taken,
+                fix="give all nodes another one with --port; the other launch or Ray on this host is not touched",
+            )
+    else:
+        head = resolve(cluster.head)
+        own = named(request.interface, interfaces) if request.interface else towards(head, interfaces)
+        if own.is_loopback:
+            raise LaunchError(
+                subject=f"the head {cluster.head}",
+                expected="an address that this host reaches over a network",
+                found=f"{head}, which is this host",
+                fix="correct the name's entry in /etc/hosts, or give the address with --head",
+            )
+    count = count_npus(environ, request.npus)
+    added = host_variables(environ, own, alone=cluster.most == 1)
+    # Another Ray that the user's shell points to is none of this launch.
+    kept = {
+        name: value for name, value in environ.items() if name not in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR")
+    }
+    raise_limits()
+    return Prepared(request, cluster, own, socket.gethostname(), count, {**kept, **added}, added, head)
+
+
+def _of_head(request: Request, cluster: Cluster, interfaces: tuple[Interface, ...]) -> Interface:
+    """Return the interface at which the others find the head."""
+    if request.interface:
+        return named(request.interface, interfaces)
+    address = resolve(cluster.head) if cluster.head else ""
+    if address and not address.startswith("127."):
+        for interface in interfaces:
+            if interface.address == address:
+                return interface
+    if cluster.most == 1:
+        try:
+            return towards("", interfaces)
+        except LaunchError:
+            return towards("127.0.0.1", interfaces)
+    # Debian's /etc/hosts gives a host's own name 127.0.1.1.
+    others = [host for host in cluster.hosts if not is_here(host, interfaces)]
+    return towards(resolve(others[0]) if others else "", interfaces)
+
+
+def examine(prepared: Prepared, processes: ProcessTree, interruptions: Interruptions) -> list[Finding]:
+    """Let the doctor look at this host at his static level. Raises Interrupted, FleetError."""
+    command = [sys.executable, "-m", "verl_npu", "doctor", "--json"]
+    with tempfile.TemporaryFile() as output:
+        member = processes.start(command, prepared.environ, output, stderr=DEVNULL)
+        interruptions.until(lambda: member.process.poll() is not None, _DOCTOR)
+        output.seek(0)
+        return read(output.read().decode(errors="replace"), prepared.name)
+
+
+def refusal(findings: list[Finding]) -> str:
+    """Return the doctor's errors in one line; empty if there is none."""
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    return "; ".join(f"{each.code}: {each.found} (needed: {each.expected}; {each.fix})" for each in errors)
+
+
+PORT = 6766
+"""Where Ray's control service listens on the head; the one of verl's page on several machines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One launch; times are in seconds."""
+
+    command: tuple[str, ...]
+    asked: Asked = Asked()  # noqa: RUF009 - it is frozen
+    folder: Path = Path()
+    """Where the job is started."""
+    interface: str = ""
+    port: int = PORT
+    npus: int | None = None
+    cpus: int | None = None
+    wait: float = 600.0
+    """For all nodes to come, at the beginning and before each restart."""
+    grace: float = 30.0
+    """For what should end by itself: the job after a node was lost, Ray after the job, and a head that is silent."""
+    restarts: int = 0
+    temp: Path | None = None
+    """The folder of Ray's sockets and logs, which has the same path on all hosts; None for a new one."""
+    doctor: bool = True
+    ssh: bool = False
+    """Whether this host starts the others."""
+    attached: bool = False
+    """Whether the end of the standard input ends this, which another host started."""
+
+
+_NAMES = ("GLOO_SOCKET_IFNAME", HCCL_INTERFACE, "TP_SOCKET_IFNAME")
+_ADDRESS = "HCCL_IF_IP"
+_MOST_FILES = 1 << 20
+"""Programs that close all files that they might have open take minutes with more."""
+
+
+def host_variables(environ: Mapping[str, str], interface: Interface, alone: bool) -> dict[str, str]:
+    """Return the variables that are set on this host: those of the documents that the user has not set.
+
+    On a host that is alone no interface is chosen.
+    """
+    wanted = {advice.name: advice.value for advice in ON_EVERY_HOST}
+    if not alone:
+        # HCCL takes a name for the beginning of names unless = stands before it; Gloo takes it as it is.
+        wanted |= {HCCL_INTERFACE: f"={interface.name}", _NAMES[0]: interface.name, _ADDRESS: interface.address}
+        if environ.get(HCCL_INTERFACE):
+            # The address would come before the user's interface.
+            del wanted[_ADDRESS]
+    return {name: value for name, value in wanted.items() if not environ.get(name)}
+
+
+def check_interfaces(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> None:
+    """Raise LaunchError if a variable of the user names an interface or an address that this host does not have."""
+    site = Site.here(None, None)
+    for rule in RULES:
+        text = environ.get(rule.name, "")
+        trouble = rule.judge(text, site) if text and rule.name in _NAMES else ""
+        if rule.name == _ADDRESS and text and text not in {each.address for each in interfaces}:
+            trouble = f"no address of this host; here are {', '.join(each.address for each in interfaces)}"
+        if trouble:
+            raise LaunchError(
+                subject=f"{rule.name}={text}",
+                expected=rule.expected,
+                found=trouble,
+                fix=f"unset {rule.name} on this host, and it is chosen, or correct it",
+            )
+
+
+def raise_limits() -> None:
+    """Raise this process's soft limits of open files and processes as far as it may; what it starts inherits them."""
+    for kind, most in ((resource.RLIMIT_NOFILE, _MOST_FILES), (resource.RLIMIT_NPROC, resource.RLIM_INFINITY)):
+        soft, hard = resource.getrlimit(kind)
+        wanted = hard
+        if most != resource.RLIM_INFINITY and not 0 <= hard <= most:
+            wanted = most
+        if soft != resource.RLIM_INFINITY and (wanted == resource.RLIM_INFINITY or wanted > soft):
+            resource.setrlimit(kind, (wanted, hard))
+
+
+def count_npus(environ: Mapping[str, str], expected: int | None) -> int:
+    """Return how many NPUs there are, as npu-smi and ASCEND_RT_VISIBLE_DEVICES say; virtual ones if there are those.
+
+    Raises:
+        LaunchError: there are none, or not as many as `expected`.
+    """
+    found, source = _found(environ)
+    shown = environ.get(VISIBLE_DEVICES)
+    if found and shown is not None:
+        found = min(found, len([each for each in shown.split(",") if each.strip().isdecimal()]))
+        source += f", of which {VISIBLE_DEVICES}={shown} shows {found}"
+    if found and expected in (None, found):
+        return found
+    fix = "see `verl-npu doctor`; VIRTUAL_ASCEND=2 uses two virtual NPUs"
+    if found:
+        fix = f"say --npus {found}, or leave --npus out"
+    raise LaunchError(subject="NPUs of this host", expected=str(expected or "at least one"), found=source, fix=fix)
+
+
+def _found(environ: Mapping[str, str]) -> tuple[int, str]:
+    virtual = virtual_npus(environ)
+    if virtual:
+        if not (virtual.isascii() and virtual.isdecimal()):
+            raise SettingError(
+                subject=f"{VIRTUAL_NPUS}={virtual!r}",
+                expected="a whole number of virtual NPUs",
+                found=repr(virtual),
+                fix="correct it or leave it out",
+            )
+        return int(virtual), f"{int(virtual)} virtual"
+    answer = ask_npu_smi(environ)
+    return len(answer.npus), answer.problem or f"{len(answer.npus)} by npu-smi"
+
+
+_MODE, _EVERY = "trainer.resume_mode", "trainer.save_freq"
+
+
+def check_restarts(command: Sequence[str]) -> Iterator[str]:
+    """Yield what is doubtful about restarts of this command; of a script nothing can be said.
+
+    Raises:
+        LaunchError: it would begin anew each time.
+    """
+    settings = dict(
+        word.lstrip("+").split("=", 1) for word in command if "=" in word and word.lstrip("+")[:1].isalpha()
+    )
+    mode = settings.get(_MODE, "auto")
+    if mode == "disable":
+        raise LaunchError(
+            subject="--restarts",
+            expected=f"{_MODE}=auto, verl's default, with which a job goes on from its last checkpoint",
+            found=f"{_MODE}={mode}",
+            fix=f"leave {_MODE} out, or --restarts",
+        )
+    if mode == "resume_path":
+        yield f"with {_MODE}={mode} each restart begins at that checkpoint, not at the last one"
+    if any(word.startswith("verl.trainer.") for word in command) and _number(settings.get(_EVERY, "-1")) <= 0:
+        yield f"without {_EVERY}=N no checkpoint is saved, and a restart begins anew"
+
+
+def _number(text: str) -> int:
+    # Hydra may make something else one.
+    try:
+        return int(text)
+    except ValueError:
+        return 1

@@ -1,0 +1,118 @@
+"""One line of a log: what Ray, torchrun, vLLM and terminals put around it, taken off and kept as facts.
+
+Several processes write to one log, line by line. Ray puts `(WorkerDict pid=1, ip=10.0.0.1)` in front of each line,
+torch `[rank1]:`, vLLM a level, a time and a place in its source, a terminal colours; CANN writes a log of its own, the
+plog. What is left after all that is compared with the rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+__all__ = ["COLOUR", "DRIVER", "Line", "Process", "clean", "lines_of", "process_of_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process as far as the log names it; what is not known is empty."""
+
+    name: str = ""
+    pid: str = ""
+    ip: str = ""
+    rank: str = ""
+    device: str = ""
+
+    def __str__(self) -> str:
+        facts = [f"pid {self.pid}" if self.pid else "", f"rank {self.rank}" if self.rank else ""]
+        facts += [f"NPU {self.device}" if self.device else "", f"host {self.ip}" if self.ip else ""]
+        known = ", ".join(fact for fact in facts if fact)
+        if not self.name:
+            return known or "the process that wrote the log"
+        return f"{self.name} ({known})" if known else self.name
+
+    def completed(self, other: Process) -> Process:
+        """Return this process with what another description of it says besides."""
+        return Process(
+            *(getattr(self, field) or getattr(other, field) for field in ("name", "pid", "ip", "rank", "device"))
+        )
+
+
+DRIVER = Process(name="the driver")
+"""The process that starts the job: its lines have no prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line without what stands around it."""
+
+    number: int
+    process: Process
+    text: str
+    ordinary: bool = False
+    """A logger wrote it as information or as a warning."""
+
+
+COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+"""What a terminal is told, not its reader: colours, and titles of windows."""
+_RAY = re.compile(r"\((?:(?P<name>[A-Za-z_][\w. \[\]:-]*?) )?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[^)]+))?\) ?")
+_DAEMON = re.compile(r"\((?P<name>raylet|autoscaler|gcs_server|scheduler)(?:, ip=(?P<ip>[^)]+)| [^)]*)?\) ?")
+_RANK = re.compile(r"\[(?:rank|default)(?P<rank>\d+)\]: ?")
+_WORKER = re.compile(r"(?P<name>(?:worker|node)-\d+): ")
+"""DeepSpeed's launcher names the host."""
+_LOGGER = re.compile(
+    r"(?P<level>ERROR|CRITICAL|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+\.py:\d+\]? ?"
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\]\[[\w.]+\]\[(?P<hydra>[A-Z]+)\] - "
+)
+"""vLLM's loggers, and Hydra's."""
+_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*Z (?=\S)")
+"""What Docker and Kubernetes put before each line."""
+_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
+_PLOG = re.compile(r"\[(?P<level>ERROR|WARNING|INFO|DEBUG|EVENT|TRACE)\] [A-Z_]+\((?P<pid>\d+),(?P<name>[^)]*)\):")
+_ORDINARY = re.compile(
+    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S*\s+(?:\S+ )?(?:- )?\[?(?:INFO|WARNING|DEBUG)\b|(?:INFO|WARNING|DEBUG)[: ]"
+)
+_LOW = ("INFO", "WARNING", "DEBUG", "EVENT", "TRACE")
+_RAY_FILE = re.compile(r"(?:worker|python-core-worker)-\w+(?:-\w+)?[-_](?P<pid>\d+)\.(?:out|err|log)$")
+_PLOG_FILE = re.compile(r"(?:plog|device)-(?P<pid>\d+)_\d+\.log$")
+
+
+def lines_of(source: Iterable[str], process: Process = DRIVER) -> Iterator[Line]:
+    """Yield the lines of a log; those without a process of their own are of `process`."""
+    for number, raw in enumerate(source, 1):
+        yield clean(raw, number, process)
+
+
+def process_of_file(path: Path) -> Process:
+    """Return the process that a file of Ray's or CANN's is named after, else the one that starts the job."""
+    found = _RAY_FILE.match(path.name)
+    if found:
+        return Process(name="worker", pid=found["pid"])
+    found = _PLOG_FILE.match(path.name)
+    return Process(pid=found["pid"]) if found else DRIVER
+
+
+def clean(raw: str, number: int = 0, process: Process = DRIVER) -> Line:
+    """Return a line of a log without colours and prefixes."""
+    text = COLOUR.sub("", raw).rstrip("\r\n").replace("\r", "")
+    text = _REPEATED.sub("", text)
+    ordinary = False
+    while True:
+        found = _RAY.match(text) or _DAEMON.match(text) or _RANK.match(text) or _WORKER.match(text)
+        if found:
+            # The innermost prefix is the process itself, the others only pass its lines on.
+            known = {key: value for key, value in found.groupdict().items() if value}
+            process = Process(**known) if "pid" in known or "name" in known else replace(process, **known)
+        else:
+            found = _LOGGER.match(text) or _STAMP.match(text)
+            if found is None:
+                break
+            ordinary = ordinary or any(value in _LOW for value in found.groupdict().values())
+        text = text[found.end() :]
+    plog = _PLOG.match(text)
+    if plog:
+        process = Process(name=process.name, pid=plog["pid"], ip=process.ip)
+        ordinary = plog["level"] in _LOW
+    return Line(number, process, text, ordinary or _ORDINARY.match(text) is not None)

@@ -1,0 +1,170 @@
+"""What one rank of a plan is asked and answers, as JSON: a step's phases, what each cost, and who held the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+__all__ = ["TOLD", "Holder", "Job", "Outcome", "Phase", "PhaseCost", "Picture", "Point"]
+
+
+class Phase(Enum):
+    """What a rank of verl's does, in the order of a step."""
+
+    LOAD = "load"
+    ROLLOUT = "rollout"
+    LOG_PROB = "log-probabilities"
+    REFERENCE = "reference"
+    VALUES = "values"
+    UPDATE_CRITIC = "update critic"
+    UPDATE_ACTOR = "update actor"
+    TRAINING = "training step"
+    VALIDATION = "validation"
+    CHECKPOINT = "checkpoint"
+    WEIGHT_SYNC = "weight sync"
+
+    @property
+    def trains(self) -> bool:
+        """Whether an optimizer takes a step in it: it is given mini batches, and others all of a step."""
+        return self in (Phase.UPDATE_CRITIC, Phase.UPDATE_ACTOR, Phase.TRAINING)
+
+
+class Holder(Enum):
+    """What memory is for, in csrc/ledger.h's order: its own three, those that a rank tells; last what is no tensor."""
+
+    ACTIVATIONS = "activations and temporary buffers"
+    MESSAGES = "communication buffers"
+    GATHERED = "gathered weights"
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer's state"
+    ENGINE = "rollout engine's weights"
+    CACHE = "key-value cache"
+    RESERVE = "reserve"
+
+    @property
+    def number(self) -> int:
+        """What csrc/ledger.h calls it."""
+        return list(Holder).index(self)
+
+
+TOLD = tuple(Holder)[: Holder.CACHE.number]
+"""Those of tensors, which a ledger has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What an image-text model makes of a picture, and how large that of each prompt is."""
+
+    token: int
+    """The token that stands for a part of a picture."""
+    width: int
+    """Numbers that a patch has."""
+    patches: int
+    """Patches of each token."""
+    positions: int
+    """Rows of a position: the text's, and a picture's time, height and width."""
+    tokens: int = 0
+    """Of each prompt's picture; 0: prompts have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One rank, the trainer's configuration, and the share of a step that it gets."""
+
+    tree: str
+    """The source tree of verl."""
+    folder: str
+    """The folder of the trainer's configuration."""
+    name: str
+    overrides: Sequence[str]
+    rank: int
+    world: int
+    local: int
+    """Ranks on a node."""
+    sequences: int
+    """That this rank trains on: enough for two micro batches."""
+    scored: int
+    """Whose log-probabilities and values it computes."""
+    prompt: int
+    response: int
+    """Tokens that prompts and answers are padded to."""
+    lengths: Sequence[Sequence[int]]
+    """Tokens of each prompt and its answer to train on; empty: all have the length that they are padded to."""
+    scored_lengths: Sequence[Sequence[int]]
+    rollout_weights: int
+    """Bytes of the weights that the rollout engine has on this NPU while it is awake; 0 if it has NPUs of its own."""
+    picture: Picture | None
+    """None if the model takes none."""
+    critic: bool
+    reference: bool
+    trainer: str
+    """The module of a trainer of fine-tuning, which has a loop of its own; empty: verl's workers are run."""
+    flops: float
+    """That an NPU does in a second at best."""
+    bandwidth: float
+    """Bytes that an NPU reads and writes in a second at best."""
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, Any]) -> Job:
+        picture = told["picture"]
+        return cls(**{**told, "picture": Picture(**picture) if picture else None})
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCost:
+    """What a phase cost a rank. Bytes."""
+
+    phase: str
+    before: int
+    peak: int
+    after: int
+    holders: Mapping[str, int]
+    """Who held the memory at the peak."""
+    kept: Mapping[str, int] = field(default_factory=dict)
+    """Who holds what is left after it."""
+    micro_batches: int = 0
+    seconds: float = 0.0
+    """That the operators would take an NPU at its best."""
+    calls: int = 0
+    copied: float = 0.0
+    """Bytes between host and NPU."""
+    messages: Sequence[tuple[str, int, int, float]] = ()
+    """Collectives by name and ranks: calls and bytes."""
+    optimizer_seconds: float = 0.0
+    optimizer_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Memory at one moment: bytes by holder."""
+
+    phase: str
+    holders: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one rank answers."""
+
+    rank: int
+    phases: Sequence[PhaseCost] = ()
+    timeline: Sequence[Point] = ()
+    groups: int = 0
+    """Process groups with other ranks, each of which has communication buffers of its own."""
+    host: int = 0
+    """Bytes of this machine's memory that the rank took."""
+    seconds: float = 0.0
+    not_shown: Sequence[str] = ()
+    error: str = ""
+    failed_in: str = ""
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, Any]) -> Outcome:
+        phases, timeline = (
+            [PhaseCost(**each) for each in told["phases"]],
+            [Point(**each) for each in told["timeline"]],
+        )
+        return cls(**{**told, "phases": phases, "timeline": timeline})

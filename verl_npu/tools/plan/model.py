@@ -1,0 +1,197 @@
+"""The model of a plan: a folder of full size without weights, its sizes, and the picture that its prompts may have.
+
+Its sizes are those of its own config.json, or of published.json, by the names that launch scripts use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...ascend.variables import VIRTUAL_NPUS
+from ...errors import PlanError
+from .job import Picture
+from .share import Share
+
+__all__ = ["PUBLISHED", "Model", "check_text_only", "folder_of", "model_of", "picture_of", "published"]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One model."""
+
+    name: str
+    pattern: str
+    """What the last part of a path looks like, in lower case."""
+    kind: str
+    """transformers' model type."""
+    settings: Mapping[str, object]
+    billions: float
+    """Parameters that its page names, which check the settings."""
+
+
+PUBLISHED = tuple(
+    Published(**each) for each in json.loads(Path(__file__).with_name("published.json").read_text())["models"]
+)
+
+
+def published(path: str) -> Published | None:
+    """Return the model that the last parts of a path name; None if it is none of them."""
+    for part in reversed([part.lower().replace("_", "-") for part in re.split(r"[/\\]", path) if part]):
+        for each in PUBLISHED:
+            if re.search(each.pattern, part):
+                return each
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What a plan knows of a model before it runs."""
+
+    folder: Path
+    source: str
+    """Where its sizes come from, for the report."""
+    parameters: int
+    cache: int
+    """Bytes of the key-value cache for one token, in bfloat16, on all NPUs of an engine together."""
+    key_heads: int
+    heads: int
+    layers: int
+    active: int
+    """Parameters that take part for one token: of a mixture of experts, those that are chosen."""
+    experts: int
+    """Parameters of all experts."""
+    picture: Picture | None = None
+    """What it makes of a picture; None if it takes none."""
+
+
+def model_of(path: str, given: Path | None, folder: Path) -> Model:
+    """Make the folder of the model that a script names by `path`, or of the config.json that the user gives.
+
+    Raises:
+        PlanError: neither tells the model's sizes, or transformers does not take them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config, source = _config(path, given)
+    (folder / "asked.json").write_text(json.dumps(config))
+    done = subprocess.run(
+        [sys.executable, "-m", f"{__package__}.make_model", str(folder)],
+        env=os.environ | {VIRTUAL_NPUS: "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise PlanError(
+            subject=f"the model {source}",
+            expected="a configuration that the installed transformers takes",
+            found=(done.stderr.strip().splitlines() or ["no output"])[-1][:300],
+            fix="give the config.json of the model, with its model_type: --model-config PATH",
+        )
+    told = json.loads(done.stdout.splitlines()[-1])
+    _take_tokenizer(folder_of(path, given), folder)
+    picture = told.pop("picture")
+    return Model(folder, source, **told, picture=Picture(**picture) if picture else None)
+
+
+def folder_of(path: str, given: Path | None) -> Path:
+    """Return where a model's own files are: beside the config.json that the user gives, or where the script says."""
+    own = given if given is not None else Path(path).expanduser()
+    return own if own.is_dir() else own.parent
+
+
+def _config(path: str, given: Path | None) -> tuple[dict[str, object], str]:
+    """Return a model's settings, and where they come from."""
+    place = given if given is not None else Path(path).expanduser()
+    file = place / "config.json" if place.is_dir() else place
+    if file.is_file():
+        return _read(file), str(file)
+    if given is not None:
+        raise PlanError(
+            subject=f"--model-config {given}",
+            expected="a config.json, or a folder with one",
+            found="none",
+            fix="give the file of the model that the script trains",
+        )
+    known = published(path)
+    if known is None:
+        raise PlanError(
+            subject=f"the model {path!r}",
+            expected="a folder with its config.json, or one of " + ", ".join(each.name for each in PUBLISHED),
+            found="neither",
+            fix="give its config.json: --model-config PATH",
+        )
+    return {"model_type": known.kind, **known.settings}, f"{known.name}, as it is published"
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        read = json.loads(file.read_text())
+        found = "none"
+    except (OSError, ValueError) as error:
+        read, found = None, str(error)
+    if isinstance(read, dict) and "model_type" in read:
+        return read
+    raise PlanError(
+        subject=str(file),
+        expected="a model's config.json with its model_type",
+        found=found,
+        fix="give another with --model-config",
+    )
+
+
+def _take_tokenizer(place: Path, folder: Path) -> None:
+    """Prefer the model's own tokenizer to the one that was made, if it is there."""
+    if (place / "tokenizer_config.json").is_file():
+        for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json"):
+            if (place / name).is_file():
+                shutil.copy(place / name, folder / name)
+
+
+def picture_of(model: Model, tokens: int, share: Share) -> tuple[Picture | None, list[str]]:
+    """Return the picture of each prompt, which has so many tokens, and what the user is told of it.
+
+    Raises:
+        PlanError: the model takes no pictures, or a prompt has no room for it.
+    """
+    if tokens and model.picture is None:
+        raise PlanError(
+            subject="--picture-tokens",
+            expected="an image-text model of Qwen's",
+            found=model.source,
+            fix="leave it out",
+        )
+    shortest = min((prompt for prompt, _ in (*share.lengths, *share.scored_lengths)), default=share.prompt)
+    if tokens >= shortest:
+        raise PlanError(
+            subject="--picture-tokens",
+            expected=f"less than the {shortest} tokens of a prompt",
+            found=str(tokens),
+            fix="give longer prompts, or a smaller picture",
+        )
+    if model.picture is None:
+        return None, []
+    notes = [] if tokens else ["prompts have no pictures in this plan: --picture-tokens gives each one"]
+    return replace(model.picture, tokens=tokens), notes
+
+
+def check_text_only(model: Model, tokens: int) -> None:
+    """Refuse what fine-tuning is not planned with.
+
+    Raises:
+        PlanError: the model takes pictures, or there are to be some.
+    """
+    if tokens or model.picture is not None:
+        raise PlanError(
+            subject="--picture-tokens" if tokens else f"the model {model.source}",
+            expected="text alone: fine-tuning with pictures is not planned yet",
+            found=f"{tokens} tokens" if tokens else "an image-text model",
+            fix="leave it out" if tokens else "plan the language model",
+        )

@@ -1,0 +1,306 @@
+"""One plan: a script is composed, its step divided, and one rank of each kind run in a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ... import environment
+from ...ascend.variables import VIRTUAL_MEMORY, VIRTUAL_NPUS, VIRTUAL_PHANTOM
+from ...errors import PlanError
+from ..jobs.job import Job as ComposedJob
+from ..jobs.job import compose
+from ..jobs.keys import ACTOR, BATCH, CRITIC, MAX_PROMPT, MINI_BATCH, PATH, SAMPLES, has_critic, has_reference
+from ..jobs.settings import Settings, override
+from ..jobs.trainer import Trainer, is_of_cluster
+from .fine_tuning import Names, module_of, names_of, tuning_overrides, tuning_share
+from .hardware import Hardware
+from .job import Job, Outcome, Picture
+from .lengths import Length, drawn_lengths, measured_lengths
+from .micro_batches import keeps_budget
+from .model import Model, check_text_only, folder_of, model_of, picture_of
+from .rollout import Rollout, rollout_of
+from .share import Share, share_of
+
+__all__ = ["TORCHRUN_NODES", "TORCHRUN_RANKS", "Planned", "Request", "changed", "overrides", "plan"]
+
+TORCHRUN_RANKS, TORCHRUN_NODES = "--nproc_per_node", "--nnodes"
+_FIELDS = {TORCHRUN_RANKS: "ranks", TORCHRUN_NODES: "nodes"}
+_MODELS = (PATH, "critic.model.path")
+_STEPS = 100
+"""That a job has in a plan: its schedules count them, and the lengths of so many are drawn."""
+_THRESHOLD = "1"  # MiB: smaller tensors are real
+_MEMORY = "1024"  # GiB: what does not fit is to be seen, not to end
+_TOGETHER = 2
+_NO_FLEET = "fleet"
+"""The feature that has ranks compare what is patched: a rank of a plan would wait for others that are not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user asks for."""
+
+    output: Path
+    hardware: Hardware
+    model_config: Path | None = None
+    response: int | None = None
+    """Tokens of the answers; None: the most that the script allows."""
+    prompt: int | None = None
+    """Tokens of the questions; None: the most that the script allows."""
+    lengths: Path | None = None
+    """A file of lengths that were measured, in place of both."""
+    spread: float = 0.0
+    """Standard deviation of the answers, as a part of `response`, which is their mean then; 0: they are alike."""
+    picture: int = 0
+    """Tokens of the picture in each prompt."""
+    seconds: float = 600.0
+    changes: tuple[tuple[str, object], ...] = ()
+    """Settings besides the script's own: a knob that is tried."""
+    model: Model | None = None
+    """The model, if it has been made by a plan of the same script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What was found."""
+
+    trainer: Trainer
+    settings: Settings
+    model: Model
+    share: Share
+    rollout: Rollout | None
+    """None for fine-tuning."""
+    outcomes: tuple[Outcome, ...]
+    hardware: Hardware
+    seconds: float
+    notes: tuple[str, ...]
+
+
+def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], None] = lambda text: None) -> Planned:
+    """Run one rank of each kind in phantom memory, and tell what its phases cost.
+
+    `told` hears of each rank that is started.
+
+    Raises:
+        CompositionError: Hydra does not take the script's settings.
+        PlanError: the model or the lengths are not known, or the sizes do not fit each other.
+    """
+    started = time.monotonic()
+    trainer = changed(trainer, request.changes)
+    composed = compose(trainer, tree)
+    settings = composed.settings
+    names, bounded = names_of(trainer, settings), keeps_budget(trainer, tree)
+    if names is None:
+        work = _reinforcement(settings, request, bounded)
+    else:
+        work = _fine_tuning(names, composed, request, bounded)
+    share, folder = work.share, request.output.resolve()
+    jobs = [
+        Job(
+            tree=str(tree),
+            folder=str(composed.entry.folder),
+            name=composed.entry.name,
+            overrides=[*trainer.overrides, *work.overrides],
+            rank=rank,
+            world=share.world,
+            local=share.local,
+            sequences=share.sequences,
+            scored=share.scored,
+            prompt=share.padded[0],
+            response=share.padded[1],
+            lengths=share.lengths,
+            scored_lengths=share.scored_lengths,
+            rollout_weights=work.rollout.weights if work.rollout else 0,
+            picture=work.picture,
+            critic=work.critic,
+            reference=work.reference,
+            trainer=work.module,
+            flops=request.hardware.flops.value,
+            bandwidth=request.hardware.bandwidth.value,
+        )
+        for rank in share.ranks
+    ]
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        outcomes = tuple(pool.map(lambda job: _run(job, trainer, request, folder, told), jobs))
+    not_shown = dict.fromkeys(text for outcome in outcomes for text in outcome.not_shown)
+    return Planned(
+        trainer=trainer,
+        settings=settings,
+        model=work.model,
+        share=share,
+        rollout=work.rollout,
+        outcomes=outcomes,
+        hardware=request.hardware,
+        seconds=time.monotonic() - started,
+        notes=(*share.notes, *work.notes, *(f"not shown, {each}" for each in not_shown)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the two kinds of trainers differ in."""
+
+    share: Share
+    model: Model
+    overrides: Sequence[str]
+    rollout: Rollout | None = None
+    picture: Picture | None = None
+    critic: bool = False
+    reference: bool = False
+    module: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work:
+    path = settings.text(PATH)
+    uneven = _uneven(path, request, settings, answers=settings.whole(SAMPLES, 1))
+    share = share_of(settings, request.response, request.prompt, uneven, bounded)
+    model = _model(path, request)
+    picture, pictures = picture_of(model, request.picture, share)
+    rollout = rollout_of(settings, model, share, request.hardware)
+    return _Work(
+        share=share,
+        model=model,
+        overrides=overrides(settings, share, model.folder),
+        rollout=rollout,
+        picture=picture,
+        critic=has_critic(settings),
+        reference=has_reference(settings),
+        notes=(*pictures, *rollout.notes),
+    )
+
+
+def _fine_tuning(names: Names, job: ComposedJob, request: Request, bounded: bool) -> _Work:
+    path = job.settings.text(names.model)
+    uneven = _uneven(path, request, job.settings, answers=1)
+    share = tuning_share(names, job.trainer, job.settings, request.response, request.prompt, uneven, bounded)
+    model = _model(path, request)
+    check_text_only(model, request.picture)
+    settings = tuning_overrides(names, job.settings, share, model.folder)
+    return _Work(share=share, model=model, overrides=settings, module=module_of(job))
+
+
+def _uneven(path: str, request: Request, settings: Settings, answers: int) -> Sequence[Length]:
+    """The lengths of a run's sequences, measured or drawn; empty if all are alike."""
+    if request.lengths:
+        return measured_lengths(request.lengths, folder_of(path, request.model_config))
+    if not request.spread or not request.response:
+        return ()
+    prompt = request.prompt or settings.whole(MAX_PROMPT)
+    sequences = _STEPS * max(settings.whole(BATCH) * answers, 1)
+    return drawn_lengths(prompt, request.response, request.spread, sequences)
+
+
+def _model(path: str, request: Request) -> Model:
+    return request.model or model_of(path, request.model_config, request.output.resolve() / "model")
+
+
+def _run(job: Job, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None]) -> Outcome:
+    """Have `rank` answer in a process of its own."""
+    log = folder / f"rank-{job.rank}.log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.rank"],
+            env=_variables(job, trainer),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=job.tree,
+        )
+        told(f"rank {job.rank} of {job.world}")
+        try:
+            answer, _ = process.communicate(json.dumps(dataclasses.asdict(job)), timeout=request.seconds)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            process.wait()
+            raise PlanError(
+                subject=f"rank {job.rank}",
+                expected=f"its phases to end in {request.seconds:.0f} s",
+                found=f"it still ran; its log is {log}",
+                fix="give it more time: --timeout SECONDS",
+            ) from error
+    if not answer.strip():
+        lines = log.read_text(errors="replace").strip().splitlines()
+        raise PlanError(
+            subject=f"rank {job.rank}",
+            expected="verl's workers to start in this environment",
+            found=f"{(lines or ['no output'])[-1][:300]}",
+            fix=f"read {log}",
+        )
+    return Outcome.of_json(json.loads(answer))
+
+
+def _variables(job: Job, trainer: Trainer) -> dict[str, str]:
+    exported = {name: text for name, text in trainer.exports.items() if not is_of_cluster(name)}
+    # With Ray's, verl's workers would ask it for their NPU: a plan has no Ray.
+    given = {name: text for name, text in (os.environ | exported).items() if not name.startswith("RAY_")}
+    return {
+        **given,
+        VIRTUAL_NPUS: str(job.local),
+        environment.DISABLE.name: ",".join(filter(None, (given.get(environment.DISABLE.name), _NO_FLEET))),
+        VIRTUAL_PHANTOM: _THRESHOLD,
+        VIRTUAL_MEMORY: _MEMORY,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def changed(trainer: Trainer, changes: Iterable[tuple[str, object]]) -> Trainer:
+    """Return a trainer as it is started with these changes: torchrun's options, a variable, or settings of Hydra's."""
+    given = dict(changes)
+    options = {_FIELDS[key]: given.pop(key) for key in _FIELDS if key in given}
+    budget = environment.TOKEN_BUDGET.name
+    exports = {**trainer.exports, **({budget: str(given.pop(budget))} if budget in given else {})}
+    settings = (*trainer.overrides, *(override(key, value) for key, value in given.items()))
+    return dataclasses.replace(trainer, exports=exports, overrides=settings, **options)  # type: ignore[arg-type]
+
+
+def overrides(settings: Settings, share: Share, model: Path) -> list[str]:
+    """Return the settings that give one rank its part of two micro batches, and nothing that only a job has.
+
+    `model` is the folder of a model without weights.
+    """
+    size = share.sequences * share.data
+    changes: dict[str, object] = {
+        SAMPLES: 1,
+        BATCH: size,
+        MINI_BATCH: size,
+    }
+    if (mini_batch := f"{CRITIC}.ppo_mini_batch_size") in settings:
+        changes[mini_batch] = size
+    changes |= dict(_without_use(settings, share))
+    # verl's other budgets default to the actor's, which may be raised.
+    changes |= {batch.key: batch.size for batch in share.micro_batches if batch.dynamic}
+    changes |= share.budgets
+    changes |= {key: str(model) for key in _MODELS if key in settings}
+    changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
+    changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)
+    # The trainer counts its steps by its data.
+    changes |= dict.fromkeys(settings.matching(r".*\.optim\.total_training_steps"), _STEPS)
+    changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model))
+    if (contents := f"{ACTOR}.checkpoint.save_contents") in settings:
+        changes[contents] = ["model", "optimizer", "extra"]
+    return [override(key, value) for key, value in changes.items()]
+
+
+def _without_use(settings: Settings, share: Share) -> Iterator[tuple[str, object]]:
+    """Yield sizes that stand beside a token budget: verl uses the budget, and still wants them to divide a mini batch.
+
+    Source: verl/workers/fsdp_workers.py, "normalized ppo_mini_batch_size … should be divisible".
+    """
+    for role in (ACTOR, CRITIC):
+        if not settings.truth(f"{role}.use_dynamic_bsz"):
+            continue
+        for name, one in (("ppo_micro_batch_size_per_gpu", 1), ("ppo_micro_batch_size", share.data)):
+            if settings.whole(f"{role}.{name}") > 0:
+                yield f"{role}.{name}", one

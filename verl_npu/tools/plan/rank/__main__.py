@@ -1,0 +1,157 @@
+"""Reads a job, runs its phases in phantom memory as the only rank of its groups, and writes what they cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..job import Job, Outcome, Phase
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from .recording import Recording
+    from .workers import Workers
+
+_HOST = "127.0.0.1"
+
+
+def main() -> int:
+    """Answer with an Outcome; an exception of verl's is one too, with the phase that it came from."""
+    job = Job.of_json(json.load(sys.stdin))
+    # Whatever verl prints must not be taken for the answer.
+    answer, sys.stdout = sys.stdout, sys.stderr
+    began = time.monotonic()
+    outcome = dataclasses.replace(_run(job), seconds=time.monotonic() - began)
+    json.dump(dataclasses.asdict(outcome), answer)
+    answer.flush()
+    # Threads of verl's and Ray's would keep the process.
+    os._exit(0)
+
+
+def _run(job: Job) -> Outcome:
+    sys.path.insert(0, job.tree)
+    os.environ.update(_variables(job))
+    import torch  # noqa: F401 - brings up the virtual NPUs
+    from virtual_ascend import ledger
+
+    from .recording import Recording
+
+    ledger.start(job.flops, job.bandwidth)
+    ledger.be_alone()
+    recording = Recording(ledger)
+    recording.watch()
+    error = ""
+    missing: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            if job.trainer:
+                _fine_tune(job, recording, folder)
+            else:
+                _run_phases(job, recording, folder, missing)
+        except Exception as raised:  # whatever verl raises is what the user is told
+            traceback.print_exc()
+            error = f"{type(raised).__name__}: {raised}".strip()
+        return Outcome(
+            rank=job.rank,
+            phases=recording.costs(),
+            timeline=recording.timeline(),
+            groups=ledger.groups(),
+            host=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+            not_shown=missing,
+            error=error,
+            failed_in=recording.latest.value if error else "",
+        )
+
+
+def _fine_tune(job: Job, recording: Recording, folder: str) -> None:
+    from .fine_tuning import fine_tune
+
+    config = _configuration(job)
+    config.trainer.default_local_dir = folder
+    with _writing_nothing():
+        fine_tune(config, job, recording)
+
+
+def _run_phases(job: Job, recording: Recording, folder: str, missing: list[str]) -> None:
+    """Run one phase after the other; `missing` is told of those that one rank alone cannot do."""
+    config = _configuration(job)
+    workers = _workers(config, job)
+    with recording.phase(Phase.LOAD):
+        workers.load()
+    step = workers.step()
+    # The optimizers have no state before their first step.
+    first = {phase: run for phase, run in step.items() if phase.trains}
+    for phase, run in [*first.items(), *step.items()]:
+        with recording.phase(phase):
+            run()
+    for phase, reason in workers.not_shown.items():
+        missing.append(f"{phase.value}: {reason}")
+    if Phase.WEIGHT_SYNC not in workers.not_shown:
+        with recording.phase(Phase.WEIGHT_SYNC):
+            workers.hand_over()
+    if Phase.CHECKPOINT not in workers.not_shown:
+        with recording.phase(Phase.CHECKPOINT), _writing_nothing():
+            workers.checkpoint(folder)
+
+
+def _workers(config: DictConfig, job: Job) -> Workers:
+    # v0.7 has both; "auto" are the old ones there.
+    legacy = importlib.util.find_spec("verl.workers.fsdp_workers") is not None
+    if legacy and config.trainer.get("use_legacy_worker_impl", "auto") != "disable":
+        from .workers import LegacyWorkers
+
+        return LegacyWorkers(config, job)
+    from .workers import EngineWorkers
+
+    return EngineWorkers(config, job)
+
+
+def _configuration(job: Job) -> DictConfig:
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    with initialize_config_dir(version_base=None, config_dir=job.folder):
+        config = compose(config_name=job.name, overrides=list(job.overrides))
+    OmegaConf.resolve(config)
+    return config
+
+
+@contextmanager
+def _writing_nothing() -> Iterator[None]:
+    """Have torch.save write nothing: phantoms would be files of zeros as large as the checkpoint."""
+    import torch
+
+    before, torch.save = torch.save, lambda *_, **__: None
+    try:
+        yield
+    finally:
+        torch.save = before
+
+
+def _variables(job: Job) -> dict[str, str]:
+    """What Ray's worker group sets for a worker: verl/single_controller/base/worker.py, `env_keys`."""
+    return {
+        "RANK": str(job.rank),
+        "WORLD_SIZE": str(job.world),
+        "LOCAL_RANK": str(job.rank % job.local),
+        "LOCAL_WORLD_SIZE": str(job.local),
+        "RAY_LOCAL_WORLD_SIZE": str(job.local),
+        "MASTER_ADDR": _HOST,
+        "MASTER_PORT": "0",
+        "WG_BACKEND": "ray",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Fine-tuning: verl's own trainer takes two steps with batches without values, validates and saves."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..fine_tuning import STEPS
+from ..job import Job, Phase
+from .recording import Recording
+from .workers import TOKEN
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+    from torch import Tensor
+
+__all__ = ["Rows", "fine_tune"]
+
+Row = Mapping[str, "Tensor"]
+Begin = Callable[[Phase], None]
+
+
+def fine_tune(config: DictConfig, job: Job, recording: Recording) -> None:
+    """Run `run_sft` of the trainer that the job names, and record its phases.
+
+    The trainer makes its model, its optimizer and its batches and has its own loop. In place of its data are rows
+    without values; a phase begins where it asks for the next batch, and where it saves.
+    Source: verl/trainer/fsdp_sft_trainer.py and verl/trainer/sft_trainer.py, `run_sft` and `fit`.
+    """
+    trainer: Any = importlib.import_module(job.trainer)
+    with ExitStack() as opened:
+
+        def begin(phase: Phase) -> None:
+            opened.close()
+            opened.enter_context(recording.phase(phase))
+
+        # The trainer asks for the data to train on first.
+        phases = iter((Phase.TRAINING, Phase.VALIDATION))
+        padded = config.data.get("pad_mode") != "no_padding"
+        trainer.create_sft_dataset = lambda *_, **__: Rows(job, padded, next(phases))
+        trainer.StatefulDataLoader = partial(_Loader, begin)
+        _tell_of_checkpoints(trainer, begin)
+        begin(Phase.LOAD)
+        trainer.run_sft(config)
+
+
+def _tell_of_checkpoints(trainer: Any, begin: Begin) -> None:
+    holder = getattr(trainer, "CheckpointHandler", None) or trainer.FSDPSFTTrainer
+    original = holder.save_checkpoint
+
+    def save_checkpoint(*given: object, **named: object) -> object:
+        begin(Phase.CHECKPOINT)
+        return original(*given, **named)
+
+    holder.save_checkpoint = save_checkpoint
+
+
+class Rows:
+    """A rank's data, as verl's data sets give it: `input_ids`, `position_ids`, `loss_mask` [tokens].
+
+    Padded to the greatest length with `attention_mask` beside them, or as long as each sequence is.
+    Source: verl/utils/dataset/multiturn_sft_dataset.py and sft_dataset.py, `__getitem__`.
+    """
+
+    def __init__(self, job: Job, padded: bool, phase: Phase) -> None:
+        self.phase = phase
+        self._padded = padded
+        self._most = job.prompt + job.response
+        # transformers leaves out a mask without padding, with which attention needs less: no batch of verl's has one.
+        longest = self._most - 1 if padded else self._most
+        self._lengths = [min(sum(each), longest) for each in job.lengths] or [longest] * job.sequences
+        self._all = len(self._lengths) * job.world * STEPS
+
+    def __len__(self) -> int:
+        return self._all
+
+    def __getitem__(self, place: int) -> Row:
+        import torch
+
+        length = self._lengths[place % len(self._lengths)]
+        mask = (torch.arange(self._most if self._padded else length) < length).long()
+        row = {
+            "input_ids": mask * TOKEN,
+            "position_ids": (mask.cumsum(dim=-1) - 1).clamp(min=0),
+            "loss_mask": mask.clone(),
+        }
+        return row | {"attention_mask": mask} if self._padded else row
+
+
+class _Loader:
+    """In place of torchdata's loader, which starts processes: each batch is of the same rows."""
+
+    def __init__(
+        self,
+        begin: Begin,
+        dataset: Rows,
+        batch_size: int,
+        collate_fn: Callable[[Sequence[Row]], object] | None = None,
+        **_: object,
+    ) -> None:
+        from torch.utils.data import default_collate
+
+        self._begin, self._rows, self._size = begin, dataset, batch_size
+        self._collate = collate_fn or default_collate
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __iter__(self) -> Iterator[object]:
+        for _ in range(STEPS):
+            self._begin(self._rows.phase)
+            yield self._collate([self._rows[place] for place in range(self._size)])
+
+    def state_dict(self) -> dict[str, object]:
+        """Return nothing: a plan is not resumed."""
+        return {}

@@ -1,0 +1,238 @@
+"""What the phases of one rank cost: the device's ledger, told who holds what and where a phase begins and ends."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..job import TOLD, Holder, Phase, PhaseCost, Point
+
+if TYPE_CHECKING:
+    import numpy
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+    from virtual_ascend.ledger import Block, Message, Work
+
+__all__ = ["Recording", "gradients"]
+
+_POINTS = 400
+"""Of a timeline: more than a page or a terminal has columns."""
+_COPY = "copy between host and NPU"  # csrc/ledger.cpp
+
+
+def gradients(module: nn.Module) -> Iterator[Tensor]:
+    """Yield what is summed up over micro batches: parameters' gradients, and those that FSDP has not reduced yet.
+
+    verl from v0.9.0 on has them reduced with the last micro batch alone. Until then FSDP1 keeps them whole as the
+    gradients of its flat parameters, and FSDP2 beside its parameters. Source: torch/distributed/fsdp/_fully_shard,
+    `FSDPParam.to_accumulated_grad_if_needed`.
+    """
+    for weight in module.parameters():
+        # Megatron keeps gradients in buffers of its own.
+        yield from _given(weight, "grad", "main_grad")
+    for part in module.modules():
+        for sharded in _sharded_parameters(part):
+            # In the type that they are reduced in, if they were computed in another one.
+            yield from _given(sharded, "unsharded_accumulated_grad")
+            yield from _given(getattr(sharded, "_unsharded_param", None), "grad")
+
+
+def _given(holder: object, *names: str) -> Iterator[Tensor]:
+    for name in names:
+        gradient = getattr(holder, name, None)
+        if gradient is not None:
+            yield gradient
+
+
+def _sharded_parameters(part: nn.Module) -> Iterator[Any]:
+    """FSDP2's own parameters of a module that was given to `fully_shard`."""
+    state_of = getattr(part, "_get_fsdp_state", None)
+    if state_of is None:
+        return
+    state = state_of()
+    # One group or none, and in torch 2.13 any number of them.
+    several = getattr(state, "_fsdp_param_groups", None)
+    for group in [state._fsdp_param_group] if several is None else several:
+        if group is not None:
+            yield from group.fsdp_params
+
+
+@dataclass(slots=True)
+class _Span:
+    """One phase while it is recorded."""
+
+    phase: Phase
+    begin: int
+    end: int = 0
+    root: Any = None
+    """The first module that is called in it."""
+    micro_batches: int = 0
+    seconds: float = 0.0
+    calls: int = 0
+    copied: float = 0.0
+    messages: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
+    optimizer_seconds: float = 0.0
+    optimizer_calls: int = 0
+
+
+class Ledger(Protocol):
+    """What is used of `virtual_ascend.ledger`."""
+
+    def take(self) -> tuple[Sequence[Work], Sequence[Message]]: ...
+    def clock(self) -> int: ...
+    def blocks(self) -> Sequence[Block]: ...
+    def mark(self, data: int, holder: int) -> None: ...
+
+
+class Recording:
+    """The spans of a rank. From `watch` on torch's global hooks tell it of modules and optimizers."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._spans: list[_Span] = []
+        self._open: _Span | None = None
+
+    @property
+    def latest(self) -> Phase:
+        """The phase that was begun last: loading, if none was."""
+        return self._spans[-1].phase if self._spans else Phase.LOAD
+
+    def watch(self) -> None:
+        """Have torch say when a module is called and an optimizer takes a step. Once per process."""
+        from torch.nn.modules.module import register_module_forward_pre_hook
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        register_module_forward_pre_hook(lambda module, _: self._called(module))
+        register_optimizer_step_pre_hook(lambda optimizer, *_: self._before_step(optimizer))
+        register_optimizer_step_post_hook(lambda optimizer, *_: self._after_step(optimizer))
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Record what is done meanwhile as one phase, and say in the rank's log that it begins."""
+        print(f"verl-npu: {phase.value}", file=sys.stderr, flush=True)
+        self._ledger.take()
+        self._open = _Span(phase, self._ledger.clock())
+        self._spans.append(self._open)
+        try:
+            yield
+        finally:
+            self._take(self._open, of_optimizer=False)
+            self._open.end = self._ledger.clock()
+            self._open = None
+
+    def costs(self) -> list[PhaseCost]:
+        """Return what each phase cost at most, where it was done more than once."""
+        totals, by_holder = self._curves()
+        found: dict[Phase, PhaseCost] = {}
+        for span in self._spans:
+            curve = totals[span.begin : span.end + 1]
+            at = span.begin + int(curve.argmax())
+            cost = PhaseCost(
+                phase=span.phase.value,
+                before=int(totals[span.begin]),
+                peak=int(totals[at]),
+                after=int(totals[span.end]),
+                holders=_held(by_holder, at),
+                kept=_held(by_holder, span.end),
+                micro_batches=span.micro_batches,
+                seconds=span.seconds,
+                calls=span.calls,
+                copied=span.copied,
+                messages=[(name, ranks, *sums) for (name, ranks), sums in span.messages.items()],
+                optimizer_seconds=span.optimizer_seconds,
+                optimizer_calls=span.optimizer_calls,
+            )
+            if span.phase not in found or cost.peak >= found[span.phase].peak:
+                found[span.phase] = cost
+        return list(found.values())
+
+    def timeline(self) -> list[Point]:
+        """Return memory over time, in so many steps that each has the highest moment of its own."""
+        totals, by_holder = self._curves()
+        points = []
+        length = sum(span.end - span.begin for span in self._spans)
+        for span in self._spans:
+            steps = max(round(_POINTS * (span.end - span.begin) / max(length, 1)), 2)
+            for step in range(steps):
+                first = span.begin + (span.end - span.begin) * step // steps
+                last = max(span.begin + (span.end - span.begin) * (step + 1) // steps, first + 1)
+                at = first + int(totals[first:last].argmax())
+                points.append(Point(span.phase.value, _held(by_holder, at)))
+        return points
+
+    def _curves(self) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
+        """Bytes in all, and by holder, after each allocation and free."""
+        import numpy
+
+        blocks = numpy.array(self._ledger.blocks(), dtype=numpy.int64).reshape(-1, 4)
+        sizes, born, died, holders = blocks.T
+        changes = numpy.zeros((len(TOLD), self._ledger.clock() + 1), dtype=numpy.int64)
+        numpy.add.at(changes, (holders, born), sizes)
+        gone = died > 0
+        numpy.add.at(changes, (holders[gone], died[gone]), -sizes[gone])
+        by_holder = changes.cumsum(axis=1)
+        return by_holder.sum(axis=0), by_holder
+
+    def _called(self, module: nn.Module) -> None:
+        span = self._open
+        if span is None:
+            return
+        if span.root is None:
+            span.root = module
+            for weight in module.parameters():
+                self._mark(weight, Holder.WEIGHTS)
+        if module is span.root:
+            span.micro_batches += 1
+            for gradient in gradients(module):
+                self._mark(gradient, Holder.GRADIENTS)
+
+    def _before_step(self, optimizer: Optimizer) -> None:
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                self._mark(weight, Holder.WEIGHTS)
+                self._mark(weight.grad, Holder.GRADIENTS)
+        self._mark_state(optimizer)
+        if self._open is not None:
+            self._take(self._open, of_optimizer=False)
+
+    def _after_step(self, optimizer: Optimizer) -> None:
+        self._mark_state(optimizer)
+        if self._open is not None:
+            self._take(self._open, of_optimizer=True)
+
+    def _mark_state(self, optimizer: Optimizer) -> None:
+        for state in optimizer.state.values():
+            for value in state.values():
+                self._mark(value, Holder.OPTIMIZER)
+
+    def _mark(self, tensor: Tensor | None, holder: Holder) -> None:
+        local = getattr(tensor, "_local_tensor", tensor)  # a DTensor's shard
+        if local is not None and hasattr(local, "untyped_storage") and local.device.type == "npu":
+            self._ledger.mark(local.untyped_storage().data_ptr(), holder.number)
+
+    def _take(self, span: _Span, of_optimizer: bool) -> None:
+        work, messages = self._ledger.take()
+        for name, calls, _, size, seconds in work:
+            if name == _COPY:
+                span.copied += size
+            elif of_optimizer:
+                span.optimizer_seconds += seconds
+                span.optimizer_calls += calls
+            else:
+                span.seconds += seconds
+                span.calls += calls
+        for name, ranks, calls, size in messages:
+            before = span.messages.get((name, ranks), (0, 0.0))
+            span.messages[name, ranks] = (before[0] + calls, before[1] + size)
+
+
+def _held(by_holder: numpy.ndarray[Any, Any], at: int) -> dict[str, int]:
+    found: dict[str, int] = defaultdict(int)
+    for holder, size in zip(TOLD, by_holder[:, at], strict=True):
+        if size:
+            found[holder.value] = int(size)
+    return dict(found)

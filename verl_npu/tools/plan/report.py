@@ -1,0 +1,229 @@
+"""A plan as JSON, which a later plan is compared with, as a page, and as a chart of its memory over time."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import PlanError
+from ..pages import render
+from .hardware import GIB
+from .job import Holder, Outcome, Point
+from .planning import Planned
+from .search import Largest, Try
+from .timing import assumptions, spans, total
+from .verdict import Fit, PhaseFit, Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["content", "draw", "page", "read"]
+
+_FORMAT = 1
+
+
+def content(
+    name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try] = (), largest: Largest | None = None
+) -> dict[str, object]:
+    """Return all of a plan. Bytes and seconds."""
+    found = spans(planned)
+    return {
+        "format": _FORMAT,
+        "simulated": True,
+        "name": name,
+        "verdict": verdict.fit.value,
+        "hardware": dataclasses.asdict(planned.hardware),
+        "capacity": verdict.capacity,
+        "model": {
+            "source": planned.model.source,
+            "parameters": planned.model.parameters,
+            "active": planned.model.active,
+            "layers": planned.model.layers,
+        },
+        "share": _share(planned),
+        "rollout": dataclasses.asdict(planned.rollout) if planned.rollout else None,
+        "reserve": [dataclasses.asdict(each) for each in verdict.reserve],
+        "phases": [_phase(phase) for phase in verdict.phases],
+        "seconds": [dataclasses.asdict(span) for span in (*found, total(found))],
+        "assumptions": list(assumptions(planned)),
+        "timeline": {
+            str(outcome.rank): [dataclasses.asdict(point) for point in outcome.timeline]
+            for outcome in planned.outcomes
+        },
+        "ranks": [_rank(outcome, planned) for outcome in planned.outcomes],
+        "tries": [
+            {"changes": dict(each.knob.changes), "why": each.knob.why, "verdict": each.verdict.fit.value}
+            for each in tries
+        ],
+        "proposal": dict(tries[-1].changes) if tries and tries[-1].verdict.fit is Fit.FITS else {},
+        "largest_micro_batch": dataclasses.asdict(largest) if largest else None,
+        "notes": list(planned.notes),
+        "took": planned.seconds,
+    }
+
+
+def _share(planned: Planned) -> dict[str, object]:
+    share = planned.share
+    return {
+        **dataclasses.asdict(share),
+        "kinds": {str(rank): kind for rank, kind in share.kinds.items()},
+        "micro_batches": [{**dataclasses.asdict(each), "phase": each.phase.value} for each in share.micro_batches],
+    }
+
+
+def _phase(phase: PhaseFit) -> dict[str, object]:
+    return {
+        "phase": phase.phase,
+        "rank": phase.rank,
+        "tensors": phase.tensors,
+        "needed": phase.needed,
+        "fit": phase.fit.value,
+        "holders": dict(phase.holders),
+    }
+
+
+def _rank(outcome: Outcome, planned: Planned) -> dict[str, object]:
+    return {
+        "rank": outcome.rank,
+        "kind": planned.share.kinds.get(outcome.rank, ""),
+        "peaks": {cost.phase: cost.peak for cost in outcome.phases},
+        "host": outcome.host,
+        "seconds": outcome.seconds,
+        "error": outcome.error,
+        "failed_in": outcome.failed_in,
+    }
+
+
+def read(path: Path) -> Mapping[str, object]:
+    """Read a plan that was written as JSON.
+
+    Raises:
+        PlanError: the file is none.
+    """
+    found: object = None
+    try:
+        found = json.loads(path.read_text())
+        told = str(found.get("format", "none")) if isinstance(found, dict) else "none"
+    except (OSError, ValueError) as error:
+        told = str(error)
+    if isinstance(found, dict) and found.get("format") == _FORMAT:
+        return found
+    raise PlanError(
+        subject=str(path),
+        expected=f"a plan of format {_FORMAT} that `verl-npu plan --json` wrote",
+        found=told,
+        fix="write it again with this verl-npu, or give another file",
+    )
+
+
+_COLOURS = {
+    Holder.WEIGHTS: "#0b62d6",
+    Holder.ENGINE: "#be185d",
+    Holder.OPTIMIZER: "#6d28d9",
+    Holder.GRADIENTS: "#b45309",
+    Holder.GATHERED: "#0891b2",
+    Holder.MESSAGES: "#64748b",
+    Holder.ACTIVATIONS: "#1a7f37",
+}
+"""In the order in which they are stacked: what stays longest is at the bottom."""
+_LIMIT = "#cf222e"
+_SIZE = (11.0, 4.6)
+
+
+def draw(outcome: Outcome, verdict: Verdict, title: str, path: Path) -> None:
+    """Write one rank's memory over time as PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = _figure(outcome, verdict, title)
+    FigureCanvasAgg(figure)
+    figure.savefig(path, format="png", dpi=110)
+
+
+def _svg(outcome: Outcome, verdict: Verdict, title: str) -> str:
+    """Return the same as an SVG element."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    target = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
+        figure = _figure(outcome, verdict, title)
+        FigureCanvasSVG(figure)
+        figure.savefig(target, format="svg", metadata={"Date": None})
+    text = target.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _figure(outcome: Outcome, verdict: Verdict, title: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.add_subplot()
+    points = outcome.timeline
+    heights = [[point.holders.get(holder.value, 0) / GIB for point in points] for holder in _COLOURS]
+    axes.stackplot(
+        range(len(points)),
+        heights,
+        colors=list(_COLOURS.values()),
+        labels=[holder.value for holder in _COLOURS],
+        linewidth=0,
+    )
+    _phases(axes, points)
+    capacity = verdict.capacity / GIB
+    axes.axhline(capacity, color=_LIMIT, linewidth=1.2, linestyle="--", label=f"an NPU's memory, {capacity:.1f} GiB")
+    axes.set_ylabel("GiB of tensors")
+    axes.set_xticks([])
+    axes.set_xlim(0, max(len(points) - 1, 1))
+    axes.set_title(title, fontsize=10)
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    return figure
+
+
+def _phases(axes: Axes, points: Sequence[Point]) -> None:
+    """Name the phases below the curve, with a line where one ends."""
+    start = 0
+    for name, group in itertools.groupby(points, key=lambda point: point.phase):
+        end = start + len(list(group))
+        if start:
+            axes.axvline(start, color="#9198a1", linewidth=0.6)
+        axes.text(
+            (start + end) / 2,
+            -0.02,
+            name,
+            ha="right",
+            va="top",
+            fontsize=7,
+            rotation=30,
+            transform=axes.get_xaxis_transform(),
+        )
+        start = end
+
+
+def page(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try], largest: Largest | None = None) -> str:
+    """Return a plan as one HTML page."""
+    hardware, found = planned.hardware, spans(planned)
+    figures = {
+        "memory of an NPU": hardware.memory,
+        "bfloat16 operations a second": hardware.flops,
+        "its memory, bytes a second": hardware.bandwidth,
+        "links in a node, bytes a second": hardware.link,
+        "links between nodes, bytes a second": hardware.network,
+        "host, bytes a second": hardware.host,
+    }
+    return render(
+        "plan.html",
+        name=name,
+        planned=planned,
+        verdict=verdict,
+        tries=tries,
+        largest=largest,
+        spans=(*found, total(found)),
+        figures=figures,
+        sentences=(*assumptions(planned), *planned.notes),
+        svg=_svg,
+    )

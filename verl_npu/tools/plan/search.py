@@ -1,0 +1,165 @@
+"""Looks for settings that fit by planning again: those that make a plan fit, and the largest micro batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import PlanError
+from ..jobs.trainer import Trainer
+from .job import Phase
+from .knobs import Knob, knobs
+from .micro_batches import MicroBatch
+from .planning import Planned, Request, plan
+from .verdict import Fit, Verdict, judge
+
+__all__ = ["Largest", "Probe", "Try", "largest_micro_batch", "make_fit"]
+
+_MOST_TRIES, _MOST_PROBES = 8, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One more plan: all settings that were changed up to it, and what it came to."""
+
+    knob: Knob
+    changes: tuple[tuple[str, object], ...]
+    planned: Planned
+    verdict: Verdict
+
+
+def make_fit(
+    trainer: Trainer,
+    tree: Path,
+    request: Request,
+    planned: Planned,
+    verdict: Verdict,
+    told: Callable[[str], None] = lambda text: None,
+) -> list[Try]:
+    """Turn one knob after the other until it fits, and return each try; the last one fits, or nothing did.
+
+    A knob that does not lower what the worst phase needs is turned back.
+    """
+    tries: list[Try] = []
+    useless: set[tuple[tuple[str, object], ...]] = set()
+    changes: dict[str, object] = dict(request.changes)
+    while verdict.fit is Fit.DOES_NOT and len(tries) < _MOST_TRIES:
+        left = [knob for knob in knobs(planned, verdict) if knob.changes not in useless]
+        if not left:
+            break
+        knob = left[0]
+        together = {**changes, **dict(knob.changes)}
+        told(", ".join(f"{key}={value}" for key, value in knob.changes))
+        try:
+            asked = dataclasses.replace(request, changes=tuple(together.items()), model=planned.model)
+            again = plan(trainer, tree, asked, told)
+        except PlanError:
+            useless.add(knob.changes)
+            continue
+        judged = judge(again)
+        tries.append(Try(knob, tuple(together.items()), again, judged))
+        if judged.fit is Fit.FAILED or (
+            judged.fit is Fit.DOES_NOT and _excess(again, judged) >= _excess(planned, verdict)
+        ):
+            useless.add(knob.changes)
+            continue
+        changes, planned, verdict = together, again, judged
+    return tries
+
+
+def _excess(planned: Planned, verdict: Verdict) -> int:
+    """Bytes that all phases together are over the NPU's memory, and that the engine lacks for one sequence."""
+    over = sum(max(phase.needed - verdict.capacity, 0) for phase in verdict.phases)
+    return over + (max(planned.rollout.least - planned.rollout.taken, 0) if planned.rollout else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One size that was planned."""
+
+    size: int
+    fits: bool
+    phase: str
+    """The phase that needs most of those whose micro batches have this size."""
+    needed: int
+    """Bytes that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """What was found."""
+
+    key: str
+    size: int
+    """Of that setting; 0 if none fits."""
+    exact: bool
+    """Whether the next larger one does not fit, or cannot be."""
+    probes: tuple[Probe, ...]
+
+
+def largest_micro_batch(
+    trainer: Trainer, tree: Path, request: Request, planned: Planned, told: Callable[[str], None] = lambda text: None
+) -> Largest:
+    """Double the size until it does not fit, and halve what is between.
+
+    Only sizes that verl takes are planned: parts of a mini batch, and token budgets that hold whole sequences. Other
+    phases may need more; their own micro batches have settings of their own.
+
+    Raises:
+        PlanError: as `plan`.
+    """
+    batch = _of_update(planned)
+    sizes = _sizes(planned, batch)
+    probes: dict[int, Probe] = {}
+    fitting, failing = -1, len(sizes)
+    at = max((index for index, size in enumerate(sizes) if size <= planned.settings.whole(batch.key, 1)), default=0)
+    while failing - fitting > 1 and len(probes) < _MOST_PROBES:
+        size = sizes[at]
+        told(f"{batch.key}={size}")
+        changed = dataclasses.replace(request, changes=(*request.changes, (batch.key, size)), model=planned.model)
+        probes[at] = _probe(size, planned, plan(trainer, tree, changed, told))
+        if probes[at].fits:
+            fitting = at
+        else:
+            failing = at
+        at = min(2 * fitting + 1, failing - 1) if failing == len(sizes) else (fitting + failing) // 2
+    return Largest(
+        key=batch.key,
+        size=sizes[fitting] if fitting >= 0 else 0,
+        exact=failing - fitting == 1,
+        probes=tuple(probe for _, probe in sorted(probes.items())),
+    )
+
+
+def _of_update(planned: Planned) -> MicroBatch:
+    return next(batch for batch in planned.share.micro_batches if batch.phase in (Phase.UPDATE_ACTOR, Phase.TRAINING))
+
+
+def _sizes(planned: Planned, batch: MicroBatch) -> Sequence[int]:
+    share = planned.share
+    if batch.dynamic:
+        return [
+            -(-sum(share.padded) * number // batch.sequence_parallel) for number in range(1, share.mini_sequences + 1)
+        ]
+    times = share.data if batch.together else 1
+    # verl wants a mini batch to be a multiple of them.
+    return [size * times for size in range(1, share.mini_sequences + 1) if share.mini_sequences % size == 0]
+
+
+def _probe(size: int, before: Planned, planned: Planned) -> Probe:
+    """Judge the phases whose micro batches have this size: a budget of the update is that of others by default."""
+    update = _of_update(before)
+    sizes = {batch.phase: batch.size for batch in before.share.micro_batches}
+    alike = {update.phase.value} | {
+        batch.phase.value
+        for batch in planned.share.micro_batches
+        if batch.key == update.key or batch.size != sizes.get(batch.phase)
+    }
+    verdict = judge(planned)
+    judged = [phase for phase in verdict.phases if phase.phase in alike]
+    if verdict.fit is Fit.FAILED or not judged:
+        return Probe(size, False, planned.outcomes[0].failed_in, 0)
+    worst = max(judged, key=lambda phase: phase.needed)
+    return Probe(size, worst.fit is Fit.FITS, worst.phase, worst.needed)

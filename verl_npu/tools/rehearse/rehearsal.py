@@ -1,0 +1,223 @@
+"""One rehearsal from a job to its verdict, and what came of it as JSON and as a page in Markdown."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ...errors import RehearsalError
+from ...manifest import read_manifests
+from ..jobs.job import Job
+from ..sandbox import why_none
+from .layout import Layout, layout_of
+from .outcome import Outcome, judge
+from .preparation import Request, chosen_architecture, prepare
+from .rules import RULES, Change, scale
+from .training import Run, command_of, prepare_device, train
+
+__all__ = [
+    "NOT_SHOWN",
+    "Rehearsed",
+    "ScaledJob",
+    "by_rule",
+    "content",
+    "error_content",
+    "features",
+    "page",
+    "rehearse",
+    "scale_down",
+    "scaled_content",
+]
+
+NOT_SHOWN = ("speed", "memory at full size", "an NPU's numbers", "several machines")
+"""What no rehearsal shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledJob:
+    """All that is decided before a rehearsal starts."""
+
+    job: Job
+    folder: Path
+    architecture: str
+    layout: Layout
+    changes: tuple[Change, ...]
+    command: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """A rehearsal that has ended."""
+
+    scaled: ScaledJob
+    run: Run
+    outcome: Outcome
+    seconds: float
+
+
+def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
+    """Make model and data, and decide what is scaled.
+
+    Raises:
+        RehearsalError: the model's architecture is not known here, or the NPUs do not suffice.
+    """
+    trainer, entry = job.trainer, job.entry
+    architecture = chosen_architecture(job.settings, request.architecture)
+    layout = layout_of(job.settings, request.npus, bool(trainer.ranks))
+    folder = _new_folder(request.output, name)
+    setup, notes = prepare(job, architecture, layout, folder, request)
+    changes = scale(job.settings, setup, request.without)[0]
+    # What follows another key by interpolation has followed it.
+    changes = [change for change in changes if not _follows(change, changes, job)]
+    options = list(trainer.options)
+    if entry.moved:
+        options = [f"--config-path={entry.folder}", f"--config-name={entry.name}"]
+        notes.append(f"there is no folder {entry.moved}: the configuration is this tree's own")
+    if reason := why_none():
+        notes.append(f"the trainer runs as it would by hand: there can be no sandbox here ({reason})")
+    return ScaledJob(
+        job=job,
+        folder=folder,
+        architecture=architecture.name,
+        layout=layout,
+        changes=tuple(changes),
+        command=tuple(command_of(trainer, changes, layout.npus, [*options, f"hydra.run.dir={folder / 'hydra'}"])),
+        notes=tuple(notes),
+    )
+
+
+def rehearse(scaled: ScaledJob, request: Request, progress: Callable[[int, Mapping[str, float]], None]) -> Rehearsed:
+    """Run a scaled job, and judge how it ended."""
+    npus, tree = scaled.layout.all_npus, scaled.job.tree
+    prepare_device(npus)
+    started = time.monotonic()
+    done = train(
+        scaled.command,
+        scaled.job.trainer,
+        tree,
+        scaled.folder,
+        npus,
+        request.seconds,
+        progress,
+        [request.output / "models"],
+    )
+    return Rehearsed(scaled, done, judge(done, request.steps, tree), time.monotonic() - started)
+
+
+def _follows(change: Change, changes: Sequence[Change], job: Job) -> bool:
+    """Whether a key is an interpolation of one that is set to the same value, or lies in a section that is one.
+
+    Setting a key of such a section would give the section up: it would have this key and no other.
+    """
+    parts = change.key.split(".")
+    for length in range(len(parts), 0, -1):
+        text = job.interpolations.get(".".join(parts[:length]), "")
+        below = "".join(f".{part}" for part in parts[length:])
+        referred = {name + below for name in re.findall(r"[A-Za-z_][\w.]+", text)}
+        if any(other.key in referred and other.after == change.after for other in changes):
+            return True
+    return False
+
+
+def _new_folder(output: Path, name: str) -> Path:
+    folder = (output / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").resolve()
+    try:
+        (folder / "manifests").mkdir(parents=True)
+    except OSError as error:
+        raise RehearsalError(
+            subject="--output", expected="a folder that can be written", found=f"{output}: {error}", fix="give another"
+        ) from error
+    return folder
+
+
+def by_rule(scaled: ScaledJob) -> Iterable[tuple[str, str, list[Change]]]:
+    """Yield each rule that changed something: its name, its reason, and its changes."""
+    for rule in RULES:
+        changes = [change for change in scaled.changes if change.rule == rule.name]
+        if changes:
+            yield rule.name, rule.reason, changes
+
+
+def scaled_content(scaled: ScaledJob) -> dict[str, object]:
+    """Return a scaled job as JSON has it."""
+    layout, trainer = scaled.layout, scaled.job.trainer
+    sizes = ("tensor", "pipeline", "context", "expert", "sequence", "data", "rollout_tensor")
+    return {
+        "trainer": trainer.module,
+        "tree": str(scaled.job.tree),
+        "architecture": scaled.architecture,
+        "npus": layout.all_npus,
+        "layout": {name: getattr(layout, name) for name in sizes},
+        "exports": dict(trainer.exports),
+        "changes": [asdict(change) for change in scaled.changes],
+        "notes": list(scaled.notes),
+        "command": list(scaled.command),
+    }
+
+
+def features(done: Rehearsed) -> dict[str, list[str]]:
+    """Return the states of each feature over all processes of the run."""
+    found: dict[str, list[str]] = {}
+    for manifest in read_manifests(done.scaled.folder / "manifests"):
+        for name, feature in manifest["features"].items():
+            states = found.setdefault(name, [])
+            if feature["state"] not in states:
+                states.append(feature["state"])
+    return found
+
+
+def content(script: str, done: Rehearsed) -> dict[str, object]:
+    """Return a rehearsal as JSON has it."""
+    failure = done.outcome.failure
+    return {
+        "script": script,
+        "verdict": done.outcome.kind.value,
+        "steps": done.outcome.steps,
+        "seconds": round(done.seconds, 1),
+        "failure": failure and {**asdict(failure), "owner": failure.owner.value},
+        "simulated": True,
+        "not_shown": list(NOT_SHOWN),
+        "features": features(done),
+        "exports_left_out": list(done.run.left_out),
+        "folder": str(done.scaled.folder),
+        **scaled_content(done.scaled),
+    }
+
+
+def error_content(script: str, error: Exception) -> dict[str, object]:
+    """Return as JSON that a script could not be rehearsed, and why."""
+    return {"script": script, "verdict": "not rehearsed", "steps": 0, "seconds": 0.0, "error": str(error)}
+
+
+def page(results: Sequence[Mapping[str, object]]) -> str:
+    """Return a page in Markdown: a table of scripts with their verdicts, and what the failures were."""
+    lines = [
+        "# Rehearsals on virtual NPUs (SIMULATED)",
+        "",
+        f"Not shown by any of them: {', '.join(NOT_SHOWN)}.",
+        "",
+        "| script | verdict | steps | NPUs | seconds | first error |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in results:
+        lines.append(
+            f"| {_cell(each['script'])} | {each['verdict']} | {each['steps']} | {each.get('npus', '')} "
+            f"| {each['seconds']} | {_cell(_error(each))} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _error(each: Mapping[str, object]) -> str:
+    failure = each.get("failure")
+    if isinstance(failure, Mapping):
+        return f"{failure['owner']}, {failure['process']}, {failure['phase']}: {failure['error']}"
+    return str(each.get("error", ""))
+
+
+def _cell(text: object) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|")[:300]

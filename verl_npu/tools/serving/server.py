@@ -1,0 +1,145 @@
+"""A server: started, waited for, ended with all that it started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from ...errors import ServingError
+from ..diagnosis.judgement import judge
+from .guardian import guarded
+from .launch import Launch
+
+__all__ = ["Running", "started", "tail"]
+
+PATIENCE = 30.0
+"""Seconds that a server has to end by itself."""
+_EVERY = 0.5
+_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that was started."""
+
+    launch: Launch
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def wait_until_it_answers(self, limit: float, progress: Callable[[float, str], None]) -> float:
+        """Wait until it is healthy and lists the model, and return after how many seconds; `progress` is told the
+        seconds so far and the last line of the log.
+
+        Raises:
+            ServingError: it ended, or does not answer within `limit` seconds.
+        """
+        began = time.monotonic()
+        while not self._answers():
+            passed = time.monotonic() - began
+            if self.process.poll() is not None:
+                raise self._refusal(f"status {self.process.returncode} after {passed:.0f} s")
+            if passed > limit:
+                raise self._refusal(f"no answer after {limit:g} s, the limit")
+            last = tail(self.log, 1)
+            progress(passed, last[0] if last else "")
+            time.sleep(_EVERY)
+        return time.monotonic() - began
+
+    def _answers(self) -> bool:
+        return _get(f"{self.launch.url}/health") is not None and self.launch.name in _models(self.launch.url)
+
+    def _refusal(self, found: str) -> ServingError:
+        cause, fix = _why(self.log)
+        return ServingError(
+            subject=f"vLLM's server of {self.launch.model}",
+            expected=f"an answer at {self.launch.url}",
+            found=f"{found}{f': {cause}' if cause else ''}",
+            fix=f"{fix or 'look at the last lines above'} (all of it is in {self.log})",
+        )
+
+
+@contextmanager
+def started(launch: Launch, log: Path) -> Iterator[Running]:
+    """Start a server that writes to `log`; at the end of the `with` it is ended with all that it started, whatever
+    happened, SIGKILL to this process included.
+
+    Raises:
+        ServingError: the log cannot be written.
+    """
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        stream = log.open("wb")
+    except OSError as error:
+        raise ServingError(
+            subject=f"--log {log}", expected="a file that can be written", found=str(error), fix="give another one"
+        ) from error
+    with stream:
+        process = guarded(launch.command(), launch.environment(), stream, PATIENCE)
+    try:
+        yield Running(launch, process, log)
+    finally:
+        _end(process)
+
+
+def tail(log: Path, lines: int = _LINES) -> Sequence[str]:
+    """Return the last lines that say something."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(log.stat().st_size - 65536, 0))
+            text = click.unstyle(stream.read().decode(errors="replace"))
+    except OSError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
+
+
+def _why(log: Path) -> tuple[str, str]:
+    """Return what the rules for logs say that the cause is, and what to do; empty where they do not know it."""
+    try:
+        with log.open(encoding="utf-8", errors="replace") as source:
+            root = judge(source, str(log)).root
+    except OSError:
+        return "", ""
+    if root is None:
+        return "", ""
+    if root.finding is None:
+        return root.event.error, ""
+    return f"{root.finding.why} ({root.event.error})", root.finding.fix
+
+
+def _models(url: str) -> list[str]:
+    try:
+        listed = json.loads(_get(f"{url}/v1/models") or b"{}")
+        return [str(each["id"]) for each in listed["data"]]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def _get(url: str) -> bytes | None:
+    # A proxy that is set for the world outside does not lead to this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=10) as answer:
+            return bytes(answer.read())
+    except (OSError, urllib.error.URLError):
+        return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait()
+    except KeyboardInterrupt:
+        # A second Ctrl-C: no more patience.
+        process.terminate()
+        process.wait()
+        raise

@@ -1,0 +1,287 @@
+"""A training that is running: where its time goes, its curves, and what is odd about it.
+
+Where the time of a step goes: verl's timers that lie beside each other within a step.
+
+The names are those of `marked_timer` in verl's trainers at all pins. Timers within others are left out: what vLLM's
+wrapper and the agent loop report of `gen`, and all with a slash in their name.
+
+What is odd about a training, by rules over its steps.
+
+Each rule is a hint to look, and none judges the training. The limits of the rollout's probabilities are those of
+verl's docs/faq/faq.rst: below 0.005 is normal, above 0.01 tells of a precision issue. The others are our own.
+
+What is to be seen of a training now.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from statistics import median
+
+from .logs.metrics import DRIFT, ENTROPY, GRAD_NORM, SHOWN, STEP_SECONDS, THROUGHPUT, TOKENS, plain
+from .logs.training import TrainingLog, spans
+
+__all__ = [
+    "OTHER",
+    "Kind",
+    "Oddity",
+    "Phase",
+    "State",
+    "content",
+    "oddities",
+    "split",
+    "state_of",
+]
+
+
+OTHER = "the rest"
+"""What is in the step and under no timer."""
+_PREFIX = "timing_s/"
+_STEP = "timing_s/step"
+_NOT_A_PHASE = frozenset(
+    {"step", "start_profile", "stop_profile", "generate_sequences", "reshard", "tool_calls", "compute_score", "verify"}
+)
+_ROUNDING = 1.01
+
+
+def split(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds of each phase of a step, the longest first, and the rest.
+
+    There is no rest where the phases together take longer than the step: asynchronous trainers run some at once.
+    """
+    phases = {
+        name.removeprefix(_PREFIX): seconds
+        for name, seconds in metrics.items()
+        if name.startswith(_PREFIX) and _is_phase(name.removeprefix(_PREFIX)) and 0 < seconds < float("inf")
+    }
+    found = dict(sorted(phases.items(), key=lambda phase: -phase[1]))
+    whole = metrics.get(_STEP)
+    if whole is not None and found and sum(found.values()) <= whole * _ROUNDING < float("inf"):
+        found[OTHER] = max(0.0, whole - sum(found.values()))
+    return found
+
+
+def _is_phase(name: str) -> bool:
+    return "/" not in name and name not in _NOT_A_PHASE
+
+
+COLLAPSED = 0.1
+"""Of the entropy at the beginning."""
+JUMP = 5.0
+"""Times the median gradient norm of the steps before."""
+SLOW = 2.0
+"""Times the median step."""
+DRIFT_NORMAL, DRIFT_ISSUE, DRIFT_GROWTH = 0.005, 0.01, 2.0
+FEW, BEFORE = 5, 20
+"""How many steps make a median, and how many of those before count."""
+
+
+class Kind(Enum):
+    """What kind of odd thing."""
+
+    NOT_FINITE = "not a number"
+    ENTROPY = "entropy collapse"
+    GRAD_NORM = "gradient norm jump"
+    SLOW = "slow step"
+    DRIFT = "rollout drift"
+
+
+@dataclass(frozen=True, slots=True)
+class Oddity:
+    """One odd thing."""
+
+    kind: Kind
+    step: int
+    """Where it was seen first."""
+    text: str
+    """What was seen, in a sentence without a full stop."""
+
+
+def oddities(log: TrainingLog) -> list[Oddity]:
+    """Return all that is odd, by the step at which it was first seen."""
+    return sorted((odd for rule in _RULES for odd in rule(log)), key=lambda odd: odd.step)
+
+
+def _not_finite(log: TrainingLog) -> Iterator[Oddity]:
+    found: dict[str, list[int]] = {}
+    for step, metrics in log.steps.items():
+        # verl writes NaN where there was nothing to compare.
+        skipped = DRIFT.valid and metrics.get(DRIFT.valid) == 0
+        for name, value in metrics.items():
+            if not math.isfinite(value) and not (skipped and "rollout" in name):
+                found.setdefault(name, []).append(step)
+    together: dict[tuple[int, ...], list[str]] = {}
+    for name, steps in found.items():
+        together.setdefault(tuple(steps), []).append(name)
+    for at, names in together.items():
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        word = "is" if len(names) == 1 else "are"
+        yield Oddity(Kind.NOT_FINITE, at[0], f"{shown} {word} NaN or infinite at step {spans(at)}")
+
+
+def _entropy(log: TrainingLog) -> Iterator[Oddity]:
+    values = _finite(ENTROPY.of(log))
+    if len(values) <= FEW:
+        return
+    start = median(list(values.values())[:FEW])
+    low = [step for step, value in list(values.items())[FEW:] if value < COLLAPSED * start]
+    if start > 0 and low:
+        last = list(values.values())[-1]
+        yield Oddity(
+            Kind.ENTROPY,
+            low[0],
+            f"the entropy fell below {COLLAPSED:.0%} of its {start:.3g} at the beginning; it is {last:.3g} now",
+        )
+
+
+def _grad_norm(log: TrainingLog) -> Iterator[Oddity]:
+    values = list(_finite(GRAD_NORM.of(log)).items())
+    for number, (step, value) in enumerate(values):
+        before = [each for _, each in values[max(0, number - BEFORE) : number]]
+        if len(before) >= FEW and 0 < JUMP * median(before) < value:
+            times = value / median(before)
+            yield Oddity(
+                Kind.GRAD_NORM, step, f"the gradient norm is {value:.3g}, {times:.1f} times that of the steps before"
+            )
+
+
+def _slow(log: TrainingLog) -> Iterator[Oddity]:
+    seconds = _finite(STEP_SECONDS.of(log))
+    # The first step of a run compiles and warms up.
+    warm = {next(iter(log.steps), 0), *(restart.to for restart in log.restarts)}
+    if len(seconds) <= FEW:
+        return
+    usual = median(seconds.values())
+    for step, value in seconds.items():
+        if step not in warm and 0 < SLOW * usual < value:
+            more = _most_of_it(log, step)
+            yield Oddity(
+                Kind.SLOW, step, f"it took {value:.3g} s, {value / usual:.1f} times the median of {usual:.3g} s{more}"
+            )
+
+
+def _most_of_it(log: TrainingLog, slow: int) -> str:
+    usual: dict[str, list[float]] = {}
+    for step, metrics in log.steps.items():
+        if step != slow:
+            for name, seconds in split(metrics).items():
+                usual.setdefault(name, []).append(seconds)
+    # A phase that few steps have, such as saving, has no median that matters: all of it is more.
+    few = len(log.steps) / 2
+    more = {
+        name: seconds - (median(usual[name]) if len(usual.get(name, [])) > few else 0.0)
+        for name, seconds in split(log.steps[slow]).items()
+        if name != OTHER
+    }
+    name = max(more, key=lambda each: more[each], default="")
+    return f"; {name} took {more[name]:.3g} s more than usual" if name else ""
+
+
+def _drift(log: TrainingLog) -> Iterator[Oddity]:
+    values = _finite(DRIFT.of(log))
+    high = [step for step, value in values.items() if value > DRIFT_ISSUE]
+    if high:
+        worst = max(values[step] for step in high)
+        yield Oddity(
+            Kind.DRIFT,
+            high[0],
+            f"rollout and trainer differ by {worst:.3g} on average at worst, and more than {DRIFT_ISSUE} at "
+            f"{len(high)} of {len(values)} steps: the engine computes other probabilities than the trainer",
+        )
+        return
+    if len(values) < 2 * FEW:
+        return
+    steps, rows = list(values), list(values.values())
+    start, now = median(rows[:FEW]), median(rows[-FEW:])
+    if now > DRIFT_NORMAL and now > DRIFT_GROWTH * start:
+        yield Oddity(
+            Kind.DRIFT,
+            steps[-FEW],
+            f"rollout and trainer differ by {now:.3g} on average, {start:.3g} at the beginning: they drift apart",
+        )
+
+
+def _finite(values: Mapping[int, float]) -> dict[int, float]:
+    return {step: value for step, value in values.items() if math.isfinite(value)}
+
+
+_RULES: tuple[Callable[[TrainingLog], Iterator[Oddity]], ...] = (_not_finite, _entropy, _grad_norm, _slow, _drift)
+
+
+RECENT = 20
+"""Steps that a usual duration is taken of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One part of a step."""
+
+    name: str
+    seconds: float
+    usual: float
+    """The median of the recent steps that have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One look at a training."""
+
+    log: TrainingLog
+    step: int
+    """The step that was logged last."""
+    seconds: float | None
+    """What that step took."""
+    phases: tuple[Phase, ...]
+    tokens_per_second: float | None
+    """Of all NPUs together."""
+    throughput: float | None
+    """Tokens a second and NPU, as verl says it."""
+    odd: tuple[Oddity, ...]
+
+
+def state_of(log: TrainingLog) -> State | None:
+    """Return what a log shows, or None while it has no step."""
+    if not log.steps:
+        return None
+    seconds, tokens = STEP_SECONDS.of(log).get(log.last), TOKENS.of(log).get(log.last)
+    recent = [split(log.steps[step]) for step in [step for step in log.steps if step <= log.last][-RECENT:]]
+    phases = tuple(
+        Phase(name, spent, median([each[name] for each in recent if name in each]))
+        for name, spent in split(log.steps[log.last]).items()
+    )
+    return State(
+        log=log,
+        step=log.last,
+        seconds=seconds,
+        phases=phases,
+        tokens_per_second=tokens / seconds if tokens is not None and seconds else None,
+        throughput=THROUGHPUT.of(log).get(log.last),
+        odd=tuple(oddities(log)),
+    )
+
+
+def content(state: State) -> dict[str, object]:
+    """Return a state as JSON has it."""
+    return {
+        "source": state.log.source,
+        "simulated": state.log.simulated,
+        "steps": len(state.log.steps),
+        "step": state.step,
+        "seconds": plain(state.seconds),
+        "phases": [
+            {"name": phase.name, "seconds": plain(phase.seconds), "usual": plain(phase.usual)}
+            for phase in state.phases
+        ],
+        "tokens_per_second": plain(state.tokens_per_second),
+        "throughput": plain(state.throughput),
+        "metrics": {
+            metric.title: plain(values[state.step])
+            for metric in SHOWN
+            if state.step in (values := metric.of(state.log))
+        },
+        "odd": [{"kind": odd.kind.value, "step": odd.step, "text": odd.text} for odd in state.odd],
+        "notes": state.log.notes(),
+    }

@@ -1,1 +1,0 @@
-"""What a training of verl wrote about its steps: read from a console log, its file logger, or TensorBoard's files."""

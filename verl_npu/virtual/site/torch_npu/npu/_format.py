@@ -1,7 +1,0 @@
-"""`torch_npu.Format`: how a real NPU lays a tensor out. The virtual Ascend has one layout."""
-
-from __future__ import annotations
-
-from verl_npu.virtual.operators.layout import Format
-
-__all__ = ["Format"]
