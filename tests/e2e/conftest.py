@@ -8,13 +8,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from . import serving
 
+if TYPE_CHECKING:
+    from harness.training import Outcome
+
 PROJECT = Path(__file__).resolve().parents[2]
 Smoke = Callable[..., subprocess.CompletedProcess[str]]
+Train = Callable[..., "Outcome"]
 PlanWords = Callable[[Sequence[str], Sequence[str]], subprocess.CompletedProcess[str]]
 
 
@@ -72,5 +77,26 @@ def smoke(pin: str, tmp_path: Path) -> Smoke:
             env=environment,
             cwd=tmp_path,
         )
+
+    return run
+
+
+@pytest.fixture
+def train(pin: str, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """Train a job in this process's environment, as smoke.sh does, and return what it came to."""
+    for needed in ("torch", "pandas", "safetensors", "tokenizers", "transformers"):
+        pytest.importorskip(needed)
+    from harness import machine, training
+    from harness.request import parse
+
+    monkeypatch.delenv("VIRTUAL_ASCEND", raising=False)
+
+    def run(job: str, steps: int, output: Path, settings: Sequence[str], checkout: Path | None = None) -> Outcome:
+        words = ["--pin", pin, "--job", job, "--steps", str(steps), "--output", str(output), "--no-venv"]
+        words += ["--verl", str(checkout)] if checkout else []
+        request = parse([*words, "--", *settings], "smoke.sh", smoke=True)
+        outcome = training.train(request, machine.look(request.npus), lambda step, metrics: None)
+        assert outcome.trained, f"{outcome.failure}\n{training.tail(outcome.log)}"
+        return outcome
 
     return run

@@ -13,22 +13,19 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from .conftest import PROJECT, Train
+
 torch = pytest.importorskip("torch")
 for needed in ("pandas", "safetensors", "tokenizers", "transformers"):
     pytest.importorskip(needed)
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT / "scripts"))
-
-from harness import jobs, machine, model, pins, training  # noqa: E402  # beside this package
-from harness.request import Request  # noqa: E402
+from harness import jobs, model  # noqa: E402  # needs them
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 pytestmark = [pytest.mark.e2e, pytest.mark.upstream]
@@ -64,11 +61,11 @@ class Step:
     """fp64, by the name of the weight in Hugging Face's format."""
 
 
-Train = Callable[..., Step]
+Take = Callable[..., Step]
 
 
 @pytest.fixture
-def train(pin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+def take(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Take:
     """Take one step of a job from a model."""
     folder = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"))
     if not all((folder / name).is_dir() for name in BESIDE):
@@ -76,27 +73,9 @@ def train(pin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     paths = [PROJECT, *(folder / name for name in BESIDE[1:])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("VERL_NPU_MINDSPEED", str(folder / BESIDE[0]))
-    monkeypatch.delenv("VIRTUAL_ASCEND", raising=False)
 
     def step(job: str, start: Path, settings: Sequence[str]) -> Step:
-        request = Request(
-            pin=pins.find(pin),
-            checkout=None,
-            job=job,
-            model=None,
-            data=None,
-            steps=1,
-            npus=NPUS,
-            seed=0,
-            transformers="",
-            output=tmp_path,
-            plain=True,
-            timeout=600.0,
-            make_environment=False,
-            overrides=(f"actor_rollout_ref.model.path={start}", *SAME, *settings),
-        )
-        outcome = training.train(request, machine.look(NPUS), lambda step, metrics: None)
-        assert outcome.trained, f"{outcome.failure}\n{training.tail(outcome.log)}"
+        outcome = train(job, 1, tmp_path, (f"actor_rollout_ref.model.path={start}", *SAME, *settings))
         before, after = load(start), load(jobs.JOBS[job].trained_model(outcome.plan))
         assert before.keys() == after.keys()
         rows = [json.loads(line) for line in (outcome.plan.run_dir / "rollouts" / "1.jsonl").read_text().splitlines()]
@@ -197,13 +176,13 @@ def faults(reference: Step, fsdp: Step, megatron: Step) -> list[str]:
 
 
 @pytest.mark.parametrize(("job", "experts"), [("megatron", 0), ("megatron_moe", 4)])
-def test_megatron_and_fsdp_take_the_same_step(train: Train, tmp_path: Path, job: str, experts: int) -> None:
+def test_megatron_and_fsdp_take_the_same_step(take: Take, tmp_path: Path, job: str, experts: int) -> None:
     start = model.generate(tmp_path / "start", seed=1, key_value_heads=2, experts=experts)
     if experts:
         decide_routing(start)
-    reference = train("grpo", start, FSDP_FP32)
-    fsdp = train("grpo", start, FSDP)
-    megatron = train(job, start, MEGATRON)
+    reference = take("grpo", start, FSDP_FP32)
+    fsdp = take("grpo", start, FSDP)
+    megatron = take(job, start, MEGATRON)
     print("\n" + "\n".join(table(reference, {"fsdp": fsdp, "megatron": megatron})))
     assert faults(reference, fsdp, megatron) == []
 

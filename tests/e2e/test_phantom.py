@@ -20,11 +20,9 @@ import pytest
 for needed in ("torch", "pandas", "tokenizers", "transformers"):
     pytest.importorskip(needed)
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT / "scripts"))
+from harness import jobs, model, training  # noqa: E402  # need them
 
-from harness import jobs, machine, model, pins, training  # noqa: E402  # beside this package
-from harness.request import Request  # noqa: E402
+from .conftest import PROJECT, Train  # noqa: E402
 
 pytestmark = [pytest.mark.e2e, pytest.mark.virtual, pytest.mark.nightly]
 
@@ -44,42 +42,19 @@ UNPADDED = (
 )
 """So many tokens at once that they need more memory than what makes flash attention's mask, once for all, does."""
 
-Train = Callable[..., training.Outcome]
+Run = Callable[..., training.Outcome]
 
 
 @pytest.fixture
-def train(pin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+def run(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Take the steps of a job, with phantoms or without."""
-    monkeypatch.delenv("VIRTUAL_ASCEND", raising=False)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]))
 
-    def run(
-        job: str, phantom: bool, settings: tuple[str, ...], checkout: pins.Checkout | None = None
-    ) -> training.Outcome:
+    def take(job: str, phantom: bool, settings: tuple[str, ...], checkout: Path | None = None) -> training.Outcome:
         monkeypatch.setenv("VIRTUAL_ASCEND_PHANTOM", PHANTOM if phantom else "0")
-        request = Request(
-            pin=pins.find(pin),
-            checkout=checkout,
-            job=job,
-            model=None,
-            data=None,
-            steps=STEPS,
-            npus=NPUS,
-            seed=0,
-            transformers="",
-            torch_npu=None,
-            rollout=pins.SMALL,
-            output=tmp_path / ("phantom" if phantom else "real"),
-            plain=True,
-            timeout=400.0,
-            make_environment=False,
-            overrides=settings,
-        )
-        outcome = training.train(request, machine.look(NPUS), lambda step, metrics: None)
-        assert outcome.trained, f"{outcome.failure}\n{training.tail(outcome.log)}"
-        return outcome
+        return train(job, STEPS, tmp_path / ("phantom" if phantom else "real"), settings, checkout)
 
-    return run
+    return take
 
 
 @pytest.fixture
@@ -103,13 +78,13 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def recipes(pin: str, monkeypatch: pytest.MonkeyPatch) -> pins.Checkout:
+def recipes(pin: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The source of verl with its recipes, which processes import."""
     folder = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none")).resolve() / f"verl-{pin}"
     if not (folder / "recipe" / "dapo").is_dir():
         pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with verl-{pin}/")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
-    return pins.read_checkout(folder)
+    return folder
 
 
 def _of_each_step(outcome: training.Outcome, prefix: str) -> list[dict[str, float]]:
@@ -131,16 +106,14 @@ def _compare(real: training.Outcome, phantom: training.Outcome, length: int) -> 
 
 
 @pytest.mark.parametrize("job", ["grpo", "ppo"])
-def test_verl_prints_the_same_peaks(train: Train, endless: tuple[str, ...], job: str) -> None:
+def test_verl_prints_the_same_peaks(run: Run, endless: tuple[str, ...], job: str) -> None:
     settings = LEARNING + PADDED + endless
-    _compare(*(train(job, phantom, settings) for phantom in (False, True)), length=16)
+    _compare(*(run(job, phantom, settings) for phantom in (False, True)), length=16)
 
 
-def test_verls_recipe_of_dapo_prints_the_same_peaks(
-    train: Train, endless: tuple[str, ...], recipes: pins.Checkout
-) -> None:
+def test_verls_recipe_of_dapo_prints_the_same_peaks(run: Run, endless: tuple[str, ...], recipes: Path) -> None:
     settings = LEARNING + UNPADDED + endless
-    real, phantom = (train("dapo", kind, settings, recipes) for kind in (False, True))
+    real, phantom = (run("dapo", kind, settings, recipes) for kind in (False, True))
     _compare(real, phantom, length=64)
     # The second step finds the optimizer's state: what is compared are the peaks of training.
     first, second = (step["perf/max_memory_allocated_gb"] for step in real.steps.values())
@@ -167,8 +140,8 @@ def _peaks(outcome: training.Outcome) -> list[int]:
     return sorted(map(int, re.findall(r"peak of NPU memory in bytes: (\d+)", outcome.log.read_text())))
 
 
-def test_supervised_fine_tuning_has_the_same_peaks(train: Train, tell_peaks: list[list[str]]) -> None:
-    real, phantom = (train("sft", kind, ()) for kind in (False, True))
+def test_supervised_fine_tuning_has_the_same_peaks(run: Run, tell_peaks: list[list[str]]) -> None:
+    real, phantom = (run("sft", kind, ()) for kind in (False, True))
     peaks = _peaks(real)
     assert len(peaks) == NPUS
     assert peaks[0] > 0
@@ -176,10 +149,8 @@ def test_supervised_fine_tuning_has_the_same_peaks(train: Train, tell_peaks: lis
     assert phantom.values == [0.0] * STEPS
 
 
-def test_a_plan_of_fine_tuning_has_the_peak_of_the_run(
-    train: Train, tell_peaks: list[list[str]], tmp_path: Path
-) -> None:
-    peaks = _peaks(train("sft", False, ()))
+def test_a_plan_of_fine_tuning_has_the_peak_of_the_run(run: Run, tell_peaks: list[list[str]], tmp_path: Path) -> None:
+    peaks = _peaks(run("sft", False, ()))
     command = [sys.executable, "-m", "verl_npu", "plan", "--json", "--no-tries", "--output", str(tmp_path / "plan")]
     trainer = ["torchrun", f"--nproc_per_node={NPUS}", "-m", *tell_peaks[-1]]
     done = subprocess.run([*command, "--", *trainer], capture_output=True, text=True, check=False, cwd=tmp_path)
