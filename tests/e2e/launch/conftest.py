@@ -91,7 +91,6 @@ class Site:
     hosts: list[Host]
     bystanders: list[subprocess.Popen]
     launches: int = 0
-    started: list[subprocess.Popen] = field(default_factory=list)
 
     def launch(
         self,
@@ -132,6 +131,21 @@ class Site:
         launch.processes[host.name] = host.start(
             launch.folder / "r", launch.folder / f"{host.name}.log", line, environ
         )
+
+    def ends(self, launch: Launch, statuses: list[int], within: float, what: str) -> None:
+        """A launch ends with these statuses, in time, and leaves nothing; the others' processes are all there."""
+        found, left = launch.statuses(), self.left()
+        print(f"| {what} | {' '.join(map(str, found))} | {launch.seconds:.0f} | {len(left)} |")
+        assert found == statuses, launch.everything()
+        assert launch.seconds <= within
+        assert left == []
+
+    def kill(self, launch: Launch, host: Host) -> None:
+        """A host loses its power, and its bystander with it."""
+        bystander = self.bystanders.pop(self.hosts.index(host))
+        host.die()
+        bystander.wait()
+        launch.processes.pop(host.name).wait()
 
     @staticmethod
     def environ(variables: Mapping[str, str]) -> dict[str, str]:
@@ -180,7 +194,7 @@ def site(hosts: tuple[Path, list[Host]], heeds_ctrl_c: None) -> Iterator[Site]:
         for host in made:
             host.die()
             host.plug()
-        for process in (*bystanders, *site.started):
+        for process in bystanders:
             process.wait()
 
 

@@ -11,7 +11,8 @@ from harness import dataset, jobs, model, pins, reward
 
 from .conftest import Launch, Site
 
-pytestmark = [pytest.mark.e2e, pytest.mark.virtual, pytest.mark.upstream, pytest.mark.nightly]
+pytestmark = [pytest.mark.e2e, pytest.mark.virtual, pytest.mark.upstream]
+NIGHTLY = pytest.mark.nightly("verl_npu/features/fleet", "verl_npu/features/device", "verl_npu/tools/launch")
 
 STEPS, SAVED = 7, 4
 MICRO = (
@@ -74,6 +75,7 @@ def job(site: Site, pin: str, request: pytest.FixtureRequest) -> tuple[str, ...]
     return command(site.root, pin, getattr(request, "param", 2))
 
 
+@NIGHTLY
 @pytest.mark.parametrize("job", [2, 4], indirect=True, ids=["two hosts", "four hosts"])
 def test_one_command_over_ssh_trains_over_several_hosts(
     site: Site, job: tuple[str, ...], ssh: str, request: pytest.FixtureRequest
@@ -89,20 +91,20 @@ def test_one_command_over_ssh_trains_over_several_hosts(
     assert found == [0], launch.everything()
     assert [*scores(said)] == [*range(1, STEPS + 1)]
     assert f"the job has started: {count} nodes" in said
+    # The driver, the task runner, and a worker for each NPU.
+    assert f"{2 + 2 * count} processes agree on what is patched" in said
     assert all(f"ip={host.address}" in said for host in hosts[1:])
     assert site.left() == []
 
 
+@pytest.mark.nightly
 def test_a_training_goes_on_from_its_checkpoint_after_a_host_died(site: Site, job: tuple[str, ...]) -> None:
     h0, h1, _, _ = site.hosts
     options = (*OPTIONS, "--restarts", "1")
     launch: Launch = site.launch(*options, command=job, **VARIABLES)
     latest = site.root / "checkpoints" / "latest_checkpointed_iteration.txt"
     launch.await_that(lambda: latest.exists() and int(latest.read_text() or 0) >= SAVED, "a checkpoint", within=400)
-    bystander = site.bystanders.pop(1)
-    h1.die()
-    bystander.wait()
-    launch.processes.pop("h1").wait()
+    site.kill(launch, h1)
     launch.await_text(h0, "restart 1 of 1")
     saved = int(latest.read_text())
     site.join(launch, h1, *options, command=job, **VARIABLES)

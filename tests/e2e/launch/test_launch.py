@@ -9,23 +9,13 @@ import time
 
 import pytest
 
-from .conftest import GRACE, Launch, Site
+from .conftest import GRACE, Site
 
-pytestmark = [pytest.mark.e2e, pytest.mark.virtual]
+pytestmark = [pytest.mark.e2e, pytest.mark.virtual, pytest.mark.nightly]
 
 FOREVER = ("--rounds", "100000")
 SLACK = 60
 """Seconds for Ray to end on a busy machine."""
-
-
-def check(site: Site, launch: Launch, statuses: list[int], within: float, what: str) -> None:
-    """The launch ends with these statuses, in time, and leaves nothing; the others' processes are all there."""
-    found = launch.statuses()
-    left = site.left()
-    print(f"| {what} | {' '.join(map(str, found))} | {launch.seconds:.0f} | {len(left)} |")
-    assert found == statuses, launch.everything()
-    assert launch.seconds <= within
-    assert left == []
 
 
 # All goes well.
@@ -34,69 +24,52 @@ def check(site: Site, launch: Launch, statuses: list[int], within: float, what: 
 @pytest.mark.nightly("verl_npu/tools/launch", "verl_npu/tools/processes.py")
 def test_a_job_runs_on_four_hosts(site: Site) -> None:
     launch = site.launch(on=4)
-    check(site, launch, [0, 0, 0, 0], 300, "four hosts")
+    site.ends(launch, [0, 0, 0, 0], 300, "four hosts")
     assert "driver: done on h0, h1, h2, h3" in launch.text(site.hosts[0])
     assert "driver: from round 0, visible all" in launch.text(site.hosts[0])
 
 
-def test_the_jobs_status_is_the_status_everywhere(site: Site) -> None:
-    check(site, site.launch(job=("--status", "7")), [7, 7], 300, "the job ends with 7")
-
-
-@pytest.mark.nightly
 def test_a_late_host_is_waited_for_by_name(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     options = ("--hosts", "h0,h1")
     launch = site.launch(*options, start=1)
     launch.await_text(h0, "1 of 2 nodes .*missing: h1")
     site.join(launch, h1, *options)
-    check(site, launch, [0, 0], 300, "a host comes late")
+    site.ends(launch, [0, 0], 300, "a host comes late")
 
 
-@pytest.mark.nightly
 def test_one_command_starts_all_hosts_over_ssh(site: Site, ssh: str) -> None:
     launch = site.launch("--hosts", "h0,h1", "--ssh", start=1, job=("--status", "3"), PATH=ssh)
-    check(site, launch, [3], 300, "over ssh, the job ends with 3")
+    site.ends(launch, [3], 300, "over ssh, the job ends with 3")
     assert "driver: done on h0, h1" in launch.text(site.hosts[0])
 
 
 # Nodes that are missing, or lost.
 
 
-@pytest.mark.nightly
 def test_a_host_that_never_comes_is_named(site: Site) -> None:
     launch = site.launch("--hosts", "h0,h1,h2", "--wait", "15", on=3, start=2)
-    check(site, launch, [2, 2], 15 + SLACK, "a host never comes (--wait 15)")
+    site.ends(launch, [2, 2], 15 + SLACK, "a host never comes (--wait 15)")
     assert "missing: h2" in launch.text(site.hosts[0])
 
 
-@pytest.mark.nightly
 def test_a_host_that_dies_before_the_job_ends_the_launch(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     launch = site.launch(on=3, start=2)
     launch.await_text(h0, r"2 of 3 nodes")
-    kill(launch, site, h1)
-    check(site, launch, [2], GRACE + SLACK, "a host dies before the job")
+    site.kill(launch, h1)
+    site.ends(launch, [2], GRACE + SLACK, "a host dies before the job")
     assert "the node h1 (10.78.0.2)" in launch.text(h0)
 
 
-@pytest.mark.nightly
 def test_a_host_that_is_refused_ends_the_wait_of_the_head_by_name(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     options = ("--wait", "280")
     launch = site.launch(*options, start=1)
     launch.await_text(h0, "1 of 2 nodes")
     site.join(launch, h1, *options, "--interface", "eth7")
-    check(site, launch, [2, 2], SLACK, "a host is refused by itself (--interface eth7), and tells the head")
+    site.ends(launch, [2, 2], SLACK, "a host is refused by itself (--interface eth7), and tells the head")
     assert "the node h1 (10.78.0.2): expected to take part, found --interface eth7" in launch.text(h0)
-
-
-def kill(launch: Launch, site: Site, host) -> None:
-    """The host loses its power, and its bystander with it."""
-    bystander = site.bystanders.pop(site.hosts.index(host))
-    host.die()
-    bystander.wait()
-    launch.processes.pop(host.name).wait()
 
 
 @pytest.mark.nightly("verl_npu/tools/launch", "verl_npu/tools/processes.py")
@@ -105,18 +78,17 @@ def test_a_host_that_dies_in_the_job_is_named_with_its_last_lines(site: Site, jo
     h0, h1, _, _ = site.hosts
     launch = site.launch(on=3, job=(*FOREVER, *job))
     launch.await_file("round-2")
-    kill(launch, site, h1)
+    site.kill(launch, h1)
     launch.statuses()
     status = launch.processes["h0"].returncode
     assert status not in (0, None)
-    check(site, launch, [status, status], 2 * GRACE + SLACK, f"a host dies in the job{', which hangs' * bool(job)}")
+    site.ends(launch, [status, status], 2 * GRACE + SLACK, f"a host dies in the job{', which hangs' * bool(job)}")
     said = launch.text(h0)
     assert "LOST: the node h1 (10.78.0.2)" in said
     assert re.search(r"h1: .*rank \d round \d", said)
     assert ("is stopped" in said) == bool(job)
 
 
-@pytest.mark.nightly
 def test_a_host_whose_network_is_gone_is_lost(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     launch = site.launch(job=(*FOREVER, "--hang"))
@@ -131,7 +103,6 @@ def test_a_host_whose_network_is_gone_is_lost(site: Site) -> None:
     assert site.left() == []
 
 
-@pytest.mark.nightly
 def test_a_job_goes_on_from_its_last_whole_checkpoint(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     job = ("--rounds", "4", "--save", "2")
@@ -139,7 +110,7 @@ def test_a_job_goes_on_from_its_last_whole_checkpoint(site: Site) -> None:
     launch.await_file("checkpoint")
     (launch.folder / "saving").unlink(missing_ok=True)
     launch.await_file("saving")
-    kill(launch, site, h1)
+    site.kill(launch, h1)
     (launch.folder / "h1.log").rename(launch.folder / "before.log")
     launch.await_text(h0, "restart 1 of 1")
     site.join(launch, h1, "--restarts", "1", job=job)
@@ -148,10 +119,9 @@ def test_a_job_goes_on_from_its_last_whole_checkpoint(site: Site) -> None:
     starts = [int(number) for number in re.findall(r"driver: from round (\d+)", said)]
     assert len(starts) == 2
     assert starts[0] == 0 < starts[1]
-    check(site, launch, [0, 0], 300, "a host dies while the head saves; --restarts 1, and it comes back")
+    site.ends(launch, [0, 0], 300, "a host dies while the head saves; --restarts 1, and it comes back")
 
 
-@pytest.mark.nightly
 def test_a_spare_host_takes_the_place_of_a_lost_one(site: Site) -> None:
     h0, h1, h2, _ = site.hosts
     options = ("--nodes", "2", "--head", "h0", "--spare", "1", "--restarts", "1")
@@ -159,16 +129,15 @@ def test_a_spare_host_takes_the_place_of_a_lost_one(site: Site) -> None:
     launch.await_file("round-2")
     site.join(launch, h2, *options, job=("--rounds", "60", "--hang"))
     launch.await_that(lambda: "joining" in launch.text(h2), "the spare host")
-    kill(launch, site, h1)
+    site.kill(launch, h1)
     launch.statuses()
-    check(site, launch, [0, 0], 300, "a host dies in the job, which hangs, and a spare one takes its place")
+    site.ends(launch, [0, 0], 300, "a host dies in the job, which hangs, and a spare one takes its place")
     said = launch.text(h0)
     assert "is stopped" in said
     assert len(re.findall(r"driver: from round (\d+)", said)) == 2
     assert "driver: done on h0, h2" in said
 
 
-@pytest.mark.nightly
 def test_the_job_goes_on_when_a_spare_host_dies_that_it_does_not_use(site: Site) -> None:
     h0, _, h2, _ = site.hosts
     options, job = ("--nodes", "2", "--head", "h0", "--spare", "1"), ("--rounds", "60")
@@ -176,51 +145,47 @@ def test_the_job_goes_on_when_a_spare_host_dies_that_it_does_not_use(site: Site)
     # The job asks for two NPUs of a host.
     site.join(launch, h2, *options, job=job, VIRTUAL_ASCEND="1")
     launch.await_file("round-2")
-    kill(launch, site, h2)
-    check(site, launch, [0, 0], 300, "a spare host dies that the job does not use")
+    site.kill(launch, h2)
+    site.ends(launch, [0, 0], 300, "a spare host dies that the job does not use")
     assert re.search(r"LOST: the node h2 \(10\.78\.0\.3\): .*; the job does not use it, and goes on", launch.text(h0))
 
 
-@pytest.mark.nightly
 def test_a_head_that_dies_ends_the_others(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     launch = site.launch(on=3, job=FOREVER)
     launch.await_file("round-2")
-    kill(launch, site, h0)
-    check(site, launch, [1, 1], GRACE + SLACK, "the head dies")
+    site.kill(launch, h0)
+    site.ends(launch, [1, 1], GRACE + SLACK, "the head dies")
     assert f"has not answered for {GRACE} s" in launch.text(h1)
 
 
 # The user ends it.
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_a_signal_on_the_head_while_it_waits(site: Site, number: int) -> None:
     h0 = site.hosts[0]
     launch = site.launch(on=3, start=2)
     launch.await_text(h0, "2 of 3 nodes")
     launch.interrupt(h0, number)
-    check(site, launch, [128 + number] * 2, SLACK, f"{signal.Signals(number).name} on the head while it waits")
+    site.ends(launch, [128 + number] * 2, SLACK, f"{signal.Signals(number).name} on the head while it waits")
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_a_signal_on_the_head_in_the_job(site: Site, number: int) -> None:
     launch = site.launch(job=FOREVER)
     launch.await_file("round-2")
     launch.interrupt(site.hosts[0], number)
-    check(site, launch, [128 + number] * 2, SLACK, f"{signal.Signals(number).name} on the head in the job")
+    site.ends(launch, [128 + number] * 2, SLACK, f"{signal.Signals(number).name} on the head in the job")
 
 
-@pytest.mark.nightly
 def test_a_signal_while_ray_starts(site: Site) -> None:
     h0 = site.hosts[0]
     launch = site.launch(start=1)
     launch.await_text(h0, "starting Ray")
     time.sleep(1)
     launch.interrupt(h0)
-    check(site, launch, [130], SLACK, "SIGINT on the head while Ray starts")
+    site.ends(launch, [130], SLACK, "SIGINT on the head while Ray starts")
 
 
 def test_a_signal_while_a_node_waits_for_the_head(site: Site) -> None:
@@ -229,20 +194,18 @@ def test_a_signal_while_a_node_waits_for_the_head(site: Site) -> None:
     site.join(launch, h1)
     launch.await_text(h1, "waiting for the head")
     launch.interrupt(h1)
-    check(site, launch, [130], SLACK, "SIGINT on a node that waits for the head")
+    site.ends(launch, [130], SLACK, "SIGINT on a node that waits for the head")
 
 
-@pytest.mark.nightly
 def test_a_signal_on_another_node_in_the_job(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     launch = site.launch(job=FOREVER)
     launch.await_file("round-2")
     launch.interrupt(h1)
-    check(site, launch, [1, 130], GRACE + SLACK, "SIGINT on another node in the job")
+    site.ends(launch, [1, 130], GRACE + SLACK, "SIGINT on another node in the job")
     assert "LOST: the node h1 (10.78.0.2): Ctrl-C there" in launch.text(h0)
 
 
-@pytest.mark.nightly
 def test_a_launch_that_is_killed_leaves_nothing(site: Site) -> None:
     h0, h1, _, _ = site.hosts
     launch = site.launch(job=FOREVER)
@@ -250,7 +213,7 @@ def test_a_launch_that_is_killed_leaves_nothing(site: Site) -> None:
     launch.interrupt(h1, signal.SIGKILL)
     launch.statuses()
     status = launch.processes["h0"].returncode
-    check(site, launch, [status, -9], GRACE + SLACK, "the launch of another node is killed (SIGKILL)")
+    site.ends(launch, [status, -9], GRACE + SLACK, "the launch of another node is killed (SIGKILL)")
     assert status not in (0, None)
     assert "LOST: the node h1" in launch.text(h0)
 
@@ -258,7 +221,6 @@ def test_a_launch_that_is_killed_leaves_nothing(site: Site) -> None:
 # Two at once, and what is refused before anything is started.
 
 
-@pytest.mark.nightly
 def test_two_launches_on_the_same_hosts_do_not_meet(site: Site) -> None:
     first = site.launch(job=FOREVER)
     first.await_file("round-2")
@@ -267,10 +229,9 @@ def test_two_launches_on_the_same_hosts_do_not_meet(site: Site) -> None:
     rounds = len([*first.folder.glob("round-*")])
     first.await_that(lambda: len([*first.folder.glob("round-*")]) > rounds + 2, "the first one to go on")
     first.interrupt(site.hosts[0])
-    check(site, first, [130, 130], SLACK, "two jobs at once: the second ends with 5, the first goes on until SIGINT")
+    site.ends(first, [130, 130], SLACK, "two jobs at once: the second ends with 5, the first goes on until SIGINT")
 
 
-@pytest.mark.nightly
 def test_a_second_launch_at_the_same_port_is_refused(site: Site) -> None:
     first = site.launch(job=FOREVER)
     first.await_file("round-2")
@@ -281,18 +242,13 @@ def test_a_second_launch_at_the_same_port_is_refused(site: Site) -> None:
     assert "another --port" in second.text(site.hosts[1])
     print(f"| a port that is taken | {' '.join(map(str, found))} | {second.seconds:.0f} | - |")
     first.interrupt(site.hosts[0])
-    check(site, first, [130, 130], SLACK, "the launch that has the port, until SIGINT")
+    site.ends(first, [130, 130], SLACK, "the launch that has the port, until SIGINT")
 
 
-@pytest.mark.parametrize(
-    ("options", "variables"),
-    [(("--interface", "eth7"), {}), ((), {"GLOO_SOCKET_IFNAME": "eth7"}), ((), {"HCCL_SOCKET_IFNAME": "=eth7"})],
-    ids=["--interface", "GLOO_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"],
-)
-def test_an_interface_that_is_not_there_is_refused(site: Site, options: tuple[str, ...], variables: dict) -> None:
+def test_an_interface_that_is_not_there_is_refused(site: Site) -> None:
     # The other host tries to tell the head, which is refused as well.
-    launch = site.launch(*options, "--wait", "5", command=(sys.executable, "-c", "0"), **variables)
-    check(site, launch, [2, 2], SLACK, f"an interface named wrongly ({' '.join([*options, *variables])})")
+    launch = site.launch("--interface", "eth7", "--wait", "5", command=(sys.executable, "-c", "0"))
+    site.ends(launch, [2, 2], SLACK, "an interface named wrongly (--interface eth7)")
     said = launch.text(site.hosts[0]).strip()
     assert "eth7" in said
     assert "net0" in said
