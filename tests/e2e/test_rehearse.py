@@ -40,6 +40,7 @@ def rehearse(pin: str, tmp_path: Path) -> Rehearse:
     return run
 
 
+@pytest.mark.nightly("verl_npu/tools/rehearse", "verl_npu/tools/jobs", "verl_npu/tools/sandbox")
 def test_it_trains_two_steps(rehearse: Rehearse, tmp_path: Path) -> None:
     done = rehearse()
     assert done.stdout, done.stderr

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vllm_ascend_tokens import LENGTHS, NEW, expected, make
+from vllm_ascend_tokens import LENGTHS, NEW, engine, expected, make
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
@@ -25,20 +25,10 @@ class Engine:
     """The engine, and what can be done to it: each method is one line's `do`."""
 
     def __init__(self, folder: Path, dtype: str) -> None:
-        from vllm import LLM, SamplingParams
+        from vllm import SamplingParams
 
         self.folder = folder
-        self.llm = LLM(
-            model=str(folder / "a"),
-            skip_tokenizer_init=True,
-            enforce_eager=True,
-            enable_sleep_mode=True,
-            max_model_len=256,
-            max_num_seqs=8,
-            num_gpu_blocks_override=32,
-            gpu_memory_utilization=0.5,
-            dtype=dtype,
-        )
+        self.llm = engine(folder / "a", enable_sleep_mode=True, num_gpu_blocks_override=32, dtype=dtype)
         self.settings = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True, logprobs=1)
         self.begun: list[str] = []
 
@@ -108,19 +98,19 @@ def main() -> None:
     for seed, name in enumerate("ab"):
         if not (folder / name).is_dir():
             make(kind, folder / name, seed)
-    engine = Engine(folder, dtype)
+    served = Engine(folder, dtype)
 
     def say(**what: object) -> None:
         gc.collect()  # an error holds the frames that it has passed
         used, free = torch.npu.memory_allocated(), torch.npu.mem_get_info()[0]
         print("ANSWER " + json.dumps({**what, "used": used, "free": free}), flush=True)
 
-    engine.generate()  # what is made with the first request is not taken for a leak
-    engine.llm.reset_prefix_cache()
+    served.generate()  # what is made with the first request is not taken for a leak
+    served.llm.reset_prefix_cache()
     say(expected={name: expected(folder / name) for name in "ab"}, pools=pools())
     for order in orders():
         try:
-            what = getattr(engine, order.pop("do"))(**order)
+            what = getattr(served, order.pop("do"))(**order)
         except Exception as error:  # every error is an answer
             say(error=f"{type(error).__name__}: {error}")
         else:

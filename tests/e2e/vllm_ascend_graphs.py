@@ -7,26 +7,18 @@ import multiprocessing
 import sys
 from pathlib import Path
 
-from vllm_ascend_tokens import make
+from vllm_ascend_tokens import engine, make
 
 
 def start(folder: Path, parallel: int, **settings: object) -> str:
     """Start an engine, have it answer, and return how it went."""
-    from vllm import LLM, SamplingParams
+    from vllm import SamplingParams
 
     try:
-        engine = LLM(
-            model=str(folder),
-            skip_tokenizer_init=True,
-            tensor_parallel_size=parallel,
-            max_model_len=256,
-            max_num_seqs=8,
-            num_gpu_blocks_override=32,
-            gpu_memory_utilization=0.5,
-            dtype="float32",
-            **settings,
+        served = engine(
+            folder, enforce_eager=False, tensor_parallel_size=parallel, num_gpu_blocks_override=32, **settings
         )
-        engine.generate({"prompt_token_ids": [5, 6, 7]}, SamplingParams(max_tokens=2), use_tqdm=False)
+        served.generate({"prompt_token_ids": [5, 6, 7]}, SamplingParams(max_tokens=2), use_tqdm=False)
     except Exception as error:  # that is the answer
         return f"{type(error).__name__}: {error}"
     return "served"

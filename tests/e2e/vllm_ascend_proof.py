@@ -332,25 +332,17 @@ class Extension:
 
 def main() -> None:
     """Serve the model, sync it once as it should be before each corruption, and print what was found on each rank."""
-    from vllm import LLM
-
     sys.path.insert(0, str(Path(__file__).parent))
-    from vllm_ascend_tokens import make
+    from vllm_ascend_tokens import engine, make
 
     kind, folder = sys.argv[1], Path(sys.argv[2])
     given = KINDS[kind]
     make(given["model"], folder, **given["changes"])
-    engine = LLM(
-        model=str(folder),
-        skip_tokenizer_init=True,
-        enforce_eager=True,
+    served = engine(
+        folder,
         tensor_parallel_size=2,
         enable_expert_parallel=given.get("expert_parallel", False),
         worker_extension_cls="vllm_ascend_proof.Extension",
-        max_model_len=256,
-        max_num_seqs=8,
-        gpu_memory_utilization=0.5,
-        dtype="float32",
     )
     seed = 0
     for case in CASES:
@@ -358,7 +350,7 @@ def main() -> None:
             for name in ("nothing", case.name):
                 seed += 1
                 print(
-                    "ANSWER " + json.dumps([name, engine.collective_rpc("sync", args=(str(folder), seed, name))]),
+                    "ANSWER " + json.dumps([name, served.collective_rpc("sync", args=(str(folder), seed, name))]),
                     flush=True,
                 )
 

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from vllm_ascend_tokens import NEW, make
+from vllm_ascend_tokens import NEW, engine, make
 
 LENGTHS = (3, 7, 12, 20, 33, 64, 100, 150)
 MANTISSA = 8
@@ -25,21 +25,12 @@ def prompts() -> list[list[int]]:
 
 def served(folder: Path) -> list[list[int]]:
     """Return vllm-ascend's tokens."""
-    from vllm import LLM, SamplingParams
+    from vllm import SamplingParams
 
-    engine = LLM(
-        model=str(folder),
-        skip_tokenizer_init=True,
-        enforce_eager=True,
-        max_model_len=256,
-        max_num_seqs=8,
-        num_gpu_blocks_override=32,
-        gpu_memory_utilization=0.5,
-        dtype="bfloat16",
-    )
     settings = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True)
     asked = [{"prompt_token_ids": prompt} for prompt in prompts()]
-    return [list(answer.outputs[0].token_ids) for answer in engine.generate(asked, settings, use_tqdm=False)]
+    answers = engine(folder, num_gpu_blocks_override=32, dtype="bfloat16").generate(asked, settings, use_tqdm=False)
+    return [list(answer.outputs[0].token_ids) for answer in answers]
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import json
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
@@ -68,6 +69,21 @@ def make(kind: str, folder: Path, seed: int = 0, **changes: object) -> None:
     model.save_pretrained(folder)
 
 
+def engine(folder: Path, **more: object) -> Any:
+    """Serve a small model; more settings of vLLM come on top."""
+    from vllm import LLM
+
+    small: dict[str, Any] = {
+        "skip_tokenizer_init": True,
+        "enforce_eager": True,
+        "max_model_len": 256,
+        "max_num_seqs": 8,
+        "gpu_memory_utilization": 0.5,
+        "dtype": "float32",
+    }
+    return LLM(model=str(folder), **small | more)
+
+
 def expected(folder: Path) -> list[list[int]]:
     """Return transformers' own tokens."""
     import torch
@@ -90,30 +106,20 @@ def turns_experts(kind: str) -> bool:
 
 def main() -> None:
     """Serve the model and print what came of it."""
-    from vllm import LLM, SamplingParams
+    from vllm import SamplingParams
 
     kind, parallel, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     make(kind, folder)
-    engine = LLM(
-        model=str(folder),
-        skip_tokenizer_init=True,
-        enforce_eager=True,
-        enable_sleep_mode=True,
-        tensor_parallel_size=parallel,
-        max_model_len=256,
-        max_num_seqs=8,
-        gpu_memory_utilization=0.5,
-        dtype="float32",
-    )
+    served = engine(folder, enable_sleep_mode=True, tensor_parallel_size=parallel)
     settings = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True)
 
     def tokens() -> list[list[int]]:
         prompts = [{"prompt_token_ids": list(range(5, 5 + length))} for length in LENGTHS]
-        return [list(answer.outputs[0].token_ids) for answer in engine.generate(prompts, settings, use_tqdm=False)]
+        return [list(answer.outputs[0].token_ids) for answer in served.generate(prompts, settings, use_tqdm=False)]
 
     said: dict[str, object] = {"expected": expected(folder), "awake": tokens()}
-    engine.sleep(level=1)
-    engine.wake_up()
+    served.sleep(level=1)
+    served.wake_up()
     said["after sleep"] = None if turns_experts(kind) else tokens()
     print("ANSWER " + json.dumps(said), flush=True)
 
