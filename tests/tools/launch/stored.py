@@ -7,11 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from verl_npu.tools.launch.cluster import Asked, Cluster
+from verl_npu.tools.launch.cluster import Cluster, Request
 from verl_npu.tools.launch.head import Head
-from verl_npu.tools.launch.preparation import Request
 from verl_npu.tools.launch.store import Announcement, Member, RayNode, Store
-from verl_npu.tools.processes import Interruptions
 
 
 @dataclass
@@ -48,15 +46,28 @@ def node(name: str, alive: bool = True) -> RayNode:
     return RayNode(name, f"10.0.0.{name[1:]}", alive, 1, {"NPU": 8.0})
 
 
-def leader(store: Stored, said: list[str], needed: int, spare: int, temp: Path, hosts: tuple[str, ...] = ()) -> Head:
+class Clock:
+    """In place of the module time, and of the interruptions that pause: nobody waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def leader(
+    store: Stored, said: list[str], needed: int, spare: int, temp: Path, clock: Clock, hosts: tuple[str, ...] = ()
+) -> Head:
     """The head of a launch, whose Ray never ends."""
-    request = Request(("train",), Asked(needed, spare, "n1"), wait=2.0, grace=0.5, temp=temp)
+    request = Request(command=("train",), nodes=needed, spare=spare, head="n1", wait=2.0, grace=0.5, temp=temp)
     cluster = Cluster(needed, spare, "n1", is_head=True, hosts=hosts)
     prepared = SimpleNamespace(request=request, cluster=cluster, environ={})
     ray = SimpleNamespace(check=lambda: None)
-    fake = SimpleNamespace(
-        prepared=prepared, interruptions=Interruptions(), say=said.append, store=store, ray=ray, temp=temp
-    )
+    fake = SimpleNamespace(prepared=prepared, interruptions=clock, say=said.append, store=store, ray=ray, temp=temp)
     fake.alive = ray.check
     return cast(Head, fake)
 

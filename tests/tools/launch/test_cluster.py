@@ -5,15 +5,18 @@ Lists of hosts, as SLURM, a hostfile and a user write them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from verl_npu.errors import LaunchError
-from verl_npu.tools.launch.cluster import Asked, Cluster, cluster_of, expand, of_file, of_text
+from verl_npu.tools.launch.cluster import Cluster, Request, cluster_of, expand, of_file, of_text
 from verl_npu.tools.launch.network import Interface
 
 HERE = (Interface("lo", "127.0.0.1"), Interface("eth0", "10.0.0.2"))
+THREE = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 SLURM = {
     "SLURM_JOB_ID": "7",
     "SLURM_STEP_NODELIST": "n[1-4]",
@@ -23,78 +26,66 @@ SLURM = {
 MPI = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
 
 
+def cluster(environ: Mapping[str, str] = {}, **asked: Any) -> Cluster:
+    return cluster_of(Request(command=("train",), **asked), environ, HERE)
+
+
 def test_nothing_said_is_one_host() -> None:
-    assert cluster_of(Asked(), {}, HERE) == Cluster(1, 0, "", is_head=True)
+    assert cluster() == Cluster(1, 0, "", is_head=True)
 
 
 @pytest.mark.parametrize(("head", "is_head"), [("10.0.0.2", True), ("10.0.0.1", False)])
 def test_the_host_with_the_heads_address_is_the_head(head: str, is_head: bool) -> None:
-    assert cluster_of(Asked(nodes=2, head=head), {}, HERE).is_head is is_head
+    assert cluster(nodes=2, head=head).is_head is is_head
 
 
 def test_the_first_of_the_hosts_is_the_head_unless_another_is_named() -> None:
-    hosts = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
-    assert not cluster_of(Asked(hosts=hosts), {}, HERE).is_head
-    cluster = cluster_of(Asked(hosts=hosts, head="10.0.0.2"), {}, HERE)
-    assert cluster.is_head
-    assert cluster.hosts == ("10.0.0.2", "10.0.0.1", "10.0.0.3")
+    assert not cluster(hosts=THREE).is_head
+    named = cluster(hosts=THREE, head="10.0.0.2")
+    assert (named.is_head, named.hosts) == (True, ("10.0.0.2", "10.0.0.1", "10.0.0.3"))
 
 
 def test_spare_hosts_are_not_needed() -> None:
-    cluster = cluster_of(Asked(hosts=("10.0.0.1", "10.0.0.2", "10.0.0.3"), spare=1), {}, HERE)
-    assert (cluster.needed, cluster.spare, cluster.most) == (2, 1, 3)
+    found = cluster(hosts=THREE, spare=1)
+    assert (found.needed, found.spare, found.most) == (2, 1, 3)
 
 
 def test_slurm_tells_all() -> None:
-    assert cluster_of(Asked(), SLURM, HERE) == Cluster(4, 0, "n1", is_head=False, hosts=("n1", "n2", "n3", "n4"))
-    assert cluster_of(Asked(spare=1), {**SLURM, "SLURM_NODEID": "0"}, HERE).needed == 3
+    assert cluster(SLURM) == Cluster(4, 0, "n1", is_head=False, hosts=("n1", "n2", "n3", "n4"))
+    assert cluster({**SLURM, "SLURM_NODEID": "0"}, spare=1).needed == 3
 
 
 def test_options_come_before_slurm() -> None:
-    assert cluster_of(Asked(nodes=2, head="10.0.0.2"), SLURM, HERE).hosts == ()
-
-
-@pytest.mark.parametrize("tasks", ["2", "2(x4)", "1,2(x3)"])
-def test_two_tasks_of_slurm_on_a_node_are_refused(tasks: str) -> None:
-    with pytest.raises(LaunchError, match="ntasks-per-node=1"):
-        cluster_of(Asked(), {**SLURM, "SLURM_STEP_TASKS_PER_NODE": tasks}, HERE)
-
-
-def test_a_batch_script_of_slurm_that_starts_one_of_several_is_refused() -> None:
-    with pytest.raises(LaunchError, match="srun"):
-        cluster_of(Asked(), {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-4]"}, HERE)
+    assert cluster(SLURM, nodes=2, head="10.0.0.2").hosts == ()
 
 
 def test_openmpi_tells_the_number_and_who_is_first() -> None:
-    cluster = cluster_of(Asked(head="10.0.0.1"), MPI, HERE)
-    assert (cluster.needed, cluster.is_head) == (3, False)
-    assert cluster_of(Asked(head="10.0.0.1"), {**MPI, "OMPI_COMM_WORLD_RANK": "0"}, HERE).is_head
-
-
-def test_openmpi_without_a_head_is_refused() -> None:
-    with pytest.raises(LaunchError, match="--head"):
-        cluster_of(Asked(), MPI, HERE)
-
-
-def test_two_processes_of_openmpi_on_a_node_are_refused() -> None:
-    with pytest.raises(LaunchError, match="ppr:1:node"):
-        cluster_of(Asked(head="10.0.0.1"), {**MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, HERE)
+    found = cluster(MPI, head="10.0.0.1")
+    assert (found.needed, found.is_head) == (3, False)
+    assert cluster({**MPI, "OMPI_COMM_WORLD_RANK": "0"}, head="10.0.0.1").is_head
 
 
 @pytest.mark.parametrize(
-    ("asked", "word"),
+    ("environ", "asked", "word"),
     [
-        (Asked(nodes=2), "--head HOST"),
-        (Asked(nodes=2, head="localhost"), "other nodes reach"),
-        (Asked(nodes=2, head="127.0.0.1"), "other nodes reach"),
-        (Asked(nodes=3, hosts=("10.0.0.1", "10.0.0.2")), "3 hosts"),
-        (Asked(hosts=("10.0.0.1",), spare=1), "lower it"),
-        (Asked(hosts=("10.0.0.1",), head="10.0.0.9"), "one of 10.0.0.1"),
+        ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "2"}, {}, "ntasks-per-node=1"),
+        ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "2(x4)"}, {}, "ntasks-per-node=1"),
+        ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "1,2(x3)"}, {}, "ntasks-per-node=1"),
+        # A batch script starts one of several.
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-4]"}, {}, "srun"),
+        (MPI, {}, "--head"),
+        ({**MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, {"head": "10.0.0.1"}, "ppr:1:node"),
+        ({}, {"nodes": 2}, "--head HOST"),
+        ({}, {"nodes": 2, "head": "localhost"}, "other nodes reach"),
+        ({}, {"nodes": 2, "head": "127.0.0.1"}, "other nodes reach"),
+        ({}, {"nodes": 3, "hosts": THREE[:2]}, "3 hosts"),
+        ({}, {"hosts": THREE[:1], "spare": 1}, "lower it"),
+        ({}, {"hosts": THREE[:1], "head": "10.0.0.9"}, "one of 10.0.0.1"),
     ],
 )
-def test_what_contradicts_itself_is_refused(asked: Asked, word: str) -> None:
+def test_what_cannot_be_is_refused(environ: dict[str, str], asked: dict[str, Any], word: str) -> None:
     with pytest.raises(LaunchError, match=word):
-        cluster_of(asked, {}, HERE)
+        cluster(environ, **asked)
 
 
 @pytest.mark.parametrize(
@@ -123,16 +114,20 @@ def test_a_hostfile_has_a_host_a_line(tmp_path: Path) -> None:
     assert of_file(file) == ("node1", "node2")
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "node1\nnode1\n"])
-def test_a_hostfile_without_hosts_or_with_one_twice_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "hosts").write_text(text)
-    with pytest.raises(LaunchError, match="each host once"):
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "each host once"),
+        ("# nothing\n", "each host once"),
+        ("node1\nnode1\n", "each host once"),
+        (None, "No such"),
+    ],
+)
+def test_a_hostfile_that_is_none_is_refused(tmp_path: Path, text: str | None, word: str) -> None:
+    if text is not None:
+        (tmp_path / "hosts").write_text(text)
+    with pytest.raises(LaunchError, match=word):
         of_file(tmp_path / "hosts")
-
-
-def test_a_hostfile_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="No such file"):
-        of_file(tmp_path / "none")
 
 
 def test_a_typed_list_is_split_at_commas() -> None:

@@ -1,4 +1,4 @@
-"""Who takes part: too few is an error that names the reason, and a spare node that is out is only said.
+"""Too few nodes are an error that names the reason, and a spare one that is out is only said.
 
 A job is stopped if a node that it uses is lost; a spare one that it does not use is only said.
 """
@@ -17,9 +17,10 @@ from verl_npu.errors import LaunchError
 from verl_npu.tools.launch import head, store
 from verl_npu.tools.launch.head import gather, run_job
 from verl_npu.tools.launch.over_ssh import Remote
+from verl_npu.tools.launch.store import Member
 from verl_npu.tools.processes import Started as Process
 
-from .stored import Stored, leader, member, node
+from .stored import Clock, Stored, leader, member, node
 
 Gather = Callable[..., store.Membership]
 
@@ -29,15 +30,23 @@ def said() -> list[str]:
     return []
 
 
-@pytest.fixture
-def gathered(said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gather:
-    """Gather two nodes and perhaps spare ones, of which all that Ray has answer."""
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """All nodes that Ray has answer, and waiting takes no time."""
     monkeypatch.setattr(store, "answers", lambda address, port: True)
+    clock = Clock()
+    monkeypatch.setattr(head, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def gathered(said: list[str], tmp_path: Path, clock: Clock) -> Gather:
+    """Gather two nodes and perhaps spare ones."""
 
     def call(
         store: Stored, spare: int = 0, patient: bool = False, remote: Sequence[Remote] = (), hosts: Sequence[str] = ()
     ) -> store.Membership:
-        return gather(leader(store, said, 2, spare, tmp_path, tuple(hosts)), remote, patient)
+        return gather(leader(store, said, 2, spare, tmp_path, clock, tuple(hosts)), remote, patient)
 
     return call
 
@@ -52,9 +61,8 @@ def test_a_node_that_is_refused_ends_the_launch_with_its_reason(gathered: Gather
 
 @pytest.mark.parametrize("out", [REFUSED, member("n3", "left", "Ctrl-C there")], ids=["refused", "left"])
 def test_a_spare_node_that_is_out_is_said_once_and_not_waited_for(
-    gathered: Gather, said: list[str], out: object, monkeypatch: pytest.MonkeyPatch
+    gathered: Gather, said: list[str], out: Member
 ) -> None:
-    monkeypatch.setattr(head.time, "monotonic", lambda: 0.0)
     members = gathered(Stored([member("n1"), member("n2"), out], [node("n1"), node("n2")]), spare=1)
     assert [*members.present] == ["n1", "n2"]
     assert [line for line in said if "n3" in line] == [
@@ -112,14 +120,13 @@ Ran = tuple[int, list[str], list[str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+def run(tmp_path: Path, clock: Clock) -> Callable[..., Ran]:
     """Run a job for two nodes on three; return its status, the names of those that were lost, and what was said."""
-    monkeypatch.setattr(store, "answers", lambda address, port: True)
 
     def call(used: set[str], lost: set[str], nodes: tuple[str, ...] = NAMES) -> Ran:
         store = Stored([member(name) for name in NAMES], [node(name) for name in NAMES], used)
         said: list[str] = []
-        ended, losses = run_job(leader(store, said, 2, 1, tmp_path), Job(store, lost), 0, nodes)
+        ended, losses = run_job(leader(store, said, 2, 1, tmp_path, clock), Job(store, lost), 0, nodes)
         return ended.status, [each.name for each in losses], said
 
     return call

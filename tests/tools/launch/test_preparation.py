@@ -1,14 +1,8 @@
-"""How many NPUs a host gives.
-
-The variables and limits that a host is given.
-
-Whether a restart goes on where the job was.
-"""
+"""How many NPUs a host gives, its variables and limits, and whether a restart goes on where the job was."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import resource
 from pathlib import Path
 
 import pytest
@@ -16,7 +10,13 @@ import pytest
 from tests.tools.doctor.smi import a2
 from verl_npu.errors import LaunchError
 from verl_npu.tools.launch.network import Interface
-from verl_npu.tools.launch.preparation import check_interfaces, check_restarts, count_npus, host_variables
+from verl_npu.tools.launch.preparation import (
+    check_interfaces,
+    check_restarts,
+    count_npus,
+    host_variables,
+    raise_limits,
+)
 
 
 def test_virtual_npus_are_counted() -> None:
@@ -89,13 +89,15 @@ def test_what_is_there_is_not_refused() -> None:
     check_interfaces({"GLOO_SOCKET_IFNAME": "lo", "HCCL_IF_IP": "10.0.0.2"}, (ETHERNET,))
 
 
-def test_soft_limits_are_raised_to_the_hard_ones() -> None:
-    program = (
-        "import resource as r; from verl_npu.tools.launch.preparation import raise_limits; "
-        "r.setrlimit(r.RLIMIT_NOFILE, (100, 900)); raise_limits(); print(r.getrlimit(r.RLIMIT_NOFILE)[0])"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "900"
+def test_soft_limits_are_raised_to_the_hard_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {resource.RLIMIT_NOFILE: (100, 900), resource.RLIMIT_NPROC: (50, resource.RLIM_INFINITY)}
+    monkeypatch.setattr(resource, "getrlimit", limits.get)
+    monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
+    raise_limits()
+    assert limits == {
+        resource.RLIMIT_NOFILE: (900, 900),
+        resource.RLIMIT_NPROC: (resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+    }
 
 
 PPO = ("python", "-m", "verl.trainer.main_ppo")

@@ -26,7 +26,7 @@ node = RayProcess(processes, ['sh', '-c', sys.argv[1]], {'PATH': '/usr/bin:/bin'
 try:
     for _ in range(int(sys.argv[2])):
         while not node.has_ended():
-            time.sleep(0.05)
+            time.sleep(0.01)
         node.check()
 except LaunchError as error:
     print(error)

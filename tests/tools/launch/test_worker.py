@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from verl_npu.errors import LaunchError
 from verl_npu.tools.launch import worker
-from verl_npu.tools.launch.cluster import Asked
+from verl_npu.tools.launch.cluster import Request
 from verl_npu.tools.launch.network import Interface
-from verl_npu.tools.launch.preparation import Request
 from verl_npu.tools.launch.store import Announcement, Member, RayNode
 from verl_npu.tools.processes import Interruptions
 
@@ -39,10 +37,8 @@ def tell(said: list[str], monkeypatch: pytest.MonkeyPatch) -> Tell:
     def call(store: Stored, head: str = "10.0.0.1", **given: object) -> tuple[int, list[Member]]:
         before = len(store.told)
         monkeypatch.setattr(worker, "Store", lambda *arguments: store)
-        request = Request(("train",), Asked(2, 0, head), Path(), wait=0.2, **given)
-        with Interruptions() as interruptions:
-            status = worker.tell(request, {}, REFUSAL, interruptions, said.append)
-        return status, store.told[before:]
+        request = Request(command=("train",), nodes=2, head=head, wait=0.2, **given)
+        return worker.tell(request, {}, REFUSAL, Interruptions(), said.append), store.told[before:]
 
     return call
 

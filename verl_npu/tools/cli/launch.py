@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from ...errors import LaunchError
-from ..launch.cluster import Asked, of_file, of_text
+from ..launch.cluster import PORT, Request, of_file, of_text
 from ..launch.launching import launch as start
 from ..launch.launching import lines
-from ..launch.preparation import PORT, Request, check_restarts, prepare
+from ..launch.preparation import check_restarts, prepare
 from . import terminal
 from .help import example
 
@@ -87,11 +87,9 @@ def launch(
     if restarts:
         for warning in check_restarts(command):
             _say(f"WARNING: {warning}")
-    asked = Asked(nodes, spare, head, named)
-    folder = Path.cwd()
-    limits = {"wait": wait, "grace": grace}
     request = Request(
-        command, asked, folder, interface, port, npus, cpus, **limits, restarts=restarts, temp=temp_dir, doctor=doctor,
+        command=command, nodes=nodes, spare=spare, head=head, hosts=named, folder=Path.cwd(), interface=interface,
+        port=port, npus=npus, cpus=cpus, wait=wait, grace=grace, restarts=restarts, temp=temp_dir, doctor=doctor,
         ssh=ssh, attached=attached,
     )  # fmt: skip
     if dry_run:

@@ -11,26 +11,48 @@ from ...errors import LaunchError
 from .network import Interface, is_here
 
 __all__ = [
-    "Asked",
+    "PORT",
     "Cluster",
+    "Request",
     "cluster_of",
     "expand",
     "of_file",
     "of_text",
 ]
 
+PORT = 6766
+"""Where Ray's control service listens on the head; the one of verl's page on several machines."""
 _SLURM_ONCE = "srun --ntasks-per-node=1 verl-npu launch …"
 _MPI_ONCE = "mpirun --map-by ppr:1:node verl-npu launch …"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the options say."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One launch, as the options say it; times are in seconds."""
 
+    command: tuple[str, ...]
     nodes: int | None = None
     spare: int = 0
     head: str = ""
     hosts: tuple[str, ...] = ()
+    folder: Path = Path()
+    """Where the job is started."""
+    interface: str = ""
+    port: int = PORT
+    npus: int | None = None
+    cpus: int | None = None
+    wait: float = 600.0
+    """For all nodes to come, at the beginning and before each restart."""
+    grace: float = 30.0
+    """For what should end by itself: the job after a node was lost, Ray after the job, and a head that is silent."""
+    restarts: int = 0
+    temp: Path | None = None
+    """The folder of Ray's sockets and logs, which has the same path on all hosts; None for a new one."""
+    doctor: bool = True
+    ssh: bool = False
+    """Whether this host starts the others."""
+    attached: bool = False
+    """Whether the end of the standard input ends this, which another host started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +75,7 @@ class Cluster:
         return self.needed + self.spare
 
 
-def cluster_of(asked: Asked, environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Cluster:
+def cluster_of(asked: Request, environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Cluster:
     """Return who takes part.
 
     Options come before SLURM's and OpenMPI's variables, and of these only what the options leave open is taken.
@@ -90,7 +112,7 @@ def _of_slurm(environ: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
     return expand(listed), environ.get("SLURM_NODEID", "0") == "0"
 
 
-def _of_openmpi(environ: Mapping[str, str], asked: Asked) -> tuple[int, bool]:
+def _of_openmpi(environ: Mapping[str, str], asked: Request) -> tuple[int, bool]:
     if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1") != "1":
         found = f"{environ['OMPI_COMM_WORLD_LOCAL_SIZE']} on this one"
         raise _refused("mpirun", "one process on each node", found, f"start it with {_MPI_ONCE}")
@@ -101,7 +123,7 @@ def _of_openmpi(environ: Mapping[str, str], asked: Asked) -> tuple[int, bool]:
     return size, environ.get("OMPI_COMM_WORLD_RANK", "0") == "0"
 
 
-def _check(asked: Asked, count: int, head: str, hosts: Sequence[str]) -> None:
+def _check(asked: Request, count: int, head: str, hosts: Sequence[str]) -> None:
     if hosts and asked.nodes and len(hosts) != asked.nodes + asked.spare:
         expected = f"{asked.nodes + asked.spare} hosts (--nodes {asked.nodes} --spare {asked.spare})"
         raise _refused("the list of hosts", expected, str(len(hosts)), "correct --nodes, or the list")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...errors import LaunchError
 from ...findings import Finding, Severity
@@ -16,7 +17,7 @@ from ..doctor.cluster import as_json, differences, read
 from ..processes import Interrupted, Interruptions, ProcessTree, answers, free_ports
 from . import over_ssh
 from .preparation import Prepared
-from .ray import PATIENT, PORTS, Client, Ended, Log, RayProcess, RunningJob, connect, entrypoint, head_command, submit
+from .ray import PATIENT, PORTS, Ended, Log, RayProcess, RunningJob, connect, entrypoint, head_command, submit
 from .store import (
     Announcement,
     End,
@@ -29,6 +30,9 @@ from .store import (
     read_membership,
     unresponsive,
 )
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
 
 __all__ = [
     "Head",
@@ -268,7 +272,7 @@ def compare(head: Head, members: Membership) -> None:
 _LINES = 8
 
 
-def run_job(head: Head, client: Client, attempt: int, nodes: Sequence[str]) -> tuple[Ended, list[Lost]]:
+def run_job(head: Head, client: JobSubmissionClient, attempt: int, nodes: Sequence[str]) -> tuple[Ended, list[Lost]]:
     """Run the job once. Returns how it ended, and which of `nodes` were lost meanwhile. Raises Interrupted."""
     request = head.prepared.request
     name = f"verl-npu-{attempt + 1}"

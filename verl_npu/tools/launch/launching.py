@@ -10,8 +10,9 @@ from ...errors import LaunchError, VerlNpuError
 from ...findings import Finding
 from ..processes import Interrupted, Interruptions, ProcessTree
 from . import head, worker
+from .cluster import Request
 from .over_ssh import remote_command
-from .preparation import Prepared, Request, examine, prepare, refusal
+from .preparation import Prepared, examine, prepare, refusal
 from .ray import entrypoint, head_command, worker_command
 from .store import End, NoAnswer
 

@@ -1,4 +1,4 @@
-"""What is asked of a launch, and what a host is given and checked for before anything is started on it."""
+"""What a host is given and checked for before anything is started on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from subprocess import DEVNULL
 
 from ...ascend.variables import HCCL_INTERFACE, ON_EVERY_HOST, VIRTUAL_NPUS, VISIBLE_DEVICES, virtual_npus
@@ -19,13 +18,11 @@ from ..doctor.cluster import read
 from ..doctor.site import ask_npu_smi
 from ..doctor.variables import RULES
 from ..processes import Interruptions, ProcessTree, why_port_is_taken
-from .cluster import Asked, Cluster, cluster_of
+from .cluster import Cluster, Request, cluster_of
 from .network import Interface, here, is_here, named, resolve, towards
 
 __all__ = [
-    "PORT",
     "Prepared",
-    "Request",
     "check_interfaces",
     "check_restarts",
     "count_npus",
@@ -65,7 +62,7 @@ class Prepared:
 def prepare(request: Request, environ: Mapping[str, str]) -> Prepared:
     """Look at this host. Nothing is started or changed but this process's limits. Raises LaunchError."""
     interfaces = here()
-    cluster = cluster_of(request.asked, environ, interfaces)
+    cluster = cluster_of(request, environ, interfaces)
     check_interfaces(environ, interfaces)
     if cluster.is_head:
         own = _of_head(request, cluster, interfaces)
@@ -131,36 +128,6 @@ def refusal(findings: list[Finding]) -> str:
     """Return the doctor's errors in one line; empty if there is none."""
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     return "; ".join(f"{each.code}: {each.found} (needed: {each.expected}; {each.fix})" for each in errors)
-
-
-PORT = 6766
-"""Where Ray's control service listens on the head; the one of verl's page on several machines."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One launch; times are in seconds."""
-
-    command: tuple[str, ...]
-    asked: Asked = Asked()  # noqa: RUF009 - it is frozen
-    folder: Path = Path()
-    """Where the job is started."""
-    interface: str = ""
-    port: int = PORT
-    npus: int | None = None
-    cpus: int | None = None
-    wait: float = 600.0
-    """For all nodes to come, at the beginning and before each restart."""
-    grace: float = 30.0
-    """For what should end by itself: the job after a node was lost, Ray after the job, and a head that is silent."""
-    restarts: int = 0
-    temp: Path | None = None
-    """The folder of Ray's sockets and logs, which has the same path on all hosts; None for a new one."""
-    doctor: bool = True
-    ssh: bool = False
-    """Whether this host starts the others."""
-    attached: bool = False
-    """Whether the end of the standard input ends this, which another host started."""
 
 
 _NAMES = ("GLOO_SOCKET_IFNAME", HCCL_INTERFACE, "TP_SOCKET_IFNAME")

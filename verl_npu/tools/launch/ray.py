@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shlex
@@ -12,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -21,10 +20,12 @@ from ...errors import LaunchError
 from ..processes import Interruptions, ProcessTree, Started
 from .preparation import Prepared
 
+if TYPE_CHECKING:
+    from ray.job_submission import JobDetails, JobSubmissionClient
+
 __all__ = [
     "PATIENT",
     "PORTS",
-    "Client",
     "Ended",
     "Log",
     "RayProcess",
@@ -138,22 +139,6 @@ _KEPT = 400
 """Lines of the log that are kept for the case that a node is lost."""
 
 
-class Details(Protocol):
-    """Ray's JobDetails, what is used of it."""
-
-    status: object
-    message: str | None
-    driver_exit_code: int | None
-
-
-class Client(Protocol):
-    """Ray's JobSubmissionClient, what is used of it."""
-
-    def submit_job(self, *, entrypoint: str, submission_id: str) -> str: ...
-    def get_job_info(self, job_id: str) -> Details: ...
-    def stop_job(self, job_id: str) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a job ended."""
@@ -164,7 +149,7 @@ class Ended:
     """Ray's words, where it has no status of its own."""
 
 
-def connect(port: int, alive: Callable[[], None], interruptions: Interruptions) -> Client:
+def connect(port: int, alive: Callable[[], None], interruptions: Interruptions) -> JobSubmissionClient:
     """Return the client of the job API on this host, as soon as it answers.
 
     `alive` raises if it never will. Raises LaunchError.
@@ -173,8 +158,8 @@ def connect(port: int, alive: Callable[[], None], interruptions: Interruptions) 
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
     try:
-        module = importlib.import_module("ray.job_submission")
-        importlib.import_module("ray.dashboard.modules.job.job_head")
+        import ray.dashboard.modules.job.job_head  # noqa: F401  # what of the job API runs on the head
+        from ray.job_submission import JobSubmissionClient
     except ImportError as error:
         raise LaunchError(
             subject="Ray's job API",
@@ -182,12 +167,12 @@ def connect(port: int, alive: Callable[[], None], interruptions: Interruptions) 
             found=f"{type(error).__name__}: {error}",
             fix="pip install 'ray[default]', of the version that is installed",
         ) from error
-    found: list[Client] = []
+    found: list[JobSubmissionClient] = []
 
     def answers() -> bool:
         alive()
         try:
-            found.append(module.JobSubmissionClient(f"http://127.0.0.1:{port}"))
+            found.append(JobSubmissionClient(f"http://127.0.0.1:{port}"))
         except (OSError, RuntimeError):
             return False
         return True
@@ -207,7 +192,7 @@ def entrypoint(command: Sequence[str], folder: Path, environ: Mapping[str, str])
     return f"cd {shlex.quote(str(folder))} && exec {shlex.join(words)}"
 
 
-def submit(client: Client, entry: str, name: str) -> None:
+def submit(client: JobSubmissionClient, entry: str, name: str) -> None:
     """Hand the job to Ray. Raises LaunchError."""
     try:
         client.submit_job(entrypoint=entry, submission_id=name)
@@ -217,7 +202,7 @@ def submit(client: Client, entry: str, name: str) -> None:
         ) from error
 
 
-def ended(details: Details) -> Ended | None:
+def ended(details: JobDetails) -> Ended | None:
     """Return how a job ended; None while it runs."""
     status = str(getattr(details.status, "value", details.status))
     if status not in ("SUCCEEDED", "FAILED", "STOPPED"):
@@ -232,7 +217,7 @@ def ended(details: Details) -> Ended | None:
 class RunningJob:
     """A job that runs, as Ray's job API sees it."""
 
-    def __init__(self, client: Client, name: str, patience: float) -> None:
+    def __init__(self, client: JobSubmissionClient, name: str, patience: float) -> None:
         self._client = client
         self._name = name
         self._patience = patience

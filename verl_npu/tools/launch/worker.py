@@ -17,9 +17,9 @@ from ...errors import LaunchError
 from ...findings import Finding
 from ..doctor.cluster import as_json
 from ..processes import Interrupted, Interruptions, ProcessTree, answers, free_ports
-from .cluster import Cluster, cluster_of
+from .cluster import Cluster, Request, cluster_of
 from .network import here, resolve, towards
-from .preparation import Prepared, Request, refusal
+from .preparation import Prepared, refusal
 from .ray import PORTS, RayProcess, worker_command
 from .store import Announcement, End, Member, NoAnswer, Store
 
@@ -187,7 +187,7 @@ def _head_of(request: Request, environ: Mapping[str, str]) -> tuple[Cluster, str
     """Return who takes part, the head's address, and that of this host on the way there."""
     interfaces = here()
     try:
-        cluster = cluster_of(request.asked, environ, interfaces)
+        cluster = cluster_of(request, environ, interfaces)
         if cluster.is_head:
             return None
         head = resolve(cluster.head)
