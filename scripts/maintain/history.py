@@ -3,8 +3,7 @@
     python scripts/maintain/history.py --repository FOLDER [--first COMMIT] [--last COMMIT] [--sample N] [--json FILE]
 
 The repository may be a bare one, and must have the pins. Every commit of the main line that touches a file which a
-patch is about is judged as `verl-npu check` would judge its tree, and a sample of the others. For each target that
-went, between two commits or two pins, it is said where `verl-npu drift --propose` would have sent it. Prints Markdown.
+patch is about is judged as `verl-npu check` would judge its tree, and a sample of the others. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -13,15 +12,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 from pathlib import Path
 
 import sources
 from past import report
-from past.moves import Move, moves
 from past.objects import GitError, Objects
-from past.walk import Commit, Judge, Said, commits, in_order, walk
+from past.walk import Judge, Said, commits, walk
 
 from verl_npu.features import UPSTREAMS, load, locks_folder
 from verl_npu.pins import PINS
@@ -50,18 +47,12 @@ def main() -> int:
         line = commits(asked.repository, asked.first, asked.last)
         with Objects(asked.repository) as objects:
             found = walk(line, asked.first, _judge(objects, beside), _watched(), asked.sample)
-            gone = {
-                "pins": _moves(objects, asked.repository, _between_pins(asked.repository)),
-                "commits": _moves(objects, asked.repository, _between_commits(asked.first, line)),
-            }
     except (GitError, sources.NotHere, sources.DownloadFailed) as error:
         print(f"history.py: {error}", file=sys.stderr)
         return 2
     if asked.json is not None:
         asked.json.write_text(json.dumps(report.as_json(found), indent=1) + "\n")
     print(report.as_markdown(found))
-    for what, went in gone.items():
-        print(f"Between two {what}: {report.moves_as_markdown(went)}")
     print(f"history.py: {time.monotonic() - start:.0f} s", file=sys.stderr)
     return 0
 
@@ -76,25 +67,6 @@ def _judge(objects: Objects, beside: SourceTree) -> Judge:
         return {id: (str(verdict.state), verdict.reason) for id, verdict in verdicts.items()}
 
     return judged
-
-
-def _moves(objects: Objects, repository: Path, steps: Sequence[tuple[str, str]]) -> Sequence[Move]:
-    patches = [patch for feature in load() for patch in feature]
-    return list(moves(steps, lambda commit: objects.tree(commit, VERL.packages), repository, patches, VERL))
-
-
-def _between_commits(first: str, line: Sequence[Commit]) -> Sequence[tuple[str, str]]:
-    """Return the steps of the main line that touch a file which a patch is about."""
-    watched = _watched()
-    names = [first, *(commit.name for commit in line)]
-    return [(old, commit.name) for old, commit in zip(names, line, strict=False) if commit.files & watched]
-
-
-def _between_pins(repository: Path) -> Sequence[tuple[str, str]]:
-    """Return the steps from each pin that is a commit to the next; a release from a branch may be none here."""
-    revisions = [lock.revision for lock in read_locks(locks_folder(), VERL.name)]
-    pins = in_order(repository, [revision for revision in revisions if len(revision) == 40])
-    return list(pairwise(pins))
 
 
 def _watched() -> frozenset[str]:

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from .moves import Move
 from .walk import Change, Walk
 
-__all__ = ["as_json", "as_markdown", "moves_as_markdown"]
+__all__ = ["as_json", "as_markdown"]
 
 
 def as_json(walk: Walk) -> dict[str, object]:
@@ -52,24 +51,6 @@ def as_markdown(walk: Walk) -> str:
     for commit, changes in groupby(walk.changes, key=lambda change: change.commit):
         cells = [commit.date, f"`{commit.name[:10]}`", _cell(commit.subject), "<br>".join(_verdicts(list(changes)))]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
-
-
-def moves_as_markdown(moves: Sequence[Move]) -> str:
-    """Return how many targets went, and a table of those for which a place was proposed."""
-    proposed = [move for move in moves if move.proposed]
-    shown = sum(bool(move.shown) for move in proposed)
-    missed = sum(bool(move.renamed) for move in moves if not move.proposed)
-    lines = [
-        f"{len(moves)} targets went, {len(proposed)} got a candidate. {shown} candidates are shown to be right; git "
-        f"knows of {missed} moves without one.",
-        "",
-        "| from | to | target | candidate | alike | shown by |",
-        "|---|---|---|---|---|---|",
-    ]
-    for move in proposed:
-        places = [f"`{place}`" for place in (move.old[:10], move.new[:10], move.target, move.proposed)]
-        lines.append(f"| {' | '.join(places)} | {move.likeness:.0%} | {move.shown or 'nothing'} |")
     return "\n".join([*lines, ""])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .objects import GitError
 
-__all__ = ["Change", "Commit", "Judge", "Said", "Walk", "commits", "in_order", "walk"]
+__all__ = ["Change", "Commit", "Judge", "Said", "Walk", "commits", "walk"]
 
 Said = tuple[str, str]
 """The state of a patch, and the reason."""
@@ -62,16 +62,6 @@ def commits(repository: Path, first: str, last: str) -> list[Commit]:
     if done.returncode:
         raise GitError(done.stderr.strip())
     return [_commit(entry) for entry in done.stdout.split("\x01")[1:]]
-
-
-def in_order(repository: Path, names: Sequence[str]) -> list[str]:
-    """Return some commits by their date, oldest first. Raises GitError."""
-    command = ["git", "-C", str(repository), "show", "--no-patch", "--format=%ct %H", *names]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise GitError(done.stderr.strip())
-    pairs = [line.split() for line in done.stdout.splitlines()]
-    return [name for _, name in sorted(pairs, key=lambda pair: int(pair[0]))]
 
 
 def _commit(entry: str) -> Commit:

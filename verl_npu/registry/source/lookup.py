@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .definition import bound_names, outline, signature
+from .definition import bound_names, outline
 from .tree import SourceTree, Target
 
 # Dotted names.
@@ -258,29 +258,6 @@ Body = tuple[str, ...]
 _TELLING = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """A function or a class in a module, and the marks of the statements inside it."""
-
-    qualname: str
-    signature: str
-    """Its parameters; empty for a class."""
-    body: Body
-
-    @property
-    def name(self) -> str:
-        """The last part of the qualified name."""
-        return self.qualname.rpartition(".")[2]
-
-
-def outlines(module: str, tree: SourceTree) -> Sequence[Outline]:
-    """Return all functions and classes of a module, and those inside its classes; none if there is no source."""
-    data = tree.read(module)
-    if data is None:
-        return ()
-    return tree.memory.recall(("places", data), lambda: tuple(_places(tree.parse(module))))
-
-
 def elsewhere(target: Target, bodies: Collection[Body], packages: Sequence[str], tree: SourceTree) -> Target | None:
     """Return where one of the bodies that a target had at the pins stands now, or None if it is found nowhere.
 
@@ -288,9 +265,9 @@ def elsewhere(target: Target, bodies: Collection[Body], packages: Sequence[str],
     """
     telling = {body for body in bodies if len(body) >= _TELLING}
     for module in _candidates(target, packages, tree) if telling else ():
-        for place in outlines(module, tree):
-            if place.body in telling and (module == target.module or place.name == target.name):
-                return Target(module, place.qualname)
+        for qualname, body in _bodies(module, tree):
+            if body in telling and (module == target.module or qualname.rpartition(".")[2] == target.name):
+                return Target(module, qualname)
     return None
 
 
@@ -300,14 +277,18 @@ def similarity(one: Body, other: Body) -> float:
     return kept / max(len(one), len(other), 1)
 
 
-def _places(tree: ast.Module | None) -> Iterator[Outline]:
+def _bodies(module: str, tree: SourceTree) -> Sequence[tuple[str, Body]]:
+    """Return all functions and classes of a module, and those inside its classes, each with what is inside it."""
+    return tree.memory.recall(("bodies", tree.read(module)), lambda: tuple(_read_bodies(tree.parse(module))))
+
+
+def _read_bodies(tree: ast.Module | None) -> Iterator[tuple[str, Body]]:
     waiting: list[tuple[str, ast.stmt]] = [("", node) for node in (tree.body if tree is not None else ())]
     while waiting:
         prefix, node = waiting.pop(0)
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             qualname = prefix + node.name
-            parameters = "" if isinstance(node, ast.ClassDef) else signature(node)
-            yield Outline(qualname, parameters, tuple(line.mark for line in outline([node])[1:]))
+            yield qualname, tuple(line.mark for line in outline([node])[1:])
             if isinstance(node, ast.ClassDef):
                 waiting += [(f"{qualname}.", inner) for inner in node.body]
 
