@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from verl_npu import reporting
 from verl_npu.ascend.variables import Timeouts
+from verl_npu.errors import GroupError
 from verl_npu.features.weight_sync.transport.communicator import group_timeout
 
 from ..ranks import Run
@@ -20,14 +22,28 @@ from ..ranks import Run
     st.none() | st.integers(0, 20_000).map(str) | st.text(max_size=5),
     st.none() | st.integers(120, 7200).map(str),
 )
-def test_the_group_waits_longer_than_its_ranks_and_than_hccl(
+@example(60.0, "1E100", None)
+def test_the_group_waits_longer_than_its_ranks_and_than_hccl_or_is_not_made(
     timeout: float, execution: str | None, connect: str | None
 ) -> None:
     variables = {"HCCL_EXEC_TIMEOUT": execution, "HCCL_CONNECT_TIMEOUT": connect}
     hccl = Timeouts.read({name: text for name, text in variables.items() if text is not None})
-    found = group_timeout(timeout, hccl)
+    try:
+        found = group_timeout(timeout, hccl)
+    except GroupError:
+        assert 2**31 <= hccl.execution < float("inf")
+        return
     assert found > 3 * timeout
     assert hccl.execution == float("inf") or found > hccl.execution + hccl.connect
+
+
+@pytest.mark.parametrize("name", ["HCCL_EXEC_TIMEOUT", "HCCL_CONNECT_TIMEOUT"])
+def test_a_time_out_that_nothing_can_be_added_to_is_refused_by_its_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "1E100")
+    with pytest.raises(GroupError, match=f"{name}=1E100: expected at most 2147483647 seconds, found 1e\\+100"):
+        group_timeout(60.0, Timeouts.read(os.environ))
 
 
 def test_a_rank_that_waits_longer_than_hccl_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Work", "broadcast", "connect", "destroy", "finish", "group_timeout", "prove", "wait_for_device"]
 
 BACKEND = "hccl"
+_LONGEST = 2**31 - 1
+"""Seconds. A time-out beyond it could not be made longer by what is added to it, nor be given to torch."""
 _LOOK = 1.0  # seconds between two looks for what makes it useless to wait
 
 _SUBJECT = "weight sync communicator"
@@ -76,7 +78,17 @@ def group_timeout(timeout: float, hccl: Timeouts) -> float:
     After it torch_npu's watchdog ends the whole process, while after ours every rank gets an error that says who is
     missing. So it must be longer than all that we may wait for one broadcast: the wait for the one before it, its own
     and the one for the NPU. It must also be longer than HCCL's, after which HCCL writes down what it was waiting for.
+
+    Raises GroupError if one of HCCL's is too long for that.
     """
+    for name, seconds in ((variables.EXECUTION, hccl.execution), (variables.CONNECT, hccl.connect)):
+        if _LONGEST < seconds < math.inf:
+            raise GroupError(
+                subject=f"{name}={os.environ.get(name, f'{seconds:g}')}",
+                expected=f"at most {_LONGEST} seconds",
+                found=f"{seconds:g} seconds",
+                fix=f"set {name} to less, or leave it out",
+            )
     if timeout >= hccl.execution:
         warn(
             f"the ranks of a weight sync wait {timeout:g} s for each other, but HCCL gives up after "
