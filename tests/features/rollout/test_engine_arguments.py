@@ -164,13 +164,6 @@ def test_another_engine_is_left() -> None:
 # A server that reads none of them.
 
 
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    lines: list[str] = []
-    monkeypatch.setattr(rules, "warn", lines.append)
-    return lines
-
-
 SERVER = "verl/workers/rollout/vllm_rollout/vllm_async_server.py"
 
 

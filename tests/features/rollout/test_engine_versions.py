@@ -11,11 +11,9 @@ import pytest
 
 from verl_npu.errors import EngineSettingError
 from verl_npu.features.rollout import engine_versions, rules
-from verl_npu.features.rollout.patches import (
-    check_and_complete_engine_settings,
-    check_and_complete_engine_settings_in_trainer,
-)
 from verl_npu.registry.source.tree import SourceTree
+
+from .job import job
 
 ROLLOUT = "verl/workers/rollout/vllm_rollout"
 FILES = {
@@ -70,20 +68,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return made
 
 
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    lines: list[str] = []
-    monkeypatch.setattr(rules, "warn", lines.append)
-    return lines
-
-
 def refuse_engine_versions(config: Any) -> None:
     rules.check(config, ("rollout.engine_versions",))
-
-
-def job(name: str = "vllm", **engine: Any) -> Any:
-    omegaconf = pytest.importorskip("omegaconf")
-    return omegaconf.OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": name, **engine}}})
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -125,17 +111,6 @@ def test_a_verl_that_knows_servers_only_is_judged_by_its_server(site: Site) -> N
     site.has(f"{ROLLOUT}/vllm_async_server.py", "import vllm.gone")
     with pytest.raises(EngineSettingError, match=r"found no vllm\.gone,"):
         refuse_engine_versions(job())
-
-
-@pytest.mark.parametrize("check", [check_and_complete_engine_settings, check_and_complete_engine_settings_in_trainer])
-def test_upstreams_validation_comes_after_it(check: Callable[..., object], site: Site) -> None:
-    site.has("vllm/__init__.py", "")
-    asked: list[object] = []
-    config = job(mode="sync")
-    config.config = config  # the second one takes a trainer, which has it so
-    with pytest.raises(EngineSettingError):
-        check(asked.append, config)
-    assert asked == []
 
 
 # vLLM and vllm-ascend.

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-from ...errors import EngineSettingError
+from ...findings import Finding
 from ...registry.source.probe import Defines
 from ...registry.source.tree import SourceTree
 from ..configuration import Section
-from .feature import rollout
+from .feature import refusal, remark, rollout
 
 __all__ = ["give_engine_the_users_arguments", "unknown_arguments", "unread_arguments"]
 
@@ -33,8 +33,8 @@ _MAX_NUM_SEQS = 1024
 """Upstream's own default at 796871d7, where it reached no engine."""
 
 
-def unknown_arguments(config: Section) -> Iterator[EngineSettingError]:
-    """Yield an error for an argument of engine_kwargs that the installed vLLM does not know.
+def unknown_arguments(config: Section) -> Iterator[Finding]:
+    """Refuse an argument of engine_kwargs that the installed vLLM does not know.
 
     vLLM ends with `got an unexpected keyword argument` or `unrecognized arguments`, in a worker.
     """
@@ -43,24 +43,25 @@ def unknown_arguments(config: Section) -> Iterator[EngineSettingError]:
     unknown = [key for key in asked if known and not _is_known(key, known)]
     if unknown:
         near = [match for key in unknown for match in get_close_matches(key, known, n=1)]
-        yield EngineSettingError(
+        yield refusal(
+            "rollout.engine_arguments",
             subject=_KWARGS,
             expected="arguments that the installed vLLM knows",
             found=f"{', '.join(unknown)}, which its source does not mention",
             fix="leave out what this release does not know" + (f"; did you mean {', '.join(near)}?" if near else ""),
-            override="VERL_NPU_DISABLE=rollout",
         )
 
 
-def unread_arguments(config: Section) -> Iterator[str]:
+def unread_arguments(config: Section) -> Iterator[Finding]:
     """Say which arguments have no effect, because the server of the installed verl does not read engine_kwargs."""
     engine = config.actor_rollout_ref.rollout
     chosen = sorted(_asked_of_vllm(config).keys() - _DEFAULTS)
     server = SourceTree.installed(("verl",)).used_names(_SERVER) if chosen else frozenset()
     if engine.get("mode") == "async" and chosen and server and "engine_kwargs" not in server:
-        yield (
+        yield remark(
+            "rollout.unread_arguments",
             f"{_KWARGS}: the server of this verl does not read it in rollout.mode=async, so that {', '.join(chosen)} "
-            "will have no effect; use rollout.mode=sync"
+            "will have no effect; use rollout.mode=sync",
         )
 
 

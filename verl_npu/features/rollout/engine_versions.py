@@ -10,12 +10,13 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from ...ascend.variables import virtual_npus
-from ...errors import EngineSettingError
+from ...findings import Finding
 from ...manifest import manifest
 from ...pins import PINS, Component, Pin
 from ...registry.source.lookup import UnmetImport, unmet_imports
 from ...registry.source.tree import SourceTree, Target
 from ..configuration import Section
+from .feature import refusal, remark
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -30,16 +31,15 @@ _PATCHES = ("vllm_ascend.patch.platform", "vllm_ascend.patch.worker")
 _WORKER = re.compile(r"(vllm_ascend\.worker\.\w+)\.NPUWorker")
 _GATE = "vllm_version_is"
 _ASSUMED = "VLLM_VERSION"
-_OVERRIDE = "VERL_NPU_DISABLE=rollout"
 _ENGINE = (Component.VLLM, Component.VLLM_ASCEND)
 _BELOW = (Component.TORCH, Component.TORCH_NPU)
 
 
-def unfit_releases(config: Section) -> Iterator[EngineSettingError | str]:
-    """Yield an error if verl, vLLM and vllm-ascend, as they are installed here, cannot be imported together.
+def unfit_releases(config: Section) -> Iterator[Finding]:
+    """Refuse the job if verl, vLLM and vllm-ascend, as they are installed here, cannot be imported together.
 
     Nothing of them is imported: what counts is an import that their source makes, and that finds nothing. Releases
-    that are only not those that verl's documents or vllm-ascend's own requirements name are a text each. Nothing is
+    that are only not those that verl's documents or vllm-ascend's own requirements name are a remark each. Nothing is
     said where vLLM is not installed, as on a host that only starts the job.
     """
     engine = config.actor_rollout_ref.rollout
@@ -57,7 +57,7 @@ def unfit_releases(config: Section) -> Iterator[EngineSettingError | str]:
         yield from _unnamed(pin)
 
 
-def _unfit_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> Iterator[EngineSettingError]:
+def _unfit_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> Iterator[Finding]:
     at_once = mode == "async" if (mode := engine.get("mode")) else not tree.nodes(_SYNC)
     own_server = ((engine.get("agent") or {}).get("custom_async_server") or {}).get("path")
     starts = (_ROLLOUT, _SERVER) if at_once and not own_server else (_ROLLOUT,)
@@ -65,7 +65,7 @@ def _unfit_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> Itera
     if unmet is None:
         return
     sync = starts[1:] and tree.nodes(_SYNC) and next(unmet_imports(starts[:1], "verl", "vllm", tree), None) is None
-    yield _error(
+    yield _unmet(
         f"vllm {_text(Component.VLLM)}",
         "a vLLM with all that the rollout of the installed verl imports",
         unmet,
@@ -74,7 +74,7 @@ def _unfit_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> Itera
     )
 
 
-def _unfit_pair(tree: SourceTree, pin: Pin | None) -> Iterator[EngineSettingError]:
+def _unfit_pair(tree: SourceTree, pin: Pin | None) -> Iterator[Finding]:
     engine, plugin = _version(Component.VLLM), _version(Component.VLLM_ASCEND)
     if engine is not None and plugin is not None and engine.release == plugin.release:
         return
@@ -90,7 +90,7 @@ def _unfit_pair(tree: SourceTree, pin: Pin | None) -> Iterator[EngineSettingErro
     ]
     lacking = [unmet for unmet in found if unmet is not None]
     if len(lacking) == len(found):
-        yield _error(
+        yield _unmet(
             f"vllm {_text(Component.VLLM)} beside vllm-ascend {_text(Component.VLLM_ASCEND)}",
             "a vLLM with all that the installed vllm-ascend imports as an engine starts",
             lacking[0],
@@ -98,13 +98,13 @@ def _unfit_pair(tree: SourceTree, pin: Pin | None) -> Iterator[EngineSettingErro
         )
 
 
-def _error(subject: str, expected: str, unmet: UnmetImport, fix: str) -> EngineSettingError:
-    return EngineSettingError(
+def _unmet(subject: str, expected: str, unmet: UnmetImport, fix: str) -> Finding:
+    return refusal(
+        "rollout.engine_versions",
         subject=subject,
         expected=expected,
         found=f"no {unmet.missing}, where line {unmet.line} of {unmet.module} imports {unmet.name}",
         fix=fix,
-        override=_OVERRIDE,
     )
 
 
@@ -130,20 +130,22 @@ def _holds(test: ast.expr, vllm: str) -> bool | None:
         return None
 
 
-def _unnamed(pin: Pin | None) -> Iterator[str]:
+def _unnamed(pin: Pin | None) -> Iterator[Finding]:
     """Say which of the installed releases nobody has named for this verl, and which vllm-ascend does not ask for."""
     engine = _outside(pin, _ENGINE) if pin is not None else []
     if engine and pin is not None:
-        yield (
+        yield remark(
+            "rollout.engine_versions",
             f"verl's documents for NPUs name {_all(pin)} for {pin.name}, and here {' and '.join(engine)} "
             f"{'is' if len(engine) == 1 else 'are'} installed; nothing was found that fails with it; "
-            "if the rollout does, `verl-npu doctor` says what to install"
+            "if the rollout does, `verl-npu doctor` says what to install",
         )
     for component, asked in _required():
-        yield (
+        yield remark(
+            "rollout.engine_versions",
             f"vllm-ascend {_text(Component.VLLM_ASCEND)} requires {component.value}{asked}, and here "
             f"{component.value} {_text(component)} is installed; if the engine ends with `undefined symbol`, or has "
-            f"no operators of its own: pip install '{component.value}{asked}'"
+            f"no operators of its own: pip install '{component.value}{asked}'",
         )
 
 

@@ -15,14 +15,14 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
-from ...errors import EngineSettingError
+from ...findings import Finding
 from ...registry.source.probe import Defines, Never
 from ...registry.source.tree import SourceTree, Target
 from ...reporting import report
 from ..configuration import Section
-from .feature import rollout
+from .feature import refusal, rollout
 
-__all__ = ["enable_rl_mode", "keep_development_endpoints_closed", "wrong_rl_config"]
+__all__ = ["additional_config", "enable_rl_mode", "keep_development_endpoints_closed", "wrong_rl_config"]
 
 _KEY = "rl_config"
 _SWITCH = "enabled"
@@ -36,8 +36,8 @@ _RUN = f"{_SERVER}:vLLMHttpServer.run_server"
 Result = TypeVar("Result")
 
 
-def wrong_rl_config(config: Section) -> Iterator[EngineSettingError]:
-    """Yield an error for what vllm-ascend would refuse in the server: another key, or no truth value."""
+def wrong_rl_config(config: Section) -> Iterator[Finding]:
+    """Refuse what vllm-ascend would refuse in the server: another key, or no truth value."""
     known, _, mode = _asked(config)
     if _SWITCH not in known or mode is None:
         return
@@ -45,12 +45,12 @@ def wrong_rl_config(config: Section) -> Iterator[EngineSettingError]:
     pairs = dict(mode.items()) if hasattr(mode, "items") else None
     wrong = [key for key, value in (pairs or {}).items() if key not in known or not isinstance(value, bool)]
     if pairs is None or wrong:
-        yield EngineSettingError(
+        yield refusal(
+            "rollout.rl_config",
             subject=f"{_ADDITIONAL}.{_KEY}",
             expected=f"some of {', '.join(sorted(known))}, each True or False, as the installed vllm-ascend has them",
             found=str(mode) if pairs is None else ", ".join(f"{key}={pairs[key]!r}" for key in wrong),
             fix="leave out what it does not know",
-            override="VERL_NPU_DISABLE=rollout",
         )
 
 
@@ -59,30 +59,36 @@ def enable_rl_mode(config: Section) -> None:
     known, asked, mode = _asked(config)
     if _SWITCH not in known or asked is None or (mode is not None and _SWITCH in mode):
         return
-    is_text = isinstance(_additional(config), str)
-    _set(config, json.dumps({**asked, _KEY: {**(mode or {}), _SWITCH: True}}) if is_text else None)
+    if isinstance(_given(config), str):
+        _set(config, _ADDITIONAL, json.dumps({**asked, _KEY: {**(mode or {}), _SWITCH: True}}))
+    else:
+        _set(config, f"{_ADDITIONAL}.{_KEY}.{_SWITCH}", True)
     report(
         f"{_ADDITIONAL}.{_KEY}.{_SWITCH}=True, which the installed vllm-ascend reads; set it to False to leave it out"
     )
 
 
 def _asked(config: Section) -> tuple[frozenset[str], Any, Any]:
-    """Return the keys of rl_config that the installed vllm-ascend knows, the engine's additional_config, or None for a
-    text that is no JSON, and its rl_config."""
+    """Return the keys of rl_config that the installed vllm-ascend knows, the engine's additional_config, and its
+    rl_config."""
     engine = config.actor_rollout_ref.rollout
     tree = SourceTree.installed(("vllm_ascend",)) if engine.get("name") == "vllm" else None
-    whole = _additional(config)
-    if isinstance(whole, str):
-        try:
-            whole = json.loads(whole)
-        except ValueError:
-            return frozenset(), None, None
-    elif whole is None:
-        whole = {}
+    whole = additional_config(config)
     return _known(tree) if tree is not None else frozenset(), whole, whole.get(_KEY) if hasattr(whole, "get") else None
 
 
-def _additional(config: Section) -> Any:
+def additional_config(config: Section) -> Any:
+    """Return the engine's additional_config, which may be a text in JSON; None for a text that is none."""
+    given = _given(config)
+    if given is None:
+        return {}
+    try:
+        return json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        return None
+
+
+def _given(config: Section) -> Any:
     return ((config.actor_rollout_ref.rollout.get("engine_kwargs") or {}).get("vllm") or {}).get("additional_config")
 
 
@@ -94,10 +100,9 @@ def _known(tree: SourceTree) -> frozenset[str]:
     )
 
 
-def _set(config: Section, text: str | None) -> None:
+def _set(config: Section, where: str, value: object) -> None:
     from omegaconf import OmegaConf
 
-    where, value = (f"{_ADDITIONAL}.{_KEY}.{_SWITCH}", True) if text is None else (_ADDITIONAL, text)
     # The user's own keys beside it stay: only this one is set.
     OmegaConf.update(config, where, value, merge=True, force_add=True)
 

@@ -1,7 +1,7 @@
 """What a job's rollout is refused, or warned of, before a process of the job is started.
 
-Each rule says when it can be asked. None imports torch or an engine, so a command may ask them of a launch script as
-the job does of its configuration.
+None of the rules imports torch or an engine, so a command may ask them of a launch script as the job does of its
+configuration.
 """
 
 from __future__ import annotations
@@ -11,26 +11,25 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from ...ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS, NZ, NZ_KEY
-from ...errors import EngineSettingError, FleetError, VerlNpuError
-from ...findings import Stage
+from ...errors import EngineSettingError, FleetError
+from ...findings import Finding, Rule, Stage
 from ...registry.source.tree import SourceTree, Target
 from ...reporting import warn
 from ..configuration import Section
 from .engine_arguments import unknown_arguments, unread_arguments
 from .engine_versions import unfit_releases
-from .rl_mode import wrong_rl_config
+from .feature import refusal, remark
+from .rl_mode import additional_config, wrong_rl_config
 
 __all__ = [
     "RULES",
-    "Rule",
     "check",
     "expandable_segments",
     "refuse",
@@ -44,7 +43,6 @@ _MODEL = "actor_rollout_ref.model"
 _TENSOR = f"{_ROLLOUT}.tensor_model_parallel_size"
 _ADDITIONAL = f"{_ROLLOUT}.engine_kwargs.vllm.additional_config"
 _KEEP_CACHE = f"{_ROLLOUT}.free_cache_engine=False"
-_OVERRIDE = "VERL_NPU_DISABLE=rollout"
 
 _READERS = "verl.workers.rollout"
 # From this class on upstream itself refuses what it does not know.
@@ -65,39 +63,35 @@ _SIZES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One thing that a job's rollout is refused or warned of."""
-
-    id: str
-    about: str
-    stages: tuple[Stage, ...]
-    """When it can be asked of what is there then."""
-    ask: Callable[[Section], Iterator[VerlNpuError | str]]
-    """Yields an error for what ends the job, and a text for what is only said."""
-
-
 def check(config: Section, only: Collection[str] | None = None) -> None:
-    """Ask all rules, or those with these ids. Raises the first error that one yields."""
+    """Ask all rules, or those with these codes. Raises the error of the first that is refused."""
     for rule in RULES:
-        if only is None or rule.id in only:
+        if only is None or rule.code in only:
             refuse(rule.ask(config))
 
 
-def refuse(findings: Iterable[VerlNpuError | str]) -> None:
-    """Warn of what a rule says. Raises the first error that it yields."""
+def refuse(findings: Iterable[Finding]) -> None:
+    """Warn of what a rule finds. Raises FleetError or EngineSettingError for the first that is refused."""
     for finding in findings:
-        if not isinstance(finding, str):
-            raise finding
-        warn(finding)
+        if finding.refused:
+            # The allocator is set by a variable, which all processes of the job are to share.
+            kind = FleetError if finding.code == "rollout.expandable_segments" else EngineSettingError
+            raise kind(
+                subject=finding.subject,
+                expected=finding.expected,
+                found=finding.found,
+                fix=finding.fix,
+                override=finding.override,
+            )
+        warn(finding.found)
 
 
 def expandable_segments(
     config: Section,
     environ: Mapping[str, str] = os.environ,
     overrides_without_sleep: Callable[[Section], str] | None = None,
-) -> Iterator[FleetError]:
-    """Yield an error if a vLLM engine is built with sleep mode and the job's allocator has expandable segments."""
+) -> Iterator[Finding]:
+    """Refuse a vLLM engine that is built with sleep mode in a job whose allocator has expandable segments."""
     engine = config.actor_rollout_ref.rollout
     init = config.get("ray_init") or config.get("ray_kwargs", {}).get("ray_init") or {}
     of_workers = (init.get("runtime_env") or {}).get("env_vars") or {}
@@ -106,12 +100,12 @@ def expandable_segments(
         return
     overrides = (overrides_without_sleep or sleep_mode_overrides)(engine)
     if overrides:
-        yield FleetError(
+        yield refusal(
+            "rollout.expandable_segments",
             subject=f"{ALLOCATOR}={setting}",
             expected=f"no {EXPANDABLE_SEGMENTS}, because this job's vLLM engine is built with enable_sleep_mode=True",
             found=f"both, and vllm-ascend's sleep mode does not work with {EXPANDABLE_SEGMENTS}",
             fix=f"leave {EXPANDABLE_SEGMENTS} out, or build the engine without sleep mode: {overrides}",
-            override=_OVERRIDE,
         )
 
 
@@ -170,7 +164,7 @@ def _is_upstreams(name: str, mode: str) -> bool:
     return str(base._ROLLOUT_REGISTRY.get((name, mode), "")).startswith("verl.")
 
 
-def _ranks(config: Section) -> Iterator[EngineSettingError]:
+def _ranks(config: Section) -> Iterator[Finding]:
     # Upstream's workers assert that the ranks of a hybrid engine can be divided into engines, at every pin.
     engine, trainer = config.actor_rollout_ref.rollout, config.get("trainer") or {}
     nodes, each = trainer.get("nnodes"), trainer.get("n_gpus_per_node")
@@ -181,16 +175,16 @@ def _ranks(config: Section) -> Iterator[EngineSettingError]:
     if engine.get("name") not in ("vllm", "sglang") or apart or not hybrid:
         return
     if isinstance(nodes, int) and isinstance(each, int) and nodes * each % size:
-        yield EngineSettingError(
+        yield refusal(
+            "rollout.ranks",
             subject=_TENSOR,
             expected=f"engines of as many ranks as divide the job's {nodes * each} NPUs",
             found=f"engines of {size} (tensor_model_parallel_size x pipeline_model_parallel_size)",
             fix="change one of them, trainer.nnodes or trainer.n_gpus_per_node",
-            override=_OVERRIDE,
         )
 
 
-def _heads(config: Section) -> Iterator[EngineSettingError]:
+def _heads(config: Section) -> Iterator[Finding]:
     # vLLM's ModelConfig.verify_with_parallel_config: each rank of an engine gets as many heads, in 0.7.3 to 0.25.1.
     engine = config.actor_rollout_ref.rollout
     if engine.get("name") != "vllm":
@@ -205,12 +199,12 @@ def _heads(config: Section) -> Iterator[EngineSettingError]:
     heads = (model.get("text_config") or model).get("num_attention_heads")
     if isinstance(heads, int) and heads % size:
         divisors = [str(each) for each in range(1, heads + 1) if heads % each == 0]
-        yield EngineSettingError(
+        yield refusal(
+            "rollout.heads",
             subject=f"{_TENSOR}={size}",
             expected=f"a divisor of the model's {heads} attention heads",
             found=f"{size}, with which vLLM does not start",
             fix=f"set it to one of {', '.join(divisors)}",
-            override=_OVERRIDE,
         )
 
 
@@ -218,33 +212,23 @@ def _number(size: object) -> int:
     return size if isinstance(size, int) and size > 0 else 1
 
 
-def _additional_config(config: Section) -> Iterator[EngineSettingError]:
-    engine = config.actor_rollout_ref.rollout
-    asked = _additional(engine) if engine.get("name") == "vllm" else None
-    if isinstance(asked, str):
-        try:
-            asked = json.loads(asked)
-        except ValueError:
-            return
+def _additional_config(config: Section) -> Iterator[Finding]:
+    asked = additional_config(config) if config.actor_rollout_ref.rollout.get("name") == "vllm" else None
     # OmegaConf's sections are mappings without being registered as such.
-    keys = [str(key) for key in asked] if asked is not None and hasattr(asked, "keys") else []
+    keys = list(map(str, asked)) if asked is not None and hasattr(asked, "keys") else []
     sources = _sources() if keys else None
     if sources is None:
         return
     unread = [key for key in keys if not any(f'"{key}"' in text or f"'{key}'" in text for text in sources)]
     if unread:
         near = [match for key in unread for match in get_close_matches(key, _words(sources), n=1)]
-        yield EngineSettingError(
+        yield refusal(
+            "rollout.additional_config",
             subject=_ADDITIONAL,
             expected="keys that the installed vllm-ascend reads",
             found=f"{', '.join(unread)}, which its source does not mention",
             fix="leave out what this release does not know" + (f"; did you mean {', '.join(near)}?" if near else ""),
-            override=_OVERRIDE,
         )
-
-
-def _additional(engine: Section) -> Any:
-    return ((engine.get("engine_kwargs") or {}).get("vllm") or {}).get("additional_config")
 
 
 def _sources() -> list[str] | None:
@@ -261,15 +245,11 @@ def _sources() -> list[str] | None:
 
 def _words(sources: Iterable[str]) -> list[str]:
     """Return what follows `additional_config.get(` in vllm-ascend's own words."""
-    words = []
-    for text in sources:
-        for part in text.split("additional_config.get(")[1:]:
-            words.append(part.lstrip().split(part.lstrip()[:1], 2)[1] if part.lstrip()[:1] in ("'", '"') else "")
-    return [word for word in words if word]
+    return [word for text in sources for word in re.findall(r"additional_config\.get\(\s*[\"'](.+?)[\"']", text)]
 
 
-def unread_parallelism(config: Section, tree: SourceTree | None = None) -> Iterator[EngineSettingError]:
-    """Yield an error for a way to divide the rollout that nothing reads in verl: `tree`'s, or the installed one."""
+def unread_parallelism(config: Section, tree: SourceTree | None = None) -> Iterator[Finding]:
+    """Refuse a way to divide the rollout that nothing reads in verl: `tree`'s, or the installed one."""
     # Such an engine starts undivided: a model that needs it does not fit, and the others are slow. Sources: the code
     # of verl 796871d7; vllm_ascend/platform.py and distributed/utils.py of 0.9.1, for the output head.
     engine = config.actor_rollout_ref.rollout
@@ -282,12 +262,12 @@ def unread_parallelism(config: Section, tree: SourceTree | None = None) -> Itera
     words = frozenset().union(*map(tree.used_names, tree.modules_below(_READERS)))
     for setting, (found, fix) in asked.items():
         if setting not in words:
-            yield EngineSettingError(
+            yield refusal(
+                "rollout.unread_parallelism",
                 subject=f"{_ROLLOUT}.{setting}",
                 expected="a setting that the rollout of the installed verl reads",
                 found=f"{found}, which nothing in {_READERS} reads",
                 fix=fix,
-                override=_OVERRIDE,
             )
 
 
@@ -303,21 +283,20 @@ def _asked_divisions(engine: Section) -> Iterator[tuple[str, tuple[str, str]]]:
         yield "hybrid_tp", ("enabled=True", _NO_FINE_DIVISION)
 
 
-def _weight_format(config: Section) -> Iterator[str]:
+def _weight_format(config: Section) -> Iterator[Finding]:
     # Only the worker knows its vllm-ascend: from 0.23 on the engine ends with an error on waking, and earlier releases
     # do not read the key.
-    engine = config.actor_rollout_ref.rollout
-    asked = _additional(engine)
-    # A user may also give it as a text in JSON, of which nothing is read here.
+    asked = additional_config(config)
     mode = asked.get(NZ_KEY) if hasattr(asked, "get") else None
-    if engine.get("name") == "vllm" and mode:
-        yield (
+    if config.actor_rollout_ref.rollout.get("name") == "vllm" and mode:
+        yield remark(
+            "rollout.weight_format",
             f"{_ADDITIONAL}.{NZ_KEY}={mode}: from vllm-ascend 0.23 on this wins over {NZ.name}={NZ.value}, and the "
-            f"engine refuses to wake up with it; leave it out: {NZ.reason}"
+            f"engine refuses to wake up with it; leave it out: {NZ.reason}",
         )
 
 
-def _kernels(config: Section) -> Iterator[str]:
+def _kernels(config: Section) -> Iterator[Finding]:
     # The driver sees no NPU, so each is said and none is refused.
     role = config.get("actor_rollout_ref") or {}
     model = role.get("model") or {}
@@ -325,23 +304,26 @@ def _kernels(config: Section) -> Iterator[str]:
     # Megatron's trainer has no other fused kernels than Triton's.
     backend = "triton" if megatron else (model.get("fused_kernel_options") or {}).get("impl_backend")
     if model.get("use_fused_kernels") and backend == "triton":
-        yield (
+        yield remark(
+            "rollout.kernels",
             f"{_MODEL}.use_fused_kernels=True: verl's fused cross entropy is a Triton kernel whose blocks are too "
             "large for an Ascend 910B (`ub overflow`, https://github.com/verl-project/verl/issues/7950); if training "
-            f"ends so, set it to False, or with FSDP {_MODEL}.fused_kernel_options.impl_backend=torch"
+            f"ends so, set it to False, or with FSDP {_MODEL}.fused_kernel_options.impl_backend=torch",
         )
     if model.get("use_liger"):
-        yield (
+        yield remark(
+            "rollout.kernels",
             f"{_MODEL}.use_liger=True: upstream's documents for Ascend call liger-kernel not supported; "
-            "if training ends in a Triton error, set it to False"
+            "if training ends in a Triton error, set it to False",
         )
 
 
-def _two_tritons(config: Section) -> Iterator[str]:
+def _two_tritons(config: Section) -> Iterator[Finding]:
     if _installed("triton") and _installed("triton-ascend"):
-        yield (
+        yield remark(
+            "rollout.two_tritons",
             "the packages triton and triton-ascend are both installed and overwrite each other's files, so that "
-            "kernels may be compiled for CUDA: pip uninstall triton triton-ascend, then install triton-ascend alone"
+            "kernels may be compiled for CUDA: pip uninstall triton triton-ascend, then install triton-ascend alone",
         )
 
 
@@ -353,78 +335,20 @@ def _installed(package: str) -> bool:
     return True
 
 
-RULES = (
-    Rule(
-        id="rollout.expandable_segments",
-        about="expandable segments in a job whose vLLM engine is built with sleep mode",
-        stages=(Stage.JOB,),
-        ask=expandable_segments,
-    ),
-    Rule(
-        id="rollout.engine_versions",
-        about="releases of verl, vLLM and vllm-ascend that cannot be imported together, or that nobody has named",
-        stages=(Stage.JOB,),
-        ask=unfit_releases,
-    ),
-    Rule(
-        id="rollout.ranks",
-        about="engines of as many ranks as do not divide the job's NPUs",
-        stages=(Stage.SCRIPT, Stage.JOB),
-        ask=_ranks,
-    ),
-    Rule(
-        id="rollout.heads",
-        about="a tensor parallel size that does not divide the model's attention heads",
-        stages=(Stage.SCRIPT, Stage.JOB),
-        ask=_heads,
-    ),
-    Rule(
-        id="rollout.additional_config",
-        about="keys of additional_config that the installed vllm-ascend never reads",
-        stages=(Stage.JOB,),
-        ask=_additional_config,
-    ),
-    Rule(
-        id="rollout.unread_parallelism",
-        about="a way to divide the rollout that nothing in the installed verl reads",
-        stages=(Stage.JOB,),
-        ask=unread_parallelism,
-    ),
-    Rule(
-        id="rollout.engine_arguments",
-        about="arguments of engine_kwargs that the installed vLLM does not know",
-        stages=(Stage.SCRIPT, Stage.JOB),
-        ask=unknown_arguments,
-    ),
-    Rule(
-        id="rollout.unread_arguments",
-        about="arguments of engine_kwargs that the server of the installed verl does not read",
-        stages=(Stage.JOB,),
-        ask=unread_arguments,
-    ),
-    Rule(
-        id="rollout.rl_config",
-        about="keys and values of additional_config.rl_config that the installed vllm-ascend would refuse",
-        stages=(Stage.JOB,),
-        ask=wrong_rl_config,
-    ),
-    Rule(
-        id="rollout.weight_format",
-        about="an engine that is told to hold weights in FRACTAL_NZ",
-        stages=(Stage.SCRIPT, Stage.JOB),
-        ask=_weight_format,
-    ),
-    Rule(
-        id="rollout.kernels",
-        about="kernels of the trainer that upstream lets through and NPUs may not run",
-        stages=(Stage.SCRIPT, Stage.JOB),
-        ask=_kernels,
-    ),
-    Rule(
-        id="rollout.two_tritons",
-        about="triton and triton-ascend installed over each other",
-        stages=(Stage.JOB,),
-        ask=_two_tritons,
-    ),
+_EITHER = (Stage.SCRIPT, Stage.JOB)
+_JOB = (Stage.JOB,)
+RULES: tuple[Rule[Section], ...] = (
+    Rule("rollout.expandable_segments", expandable_segments, _JOB),
+    Rule("rollout.engine_versions", unfit_releases, _JOB),
+    Rule("rollout.ranks", _ranks, _EITHER),
+    Rule("rollout.heads", _heads, _EITHER),
+    Rule("rollout.additional_config", _additional_config, _JOB),
+    Rule("rollout.unread_parallelism", unread_parallelism, _JOB),
+    Rule("rollout.engine_arguments", unknown_arguments, _EITHER),
+    Rule("rollout.unread_arguments", unread_arguments, _JOB),
+    Rule("rollout.rl_config", wrong_rl_config, _JOB),
+    Rule("rollout.weight_format", _weight_format, _EITHER),
+    Rule("rollout.kernels", _kernels, _EITHER),
+    Rule("rollout.two_tritons", _two_tritons, _JOB),
 )
 """In the order in which a job asks them."""
