@@ -9,7 +9,7 @@ from pathlib import Path
 from . import environment, manifest, process, reporting
 from .features import make_registry
 from .features.fleet import fleet, forwarding
-from .features.fleet.publication import publish
+from .features.fleet.manifests import publish
 from .features.micro_batches import micro_batches, warn_if_none
 from .manifest import Activity
 from .registry.apply.engine import Registry

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import copy
+import json
 import os
 import re
 import subprocess
@@ -15,7 +15,7 @@ from verl_npu import reporting
 from verl_npu.errors import FleetError
 from verl_npu.features.fleet import comparison
 from verl_npu.features.fleet.comparison import differences
-from verl_npu.features.fleet.reading import Reading
+from verl_npu.features.fleet.manifests import Reading
 
 MANIFEST = {
     "host": "h",
@@ -124,11 +124,11 @@ def test_processes_that_agree_are_counted(reads) -> None:
 
 
 PROGRAM = """
-import os, ray
+import json, os, ray
 import verl
 
 # An entry point with an environment of its own.
-ray.init(num_cpus=4, resources={"NPU": 3}, include_dashboard=False, log_to_driver=False,
+ray.init(num_cpus=4, resources={"NPU": 5}, include_dashboard=False, log_to_driver=False,
          runtime_env={"env_vars": {"TOKENIZERS_PARALLELISM": "true"}})
 
 class Worker:
@@ -144,80 +144,57 @@ class Importing(Worker):
 # What Ray knows of the worker of upstream, whose process has no manifest.
 Worker.__module__ = "verl.workers.fsdp_workers"
 
-@ray.remote
+@ray.remote(num_cpus=0.5)
 class Runner:
     def run(self):
         import verl.utils.tracking as tracking
         from verl_npu.errors import FleetError
-        from verl_npu.features.fleet.publication import published
+        from verl_npu.features.fleet.manifests import published
+        reading = published()
         try:
             tracking.Tracking("project", "experiment")
             reached = "upstream's logger"
         except FleetError as error:
             reached = f"refused: {error}"
-        reading = published()
-        return reached, [m["role"] for m in reading.manifests], list(reading.missing), reading.unreadable
+        roles = sorted(manifest["role"] for manifest in reading.manifests)
+        return {"reached": reached, "roles": roles, "missing": list(reading.missing), "why": reading.unreadable}
 
-changes = {
-    "alike": [(Importing, {}), (Importing, {})],
-    "mixed": [(Importing, {}), (Importing, {"VERL_NPU_DISABLE": "device"})],
-    "silent": [(Importing, {}), (Worker, {"VERL_NPU": "off"})],
-}[os.environ["JOB"]]
-workers = [
-    ray.remote(kind).options(resources={"NPU": 1}, runtime_env={"env_vars": change}).remote()
-    for kind, change in changes
-]
-print(ray.get([worker.look.remote() for worker in workers]))
-print(ray.get(Runner.remote().run.remote()))
+workers = []
+def start(*asked):
+    workers.extend(
+        ray.remote(kind).options(num_cpus=0.5, resources={"NPU": 1}, runtime_env={"env_vars": change}).remote()
+        for kind, change in asked
+    )
+    looked = ray.get([worker.look.remote() for worker in workers[-len(asked):]])
+    return {"looked": looked, **ray.get(Runner.remote().run.remote())}
+
+alike = start((Importing, {}), (Importing, {}))
+mixed = start((Importing, {"VERL_NPU_DISABLE": "device"}), (Worker, {"VERL_NPU": "off"}))
+print("FACTS " + json.dumps([alike, mixed]), flush=True)
 ray.shutdown()
 """
 
 
-def start(job: str, **environment: str) -> tuple[list[str], tuple[str, list[str], list[str], str]]:
+@pytest.mark.upstream
+def test_in_a_real_ray_job_under_strict_alike_processes_train_and_others_do_not() -> None:
     pytest.importorskip("verl")
     pytest.importorskip("ray")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_NPU", "RAY_"))}
-    result = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        env={**inherited, "VERL_NPU": "on", "RAY_USAGE_STATS_ENABLED": "0", "JOB": job, **environment},
+        env={**inherited, "VERL_NPU": "on", "VERL_NPU_STRICT": "1", "RAY_USAGE_STATS_ENABLED": "0"},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-    assert result.returncode == 0, result.stderr
-    looked, reached = map(ast.literal_eval, result.stdout.splitlines()[-2:])
-    return looked, reached
-
-
-@pytest.mark.upstream
-def test_in_a_real_ray_job_every_manifest_reaches_the_trainer() -> None:
-    looked, (reached, roles, missing, unreadable) = start("alike", VERL_NPU_STRICT="1")
-    assert looked == ["Importing", "Importing"]
-    assert reached == "upstream's logger"
-    assert sorted(roles) == ["Importing", "Importing", "Runner", "driver"]
-    assert (missing, unreadable) == ([], "")
-
-
-@pytest.mark.upstream
-def test_strict_refuses_to_train_with_a_mixed_fleet() -> None:
-    _, (refused, *_) = start("mixed", VERL_NPU_STRICT="1")
-    assert "expected the same patches in all 4 processes" in refused
-    assert "feature device" in refused
-    assert "disabled in Importing" in refused
-
-
-@pytest.mark.upstream
-def test_strict_refuses_to_train_with_a_worker_that_tells_nothing() -> None:
-    looked, (refused, roles, missing, _) = start("silent", VERL_NPU_STRICT="1")
-    assert looked == ["Importing", "true"]
-    assert "Worker" not in roles
-    assert [label.split()[0] for label in missing] == ["Worker"]
-    assert "expected the same patches in all 4 processes" in refused
-    assert missing[0] in refused
-
-
-@pytest.mark.upstream
-def test_without_strict_a_mixed_fleet_is_reported_and_trains() -> None:
-    _, (reached, *_) = start("mixed")
-    assert reached == "upstream's logger"
+    assert done.returncode == 0, done.stderr
+    alike, mixed = json.loads(done.stdout.rpartition("FACTS ")[2])
+    roles = ["Importing", "Importing", "Runner", "driver"]
+    looked = ["Importing", "Importing"]
+    assert alike == {"looked": looked, "reached": "upstream's logger", "roles": roles, "missing": [], "why": ""}
+    assert mixed["looked"] == ["Importing", "true"]
+    (silent,) = mixed["missing"]
+    assert silent.startswith("Worker ")
+    for words in ("expected the same patches in all", "feature device", "disabled in Importing", silent):
+        assert words in mixed["reached"]

@@ -41,11 +41,15 @@ def test_every_process_gets_the_layout_that_new_weights_may_be_copied_into(monke
 
 
 @pytest.mark.parametrize("asked_in", ["shell", "runtime environment"])
-def test_a_layout_that_garbles_new_weights_is_refused(asked_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("added", [add_variables, lambda runtime: forward_variables_to_workers(lambda: runtime)])
+def test_a_layout_that_garbles_new_weights_is_refused(
+    asked_in: str, added: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "_activities", [lambda: {**status(), "active": True}])
     asked = {"VLLM_ASCEND_ENABLE_NZ": "1"} if asked_in == "runtime environment" else {}
     monkeypatch.setenv("VLLM_ASCEND_ENABLE_NZ", "0" if asked else "1")
     with pytest.raises(FleetError, match="VLLM_ASCEND_ENABLE_NZ=1: expected VLLM_ASCEND_ENABLE_NZ=0"):
-        forward_variables_to_workers(lambda: {"env_vars": asked})
+        added({"env_vars": asked})
 
 
 def test_a_submitted_job_is_not_given_its_own_variables_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,15 +125,6 @@ class TestHook:
         monkeypatch.setenv("VERL_NPU_RAY_HOOK", "no.such.module.hook")
         with pytest.raises(SettingError, match=r"RAY_RUNTIME_ENV_HOOK=no\.such\.module\.hook: expected"):
             add_variables(None)
-
-    @pytest.mark.parametrize("asked_in", ["shell", "runtime environment"])
-    def test_a_layout_that_garbles_new_weights_is_refused(
-        self, asked_in: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        asked = {"VLLM_ASCEND_ENABLE_NZ": "1"} if asked_in == "runtime environment" else {}
-        monkeypatch.setenv("VLLM_ASCEND_ENABLE_NZ", "0" if asked else "1")
-        with pytest.raises(FleetError, match="VLLM_ASCEND_ENABLE_NZ=1: expected VLLM_ASCEND_ENABLE_NZ=0"):
-            add_variables({"env_vars": asked})
 
     def test_a_program_that_syncs_no_weights_keeps_its_layout(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "argv", ["/site/verl/trainer/main_generation.py"])

@@ -30,10 +30,8 @@ from ...errors import FleetError
 from ...manifest import Manifest
 from ...registry.source.probe import Defines, Never
 from ...registry.state import State
-from . import process_group
 from .feature import fleet
-from .publication import publish, published
-from .reading import Reading
+from .manifests import Reading, join, publish, published
 
 __all__ = [
     "compare",
@@ -100,7 +98,7 @@ def compare_processes_before_spin_training(
 def publish_manifest_to_other_ranks(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
     """Join the group, then tell the other ranks what verl-npu did in this one, now and whenever it changes."""
     result = original(*args, **kwargs)
-    process_group.join()
+    join()
     publish()
     return result
 
