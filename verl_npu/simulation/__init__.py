@@ -6,6 +6,7 @@ Called by the virtual Ascend alone, where it comes up: it names `install` in the
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from types import ModuleType
 
@@ -19,88 +20,36 @@ __all__ = ["install"]
 def install() -> None:
     """Have verl, transformers, MindSpeed and vLLM find what takes the place of a real NPU's software, when they are
     imported."""
-    for name, hook in _HOOKS.items():
-        hooks.add_hook(name, hook)
+    wanted = dict(_HOOKS)
     if has_own_torch_npu():
-        hooks.add_hook("vllm.v1.executor.abstract", _refuse_graphs)
+        wanted["vllm.v1.executor.abstract"] = "graphs:refuse_graphs"
     if ledger.phantom_bytes():
-        hooks.add_hook("transformers.modeling_utils", _leave_weights_out)
+        wanted["transformers.modeling_utils"] = "checkpoints:leave_weights_out"
+    for upstream, name in wanted.items():
+        hooks.add_hook(upstream, _called(name))
 
 
-def _offer_rollout(module: ModuleType) -> None:
-    """Enter the rollout engine into upstream's registry: only here, never on real NPUs."""
-    from .rollout import register_rollout
+def _called(name: str) -> Callable[[ModuleType], None]:
+    """Return the function of a module here, `module:function`, as a hook: its module is imported when it is called."""
 
-    register_rollout(module)
+    def hook(upstream: ModuleType) -> None:
+        module, _, function = name.partition(":")
+        getattr(importlib.import_module(f"{__name__}.{module}"), function)(upstream)
 
-
-def _offer_replica(module: ModuleType) -> None:
-    """The same for the server of the revisions that have one."""
-    from .rollout import register_replica
-
-    register_replica(module)
+    return hook
 
 
-def _offer_in_vllms_place(module: ModuleType) -> None:
-    """The same for the workers of a revision without such a registry."""
-    from .rollout import offer_in_vllms_place
-
-    offer_in_vllms_place(module)
-
-
-def _offer_group(module: ModuleType) -> None:
-    """Make groups for weights without vLLM."""
-    from .rollout.transfer import offer_group
-
-    offer_group(module)
-
-
-def _offer_checkpoint_engine(module: ModuleType) -> None:
-    """Let the engine that hands weights over be imported without vLLM."""
-    from .rollout.transfer import offer_checkpoint_engine
-
-    offer_checkpoint_engine(module)
-
-
-def _compute_mindspeeds(module: ModuleType) -> None:
-    """Compute what MindSpeed compiles or has Triton do."""
-    from . import mindspeed
-
-    mindspeed.OFFERS[module.__name__](module)
-
-
-def _refuse_graphs(module: ModuleType) -> None:
-    """Have an engine that would capture graphs refused before it starts."""
-    from .graphs import refuse_graphs
-
-    refuse_graphs(module)
-
-
-def _leave_weights_out(module: ModuleType) -> None:
-    """Have transformers make models without reading their weights, which would be phantoms."""
-    from .checkpoints import leave_weights_out
-
-    leave_weights_out(module)
-
-
-def _launch_references(module: ModuleType) -> None:
-    """Compute the kernels of Triton that vLLM and vllm-ascend launch."""
-    from .triton_references import launch_references
-
-    launch_references(module)
-
-
-_HOOKS: dict[str, Callable[[ModuleType], None]] = {
-    "verl.workers.rollout.base": _offer_rollout,
-    "verl.workers.rollout.replica": _offer_replica,
-    "verl.workers.fsdp_workers": _offer_in_vllms_place,
-    "verl.workers.megatron_workers": _offer_in_vllms_place,
-    "verl.utils.distributed": _offer_group,
-    "verl.checkpoint_engine": _offer_checkpoint_engine,
-    "vllm.triton_utils.importing": _launch_references,
-    "mindspeed.op_builder.builder": _compute_mindspeeds,
-    "mindspeed.ops.triton.sort_chunks_by_idx": _compute_mindspeeds,
-    "mindspeed.ops.triton.l2norm": _compute_mindspeeds,
-    "mindspeed.core.ssm.chunk_gated_delta_rule": _compute_mindspeeds,
+_HOOKS = {
+    "verl.workers.rollout.base": "rollout:register_rollout",
+    "verl.workers.rollout.replica": "rollout:register_replica",
+    "verl.workers.fsdp_workers": "rollout:offer_in_vllms_place",
+    "verl.workers.megatron_workers": "rollout:offer_in_vllms_place",
+    "verl.utils.distributed": "rollout.transfer:offer_group",
+    "verl.checkpoint_engine": "rollout.transfer:offer_checkpoint_engine",
+    "vllm.triton_utils.importing": "triton_references:launch_references",
+    "mindspeed.op_builder.builder": "mindspeed:offer_operators",
+    "mindspeed.ops.triton.sort_chunks_by_idx": "mindspeed:offer_sorting",
+    "mindspeed.ops.triton.l2norm": "mindspeed:offer_norm",
+    "mindspeed.core.ssm.chunk_gated_delta_rule": "mindspeed:offer_recurrence",
 }
 """By module of an upstream, what is to be done with it."""

@@ -6,39 +6,12 @@ Left alone it would end in one of its own processes, minutes later, with the fir
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from types import ModuleType
-from typing import Protocol
+from typing import Any
 
 from ..errors import GraphError
 
 __all__ = ["check_eager", "refuse_graphs"]
-
-
-class _Device(Protocol):
-    """Where an engine of vLLM's runs."""
-
-    device_type: str
-
-
-class _Mode(Protocol):
-    """One of vLLM's kinds of graphs."""
-
-    name: str
-
-
-class _Compilation(Protocol):
-    """What an engine of vLLM's compiles."""
-
-    cudagraph_mode: _Mode | None
-
-
-class _Settings(Protocol):
-    """The settings of an engine of vLLM's, after vllm-ascend has changed them."""
-
-    device_config: _Device
-    compilation_config: _Compilation
-    additional_config: Mapping[str, Mapping[str, object]] | None
 
 
 def refuse_graphs(module: ModuleType) -> None:
@@ -48,15 +21,15 @@ def refuse_graphs(module: ModuleType) -> None:
     original = executor.get_class
 
     @functools.wraps(original)
-    def get_class(vllm_config: _Settings) -> object:
+    def get_class(vllm_config: Any) -> object:
         check_eager(vllm_config)
         return original(vllm_config)
 
     executor.get_class = staticmethod(get_class)
 
 
-def check_eager(settings: _Settings) -> None:
-    """Raise GraphError if an engine on NPUs would capture graphs."""
+def check_eager(settings: Any) -> None:
+    """Raise GraphError if an engine on NPUs with these settings of vLLM's would capture graphs."""
     asked = _asked(settings) if settings.device_config.device_type == "npu" else ""
     if asked:
         raise GraphError(
@@ -67,7 +40,7 @@ def check_eager(settings: _Settings) -> None:
         )
 
 
-def _asked(settings: _Settings) -> str:
+def _asked(settings: Any) -> str:
     torchair = (settings.additional_config or {}).get("torchair_graph_config", {})
     if torchair.get("enabled"):
         return "torchair_graph_config.enabled in additional_config"

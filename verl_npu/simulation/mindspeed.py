@@ -19,7 +19,6 @@ from virtual_ascend.operators.experts import npu_grouped_matmul, npu_grouped_mat
 from virtual_ascend.operators.fused import Result, fused, is_fusible
 
 __all__ = [
-    "OFFERS",
     "adamw_step",
     "add_grouped_product",
     "chunk_sort_map",
@@ -241,12 +240,3 @@ def rotary_position_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Ten
     if not whole or not is_fusible(given):
         return compute(*given)[0]
     return fused("npu_rotary_mul", compute, (Result(x.shape, x.dtype),), given, keep=slice(0))[0]
-
-
-OFFERS: dict[str, Callable[[ModuleType], None]] = {
-    "mindspeed.op_builder.builder": offer_operators,
-    "mindspeed.ops.triton.sort_chunks_by_idx": offer_sorting,
-    "mindspeed.ops.triton.l2norm": offer_norm,
-    "mindspeed.core.ssm.chunk_gated_delta_rule": offer_recurrence,
-}
-"""By module of MindSpeed, what computes what it compiles or has Triton do."""

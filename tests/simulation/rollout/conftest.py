@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -40,3 +41,14 @@ def engine(npu: ModuleType, config: Any) -> Engine:
     from verl_npu.simulation.rollout.engine import Engine
 
     return Engine(config, "float32", pad_token_id=0)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model that the quickstart trains, with its tokenizer."""
+    pytest.importorskip("transformers")
+    from harness.model import generate
+
+    folder = tmp_path_factory.mktemp("checkpoint") / "model"
+    generate(folder, 0)
+    return folder

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from virtual_ascend.testing import results, start_ranks
+
+from ...features.weight_sync.ranks import Nursery
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
@@ -29,17 +31,15 @@ def test_the_ranks_of_a_replica_are_next_to_each_other(
 
 
 SHARE = """
-    import json, os, torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from verl_npu.simulation.rollout.layout import share
-    rank = int(os.environ["RANK"])
-    torch.npu.set_device(0)
-    torch.distributed.init_process_group("hccl", init_method=os.environ["INIT"], rank=rank, world_size=8)
-    mesh = init_device_mesh("npu", (2, 2, 2), mesh_dim_names=("dp", "infer_tp", "infer_pp"))
-    print(json.dumps(share(torch.full((2,), rank, device="npu"), mesh).tolist()))
+from torch.distributed.device_mesh import init_device_mesh
+from verl_npu.simulation.rollout.layout import share
+torch.distributed.init_process_group("hccl", init_method=f"file://{FOLDER}/meet", rank=RANK, world_size=SIZE)
+mesh = init_device_mesh("npu", (2, 2, 2), mesh_dim_names=("dp", "infer_tp", "infer_pp"))
+tell(has=share(torch.full((2,), RANK, device=DEVICE), mesh).tolist())
 """
 
 
 def test_all_ranks_of_a_replica_have_what_its_first_has(tmp_path: Path) -> None:
-    out = results(start_ranks(SHARE, tmp_path, size=8))
-    assert out == [[0, 0]] * 4 + [[4, 4]] * 4
+    with closing(Nursery()) as nursery:
+        ended = nursery.run(SHARE, tmp_path, size=8)
+    assert [rank.facts.get("has") for rank in ended] == [[0, 0]] * 4 + [[4, 4]] * 4, ended[0].output

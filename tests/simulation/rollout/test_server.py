@@ -1,26 +1,22 @@
-"""The engine behind verl's server contract."""
+"""Both sides of verl's server contract: the server, and the workers that hand weights over to it."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_ascend.testing import environment
+
+from .programs import answer_of
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
-PROJECT = Path(__file__).resolve().parents[3]
-
-SERVER = """
+PROGRAM = """
 import asyncio, json, os, sys, torch
 from transformers import AutoModelForCausalLM
 from verl.workers.config import HFModelConfig, RolloutConfig
+from verl.workers.rollout.base import get_rollout_class
 from verl_npu.simulation.rollout.layout import Place
 from verl_npu.simulation.rollout.server import VirtualServer
 from verl_npu.simulation.rollout.worker import buckets
@@ -28,6 +24,12 @@ from verl_npu.simulation.rollout.worker import buckets
 folder = sys.argv[1]
 config = RolloutConfig(name="virtual", mode="async", response_length=4, dtype="float32", tensor_model_parallel_size=1)
 def start(shares): return VirtualServer(config, HFModelConfig(path=folder), "1", [], Place(0, 0, 1), shares)
+def worker(rank, **others):
+    os.environ["RANK"] = str(rank)
+    two = RolloutConfig(
+        name="virtual", mode="async", dtype="float32", tensor_model_parallel_size=2, load_format="dummy")
+    made = get_rollout_class("virtual", "async")(two, HFModelConfig(path=folder), None, **others)
+    return made, [made.replica_rank, made.is_leader_rank]
 server = start(True)
 weights = dict(AutoModelForCausalLM.from_pretrained(folder).named_parameters())
 batches = []
@@ -64,6 +66,13 @@ async def main():
     await server.complete_weights(8, {"r": 1, "lora_alpha": 1})
     adapted = await ask(8)
     out["adapted"] = [adapted.log_probs != alone.log_probs, adapted.extra_fields["global_steps"]]
+    out["places"] = [worker(rank)[1] for rank in range(3)]
+    out["given"] = worker(1, replica_rank=4)[1]
+    follower, _ = worker(3)
+    await follower.update_weights(weights.items(), global_steps=1)
+    await follower.update_weights(one_by_one(), global_steps=2, wire_format="named_tensors")
+    try: await follower.update_weights(list(weights.items())[1:])
+    except RuntimeError as error: out["missing"] = str(error)
     out["stands alone"] = (await start(False).generate([8], greedy, "r")).log_probs == alone.log_probs
     print(json.dumps(out))
 
@@ -72,22 +81,12 @@ asyncio.run(main())
 
 
 @pytest.fixture(scope="module")
-def out(importable: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def out(importable: Callable[[str], Path], checkpoint: Path) -> Any:
     pytest.importorskip("ray")
-    folder = tmp_path_factory.mktemp("served") / "model"
-    script = "import sys; from pathlib import Path; from harness.model import generate; generate(Path(sys.argv[1]), 0)"
-    path = os.pathsep.join([str(importable("v0.7.1")), str(PROJECT / "scripts"), str(PROJECT)])
-    env = environment(PYTHONPATH=path, ASCEND_RT_VISIBLE_DEVICES="")
-    subprocess.run([sys.executable, "-c", script, str(folder)], env=env, check=True, capture_output=True)
-    result = subprocess.run(
-        [sys.executable, "-c", SERVER, str(folder)], env=env, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    read: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-    return read
+    return answer_of(PROGRAM, importable("v0.7.1"), str(checkpoint), ASCEND_RT_VISIBLE_DEVICES="")
 
 
-def test_a_server_answers_what_comes_together_as_one_batch(out: dict[str, Any]) -> None:
+def test_a_server_answers_what_comes_together_as_one_batch(out: Any) -> None:
     assert out["batches"] == [3]
     first, second, third = out["answers"]
     assert first == third
@@ -95,23 +94,35 @@ def test_a_server_answers_what_comes_together_as_one_batch(out: dict[str, Any]) 
     assert all(length == len(tokens) and steps == 7 for tokens, length, steps in out["answers"])
 
 
-def test_whoever_asks_before_the_weights_are_there_is_told(out: dict[str, Any]) -> None:
+def test_whoever_asks_before_the_weights_are_there_is_told(out: Any) -> None:
     assert all("none were handed over since" in error for error in out["early"])
     assert len(out["early"]) == 2
 
 
-def test_images_for_a_model_of_text_and_sound_are_refused(out: dict[str, Any]) -> None:
+def test_images_for_a_model_of_text_and_sound_are_refused(out: Any) -> None:
     assert "found images, for which this model's processor has no token" in out["image_data"]
     assert "expected text, images and videos, found audio_data" in out["audio_data"]
 
 
-def test_a_server_uses_its_workers_npu(out: dict[str, Any]) -> None:
+def test_a_server_uses_its_workers_npu(out: Any) -> None:
     assert out["device"] == ["1", 1]
 
 
-def test_an_adapter_alone_is_enough_after_a_sleep(out: dict[str, Any]) -> None:
+def test_an_adapter_alone_is_enough_after_a_sleep(out: Any) -> None:
     assert out["adapted"] == [True, 8]
 
 
-def test_a_server_without_a_trainer_starts_with_the_checkpoint(out: dict[str, Any]) -> None:
+def test_a_server_without_a_trainer_starts_with_the_checkpoint(out: Any) -> None:
     assert out["stands alone"]
+
+
+def test_the_first_rank_of_each_replica_leads(out: Any) -> None:
+    assert out["places"] == [[0, True], [0, False], [1, True]]
+
+
+def test_a_replica_that_stands_alone_is_told_its_number(out: Any) -> None:
+    assert out["given"] == [4, False]
+
+
+def test_another_rank_checks_what_it_is_handed(out: Any) -> None:
+    assert "1 never arrived" in out["missing"]

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_ascend.testing import environment
+
+from .programs import answer_of
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
-
-PROJECT = Path(__file__).resolve().parents[3]
 
 WORKER = """
 import json, os, sys, torch
@@ -60,28 +55,13 @@ print(json.dumps(out))
 
 
 @pytest.fixture(scope="module")
-def out(importable: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def out(importable: Callable[[str], Path], checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     pytest.importorskip("ray")
-    folder = tmp_path_factory.mktemp("spmd")
-    script = "import sys; from pathlib import Path; from harness.model import generate; generate(Path(sys.argv[1]), 0)"
-    path = os.pathsep.join([str(importable("796871d7")), str(PROJECT / "scripts"), str(PROJECT)])
-    env = environment(PYTHONPATH=path)
-    model = str(folder / "model")
-    subprocess.run([sys.executable, "-c", script, model], env=env, check=True, capture_output=True)
-    result = subprocess.run(
-        [sys.executable, "-c", WORKER, model, str(folder / "meet")],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    read: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-    return read
+    meet = tmp_path_factory.mktemp("spmd") / "meet"
+    return answer_of(WORKER, importable("796871d7"), str(checkpoint), str(meet))
 
 
-def test_the_trainers_weights_answer_by_verls_own_sharding_manager(out: dict[str, Any]) -> None:
+def test_the_trainers_weights_answer_by_verls_own_sharding_manager(out: Any) -> None:
     assert out["greedy"]
     assert out["shapes"] == {
         "prompts": [2, 3],
@@ -93,13 +73,13 @@ def test_the_trainers_weights_answer_by_verls_own_sharding_manager(out: dict[str
     }
 
 
-def test_the_settings_say_virtual_again(out: dict[str, Any]) -> None:
+def test_the_settings_say_virtual_again(out: Any) -> None:
     assert out["name"] == out["name afterwards"] == "virtual"
 
 
-def test_after_the_sharding_manager_it_waits_for_new_weights(out: dict[str, Any]) -> None:
+def test_after_the_sharding_manager_it_waits_for_new_weights(out: Any) -> None:
     assert "none were handed over since" in out["asleep"]
 
 
-def test_servers_are_refused(out: dict[str, Any]) -> None:
+def test_servers_are_refused(out: Any) -> None:
     assert "expected sync, found async" in out["async"]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_ascend.testing import environment, results, start_ranks
+from virtual_ascend.testing import results, start_ranks
+
+from ...interpreter import import_path
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
-
-PROJECT = Path(__file__).resolve().parents[3]
 
 RANK = """
     import asyncio, json, os, torch
@@ -68,16 +65,12 @@ RANK = """
 
 
 @pytest.fixture(scope="module")
-def out(importable: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def out(importable: Callable[[str], Path], checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     for package in ("ray", "peft"):
         pytest.importorskip(package)
-    folder = tmp_path_factory.mktemp("sync")
-    script = "import sys; from pathlib import Path; from harness.model import generate; generate(Path(sys.argv[1]), 0)"
-    path = os.pathsep.join([str(importable("v0.6.1")), str(PROJECT / "scripts"), str(PROJECT)])
-    model = str(folder / "model")
-    env = environment(PYTHONPATH=path)
-    subprocess.run([sys.executable, "-c", script, model], env=env, check=True, capture_output=True)
-    return results(start_ranks(RANK, folder, PYTHONPATH=path, MODEL=model), timeout=300)
+    path = import_path(importable("v0.6.1"))
+    ranks = start_ranks(RANK, tmp_path_factory.mktemp("sync"), PYTHONPATH=path, MODEL=str(checkpoint))
+    return results(ranks, timeout=300)
 
 
 def test_all_ranks_of_a_replica_give_the_same_answers(out: Any) -> None:

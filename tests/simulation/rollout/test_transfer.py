@@ -68,30 +68,3 @@ def test_an_installed_vllm_is_left_its_place(python, package: Path) -> None:
     (package / "vllm" / "__init__.py").write_text("")
     done = python("import verl.checkpoint_engine as p; print(p.HCCLCheckpointEngine)", PYTHONPATH=str(package))
     assert done.stdout.strip() == "None"
-
-
-LISTENING = """
-import threading, torch, torch_npu
-from verl_npu.simulation.rollout.transfer import make_group
-threading.Thread(target=make_group, args=("127.0.0.1", PORT, 0, 2, 0), daemon=True).start()
-import os, time
-end = time.monotonic() + 60
-while time.monotonic() < end:
-    rows = [line.split() for line in open("/proc/net/tcp").read().splitlines()[1:]]
-    at = [row[1] for row in rows if row[3] == "0A" and int(row[1].split(":")[1], 16) == PORT]
-    if at: break
-    time.sleep(0.1)
-print(at, os.path.exists("/proc/net/tcp6") and any(
-    row.split()[3] == "0A" and int(row.split()[1].split(":")[1], 16) == PORT
-    for row in open("/proc/net/tcp6").read().splitlines()[1:]
-), flush=True)
-os._exit(0)
-"""
-
-
-def test_the_store_listens_at_the_given_address_alone(python) -> None:
-    port = free_port()
-    done = python(LISTENING.replace("PORT", str(port)))
-    assert done.returncode == 0, done.stderr
-    # 127.0.0.1, as proc(5) writes it.
-    assert done.stdout.split("\n")[0] == f"['0100007F:{port:04X}'] False"

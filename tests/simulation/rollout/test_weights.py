@@ -132,12 +132,12 @@ class Names:
     def __init__(self, down: tuple[int, ...], both: tuple[int, ...], *others: str) -> None:
         import torch
 
-        from verl_npu.simulation.rollout import names
+        from verl_npu.simulation.rollout import weights
 
         block = "model.layers.0.mlp.experts"
         self.own = {f"{block}.down_proj": torch.zeros(down), f"{block}.gate_up_proj": torch.zeros(both)}
         self.own |= {name: torch.zeros(1) for name in others}
-        self.names = names.Names(self.own, {"^visual": "model.visual"}, [], 1)
+        self.names = weights.Names(self.own, {"^visual": "model.visual"}, [], 1)
 
     def find(self, name: str) -> Any:
         return self.names.find(name)

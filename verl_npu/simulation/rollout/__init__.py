@@ -42,7 +42,7 @@ def register_replica(replica: ModuleType) -> None:
         return
 
     def load() -> type:
-        from .replica import VirtualReplica
+        from .server import VirtualReplica
 
         return VirtualReplica
 

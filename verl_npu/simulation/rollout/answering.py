@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict
 from verl import DataProto
 from verl.utils.torch_functional import get_response_mask
 
-from .engine import Engine, ModelSettings, RolloutSettings, Sampling, checker_of, engine_of, sampling
+from .engine import Engine, ModelSettings, Sampling, checker_of, engine_of, sampling
 from .layout import place, share
 from .prompts import Prompt
 from .weights import Weights
@@ -24,39 +25,14 @@ __all__ = ["Answering"]
 _READ = ("raw_prompt_ids", "multi_modal_data")
 
 
-class _Meta(TypedDict, total=False):
-    """What is used of a batch's meta_info."""
-
-    validate: bool
-    do_sample: bool
-
-
-class _Sampled(Protocol):
-    """What is used of verl's section `rollout.val_kwargs`."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-
-
-class _Settings(RolloutSettings, _Sampled, Protocol):
-    """What is used of verl's section `rollout`."""
-
-    response_length: int
-    calculate_log_probs: bool
-    ignore_eos: bool
-    do_sample: bool
-    val_kwargs: _Sampled
-
-
 class Answering:
     """One rank of a synchronous rollout.
 
     Of the ranks that make a replica (tensor, data and pipeline parallel) the first has the model and gives the others
-    its answers; they check the weights that come to them.
+    its answers; they check the weights that come to them. `config` is verl's section `rollout`.
     """
 
-    def __init__(self, config: _Settings, model_config: ModelSettings, mesh: DeviceMesh, rank: int) -> None:
+    def __init__(self, config: Any, model_config: ModelSettings, mesh: DeviceMesh, rank: int) -> None:
         self._config = config
         self._mesh = mesh
         own = place(config, rank)
@@ -68,8 +44,8 @@ class Answering:
         gc.collect()
         gc.freeze()
 
-    def _sampling(self, meta: _Meta) -> Sampling:
-        source: _Sampled = self._config.val_kwargs if meta.get("validate", False) else self._config
+    def _sampling(self, meta: Mapping[str, Any]) -> Sampling:
+        source = self._config.val_kwargs if meta.get("validate", False) else self._config
         do_sample = meta.get("do_sample", self._config.do_sample)
         penalty = float(self._config.get("repetition_penalty", 1))
         return sampling(do_sample, source.temperature, source.top_p, source.top_k, repetition_penalty=penalty)

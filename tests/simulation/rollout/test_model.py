@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 def test_a_copy_has_the_same_source_and_is_made_once() -> None:
     from transformers import Qwen2ForCausalLM
 
-    from verl_npu.simulation.rollout.classes import own_class
+    from verl_npu.simulation.rollout.model import own_class
 
     own = own_class(Qwen2ForCausalLM)
     assert own is own_class(Qwen2ForCausalLM) is own_class(own)
@@ -28,7 +28,7 @@ def test_a_part_from_another_model_gets_its_own_copy_too(config: Any) -> None:
     import torch
     from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
-    from verl_npu.simulation.rollout.classes import own_class, own_modules
+    from verl_npu.simulation.rollout.model import own_class, own_modules
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), Qwen2RMSNorm(2))
     own_modules(model)
@@ -38,7 +38,7 @@ def test_a_part_from_another_model_gets_its_own_copy_too(config: Any) -> None:
 def test_a_class_that_is_in_no_source_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.models.qwen2 import modeling_qwen2
 
-    from verl_npu.simulation.rollout.classes import own_class
+    from verl_npu.simulation.rollout.model import own_class
 
     made = type("MadeUp", (), {"__module__": modeling_qwen2.__name__})
     with pytest.raises(RolloutError, match="the class MadeUp"):
@@ -62,7 +62,7 @@ def remote(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_models_own_files_are_copied_as_well(remote: Any) -> None:
     import torch
 
-    from verl_npu.simulation.rollout.classes import own_modules
+    from verl_npu.simulation.rollout.model import own_modules
 
     model = torch.nn.Sequential(remote.Part())
     own_modules(model)
