@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from verl_npu.errors import EngineError
-from verl_npu.features.weight_sync.engines.vllm import VLLMEngine, refuse_nz, tell_layouts
+from verl_npu.features.weight_sync.engines.vllm import VLLMEngine, refuse_lost_rl_mode, refuse_nz, tell_layouts
 
 
 class Fused(torch.nn.Module):
@@ -223,3 +223,49 @@ def test_the_key_that_vllm_ascend_takes_instead_of_the_variable_is_refused(ascen
 def test_without_that_key_the_variable_decides(configuration: object, ascend_config: Any) -> None:
     ascend_config.get_ascend_config = configuration
     refuse_nz()
+
+
+# An engine that vllm-ascend runs without the switch that it was given.
+
+GIVEN = {"rl_config": {"enabled": True}}
+
+
+def runner(additional: object) -> types.SimpleNamespace:
+    return types.SimpleNamespace(vllm_config=types.SimpleNamespace(additional_config=additional))
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """vllm-ascend's one configuration of the process."""
+    configuration = types.SimpleNamespace(rl_config=types.SimpleNamespace(enabled=False))
+    module = types.ModuleType("vllm_ascend.ascend_config")
+    module.get_ascend_config = lambda: configuration  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm_ascend.ascend_config", module)
+    return configuration
+
+
+@pytest.mark.usefixtures("used")
+def test_a_lost_switch_is_an_error() -> None:
+    with pytest.raises(EngineError, match="found False, which is another engine's of this process"):
+        refuse_lost_rl_mode(runner(GIVEN))
+
+
+def test_a_switch_that_is_on_passes(used: types.SimpleNamespace) -> None:
+    used.rl_config.enabled = True
+    refuse_lost_rl_mode(runner(GIVEN))
+
+
+@pytest.mark.usefixtures("used")
+@pytest.mark.parametrize("additional", [None, {}, {"rl_config": {"enabled": False}}])
+def test_an_engine_that_was_given_none_passes(additional: object) -> None:
+    refuse_lost_rl_mode(runner(additional))
+
+
+def test_a_release_that_does_not_know_it_passes(used: types.SimpleNamespace) -> None:
+    del used.rl_config
+    refuse_lost_rl_mode(runner(GIVEN))
+
+
+def test_a_process_without_vllm_ascend_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "vllm_ascend.ascend_config", raising=False)
+    refuse_lost_rl_mode(runner(GIVEN))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from .driver import CONNECT, facts_of
 
 pytest.importorskip("verl")
 pytest.importorskip("ray")
@@ -74,10 +72,10 @@ from verl.single_controller.ray.base import RayClassWithInitArgs, RayResourcePoo
 from verl.single_controller.ray.base import create_colocated_worker_cls
 from verl_npu.features.weight_sync.patches.collective import create_collective_group
 from verl_npu.errors import WeightSyncError
-
-passed = {"PYTHONPATH": os.environ["FOLDER"] + os.pathsep + os.environ.get("PYTHONPATH", "")}
-ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": passed})
-
+"""
+DRIVER += (
+    CONNECT
+    + """
 def group_of(role, size):
     pool = RayResourcePool([size], use_gpu=True, name_prefix=role, max_colocate_count=1)
     cls = create_colocated_worker_cls({role: RayClassWithInitArgs(ray.remote(Both), role=role)})
@@ -106,25 +104,11 @@ except WeightSyncError as error:
     facts["killed"], facts["subject"] = str(error), error.subject
 print("FACTS " + json.dumps(facts), flush=True)
 """
+)
 
 
 def test_trainers_and_rollouts_in_ray_actors_sync_and_a_killed_trainer_is_named(tmp_path: Path) -> None:
-    (tmp_path / "ranked.py").write_text(WORKERS)
-    environment = {
-        **os.environ,
-        "VIRTUAL_ASCEND": "3",
-        "VERL_NPU_WEIGHT_SYNC_TIMEOUT": "60",
-        "FOLDER": str(tmp_path),
-        "OMP_NUM_THREADS": "1",
-        "RAY_prestart_worker_first_driver": "0",
-    }
-    environment.pop("RAY_ADDRESS", None)
-    environment.pop("ASCEND_RT_VISIBLE_DEVICES", None)
-    ended = subprocess.run(
-        [sys.executable, "-c", DRIVER], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    facts = json.loads(ended.stdout.rpartition("FACTS ")[2])
+    facts = facts_of(DRIVER, WORKERS, tmp_path, 3, VERL_NPU_WEIGHT_SYNC_TIMEOUT="60")
     assert facts["equal"] == [True, True, True]
     assert "is in a group 'actor_rollout' already" in facts["twice"]
     assert "rank 0 (actor " in facts["killed"]

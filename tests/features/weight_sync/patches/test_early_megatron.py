@@ -7,26 +7,17 @@ model inside, and the module of verl that cannot be imported without vLLM. Needs
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from harness.model import generate
+
+from .driver import CONNECT, facts_of
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
 WANTED = ("verl-796871d7", "mindspeed-1cdd0abd75", "megatron-0.12.1")
-SCRIPTS = Path(__file__).resolve().parents[4] / "scripts"
-
-MODEL = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from harness.model import generate
-generate(Path(sys.argv[2]), 0, key_value_heads=2)
-"""
 
 WORKERS = """
 import sys, types
@@ -94,9 +85,10 @@ with initialize_config_dir(os.environ["CHECKOUT"] + "/verl/trainer/config", vers
         "actor_rollout_ref.rollout.mode=sync",
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
     ])
-passed = {"PYTHONPATH": os.environ["FOLDER"] + os.pathsep + os.environ["PYTHONPATH"]}
-ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": passed})
-
+"""
+DRIVER += (
+    CONNECT
+    + """
 @ray.remote(num_cpus=1)
 class TaskRunner:
     def run(self):
@@ -121,34 +113,14 @@ class TaskRunner:
 
 print("FACTS " + json.dumps(ray.get(TaskRunner.remote().run.remote())), flush=True)
 """
+)
 
 
 def test_trainers_with_tensor_parallelism_give_their_weights_at_each_sync(tmp_path: Path) -> None:
     folder = os.environ.get("VERL_NPU_UPSTREAMS")
     if not folder or not all((Path(folder) / name).is_dir() for name in WANTED):
         pytest.skip(f"these are in no registry: set VERL_NPU_UPSTREAMS to a folder with {'/, '.join(WANTED)}/")
-    (tmp_path / "ranked.py").write_text(WORKERS)
-    paths = [*(str(Path(folder) / name) for name in WANTED), os.environ.get("PYTHONPATH", "")]
-    environment = {
-        **os.environ,
-        "VIRTUAL_ASCEND": "4",
-        "FOLDER": str(tmp_path),
-        "CHECKOUT": str(Path(folder) / WANTED[0]),
-        "OMP_NUM_THREADS": "1",
-        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "RAY_prestart_worker_first_driver": "0",
-    }
-    environment.pop("RAY_ADDRESS", None)
-    environment.pop("ASCEND_RT_VISIBLE_DEVICES", None)
-    made = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from harness.model import generate; from pathlib import Path; "
-    )
-    made += "generate(Path(sys.argv[2]), 0, key_value_heads=2)"
-    for command in (["-c", made, str(SCRIPTS), str(tmp_path / "model")], ["-c", DRIVER]):
-        ended = subprocess.run(
-            [sys.executable, *command], env=environment, capture_output=True, text=True, timeout=400, check=False
-        )
-        assert ended.returncode == 0, ended.stderr[-6000:]
-    assert json.loads(ended.stdout.rpartition("FACTS ")[2]) == [True, True, True]
+    generate(tmp_path / "model", 0, key_value_heads=2)
+    paths = [Path(folder) / name for name in WANTED]
+    changes = {"CHECKOUT": str(paths[0]), "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert facts_of(DRIVER, WORKERS, tmp_path, 4, *paths, **changes) == [True, True, True]

@@ -6,13 +6,12 @@ the module of verl that cannot be imported without vLLM. The worker classes, FSD
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from .driver import CONNECT, facts_of
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
@@ -87,10 +86,10 @@ from ranked import Actor, Rollout
 from recipe.one_step_off_policy.ray_trainer import OneStepOffRayTrainer
 from verl.single_controller.ray import RayWorkerGroup
 from verl.trainer.ppo.ray_trainer import ResourcePoolManager, Role
-
-passed = {"PYTHONPATH": os.environ["FOLDER"] + os.pathsep + os.environ["PYTHONPATH"]}
-ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": passed})
-
+"""
+DRIVER += (
+    CONNECT
+    + """
 @ray.remote(num_cpus=1)
 class TaskRunner:
     def run(self):
@@ -117,29 +116,13 @@ class TaskRunner:
 
 print("FACTS " + json.dumps(ray.get(TaskRunner.remote().run.remote())), flush=True)
 """
+)
 
 
 def test_the_trainer_sets_up_its_workers_and_every_sync_brings_its_weights(tmp_path: Path) -> None:
     folder = os.environ.get("VERL_NPU_UPSTREAMS")
     if not folder:
         pytest.skip("796871d7 is in no registry: set VERL_NPU_UPSTREAMS to a folder with verl-796871d7/")
-    (tmp_path / "ranked.py").write_text(WORKERS)
-    paths = [str(Path(folder) / "verl-796871d7"), os.environ.get("PYTHONPATH", "")]
-    environment = {
-        **os.environ,
-        "VIRTUAL_ASCEND": "3",
-        "FOLDER": str(tmp_path),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "RAY_prestart_worker_first_driver": "0",
-    }
-    environment.pop("RAY_ADDRESS", None)
-    environment.pop("ASCEND_RT_VISIBLE_DEVICES", None)
-    ended = subprocess.run(
-        [sys.executable, "-c", DRIVER], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ended.returncode == 0, ended.stderr[-4000:]
-    facts = json.loads(ended.stdout.rpartition("FACTS ")[2])
+    facts = facts_of(DRIVER, WORKERS, tmp_path, 3, Path(folder) / "verl-796871d7")
     # The trainer's own process sees no NPU, as every actor that asked for none.
     assert facts == {"npus": 0, "equal": [True, True, True]}

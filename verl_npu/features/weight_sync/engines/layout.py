@@ -10,14 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
     "Layout",
-    "Model",
     "Section",
     "Share",
     "kinds_of",
@@ -133,22 +132,6 @@ _EXPERTS = {
 _COPIES = (("W_UV", "W_UK_T"), ("kv_b_proj_w_v", "kv_b_proj_w_k"), ("w_vc", "w_kc"))
 
 
-class Model(Protocol):
-    """A model of vLLM's, or any of torch's modules."""
-
-    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterable[tuple[str, torch.Tensor]]:
-        """Return the parameters with their names."""
-        ...
-
-    def named_modules(self) -> Iterable[tuple[str, object]]:
-        """Return all modules in it with their names."""
-        ...
-
-    def named_children(self) -> Iterable[tuple[str, object]]:
-        """Return the modules that it is made of, with their names."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     """One tensor that the engine computes with."""
@@ -179,7 +162,7 @@ class Layout:
         return (tensor if self.undone is None else self.undone(tensor)).cpu()
 
 
-def layouts_of(model: Model) -> list[Layout]:
+def layouts_of(model: torch.nn.Module) -> list[Layout]:
     """Return a layout for each parameter, and for each of the copies that the engine makes of some."""
     packed = getattr(model, "packed_modules_mapping", {})
     modules: dict[int, _Placed] = {}

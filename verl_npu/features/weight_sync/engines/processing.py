@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ....errors import EngineError
 from ..transport.tensors import Weight
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Model",
     "lay_out_experts_for_loading",
     "refresh_copies_on_load",
     "refuse_disposed_projections",
@@ -31,21 +30,7 @@ _EXPERTS = ("w13_weight", "w2_weight")
 _REFRESHES = "_verl_npu_refreshes_copies"
 
 
-class Model(layout.Model, Protocol):
-    """A model of vLLM's, whose loader can be wrapped."""
-
-    load_weights: Callable[..., object]
-
-
-class Attention(Protocol):
-    """MLA as vllm-ascend implements it, with the tensors that `_SOURCE` and `_COPIES` name."""
-
-    def process_weights_after_loading(self, dtype: torch.dtype) -> None:
-        """Make the copies."""
-        ...
-
-
-def lay_out_experts_for_loading(model: layout.Model) -> None:
+def lay_out_experts_for_loading(model: torch.nn.Module) -> None:
     """Lay experts out as vLLM's loader expects them, if vllm-ascend has transposed them; it does so again afterwards.
 
     For callers that process the weights after the load. An engine that slept has this done as it wakes up, one that
@@ -69,7 +54,7 @@ def _is_processed_anew(layer: object) -> bool:
     return getattr(getattr(layer, "quant_method", None), "transpose", None) is None
 
 
-def refuse_square_experts(model: layout.Model, laid_out_before_load: bool = False) -> None:
+def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = False) -> None:
     """Raise EngineError for experts whose weights are transposed and square: vllm-ascend would load new weights into
     them untransposed.
 
@@ -111,7 +96,7 @@ def _are_transposed(layer: object) -> bool:
     return (rows, columns) == (outer, 2 * inner)
 
 
-def refuse_disposed_projections(model: layout.Model) -> None:
+def refuse_disposed_projections(model: torch.nn.Module) -> None:
     """Raise EngineError if vllm-ascend has disposed of a projection that new weights are to be loaded into.
 
     Source: `attention/sfa_v1.py` from v0.13.0 on, `process_weights_after_loading`: sparse attention (DeepSeek-V3.2,
@@ -129,7 +114,7 @@ def refuse_disposed_projections(model: layout.Model) -> None:
             )
 
 
-def refresh_copies_on_load(model: Model) -> None:
+def refresh_copies_on_load(model: Any) -> None:
     """Have `model.load_weights` refresh MLA's copies of kv_b_proj in place: captured graphs read them there.
 
     The copies of the engine V0, which captures no graphs of MLA, are made anew.
@@ -137,7 +122,7 @@ def refresh_copies_on_load(model: Model) -> None:
     if getattr(model, _REFRESHES, False):
         return
     impls = [getattr(module, "impl", None) for _, module in model.named_modules()]
-    copying: list[Attention] = [impl for impl in impls if impl is not None and _copies(impl)]
+    copying = [impl for impl in impls if impl is not None and _copies(impl)]
     once = [impl for impl in impls if impl is not None and all(hasattr(impl, name) for name in (_SOURCE, *_MADE_ONCE))]
     if not copying and not once:
         return
@@ -180,7 +165,7 @@ def _names_of_copies(impl: object) -> tuple[str, ...] | None:
     return next((names for names in _COPIES if all(hasattr(impl, name) for name in names)), None)
 
 
-def _refresh(impl: Attention) -> None:
+def _refresh(impl: Any) -> None:
     import torch
 
     names = _names_of_copies(impl) or ()

@@ -19,7 +19,7 @@ from .... import environment
 from ....errors import EngineError
 from ....reporting import warn
 from ..transport.tensors import digest_of
-from .layout import Layout, Model, Section, layouts_of
+from .layout import Layout, Section, layouts_of
 
 if TYPE_CHECKING:
     import torch
@@ -178,7 +178,7 @@ class _Part:
 class Proof:
     """The proof of one sync. What an earlier one found in the same model is used to tell stale weights."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._layouts = layouts_of(model)
         self._parts: dict[str, list[_Part]] = defaultdict(list)

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ....ascend.variables import NZ, NZ_KEY
 from ....errors import EngineError
 from ....reporting import warn
 from ..transport.tensors import Weight
-from . import layout
 from .proof import SHOWN, Proof
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "LLM",
-    "AsyncWorker",
-    "Model",
-    "Runner",
     "VLLMEngine",
     "Worker",
     "refuse_lost_rl_mode",
@@ -60,48 +55,10 @@ _FRACTAL_NZ = 29
 """torch_npu's number of the layout."""
 
 
-class Model(layout.Model, Protocol):
-    """A model of vLLM's."""
-
-    def load_weights(self, weights: Iterable[Weight]) -> object:
-        """Load weights under the names of a checkpoint, fused and sharded as the model needs them."""
-        ...
-
-
-class AsyncWorker(Protocol):
-    """The worker of an async server, as verl holds it."""
-
-    worker: Worker
-
-
 class Worker(Protocol):
-    """A vLLM worker."""
+    """A vLLM worker; its runner runs the model by `execute_model`."""
 
-    model_runner: Runner
-
-
-class Runner(Protocol):
-    """What runs the model in a vLLM worker; its `execute_model` does."""
-
-    model: Model
-
-
-class LLM(Protocol):
-    """An LLM with its worker in this process."""
-
-    llm_engine: LLMEngine
-
-
-class LLMEngine(Protocol):
-    """The engine in an LLM."""
-
-    model_executor: Executor
-
-
-class Executor(Protocol):
-    """The executor in an engine."""
-
-    driver_worker: AsyncWorker
+    model_runner: Any
 
 
 class VLLMEngine:
@@ -110,7 +67,7 @@ class VLLMEngine:
     Raises EngineError if weights that are written into it would be garbled.
     """
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Any) -> None:
         refuse_nz()
         refuse_lost_rl_mode(runner)
         tell_layouts(runner.model)
@@ -176,7 +133,7 @@ def refuse_nz() -> None:
         )
 
 
-def tell_layouts(model: Model) -> None:
+def tell_layouts(model: torch.nn.Module) -> None:
     """Warn of parameters that lie in FRACTAL_NZ all the same: fused MC2, for one, casts experts to it by itself."""
     layout_of = getattr(sys.modules.get("torch_npu"), "get_npu_format", None)
     if layout_of is None:
@@ -216,7 +173,7 @@ def _nz_mode() -> object:
         return None
 
 
-def runner_in(engine: LLM | AsyncWorker) -> Runner:
+def runner_in(engine: Any) -> Any:
     """Return what runs the model of this process's vLLM worker: inside an LLM (up to 0.10), or of an async server."""
     holder = engine.llm_engine.model_executor.driver_worker if hasattr(engine, "llm_engine") else engine
     return holder.worker.model_runner

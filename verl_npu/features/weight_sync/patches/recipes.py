@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ....errors import GroupError
 from ....registry.source.probe import AllOf, Defines, Mentions, Not
@@ -22,8 +23,6 @@ _SYNC_WHY = "The weights are broadcast tensor by tensor through Ray's collective
 _SYNC_HOW = "The weights go over the HCCL group in buckets, after all ranks have agreed on names, shapes and dtypes."
 _ENGINE_WHY = "The recipe's own checkpoint engine broadcasts through Ray's collectives, which have no HCCL, and runs "
 _ENGINE_WHY += "npu-smi to find its NPU."
-_ENGINE_HOW = "With checkpoint_engine.enable the weights go over the HCCL group in buckets, as they do without it."
-_SKIP_HOW = "The checkpoint engine is not created, because nothing uses it."
 _ASYNC_LINK = "https://github.com/volcengine/verl/pull/5043"
 _GKD_TRAINER = "recipe.gkd.ray_trainer:OnPolicyDistillTrainer.init_workers"
 _GKD_ACTOR = "recipe.gkd.megatron_workers:MegatronOnPolicyDistillActorWorker.sync_rollout_weights"
@@ -45,36 +44,6 @@ _GROUP_HOW += "trainer.device decides, because the trainer's process sees no NPU
 _ONE_STEP_LINK = "https://github.com/volcengine/verl/issues/4651"
 
 Method = TypeVar("Method", bound=Callable[..., object])
-
-
-class WorkerGroup(Protocol):
-    """The workers of one role, as handles of Ray actors."""
-
-    workers: list[Any]
-
-
-class Trainer(Protocol):
-    """The trainer of a recipe, in the driver or in an actor of its own."""
-
-    device_name: str
-    actor_wg: WorkerGroup
-    rollout_wg: WorkerGroup
-
-
-class GKDWorker(Worker, Protocol):
-    """The recipe's trainer over Megatron."""
-
-    bridge: object
-    actor: GKDModel
-    actor_model_config: object
-    dtype: object
-    tf_config: object
-
-
-class GKDModel(Protocol):
-    """What holds the model of that trainer."""
-
-    actor_module: object
 
 
 def _sync(
@@ -114,54 +83,51 @@ def sync_fully_async_megatron_weights_over_hccl(worker: Worker, sync_group_name:
     sync_megatron(worker, sync_group_name)
 
 
-@weight_sync.replace(
-    f"{_ASYNC_FSDP}.sync_rollout_weights_by_checkpoint",
-    why=_ENGINE_WHY,
-    how=_ENGINE_HOW,
-    link=_ASYNC_LINK,
-    retired_by=Mentions(f"{_ASYNC_FSDP}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
-    requires=Defines(f"{_ASYNC_FSDP}.sync_rollout_weights_by_checkpoint"),
-)
+def _bypass(worker: str) -> Callable[[Method], Method]:
+    """Replace a worker's sync by the recipe's own checkpoint engine."""
+    target = f"{worker}.sync_rollout_weights_by_checkpoint"
+    return weight_sync.replace(
+        target,
+        why=_ENGINE_WHY,
+        how="With checkpoint_engine.enable the weights go over the HCCL group in buckets, as they do without it.",
+        link=_ASYNC_LINK,
+        retired_by=Mentions(target, "_weight_sync_group"),
+        requires=Defines(target),
+    )
+
+
+def _leave_out(worker: str) -> Callable[[Method], Method]:
+    """Wrap what makes that engine in a worker."""
+    return weight_sync.wrap(
+        f"{worker}.init_checkpoint_engine",
+        why=_ENGINE_WHY,
+        how="The checkpoint engine is not created, because nothing uses it.",
+        link=_ASYNC_LINK,
+        retired_by=Mentions(f"{worker}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
+        requires=Defines(f"{worker}.init_checkpoint_engine"),
+    )
+
+
+@_bypass(_ASYNC_FSDP)
 def bypass_fully_async_fsdp_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one worker over FSDP."""
     sync_fsdp(worker, sync_group_name)
 
 
-@weight_sync.replace(
-    f"{_ASYNC_MEGATRON}.sync_rollout_weights_by_checkpoint",
-    why=_ENGINE_WHY,
-    how=_ENGINE_HOW,
-    link=_ASYNC_LINK,
-    retired_by=Mentions(f"{_ASYNC_MEGATRON}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
-    requires=Defines(f"{_ASYNC_MEGATRON}.sync_rollout_weights_by_checkpoint"),
-)
+@_bypass(_ASYNC_MEGATRON)
 def bypass_fully_async_megatron_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one worker over Megatron."""
     sync_megatron(worker, sync_group_name)
 
 
-@weight_sync.wrap(
-    f"{_ASYNC_FSDP}.init_checkpoint_engine",
-    why=_ENGINE_WHY,
-    how=_SKIP_HOW,
-    link=_ASYNC_LINK,
-    retired_by=Mentions(f"{_ASYNC_FSDP}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
-    requires=Defines(f"{_ASYNC_FSDP}.init_checkpoint_engine"),
-)
+@_leave_out(_ASYNC_FSDP)
 def skip_fully_async_fsdp_checkpoint_engine_setup(
     original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
 ) -> None:
     """Leave the engine out."""
 
 
-@weight_sync.wrap(
-    f"{_ASYNC_MEGATRON}.init_checkpoint_engine",
-    why=_ENGINE_WHY,
-    how=_SKIP_HOW,
-    link=_ASYNC_LINK,
-    retired_by=Mentions(f"{_ASYNC_MEGATRON}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
-    requires=Defines(f"{_ASYNC_MEGATRON}.init_checkpoint_engine"),
-)
+@_leave_out(_ASYNC_MEGATRON)
 def skip_fully_async_megatron_checkpoint_engine_setup(
     original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
 ) -> None:
@@ -178,12 +144,10 @@ def skip_fully_async_megatron_checkpoint_engine_setup(
     retired_by=Mentions(_GKD_TRAINER, "npu"),
     requires=Mentions(_GKD_TRAINER, "create_collective_group"),
 )
-def make_gkd_group_over_hccl(original: Callable[[Trainer], None], trainer: Trainer) -> None:
+def make_gkd_group_over_hccl(original: Callable[[Any], None], trainer: Any) -> None:
     """Set up the workers; the group that would be one of Ray's collectives is made over HCCL."""
-    if trainer.device_name != "npu":
-        return original(trainer)
-    with in_place_of_ray():
-        return original(trainer)
+    with in_place_of_ray() if trainer.device_name == "npu" else nullcontext():
+        original(trainer)
 
 
 @_sync(_GKD_ACTOR, _RAY_LINK, _GKD_WHY, _GKD_HOW)
@@ -208,9 +172,7 @@ def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
     retired_by=AllOf(Defines(_GKD_WEIGHTS), Not(Mentions(_GKD_GATHER, "group_dst"))),
     requires=Mentions(_GKD_GATHER, "group_dst"),
 )
-def gather_gkd_weights_without_group_dst(
-    original: Callable[[GKDWorker], Iterable[Weight]], worker: GKDWorker
-) -> Iterable[Weight]:
+def gather_gkd_weights_without_group_dst(original: Callable[[Any], Iterable[Weight]], worker: Any) -> Iterable[Weight]:
     """Return the trainer's weights under Hugging Face's names, whole on each trainer."""
     if worker.bridge is not None:
         return original(worker)
@@ -235,7 +197,7 @@ def gather_gkd_weights_without_group_dst(
     retired_by=Mentions(f"{_ONE_STEP_TRAINER}._create_weight_sync_group", "npu"),
     requires=Mentions(f"{_ONE_STEP_TRAINER}._create_weight_sync_group", "create_collective_group"),
 )
-def make_one_step_off_group_over_hccl(trainer: Trainer) -> None:
+def make_one_step_off_group_over_hccl(trainer: Any) -> None:
     """Make the group of all trainers and rollouts. Raises GroupError if the trainer's device is not npu."""
     if trainer.device_name != "npu":
         raise GroupError(
@@ -260,12 +222,10 @@ def make_one_step_off_group_over_hccl(trainer: Trainer) -> None:
     ),
     requires=Mentions(f"{_ONE_STEP_TRAINER}.init_workers", "create_collective_group"),
 )
-def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Trainer], None], trainer: Trainer) -> None:
+def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Any], None], trainer: Any) -> None:
     """Set up the workers; the group that would be one of Ray's collectives is made over HCCL."""
-    if trainer.device_name != "npu":
-        return original(trainer)
-    with in_place_of_ray():
-        return original(trainer)
+    with in_place_of_ray() if trainer.device_name == "npu" else nullcontext():
+        original(trainer)
 
 
 @_sync(f"{_ONE_STEP_FSDP}:DetachSync.sync_rollout_weights", _ONE_STEP_LINK, later="_weight_sync_group")

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from .... import reporting
 from ....registry.source.probe import Defines, Never
-from ..engines.processing import Model, refresh_copies_on_load, refuse_disposed_projections, refuse_square_experts
+from ..engines.processing import refresh_copies_on_load, refuse_disposed_projections, refuse_square_experts
 from ..engines.proof import Proof
 from ..engines.vllm import runner_in
 from ..feature import weight_sync
@@ -18,6 +19,9 @@ from ..settings import Check
 from ..transport.tensors import Weight
 from .checkpoint_engine import brings_adapter, requested
 from .workers import Rollout
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "prove_colocated_engine",
@@ -50,7 +54,7 @@ async def prove_colocated_engine(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
     """Update the engine of a rollout. Raises EngineError if it then does not compute with these weights."""
-    return await _proven(original, rollout, weights, args, kwargs)
+    return await _proven(original, rollout, weights, *args, **kwargs)
 
 
 @_proving(f"{_SPMD}:vLLMAsyncRollout.update_weights")
@@ -58,7 +62,7 @@ async def prove_earlier_colocated_engine(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
     """Update the engine of a rollout, as of September 2025."""
-    return await _proven(original, rollout, weights, args, kwargs)
+    return await _proven(original, rollout, weights, *args, **kwargs)
 
 
 @_proving(f"{_SPMD}:vLLMRollout.update_weights")
@@ -66,15 +70,11 @@ async def prove_colocated_llm(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
     """Update the engine of a rollout that has vLLM's `LLM` in its own process."""
-    return await _proven(original, rollout, weights, args, kwargs)
+    return await _proven(original, rollout, weights, *args, **kwargs)
 
 
 async def _proven(
-    original: Update,
-    rollout: Rollout,
-    weights: Iterable[Weight],
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
+    original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
     if brings_adapter(kwargs) or not requested(Check.ENGINE):
         return await original(rollout, weights, *args, **kwargs)
@@ -115,7 +115,9 @@ _LOADER = "verl.utils.vllm.patch:patch_vllm_moe_model_weight_loader"
     retired_by=Never("it is vllm-ascend's doing, and which version is installed is not seen from verl's source"),
     requires=Defines(_LOADER),
 )
-def prepare_vllm_model_for_new_weights(original: Callable[[Model], object], model: Model) -> object:
+def prepare_vllm_model_for_new_weights(
+    original: Callable[[torch.nn.Module], object], model: torch.nn.Module
+) -> object:
     """Prepare a vLLM model for a sync. Raises EngineError if a sync would garble its weights."""
     refuse_square_experts(model, laid_out_before_load=_processes_after_each_sync())
     refuse_disposed_projections(model)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .... import reporting
 from ....errors import EngineError
 from ...configuration import Section
 from ..engines.sglang import Server, SGLangEngine
-from ..engines.vllm import LLM, AsyncWorker, VLLMEngine, runner_in
+from ..engines.vllm import VLLMEngine, runner_in
 from ..settings import Settings
 from ..transport.group import Group, find
 from ..transport.plan import find_tied
@@ -28,7 +28,7 @@ __all__ = ["Rollout", "Worker", "sync_fsdp", "sync_megatron"]
 class Rollout(Protocol):
     """A rollout of verl's: over vLLM it has an `inference_engine`, over SGLang an `_engine`."""
 
-    inference_engine: LLM | AsyncWorker
+    inference_engine: Any
     _engine: Server | None
 
 

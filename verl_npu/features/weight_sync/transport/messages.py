@@ -40,35 +40,17 @@ _SIGNATURE = hashlib.sha256().digest_size
 
 
 class Store(Protocol):
-    """A store of torch.distributed. Each method raises RuntimeError if the process that serves it is gone."""
+    """A store of torch.distributed, whose own types say text where it takes bytes.
 
-    def set(self, key: str, value: bytes) -> object:
-        """Put a value under a key."""
-        ...
+    Each method raises RuntimeError if the process that serves it is gone, and `wait` after its timeout too.
+    """
 
-    def get(self, key: str) -> bytes:
-        """Return the value of a key, once there is one."""
-        ...
-
-    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """Put a value under a key that has the expected one, or none if that is empty; return what is there then."""
-        ...
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Return the values of several keys."""
-        ...
-
-    def wait(self, keys: list[str], timeout: timedelta) -> object:
-        """Return once all keys have values. Raises RuntimeError after the timeout."""
-        ...
-
-    def check(self, keys: list[str]) -> bool:
-        """Return whether all keys have values."""
-        ...
-
-    def delete_key(self, key: str) -> object:
-        """Remove a key."""
-        ...
+    def set(self, key: str, value: bytes) -> object: ...
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes: ...
+    def multi_get(self, keys: list[str]) -> list[bytes]: ...
+    def wait(self, keys: list[str], timeout: timedelta) -> object: ...
+    def check(self, keys: list[str]) -> bool: ...
+    def delete_key(self, key: str) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,30 +183,20 @@ class Plan:
         return aliases
 
 
+@dataclass(slots=True)
 class History:
     """The syncs over one group, as one of its ranks remembers them."""
 
-    __slots__ = ("_begun", "_entries", "_metadata", "_plan")
-
-    def __init__(self) -> None:
-        self._begun = 0
-        self._plan: Plan | None = None
-        self._entries: list[Entry] | None = None
-        self._metadata: Metadata | None = None
-
-    @property
-    def plan(self) -> Plan | None:
-        """The plan of the last sync."""
-        return self._plan
+    begun: int = 0
+    plan: Plan | None = None
+    """That of the last sync."""
+    _entries: list[Entry] | None = None
+    _metadata: Metadata | None = None
 
     def begin(self) -> int:
         """Begin a sync and return its number, counted from 1."""
-        self._begun += 1
-        return self._begun
-
-    def keep(self, plan: Plan) -> None:
-        """Keep the plan of this sync for the next one."""
-        self._plan = plan
+        self.begun += 1
+        return self.begun
 
     def metadata_of(self, entries: Sequence[Entry]) -> Metadata:
         """Make the metadata, or return the last one if nothing changed: its digest is most of a small sync's work."""

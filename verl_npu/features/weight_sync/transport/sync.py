@@ -126,7 +126,7 @@ def make_plan(group: Group, metadata: Metadata, announcement: Announcement) -> P
         else:
             slots = Slots.to_receive(buckets, group.device, limit)
         plan = Plan(metadata, tied, limit, check, buckets, slots)
-    group.history.keep(plan)
+    group.history.plan = plan
     return plan
 
 

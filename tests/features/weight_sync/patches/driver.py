@@ -1,0 +1,40 @@
+"""Runs a driver of Ray with workers of its own on virtual NPUs, and reads the facts that it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ....interpreter import import_path
+
+CONNECT = """
+passed = {"PYTHONPATH": os.environ["FOLDER"] + os.pathsep + os.environ["PYTHONPATH"]}
+ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": passed})
+"""
+"""How a driver connects, so that its workers find `ranked` as well."""
+
+
+def facts_of(driver: str, workers: str, folder: Path, npus: int, *paths: Path, **changes: str) -> Any:
+    """Run `driver`, which finds `workers` as the module `ranked` and the paths, and return its facts."""
+    (folder / "ranked.py").write_text(workers)
+    environment = {
+        **os.environ,
+        "VIRTUAL_ASCEND": str(npus),
+        "FOLDER": str(folder),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": import_path(*paths),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "RAY_prestart_worker_first_driver": "0",
+        **changes,
+    }
+    for name in ("RAY_ADDRESS", "ASCEND_RT_VISIBLE_DEVICES"):
+        environment.pop(name, None)
+    ended = subprocess.run(
+        [sys.executable, "-c", driver], env=environment, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-6000:]
+    return json.loads(ended.stdout.rpartition("FACTS ")[2])
