@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not
 from ..configuration import Section
@@ -36,12 +36,6 @@ _CHECK_HOW = (
 )
 
 
-class Trainer(Protocol):
-    """Upstream's trainer."""
-
-    config: Section
-
-
 @rollout.wrap(
     _VALIDATE,
     why=_CHECK_WHY,
@@ -67,7 +61,7 @@ def check_and_complete_engine_settings(
     requires=Defines(_VALIDATE_IN_TRAINER),
 )
 def check_and_complete_engine_settings_in_trainer(
-    original: Callable[..., Result], trainer: Trainer, *args: object, **kwargs: object
+    original: Callable[..., Result], trainer: Any, *args: object, **kwargs: object
 ) -> Result:
     """Validate the configuration, after the rules of the rollout have been asked."""
     _check_and_complete(trainer.config)
@@ -86,31 +80,6 @@ _EARLY = f"{_SERVER}:vLLMHttpServerBase.generate"
 _limit: ContextVar[int | None] = ContextVar("_limit", default=None)
 
 
-class Sampling(Protocol):
-    """How an answer is sampled, as vLLM is told."""
-
-    max_tokens: int | None
-
-
-class Engine(Protocol):
-    """vLLM's engine, in a server."""
-
-    generate: Callable[..., object]
-
-
-class Lengths(Protocol):
-    """What the rollout's configuration says of lengths."""
-
-    response_length: int
-
-
-class Server(Protocol):
-    """Upstream's server."""
-
-    engine: Engine
-    config: Lengths
-
-
 @rollout.wrap(
     _EARLY,
     why="An answer may take all that its prompt leaves of prompt_length and response_length together. What is longer "
@@ -122,7 +91,7 @@ class Server(Protocol):
 )
 async def end_answers_at_response_length(
     original: Callable[..., Awaitable[object]],
-    server: Server,
+    server: Any,
     prompt_ids: Sequence[int],
     sampling_params: Mapping[str, object],
     *args: object,
@@ -138,13 +107,13 @@ async def end_answers_at_response_length(
         _limit.reset(before)
 
 
-def _watch(engine: Engine) -> None:
+def _watch(engine: Any) -> None:
     """Have the engine's `generate` end answers at the limit of the call that it belongs to, once for each engine."""
     if hasattr(engine.generate, "_verl_npu_limits"):
         return
     original = engine.generate
 
-    def generate(prompt: object, sampling_params: Sampling, *args: object, **kwargs: object) -> object:
+    def generate(prompt: object, sampling_params: Any, *args: object, **kwargs: object) -> object:
         limit = _limit.get()
         if limit is not None and (sampling_params.max_tokens is None or sampling_params.max_tokens > limit):
             sampling_params.max_tokens = limit
@@ -165,22 +134,6 @@ _OFFLOAD_WHY = (
 _OFFLOAD_HOW = "They stay on the NPU unless offloading is on."
 
 
-class TrainingEngine(Protocol):
-    """Upstream's training engine."""
-
-    is_param_offload_enabled: bool
-
-    def to(self, device: str, *args: object, **kwargs: object) -> object: ...
-
-
-class Actor(Protocol):
-    engine: TrainingEngine
-
-
-class Worker(Protocol):
-    actor: Actor | None
-
-
 @rollout.wrap(
     _UPDATE,
     why=_OFFLOAD_WHY,
@@ -190,7 +143,7 @@ class Worker(Protocol):
     requires=AllOf(Defines(_UPDATE), Mentions(_UPDATE, "aggressive_empty_cache")),
 )
 async def keep_weights_that_are_not_offloaded(
-    original: Callable[..., Awaitable[Result]], worker: Worker, *args: object, **kwargs: object
+    original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
 ) -> Result:
     """Hand the weights over."""
     return await _staying(original, worker, *args, **kwargs)
@@ -205,15 +158,13 @@ async def keep_weights_that_are_not_offloaded(
     requires=Mentions(_WAKE, "aggressive_empty_cache"),
 )
 async def keep_weights_that_are_not_offloaded_on_waking(
-    original: Callable[..., Awaitable[Result]], worker: Worker, *args: object, **kwargs: object
+    original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
 ) -> Result:
     """Wake the rollout, and hand the weights over."""
     return await _staying(original, worker, *args, **kwargs)
 
 
-async def _staying(
-    original: Callable[..., Awaitable[Result]], worker: Worker, *args: object, **kwargs: object
-) -> Result:
+async def _staying(original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object) -> Result:
     engine = getattr(worker.actor, "engine", None)
     if engine is None or engine.is_param_offload_enabled:
         return await original(worker, *args, **kwargs)
@@ -227,9 +178,6 @@ async def _staying(
         return await original(worker, *args, **kwargs)
     finally:
         del engine.to
-
-
-Upstreams = TypeVar("Upstreams")
 
 
 class Release(str):
@@ -272,7 +220,7 @@ class Release(str):
     retired_by=Not(Mentions(_SERVER, "vllm.utils")),
     requires=AllOf(Mentions(_SERVER, "vllm.utils.argparse_utils"), Mentions(_SERVER, "vllm.utils")),
 )
-def reduce_vllm_version_to_release(version: Upstreams) -> Upstreams:
+def reduce_vllm_version_to_release(version: Result) -> Result:
     """Change `vllm.__version__`, and return upstream's own `package_version` as it was."""
     vllm = sys.modules.get("vllm")
     name = getattr(vllm, "__version__", None)
@@ -280,12 +228,6 @@ def reduce_vllm_version_to_release(version: Upstreams) -> Upstreams:
     if isinstance(name, str) and name[:1].isdigit() and not isinstance(name, Release):
         vllm.__version__ = Release(name)  # type: ignore[union-attr]
     return version
-
-
-class RolloutConfig(Protocol):
-    """The configuration of a rollout engine."""
-
-    n: int
 
 
 @rollout.wrap(
@@ -298,7 +240,7 @@ class RolloutConfig(Protocol):
     retired_by=Not(Mentions("verl.workers.rollout.hf_rollout", "n")),
 )
 def prevent_double_repetition_in_hf_rollout(
-    original: Callable[..., None], self: object, module: object, config: RolloutConfig, *args: object, **kwargs: object
+    original: Callable[..., None], self: object, module: object, config: Any, *args: object, **kwargs: object
 ) -> None:
     """Build the engine for prompts that the trainer has already repeated."""
     once = copy.deepcopy(config)
@@ -310,13 +252,6 @@ _POOLS = "verl.trainer.main_ppo:TaskRunner.init_resource_pool_mgr"
 _POOL = "global_pool"
 
 
-class Runner(Protocol):
-    """Upstream's task runner: which worker has each role, and in which pool."""
-
-    role_worker_mapping: dict[object, object]
-    mapping: dict[object, str]
-
-
 @rollout.wrap(
     _POOLS,
     why="The recipe r1_ascend, for DeepSeek-V3 on NPUs, ends with KeyError: <Role.ActorRollout: 2> before any model "
@@ -326,7 +261,7 @@ class Runner(Protocol):
     retired_by=Never("the recipe was removed without it"),
     requires=Defines(_POOLS),
 )
-def give_the_recipes_actor_a_pool(original: Callable[..., Result], runner: Runner, config: object) -> Result:
+def give_the_recipes_actor_a_pool(original: Callable[..., Result], runner: Any, config: object) -> Result:
     """Make the pools, after each role has one."""
     for role in runner.role_worker_mapping:
         runner.mapping.setdefault(role, _POOL)
