@@ -15,6 +15,7 @@ import torch
 
 from verl_npu.errors import GroupError, TransferError
 from verl_npu.features.weight_sync.patches.checkpoint_engine import (
+    Tally,
     broadcast_bucket_in_calling_thread,
     drop_communicator_without_destroy,
     explain_engine_worker_timeout,
@@ -161,6 +162,19 @@ def test_another_error_while_weights_are_handed_over_stays_what_it_is() -> None:
 
     with pytest.raises(ValueError, match="too large"):
         asyncio.run(explain_engine_worker_timeout(hand_over, None, []))
+
+
+def test_the_sum_of_many_tensors_tells_their_names_and_their_order() -> None:
+    a, b = torch.ones(3), torch.zeros(3)
+
+    def of(*items: tuple[str, torch.Tensor]) -> str:
+        tally = Tally()
+        for name, tensor in items:
+            tally.add(name, tensor)
+        return tally.digest
+
+    assert len({of(("a", a), ("b", b)), of(("b", b), ("a", a)), of(("a", b), ("b", a)), of(("a", a))}) == 4
+    assert of(("a", a), ("b", b)) == of(("a", a.clone()), ("b", b.clone()))
 
 
 async def later(weights: list[tuple[str, torch.Tensor]]) -> AsyncIterator[tuple[str, torch.Tensor]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .... import environment
 from ....errors import EngineError
@@ -19,21 +19,13 @@ __all__ = ["SGLangEngine"]
 _PARALLEL = "infer_tp"
 
 
-class Server(Protocol):
-    """SGLang's own engine."""
-
-    def flush_cache(self) -> Awaitable[object]:
-        """Forget what was computed with the old weights."""
-        ...
-
-
 class SGLangEngine:
-    """An SGLang engine in another process; `server` is None on ranks without one, which need no mesh either.
+    """An SGLang engine in another process; its `server` is None on ranks without one, which need no mesh either.
 
     It has no forward here that could be closed: the error that ends the step keeps a half-loaded engine from use.
     """
 
-    def __init__(self, server: Server | None, mesh: Callable[[], DeviceMesh]) -> None:
+    def __init__(self, server: Any, mesh: Callable[[], DeviceMesh]) -> None:
         # Here and not in the first load: a failure must come before the weights move.
         from sglang.srt.weight_sync.utils import update_weights
 
@@ -69,7 +61,7 @@ class SGLangEngine:
             fix=f"use {check}={Check.CHECKSUMS.value}",
         )
 
-    async def _update(self, server: Server, weights: list[Weight]) -> None:
+    async def _update(self, server: Any, weights: list[Weight]) -> None:
         mesh = self._mesh()
         await self._update_weights(engine=server, params_batch=weights, device_mesh_key=_PARALLEL, device_mesh=mesh)
         if mesh[_PARALLEL].get_local_rank() == 0:

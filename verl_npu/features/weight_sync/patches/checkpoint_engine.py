@@ -6,11 +6,12 @@ With VERL_NPU_WEIGHT_SYNC_CHECK they show as well that what was sent has arrived
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .... import reporting
 from ....errors import GroupError, TransferError
@@ -19,7 +20,7 @@ from ..engines.processing import lay_out_experts_for_loading
 from ..engines.vllm import VLLMEngine, Worker
 from ..feature import weight_sync
 from ..settings import WAIT_LONGER, Check, Settings
-from ..transport.tensors import Digest, Weight, each
+from ..transport.tensors import Weight, digest_of, each
 
 if TYPE_CHECKING:
     import torch
@@ -46,72 +47,36 @@ _HELD_WHY = "If generated text looks wrong, nothing shows whether the engine hol
 # A call that reaches a subscriber is there within a millisecond or so; until it does, the trainer calls again.
 _CALL_MILLISECONDS = 100
 
+# Upstream's own, which carry no types.
+CheckpointEngine: TypeAlias = Any
+"""verl's HCCLCheckpointEngine."""
+Broadcast: TypeAlias = Any
+"""verl's BroadcastOperation, which moves one bucket of that engine."""
+Sender: TypeAlias = Any
+"""verl's BucketedWeightSender, which hands weights to the worker of a rollout engine."""
+Communicator: TypeAlias = Any
+"""vllm-ascend's PyHccl."""
 Socket: TypeAlias = Any
 """A socket of ZeroMQ."""
 
 
-class CheckpointEngine(Protocol):
-    """verl's HCCLCheckpointEngine."""
-
-    group_name: str
-    rank: int
-    world_size: int
-    rebuild_group: bool
-    topic: str
-    socket: Socket
-    pyhccl: Communicator | None
-
-
-class Broadcast(Protocol):
-    """verl's BroadcastOperation, which moves one bucket of that engine."""
-
-    rank: int
-    pyhccl: Communicator
-    bucket: torch.Tensor
-    metadata: object
-    socket: Socket
-    topic: str
-    _task: Awaitable[None]
-
-    def _run(self) -> object: ...
-
-
-class Communicator(Protocol):
-    """vllm-ascend's PyHccl."""
-
-    device: torch.device
-
-    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor: ...
-
-
-class Sender(Protocol):
-    """verl's BucketedWeightSender, which hands weights to the worker of a rollout engine."""
-
-    socket: Socket
-    zmq_handle: str
-
-
 class Tally:
-    """Counts the weights that pass, and hashes their names and bytes in their order."""
+    """Counts the weights that pass, and hashes their names and digests in their order."""
 
     def __init__(self) -> None:
-        self._digest = Digest()
-        self._tensors = 0
+        self._hash = hashlib.sha256()
+        self.tensors = 0
 
     @property
     def digest(self) -> str:
         """The SHA-256 so far."""
-        return str(self._digest)
-
-    @property
-    def tensors(self) -> int:
-        """How many were counted."""
-        return self._tensors
+        return self._hash.hexdigest()
 
     def add(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Count one more, and return it."""
-        self._digest.add(name, tensor)
-        self._tensors += 1
+        self._hash.update(name.encode() + b"\0")
+        self._hash.update(digest_of(tensor).to_bytes(8, "little"))
+        self.tensors += 1
         return tensor
 
     def watched(self, weights: Iterable[Weight] | AsyncIterable[Weight]) -> Iterable[Weight] | AsyncIterable[Weight]:
@@ -413,7 +378,8 @@ def drop_communicator_without_destroy(
 ) -> object:
     """End a sync, and with rebuild_group the group."""
     if engine.rebuild_group and engine.pyhccl is not None and not hasattr(engine.pyhccl, "destroyComm"):
-        engine.pyhccl = _Dropped()  # type: ignore[assignment]  # upstream only calls its destroyComm, then drops it
+        # Upstream only calls its destroyComm, then drops it.
+        engine.pyhccl = _Dropped()
     return original(engine)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .... import reporting
 from ....errors import EngineError
 from ...configuration import Section
-from ..engines.sglang import Server, SGLangEngine
+from ..engines.sglang import SGLangEngine
 from ..engines.vllm import VLLMEngine, runner_in
 from ..settings import Settings
 from ..transport.group import Group, find
@@ -29,7 +29,7 @@ class Rollout(Protocol):
     """A rollout of verl's: over vLLM it has an `inference_engine`, over SGLang an `_engine`."""
 
     inference_engine: Any
-    _engine: Server | None
+    _engine: Any
 
 
 class Worker(Protocol):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Digest",
     "Entry",
     "Metadata",
     "Spec",
@@ -197,23 +196,6 @@ def checksum_of(buffer: torch.Tensor) -> torch.Tensor:
     rows = words[: words.numel() // 512 * 512].view(-1, 512).sum(1)
     places = 2 * torch.arange(rows.numel(), dtype=torch.int64, device=buffer.device) + 1
     return torch.stack((words.sum() + rest, (rows * places).sum() + rest))
-
-
-class Digest:
-    """SHA-256 over the names and digests of tensors, in their order."""
-
-    __slots__ = ("_hash",)
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Add one tensor."""
-        self._hash.update(name.encode() + b"\0")
-        self._hash.update(digest_of(tensor).to_bytes(8, "little"))
-
-    def __str__(self) -> str:
-        return self._hash.hexdigest()
 
 
 def digest_of(tensor: torch.Tensor) -> int:
