@@ -19,8 +19,10 @@ __all__ = [
     "MODEL",
     "NODES",
     "NPUS",
+    "PACKED",
     "PATH",
     "REFERENCE",
+    "ROLES",
     "ROLLOUT",
     "ROLLOUT_NODES",
     "ROLLOUT_NPUS",
@@ -37,14 +39,13 @@ __all__ = [
     "size",
 ]
 
-ACTOR = "actor_rollout_ref.actor"
-REFERENCE = "actor_rollout_ref.ref"
-ROLLOUT = "actor_rollout_ref.rollout"
-MODEL = "actor_rollout_ref.model"
+ROLES = "actor_rollout_ref"
+"""The section of those that have the actor's model."""
+ACTOR, REFERENCE, ROLLOUT, MODEL = f"{ROLES}.actor", f"{ROLES}.ref", f"{ROLES}.rollout", f"{ROLES}.model"
 CRITIC = "critic"
 STRATEGY = f"{ACTOR}.strategy"
 MINI_BATCH = f"{ACTOR}.ppo_mini_batch_size"
-PATH = f"{MODEL}.path"
+PATH, PACKED = f"{MODEL}.path", f"{MODEL}.use_remove_padding"
 ENGINE = f"{ROLLOUT}.name"
 SAMPLES = f"{ROLLOUT}.n"
 FREE_CACHE_ENGINE = f"{ROLLOUT}.free_cache_engine"

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import PlanError
 from ..jobs.job import Job
-from ..jobs.keys import BATCH, MAX_LENGTH, size
+from ..jobs.keys import BATCH, MAX_LENGTH, STRATEGY, size
 from ..jobs.layout import Parallelism
 from ..jobs.settings import Settings, override
 from ..jobs.trainer import Trainer
 from .job import Phase
 from .lengths import Length
 from .micro_batches import MicroBatch
-from .share import Share, cut_to, given, kinds, positive, replicas_of
+from .share import Share, divided, positive, replicas_of
 
 __all__ = ["MICRO_BATCH", "STEPS", "Names", "module_of", "names_of", "tuning_overrides", "tuning_share"]
 
@@ -72,7 +71,7 @@ def names_of(trainer: Trainer, settings: Settings) -> Names | None:
     Raises:
         PlanError: it is neither, or what it does is not planned.
     """
-    if "actor_rollout_ref.actor.strategy" in settings:
+    if STRATEGY in settings:
         return None
     names = next((each for each in (_FSDP, _ENGINES) if {each.model, each.strategy} <= set(settings.values)), None)
     if names is None:
@@ -130,9 +129,9 @@ def tuning_share(
     names: Names,
     trainer: Trainer,
     settings: Settings,
-    response: int | None,
-    prompt: int | None,
-    measured: Sequence[Length],
+    response: int | None = None,
+    prompt: int | None = None,
+    measured: Sequence[Length] = (),
     bounded: bool = False,
 ) -> Share:
     """Divide a step of fine-tuning. A sequence is prompt and answer together: only the sum of their lengths counts.
@@ -141,59 +140,31 @@ def tuning_share(
         PlanError: sizes do not divide each other as the trainer wants it, or one is missing.
     """
     world = trainer.ranks * trainer.nodes
-    sequence_parallel = size(settings, names.ulysses)
-    data = replicas_of(world, Parallelism(sequence=sequence_parallel), "--nnodes x --nproc_per_node of torchrun")
-    batches = _micro_batches(names, settings, sequence_parallel, bounded)
+    sizes = Parallelism(sequence=size(settings, names.ulysses))
+    data = replicas_of(world, sizes, "--nnodes x --nproc_per_node of torchrun")
+    batches = _micro_batches(names, settings, sizes.sequence, bounded)
     most = positive(settings, MAX_LENGTH)
     step = _of_rank(names, settings, data, batches[0])
-    notes: list[str] = []
-    if sequence_parallel > 1 and names.engines and not settings.truth(names.packed):
+    shared, packed = sizes.sequence > 1, settings.truth(names.packed)
+    notes = []
+    if shared and names.engines and not packed:
         notes.append(f"{names.packed} is off, and verl shares packed sequences only: each NPU computes whole ones")
-    if (measured or prompt or response) and not _packed(names, settings, sequence_parallel):
-        notes.append("each sequence is padded to data.max_length, whatever its length")
-        measured, prompt, response = (), None, None
-    cut: list[Length] = []
-    if measured:
-        cut, told = cut_to((0, _budget(batches[0], most)), [(0, sum(each)) for each in measured])
-        notes += told
-        longest = math.ceil(sum(map(sum, cut)) / len(cut))
-    else:
-        asked = min(most, (prompt or 0) + (response or most))
-        longest = _budget(batches[0], asked)
-        if longest < asked:
-            notes.append(
-                f"a sequence of {asked} tokens is longer than the token budget of {longest}: sequences of {longest} "
-                "tokens are planned"
-            )
-    shorter = not (measured or prompt or response)
-    chosen = given(batches, step, (0, longest), cut, shorter)
-    notes += chosen.notes
-    return Share(
+    # The trainer without engines pads unless ranks share a sequence.
+    pads = not (names.engines or (shared and packed))
+    return divided(
         world=world,
         local=trainer.ranks,
-        sequence_parallel=sequence_parallel,
-        data=data,
-        ranks=(0,),
-        kinds=kinds(world, 1),
-        prompt=0,
-        response=longest,
-        longest=most,
-        padded=(0, most if cut or not _packed(names, settings, sequence_parallel) else longest),
-        sequences=chosen.sequences,
-        scored=chosen.sequences,
-        step_sequences=step,
-        mini_sequences=step,
-        micro_batches=batches,
-        lengths=chosen.lengths,
-        scored_lengths=chosen.lengths,
-        budgets=chosen.budgets,
-        notes=tuple(notes),
+        sizes=sizes,
+        most=(0, most),
+        batches=batches,
+        step=step,
+        mini=step,
+        padded="each sequence is padded to data.max_length, whatever its length" if pads else "",
+        response=response,
+        prompt=prompt,
+        measured=measured,
+        notes=notes,
     )
-
-
-def _packed(names: Names, settings: Settings, sequence_parallel: int) -> bool:
-    """Whether padding is left out. The trainer without engines pads unless ranks share a sequence."""
-    return names.engines or (sequence_parallel > 1 and settings.truth(names.packed))
 
 
 def _micro_batches(names: Names, settings: Settings, sequence_parallel: int, bounded: bool) -> tuple[MicroBatch, ...]:
@@ -222,11 +193,6 @@ def _of_rank(names: Names, settings: Settings, data: int, batch: MicroBatch) -> 
             fix="change it, the micro batch or the NPUs",
         )
     return together // data
-
-
-def _budget(batch: MicroBatch, longest: int) -> int:
-    """Return the tokens of the longest sequence that a micro batch has room for."""
-    return min(longest, batch.budget) if batch.dynamic else longest
 
 
 def tuning_overrides(names: Names, settings: Settings, share: Share, model: Path) -> list[str]:

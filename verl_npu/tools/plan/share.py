@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from ... import environment
 from ...errors import PlanError
-from ..jobs.keys import BATCH, MAX_PROMPT, MAX_RESPONSE, MINI_BATCH, MODEL, NODES, NPUS, SAMPLES, size
+from ..jobs.keys import BATCH, MAX_PROMPT, MAX_RESPONSE, MINI_BATCH, NODES, NPUS, PACKED, SAMPLES, size
 from ..jobs.layout import Parallelism, parallelism_of
 from ..jobs.settings import Settings
 from .lengths import Length, heaviest
 from .micro_batches import MicroBatch, enough, fullest, micro_batches
 
-__all__ = ["Given", "Share", "cut_to", "given", "kinds", "positive", "replicas_of", "share_of"]
+__all__ = ["Share", "divided", "positive", "replicas_of", "share_of"]
 
 _SHORTER = "sequences are shorter where that fills a token budget that the longest ones would divide"
 _MANY = 8
@@ -75,12 +75,12 @@ class Share:
 
 def share_of(
     settings: Settings,
-    response: int | None,
+    response: int | None = None,
     prompt: int | None = None,
     measured: Sequence[Length] = (),
     bounded: bool = False,
 ) -> Share:
-    """Divide a script's step; lengths that are not given are the most that the script allows.
+    """Divide a step of reinforcement learning; lengths that are not given are the most that the script allows.
 
     Args:
         measured: lengths of sequences that there were or may be, in place of `prompt` and `response`.
@@ -92,43 +92,80 @@ def share_of(
     local = positive(settings, NPUS)
     world = local * positive(settings, NODES)
     sizes = parallelism_of(settings)
-    data, run = replicas_of(world, sizes, f"{NODES} x {NPUS}"), kinds(world, sizes.pipeline)
-    most = (positive(settings, MAX_PROMPT), positive(settings, MAX_RESPONSE))
-    batches = micro_batches(settings, data, bounded)
-    notes: list[str] = []
-    packed = settings.truth(f"{MODEL}.use_remove_padding")
-    if not packed and (measured or prompt is not None or response is not None):
-        notes.append("use_remove_padding is off, so that a shorter sequence takes as much as the longest one")
-        measured, prompt, response = (), None, None
-    if measured:
-        cut, told = cut_to(most, measured)
-        notes += told
-        one, padded = tuple(math.ceil(sum(each) / len(cut)) for each in zip(*cut, strict=True)), most
-    else:
-        cut = []
-        one = padded = _greatest(most, prompt, response, batches, notes)
-    # Lengths that the user names are kept, and padding takes as much as tokens where it is computed.
-    shorter = packed and not measured and prompt is None and response is None
+    data = replicas_of(world, sizes, f"{NODES} x {NPUS}")
     prompts = positive(settings, BATCH)
     answers = size(settings, SAMPLES)
-    step = max(prompts * answers // data, 1)
-    mini = max(settings.whole(MINI_BATCH, prompts) * answers // data, 1)
-    trained, scored = (
-        given([each for each in batches if each.phase.trains is training], of, one, cut, shorter)
-        for training, of in ((True, mini), (False, step))
+    return divided(
+        local=local,
+        world=world,
+        sizes=sizes,
+        most=(positive(settings, MAX_PROMPT), positive(settings, MAX_RESPONSE)),
+        batches=micro_batches(settings, data, bounded),
+        step=max(prompts * answers // data, 1),
+        mini=max(settings.whole(MINI_BATCH, prompts) * answers // data, 1),
+        padded=""
+        if settings.truth(PACKED)
+        else "use_remove_padding is off, so that a shorter sequence takes as much as the longest one",
+        response=response,
+        prompt=prompt,
+        measured=measured,
     )
-    notes += dict.fromkeys((*trained.notes, *scored.notes))
+
+
+def divided(
+    *,
+    world: int,
+    local: int,
+    sizes: Parallelism,
+    most: Length,
+    batches: tuple[MicroBatch, ...],
+    step: int,
+    mini: int,
+    padded: str,
+    response: int | None,
+    prompt: int | None,
+    measured: Sequence[Length],
+    notes: Sequence[str] = (),
+) -> Share:
+    """Divide a step of any trainer.
+
+    Args:
+        most: the longest prompt and answer; no prompt, if only the length of a whole sequence counts.
+        step, mini: sequences of a rank in a step, and between two steps of the optimizer.
+        padded: what the user is told of lengths that make no difference, as padding is computed; empty if it is not.
+
+    Raises:
+        PlanError: a token budget has no room for an answer.
+    """
+    told = list(notes)
+    if padded and (measured or prompt is not None or response is not None):
+        told.append(padded)
+        measured, prompt, response = (), None, None
+    # Lengths that the user names are kept, and padding takes as much as tokens where it is computed.
+    shorter = not (padded or measured or prompt is not None or response is not None)
+    budget = min((batch.budget for batch in batches if batch.dynamic), default=sum(most))
+    cut: list[Length] = []
+    if measured:
+        cut = _cut_to(most, budget, measured, told)
+        prompts, answers = zip(*cut, strict=True)
+        one = (math.ceil(sum(prompts) / len(cut)), math.ceil(sum(answers) / len(cut)))
+    else:
+        one = _greatest(most, budget, prompt, response, told)
+    training, scoring = ([each for each in batches if each.phase.trains is trains] for trains in (True, False))
+    trained = _given(training, mini, one, cut, shorter)
+    scored = _given(scoring, step, one, cut, shorter, trained.budgets)
+    run = _kinds(world, sizes.pipeline)
     return Share(
         world=world,
         local=local,
         sequence_parallel=sizes.sharing,
-        data=data,
+        data=sizes.replicas(world),
         ranks=tuple(sorted(run)),
         kinds=run,
         prompt=one[0],
         response=one[1],
         longest=most[1],
-        padded=padded,
+        padded=most if cut else one,
         sequences=trained.sequences,
         scored=scored.sequences,
         step_sequences=step,
@@ -136,8 +173,8 @@ def share_of(
         micro_batches=batches,
         lengths=trained.lengths,
         scored_lengths=scored.lengths,
-        budgets={**trained.budgets, **scored.budgets},
-        notes=tuple(notes),
+        budgets=scored.budgets,
+        notes=(*told, *dict.fromkeys((*trained.notes, *scored.notes))),
     )
 
 
@@ -158,7 +195,7 @@ def replicas_of(world: int, sizes: Parallelism, whence: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class _Given:
     """What a rank's phases are given: sequences, and their lengths if they are not the greatest."""
 
     sequences: int
@@ -168,7 +205,14 @@ class Given:
     notes: tuple[str, ...] = ()
 
 
-def given(batches: Sequence[MicroBatch], of: int, one: Length, cut: Sequence[Length], shorter: bool) -> Given:
+def _given(
+    batches: Sequence[MicroBatch],
+    of: int,
+    one: Length,
+    cut: Sequence[Length],
+    shorter: bool,
+    raised: Mapping[str, int] | None = None,
+) -> _Given:
     """Return what shows the largest micro batch of each phase.
 
     Args:
@@ -176,13 +220,14 @@ def given(batches: Sequence[MicroBatch], of: int, one: Length, cut: Sequence[Len
         one: the greatest length, or the mean one of those that are not alike.
         cut: those that are not alike, as the script cuts them.
         shorter: whether sequences may be shorter, where that is more tokens at once.
+        raised: budgets that have been raised already.
     """
     if cut:
         sequences = enough(batches, sum(one), of, alike=False)
-        return Given(sequences, heaviest(cut, sequences))
+        return _Given(sequences, heaviest(cut, sequences))
     length = fullest(batches, sum(one), of) if shorter else sum(one)
     sequences = enough(batches, length, of, alike=True)
-    budgets: dict[str, int] = {}
+    budgets = dict(raised or {})
     notes = [_SHORTER] if length < sum(one) else []
     if any(batch.dynamic and batch.number(length, sequences) > _MANY for batch in batches):
         wide = [batch.widened(length, of) for batch in batches]
@@ -193,7 +238,7 @@ def given(batches: Sequence[MicroBatch], of: int, one: Length, cut: Sequence[Len
                 notes.append(_overdrawn(before, after.size, length, of))
     prompt = min(one[0], max(length // 2, 1))
     lengths = () if length == sum(one) else ((prompt, length - prompt),) * sequences
-    return Given(sequences, lengths, budgets, tuple(notes))
+    return _Given(sequences, lengths, budgets, tuple(notes))
 
 
 def _overdrawn(batch: MicroBatch, size: int, length: int, of: int) -> str:
@@ -205,31 +250,29 @@ def _overdrawn(batch: MicroBatch, size: int, length: int, of: int) -> str:
     )
 
 
-def cut_to(most: Length, measured: Sequence[Length]) -> tuple[list[Length], list[str]]:
-    """Return measured lengths as a script cuts them, and what the user is told of it."""
+def _cut_to(most: Length, budget: int, measured: Sequence[Length], notes: list[str]) -> list[Length]:
+    """Return measured lengths as a script cuts them; `notes` are told of it."""
+    if not most[0]:
+        measured = [(0, sum(each)) for each in measured]
+        most = (0, min(most[1], budget))
     cut = [(min(prompt, most[0]), min(response, most[1])) for prompt, response in measured]
-    notes = [
+    notes.append(
         f"of {len(measured)} sequences a rank is given those that follow each other and have the most tokens together"
-    ]
+    )
     longer = sum(before != after for before, after in zip(measured, cut, strict=True))
     if longer:
         notes.append(f"{longer} of them are longer than the script allows, and are cut")
-    return cut, notes
+    return cut
 
 
-def _greatest(
-    most: Length,
-    prompt: int | None,
-    response: int | None,
-    batches: Sequence[MicroBatch],
-    notes: list[str],
-) -> Length:
+def _greatest(most: Length, budget: int, prompt: int | None, response: int | None, notes: list[str]) -> Length:
     """Return the length of all sequences; `notes` are told of what is not as the user asked."""
+    if not most[0] and prompt is not None:
+        response = prompt + (most[1] if response is None else response)
     asked = (
         most[0] if prompt is None else min(prompt, most[0]),
         most[1] if response is None else min(response, most[1]),
     )
-    budget = min((batch.budget for batch in batches if batch.dynamic), default=sum(asked))
     if sum(asked) <= budget:
         return asked
     if asked[0] >= budget:
@@ -240,13 +283,13 @@ def _greatest(
             fix="raise the script's ppo_max_token_len_per_gpu and log_prob_max_token_len_per_gpu",
         )
     notes.append(
-        f"a sequence of {sum(asked)} tokens is longer than the token budget of {budget}: answers of "
-        f"{budget - asked[0]} tokens are planned"
+        f"a sequence of {sum(asked)} tokens is longer than the token budget of {budget}: "
+        f"{'answers' if most[0] else 'sequences'} of {budget - asked[0]} tokens are planned"
     )
     return asked[0], budget - asked[0]
 
 
-def kinds(world: int, stages: int) -> dict[int, str]:
+def _kinds(world: int, stages: int) -> dict[int, str]:
     """Return whom each rank that is run stands for."""
     if stages == 1:
         return {0: f"each of the {world} ranks"}
