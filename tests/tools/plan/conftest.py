@@ -76,9 +76,8 @@ def job_of(**others: object) -> Job:
     """What a rank is told, with other things in their place."""
     known: dict[str, object] = {
         "tree": "",
-        "folder": "",
-        "name": "",
-        "overrides": (),
+        "config": {},
+        "changes": {},
         "rank": 0,
         "world": 8,
         "local": 8,
@@ -102,7 +101,7 @@ def job_of(**others: object) -> Job:
 @pytest.fixture
 def settings() -> Callable[..., Settings]:
     """Settings of a script that fits, with others in their place."""
-    return lambda **others: Settings({**SETTINGS, **{key.replace("__", "."): value for key, value in others.items()}})
+    return lambda **others: Settings({**SETTINGS, **others})
 
 
 @pytest.fixture
@@ -111,7 +110,7 @@ def tuning_settings() -> Callable[..., Settings]:
 
     def make(engines: bool = False, **others: object) -> Settings:
         own = OF_ENGINES if engines else OF_FSDP
-        return Settings({**TUNING, **own, **{key.replace("__", "."): value for key, value in others.items()}})
+        return Settings({**TUNING, **own, **others})
 
     return make
 
@@ -177,7 +176,7 @@ def planned() -> Callable[..., Planned]:
         state: float = 0.0,
         **others: object,
     ) -> Planned:
-        chosen = Settings({**SETTINGS, **{key.replace("__", "."): value for key, value in others.items()}})
+        chosen = Settings({**SETTINGS, **others})
         share = share_of(chosen, None)
         return Planned(
             trainer=Trainer("verl.trainer.main_ppo", (), (), 0, Path(), exports or {}),

@@ -12,7 +12,7 @@ from verl_npu.errors import PlanError
 from verl_npu.tools.jobs.job import Entry, Job
 from verl_npu.tools.jobs.settings import Settings
 from verl_npu.tools.jobs.trainer import Trainer
-from verl_npu.tools.plan.fine_tuning import module_of, names_of, tuning_overrides, tuning_share
+from verl_npu.tools.plan.fine_tuning import module_of, names_of, tuning_changes, tuning_share
 from verl_npu.tools.plan.lengths import Length
 from verl_npu.tools.plan.share import Share
 
@@ -35,7 +35,7 @@ def test_another_trainer_is_one_line(torchrun: Trainer) -> None:
 
 def test_an_engine_that_is_not_planned_is_one_line(tuning_settings, torchrun: Trainer) -> None:
     with pytest.raises(PlanError, match=r"engine\.strategy: expected fsdp or fsdp2 .*, found megatron"):
-        names_of(torchrun, tuning_settings(True, engine__strategy="megatron"))
+        names_of(torchrun, tuning_settings(True, **{"engine.strategy": "megatron"}))
 
 
 def test_npus_that_nobody_tells_are_one_line(tuning_settings, torchrun: Trainer) -> None:
@@ -105,9 +105,9 @@ def test_ranks_that_share_a_sequence_share_its_data(divide: Divide) -> None:
 
 
 def test_an_engine_shares_packed_sequences_only_and_that_is_said(divide: Divide) -> None:
-    shared = {"engines": True, "response": 4096, "engine__ulysses_sequence_parallel_size": 2}
+    shared = {"engines": True, "response": 4096, "engine.ulysses_sequence_parallel_size": 2}
     assert divide(**shared).notes == ()
-    assert "each NPU computes whole ones" in divide(**shared, model__use_remove_padding=False).notes[0]
+    assert "each NPU computes whole ones" in divide(**shared, **{"model.use_remove_padding": False}).notes[0]
 
 
 def test_sequences_fill_a_token_budget(divide: Divide) -> None:
@@ -124,7 +124,7 @@ def test_lengths_that_the_user_names_are_kept(divide: Divide) -> None:
 
 
 def test_engines_have_micro_batches_of_sequences_too(divide: Divide) -> None:
-    share = divide(engines=True, data__use_dynamic_bsz=False)
+    share = divide(engines=True, **{"data.use_dynamic_bsz": False})
     assert share.micro_batches[0].key == "data.micro_batch_size_per_gpu"
     assert share.sequences == 8
 
@@ -142,35 +142,35 @@ def test_a_shorter_sequence_is_padded_without_sequence_parallelism_and_that_is_s
 
 
 def test_measured_lengths_are_the_heaviest_that_follow_each_other(divide: Divide) -> None:
-    share = divide(engines=True, data__use_dynamic_bsz=False, measured=((1, 1),) * 50 + ((1000, 9000),) * 8)
+    share = divide(engines=True, **{"data.use_dynamic_bsz": False}, measured=((1, 1),) * 50 + ((1000, 9000),) * 8)
     assert share.lengths == ((0, 4096),) * 8
     assert "8 of them are longer than the script allows, and are cut" in share.notes
 
 
 def test_a_measured_sequence_longer_than_the_budget_is_cut_too(divide: Divide) -> None:
-    share = divide(engines=True, data__max_token_len_per_gpu=2048, measured=((1000, 3000), (0, 100)))
+    share = divide(engines=True, **{"data.max_token_len_per_gpu": 2048}, measured=((1000, 3000), (0, 100)))
     assert max(share.lengths) == (0, 2048)
 
 
 def test_a_sequence_longer_than_the_budget_is_cut_and_that_is_said(divide: Divide) -> None:
-    share = divide(engines=True, data__max_token_len_per_gpu=2048)
+    share = divide(engines=True, **{"data.max_token_len_per_gpu": 2048})
     assert share.length == "2048"
     assert "sequences of 2048 tokens are planned" in share.notes[0]
 
 
 def test_micro_batches_that_do_not_make_a_step_are_one_line(divide: Divide) -> None:
     with pytest.raises(PlanError, match=r"data\.train_batch_size=128: expected a multiple of 24: 8 ranks .* x data"):
-        divide(data__micro_batch_size_per_gpu=3)
+        divide(**{"data.micro_batch_size_per_gpu": 3})
 
 
 def test_an_engine_takes_a_smaller_last_micro_batch(divide: Divide) -> None:
-    share = divide(engines=True, data__use_dynamic_bsz=False, data__micro_batch_size_per_gpu=3)
+    share = divide(engines=True, **{"data.use_dynamic_bsz": False, "data.micro_batch_size_per_gpu": 3})
     assert share.step_sequences == 16
 
 
 def test_ranks_that_do_not_divide_a_step_are_one_line(divide: Divide) -> None:
     with pytest.raises(PlanError, match=r"data\.train_batch_size=100: expected a multiple of 8"):
-        divide(engines=True, data__train_batch_size=100)
+        divide(engines=True, **{"data.train_batch_size": 100})
 
 
 def test_parallel_sizes_that_do_not_divide_the_npus_are_one_line(divide: Divide) -> None:
@@ -179,22 +179,22 @@ def test_parallel_sizes_that_do_not_divide_the_npus_are_one_line(divide: Divide)
 
 
 def test_two_steps_of_two_micro_batches_read_nothing(tuning_settings, torchrun: Trainer) -> None:
-    chosen = tuning_settings(True, model__tokenizer_path="mine", model__use_shm=True)
+    chosen = tuning_settings(True, **{"model.tokenizer_path": "mine", "model.use_shm": True})
     names = names_of(torchrun, chosen)
     assert names is not None
     share = tuning_share(names, torchrun, chosen, None, None, ())
-    found = dict(each.lstrip("+").split("=", 1) for each in tuning_overrides(names, chosen, share, Path("made")))
-    assert found["data.train_batch_size"] == str(8 * share.sequences)
-    assert found["trainer.total_training_steps"] == "2"
-    assert (found["model.path"], found["model.tokenizer_path"]) == ("'made'", "'made'")
-    assert found["model.use_shm"] == "False"
-    assert found["checkpoint.save_contents"] == "['model','optimizer','extra']"
+    found = tuning_changes(names, chosen, share, Path("made"))
+    assert found["data.train_batch_size"] == 8 * share.sequences
+    assert found["trainer.total_training_steps"] == 2
+    assert (found["model.path"], found["model.tokenizer_path"]) == ("made", "made")
+    assert found["model.use_shm"] is False
+    assert found["checkpoint.save_contents"] == ["model", "optimizer", "extra"]
 
 
 def test_a_budget_that_many_sequences_overdraw_is_raised(tuning_settings, torchrun: Trainer) -> None:
-    chosen = tuning_settings(True, data__max_token_len_per_gpu=4096)
+    chosen = tuning_settings(True, **{"data.max_token_len_per_gpu": 4096})
     names = names_of(torchrun, chosen)
     assert names is not None
     share = tuning_share(names, torchrun, chosen, None, None, ())
-    assert "++data.max_token_len_per_gpu=7680" in tuning_overrides(names, chosen, share, Path("made"))
+    assert tuning_changes(names, chosen, share, Path("made"))["data.max_token_len_per_gpu"] == 7680
     assert ["7680 tokens in place of 4096" in note for note in share.notes] == [False, True]

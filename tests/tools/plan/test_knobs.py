@@ -31,7 +31,7 @@ def of_kind(planned: Plan, tuned: Plan) -> Plan:
     """What came of a plan: of fine-tuning if one of its phases is a training step."""
 
     def make(peaks: dict[str, float], **given: object) -> Planned:
-        named = {key.replace(".", "__"): value for key, value in given.items()}
+        named = given
         return (tuned if STEP in peaks else planned)(peaks, **named)
 
     return make
@@ -118,7 +118,7 @@ def test_what_would_not_help_is_not_tried(of_kind: Plan, peaks, given, key: str)
 
 def test_an_overdrawn_budget_is_kept_to_before_it_is_made_smaller(planned: Plan) -> None:
     key = f"{ACTOR}.ppo_max_token_len_per_gpu"
-    dynamic = {"actor_rollout_ref__actor__use_dynamic_bsz": True, key.replace(".", "__"): 4200}
+    dynamic = {"actor_rollout_ref.actor.use_dynamic_bsz": True, key: 4200}
     changes = _changes(planned({"update actor": 90.0}, **dynamic))
     assert changes[:2] == [{"VERL_NPU_TOKEN_BUDGET": 1}, {key: 4096}]
 
@@ -126,7 +126,7 @@ def test_an_overdrawn_budget_is_kept_to_before_it_is_made_smaller(planned: Plan)
 @pytest.mark.parametrize("budget", [16 * 4096, 12288])
 def test_a_budget_that_is_hardly_overdrawn_is_made_smaller(planned: Plan, budget: int) -> None:
     key = f"{ACTOR}.ppo_max_token_len_per_gpu"
-    dynamic = {"actor_rollout_ref__actor__use_dynamic_bsz": True, key.replace(".", "__"): budget}
+    dynamic = {"actor_rollout_ref.actor.use_dynamic_bsz": True, key: budget}
     assert list(_changes(planned({"update actor": 90.0}, **dynamic))[0]) == [key]
 
 
@@ -134,7 +134,7 @@ def test_the_engine_gives_up_what_the_trainer_keeps(planned: Plan) -> None:
     change = _changes(planned({"update actor": 40.0}, kept=25.0))[0]
     [(key, value)] = change.items()
     assert key == f"{ROLLOUT}.gpu_memory_utilization"
-    again = planned({"update actor": 40.0}, kept=25.0, **{key.replace(".", "__"): value})
+    again = planned({"update actor": 40.0}, kept=25.0, **{key: value})
     assert judge(again).fit is Fit.FITS
 
 
@@ -151,10 +151,12 @@ def test_offload_is_tried_where_the_state_is_not_needed(planned: Plan) -> None:
 
 def test_the_critic_is_offloaded_for_the_actors_update(planned: Plan) -> None:
     plan = planned(
-        {"update actor": 90.0},
-        algorithm__adv_estimator="gae",
-        critic__model__fsdp_config__optimizer_offload=False,
-        critic__model__fsdp_config__param_offload=False,
+        {
+            "update actor": 90.0,
+            "algorithm.adv_estimator": "gae",
+            "critic.model.fsdp_config.optimizer_offload": False,
+            "critic.model.fsdp_config.param_offload": False,
+        },
     )
     keys = _keys(plan)
     assert "critic.model.fsdp_config.optimizer_offload" in keys
@@ -162,10 +164,10 @@ def test_the_critic_is_offloaded_for_the_actors_update(planned: Plan) -> None:
 
 
 def test_an_engine_without_room_gets_more(planned: Plan) -> None:
-    plan = planned({"update actor": 1.0}, actor_rollout_ref__rollout__gpu_memory_utilization=0.1)
+    plan = planned({"update actor": 1.0, "actor_rollout_ref.rollout.gpu_memory_utilization": 0.1})
     [(key, value)] = _changes(plan)[0].items()
     assert key == f"{ROLLOUT}.gpu_memory_utilization"
-    again = planned({"update actor": 1.0}, actor_rollout_ref__rollout__gpu_memory_utilization=value)
+    again = planned({"update actor": 1.0, "actor_rollout_ref.rollout.gpu_memory_utilization": value})
     assert judge(again).fit is Fit.FITS
 
 
@@ -176,12 +178,12 @@ def test_sharing_switches_packing_on(tuned: Plan) -> None:
 
 def test_fsdp1_keeps_the_state_on_the_host_and_fsdp2_cannot(tuned: Plan) -> None:
     keys = ("model.fsdp_config.cpu_offload", "model.fsdp_config.offload_params")
-    off = {key.replace(".", "__"): False for key in keys}
-    of_fsdp1 = _changes(tuned({STEP: 90.0}, state=80.0, model__strategy="fsdp", **off))
+    off = {key: False for key in keys}
+    of_fsdp1 = _changes(tuned({STEP: 90.0}, state=80.0, **{"model.strategy": "fsdp"}, **off))
     assert of_fsdp1[0] == dict.fromkeys(keys, True)
     assert not [change for change in _changes(tuned({STEP: 90.0}, state=80.0, **off)) if keys[0] in change]
 
 
 def test_an_engine_whose_weights_are_too_large_is_divided(planned: Plan) -> None:
-    plan = planned({"update actor": 30.0}, kept=45.0, actor_rollout_ref__rollout__tensor_model_parallel_size=1)
+    plan = planned({"update actor": 30.0}, kept=45.0, **{"actor_rollout_ref.rollout.tensor_model_parallel_size": 1})
     assert {f"{ROLLOUT}.tensor_model_parallel_size": 2} in _changes(plan)

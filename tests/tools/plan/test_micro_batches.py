@@ -39,11 +39,13 @@ def test_each_phase_has_its_own_setting(settings) -> None:
 
 def test_critic_and_reference_have_micro_batches_if_they_are_there(settings) -> None:
     with_both = settings(
-        algorithm__adv_estimator="gae",
-        algorithm__use_kl_in_reward=True,
-        critic__ppo_micro_batch_size_per_gpu=2,
-        critic__forward_micro_batch_size_per_gpu=16,
-        actor_rollout_ref__ref__log_prob_micro_batch_size_per_gpu=32,
+        **{
+            "algorithm.adv_estimator": "gae",
+            "algorithm.use_kl_in_reward": True,
+            "critic.ppo_micro_batch_size_per_gpu": 2,
+            "critic.forward_micro_batch_size_per_gpu": 16,
+            "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 32,
+        },
     )
     found = {batch.phase: batch.size for batch in micro_batches(with_both, 8)}
     assert (found[Phase.UPDATE_CRITIC], found[Phase.VALUES], found[Phase.REFERENCE]) == (2, 16, 32)
@@ -52,8 +54,8 @@ def test_critic_and_reference_have_micro_batches_if_they_are_there(settings) -> 
 def test_a_size_of_all_ranks_together_is_divided(settings) -> None:
     together = settings(
         **{
-            "actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu": None,
-            "actor_rollout_ref__actor__ppo_micro_batch_size": 32,
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": None,
+            "actor_rollout_ref.actor.ppo_micro_batch_size": 32,
         }
     )
     batch = micro_batches(together, 8)[0]
@@ -62,12 +64,12 @@ def test_a_size_of_all_ranks_together_is_divided(settings) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "key", "sequence_parallel"),
-    [("fsdp2", "ulysses_sequence_parallel_size", 4), ("megatron", "megatron__context_parallel_size", 4)],
+    [("fsdp2", "ulysses_sequence_parallel_size", 4), ("megatron", "megatron.context_parallel_size", 4)],
 )
 def test_ranks_that_share_a_sequence_add_up_their_budgets(
     settings, strategy: str, key: str, sequence_parallel: int
 ) -> None:
-    prefix = "actor_rollout_ref__actor__"
+    prefix = "actor_rollout_ref.actor."
     found = micro_batches(
         settings(
             **{
@@ -150,9 +152,9 @@ def test_long_sequences_are_preferred_where_short_ones_have_hardly_more_tokens()
     ("others", "there"),
     [
         ({}, False),
-        ({"algorithm__adv_estimator": "gae"}, True),
-        ({"critic__enable": True}, True),
-        ({"algorithm__adv_estimator": "gae", "critic__enable": False}, False),
+        ({"algorithm.adv_estimator": "gae"}, True),
+        ({"critic.enable": True}, True),
+        ({"algorithm.adv_estimator": "gae", "critic.enable": False}, False),
     ],
 )
 def test_a_critic_is_there_for_gae_unless_the_script_says_otherwise(settings, others, there: bool) -> None:
@@ -163,9 +165,9 @@ def test_a_critic_is_there_for_gae_unless_the_script_says_otherwise(settings, ot
     ("others", "there"),
     [
         ({}, False),
-        ({"actor_rollout_ref__actor__use_kl_loss": True}, True),
-        ({"algorithm__use_kl_in_reward": True}, True),
-        ({"algorithm__use_kl_in_reward": True, "actor_rollout_ref__model__lora_rank": 8}, False),
+        ({"actor_rollout_ref.actor.use_kl_loss": True}, True),
+        ({"algorithm.use_kl_in_reward": True}, True),
+        ({"algorithm.use_kl_in_reward": True, "actor_rollout_ref.model.lora_rank": 8}, False),
     ],
 )
 def test_a_reference_is_kept_for_a_divergence_unless_adapters_can_be_left_out(settings, others, there: bool) -> None:

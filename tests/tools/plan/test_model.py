@@ -11,8 +11,7 @@ import pytest
 
 from verl_npu.errors import PlanError
 from verl_npu.tools.plan.job import Picture
-from verl_npu.tools.plan.make_model import kind_of
-from verl_npu.tools.plan.model import PUBLISHED, Published, check_text_only, model_of, picture_of, published
+from verl_npu.tools.plan.model import PUBLISHED, Published, check_text_only, kind_of, model_of, picture_of, published
 from verl_npu.tools.plan.share import share_of
 
 from .conftest import MODEL

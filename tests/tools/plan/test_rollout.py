@@ -10,7 +10,7 @@ from verl_npu.tools.plan.share import share_of
 
 from .conftest import MODEL
 
-ROLLOUT = "actor_rollout_ref__rollout__"
+ROLLOUT = "actor_rollout_ref.rollout."
 
 
 def _rollout(settings, model=MODEL, **others):
@@ -41,6 +41,6 @@ def test_experts_are_divided_among_a_replica(settings) -> None:
 
 
 def test_an_engine_with_npus_of_its_own_takes_nothing_of_the_trainers(settings) -> None:
-    chosen = settings(rollout__n_gpus_per_node=4, rollout__nnodes=2)
+    chosen = settings(**{"rollout.n_gpus_per_node": 4, "rollout.nnodes": 2})
     found = rollout_of(chosen, MODEL, share_of(chosen, None), HARDWARE["a2"])
     assert (found.own_npus, found.weights, found.npus) == (True, 0, 8)

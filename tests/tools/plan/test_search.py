@@ -13,7 +13,7 @@ from verl_npu.tools.plan.planning import Planned, Request
 from verl_npu.tools.plan.search import Largest, largest_micro_batch, make_fit
 from verl_npu.tools.plan.verdict import Fit, judge
 
-ACTOR = "actor_rollout_ref__actor__"
+ACTOR = "actor_rollout_ref.actor."
 KEY = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
 BUDGET = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
 Search = Callable[..., tuple[Largest, list[object]]]
@@ -27,7 +27,7 @@ def search(planned, tmp_path: Path, monkeypatch) -> Search:
         asked: list[object] = []
 
         def plan(trainer, tree, request, told) -> Planned:
-            changes = {name.replace(".", "__"): value for name, value in request.changes}
+            changes = dict(request.changes)
             asked.append(request.changes[-1][1])
             return planned({"update actor": 10 + each * request.changes[-1][1]}, **{**others, **changes})
 
@@ -85,7 +85,7 @@ def test_it_is_found_for_fine_tuning(
     tuned, tmp_path: Path, monkeypatch, engines: bool, key: str, each: float, size: int
 ) -> None:
     def plan(trainer, tree, request, told) -> Planned:
-        changes = {name.replace(".", "__"): value for name, value in request.changes}
+        changes = dict(request.changes)
         return tuned({"training step": 10 + each * request.changes[-1][1]}, engines=engines, **changes)
 
     monkeypatch.setattr("verl_npu.tools.plan.search.plan", plan)
@@ -105,7 +105,9 @@ def test_a_knob_is_planned_before_it_is_proposed(planned, request_of_a_user, mon
     def plan(trainer, tree, request, told):
         asked.append(dict(request.changes))
         size = request.changes[-1][1] if request.changes[-1][0].endswith("micro_batch_size_per_gpu") else 4
-        return planned({"update actor": 30 + 18.0 * size}, actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu=size)
+        return planned(
+            {"update actor": 30 + 18.0 * size, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": size}
+        )
 
     monkeypatch.setattr("verl_npu.tools.plan.search.plan", plan)
     first = planned({"update actor": 102.0})

@@ -8,8 +8,8 @@ from verl_npu.errors import PlanError
 from verl_npu.tools.jobs.settings import Settings
 from verl_npu.tools.plan.share import share_of
 
-ACTOR = "actor_rollout_ref__actor__"
-ROLLOUT = "actor_rollout_ref__rollout__"
+ACTOR = "actor_rollout_ref.actor."
+ROLLOUT = "actor_rollout_ref.rollout."
 
 
 def test_each_rank_has_its_part_of_a_step(settings) -> None:
@@ -37,7 +37,7 @@ def test_ranks_that_share_a_sequence_share_its_data(settings) -> None:
 
 def test_sequences_fill_a_token_budget(settings) -> None:
     dynamic = {f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 12288}
-    dynamic["actor_rollout_ref__rollout__log_prob_micro_batch_size_per_gpu"] = 1
+    dynamic["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu"] = 1
     assert share_of(settings(**dynamic), 3072).sequences == 6
 
 
@@ -55,10 +55,10 @@ def test_a_budget_without_room_for_an_answer_is_one_line(settings) -> None:
 def test_a_pipeline_has_a_rank_of_each_kind(settings) -> None:
     stages = {
         f"{ACTOR}strategy": "megatron",
-        f"{ACTOR}megatron__tensor_model_parallel_size": 2,
-        f"{ACTOR}megatron__pipeline_model_parallel_size": 4,
-        f"{ACTOR}megatron__context_parallel_size": 1,
-        "trainer__nnodes": 2,
+        f"{ACTOR}megatron.tensor_model_parallel_size": 2,
+        f"{ACTOR}megatron.pipeline_model_parallel_size": 4,
+        f"{ACTOR}megatron.context_parallel_size": 1,
+        "trainer.nnodes": 2,
     }
     share = share_of(settings(**stages), None)
     assert (share.world, share.data, share.ranks) == (16, 2, (0, 8, 12))
@@ -73,7 +73,7 @@ def test_sizes_that_do_not_divide_the_npus_are_one_line(settings) -> None:
 @pytest.mark.parametrize("key", ["trainer.nnodes", "data.max_prompt_length", "data.train_batch_size"])
 def test_what_is_missing_is_named(settings, key: str) -> None:
     with pytest.raises(PlanError, match=f"{key}: expected a number above 0, found none"):
-        share_of(settings(**{key.replace(".", "__"): None}), None)
+        share_of(settings(**{key: None}), None)
 
 
 def test_answers_of_a_given_length_are_planned(settings) -> None:
@@ -85,7 +85,7 @@ def test_answers_of_a_given_length_are_planned(settings) -> None:
 def test_shorter_answers_are_as_long_as_the_others_where_padding_is_computed(
     settings, response: int | None, measured: tuple[tuple[int, int], ...]
 ) -> None:
-    share = share_of(settings(actor_rollout_ref__model__use_remove_padding=False), response, measured=measured)
+    share = share_of(settings(**{"actor_rollout_ref.model.use_remove_padding": False}), response, measured=measured)
     assert (share.response, share.lengths, share.scored_lengths) == (3072, (), ())
     assert "use_remove_padding is off" in share.notes[0]
 

@@ -29,7 +29,7 @@ def test_the_engine_needs_its_share_beside_what_the_trainer_keeps(planned) -> No
 
 
 def test_an_engine_without_room_for_one_sequence_does_not_fit(planned) -> None:
-    small = planned({"update actor": 1.0}, actor_rollout_ref__rollout__gpu_memory_utilization=0.15)
+    small = planned({"update actor": 1.0, "actor_rollout_ref.rollout.gpu_memory_utilization": 0.15})
     assert judge(small).fit is Fit.DOES_NOT
     assert "leaves no room for the key-value cache" in small.rollout.notes[0]
     needed = next(phase.needed for phase in judge(small).phases if phase.phase == "rollout")
@@ -38,7 +38,9 @@ def test_an_engine_without_room_for_one_sequence_does_not_fit(planned) -> None:
 
 @pytest.mark.parametrize("utilization", [0.15, 0.6])
 def test_holders_together_hold_all_that_is_needed(planned, utilization: float) -> None:
-    plan = planned({"update actor": 40.0}, kept=10.0, actor_rollout_ref__rollout__gpu_memory_utilization=utilization)
+    plan = planned(
+        {"update actor": 40.0}, kept=10.0, **{"actor_rollout_ref.rollout.gpu_memory_utilization": utilization}
+    )
     verdict = judge(plan)
     assert {phase.phase: sum(phase.holders.values()) for phase in verdict.phases} == {
         phase.phase: phase.needed for phase in verdict.phases
@@ -50,7 +52,7 @@ def test_holders_together_hold_all_that_is_needed(planned, utilization: float) -
 
 
 def test_an_engine_with_npus_of_its_own_has_no_part_of_the_trainers(planned) -> None:
-    plan = planned({"update actor": 40.0}, kept=10.0, rollout__n_gpus_per_node=8)
+    plan = planned({"update actor": 40.0}, kept=10.0, **{"rollout.n_gpus_per_node": 8})
     rollout = next(phase for phase in judge(plan).phases if phase.phase == "rollout")
     assert (rollout.needed, rollout.holders["reserve"]) == (plan.rollout.needed, 0)
     assert "weights" not in rollout.holders

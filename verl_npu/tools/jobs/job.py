@@ -8,13 +8,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # What another program writes as JSON.
 
 from ...errors import CompositionError
 from . import composing
-from .settings import Settings, override
+from .settings import Settings
 from .trainer import Trainer
 
 __all__ = ["Entry", "Job", "compose", "entry_of"]
@@ -49,17 +49,6 @@ class Job:
     """Those settings that refer to others, as they are written."""
     config: Mapping[str, object]
     """All of it section by section, with interpolations as they are written: OmegaConf makes a configuration of it."""
-
-    def changed(self, changes: Mapping[str, object]) -> Job:
-        """Return it composed with other settings, which come after its own overrides.
-
-        Raises:
-            CompositionError: Hydra refuses one.
-        """
-        if not changes:
-            return self
-        overrides = (*self.trainer.overrides, *(override(key, value) for key, value in changes.items()))
-        return compose(replace(self.trainer, overrides=overrides), self.tree)
 
 
 def entry_of(trainer: Trainer, tree: Path) -> Entry:

@@ -14,7 +14,6 @@ from .capture import Call, Capture
 
 __all__ = ["Trainer", "is_of_cluster", "runtime_environment", "trainer_of", "trainer_of_command"]
 
-_OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_][\w.@/-]*(=|$)")
 _TORCHRUN_FLAGS = ("--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path", "--run_path")
 _TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
 _FEWEST_OVERRIDES = 3
@@ -188,8 +187,6 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
         if takes_value or word.startswith("-"):
             takes_value = not takes_value and word in ("--config-path", "-cp", "--config-name", "-cn", "--config-dir")
             options.append(word)
-        elif _OVERRIDE.match(word):
-            overrides.append(word)
         elif word.strip():
             overrides.append(word)  # Hydra is the judge of it
     return options, overrides

@@ -10,14 +10,14 @@ from ...errors import PlanError
 from ..jobs.job import Job
 from ..jobs.keys import BATCH, MAX_LENGTH, STRATEGY, size
 from ..jobs.layout import Parallelism
-from ..jobs.settings import Settings, override
+from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer
 from .job import Phase
 from .lengths import Length
 from .micro_batches import MicroBatch
 from .share import Share, divided, positive, replicas_of
 
-__all__ = ["MICRO_BATCH", "STEPS", "Names", "module_of", "names_of", "tuning_overrides", "tuning_share"]
+__all__ = ["MICRO_BATCH", "STEPS", "Names", "module_of", "names_of", "tuning_changes", "tuning_share"]
 
 MICRO_BATCH = "data.micro_batch_size_per_gpu"
 _TOKENS = "data.max_token_len_per_gpu"
@@ -195,7 +195,7 @@ def _of_rank(names: Names, settings: Settings, data: int, batch: MicroBatch) -> 
     return together // data
 
 
-def tuning_overrides(names: Names, settings: Settings, share: Share, model: Path) -> list[str]:
+def tuning_changes(names: Names, settings: Settings, share: Share, model: Path) -> dict[str, object]:
     """Return the settings that have one rank take two steps with its part of the data, and read nothing.
 
     `model` is the folder of a model without weights.
@@ -217,4 +217,4 @@ def tuning_overrides(names: Names, settings: Settings, share: Share, model: Path
     changes |= share.budgets
     changes |= dict.fromkeys(settings.ending("use_torch_compile", "use_shm"), False)
     changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model))
-    return [override(key, value) for key, value in changes.items()]
+    return changes

@@ -76,10 +76,10 @@ class Job:
 
     tree: str
     """The source tree of verl."""
-    folder: str
-    """The folder of the trainer's configuration."""
-    name: str
-    overrides: Sequence[str]
+    config: Mapping[str, object]
+    """The trainer's configuration, with interpolations as they are written."""
+    changes: Mapping[str, object]
+    """What is set in it for a plan."""
     rank: int
     world: int
     local: int

@@ -1,6 +1,7 @@
 """The model of a plan: a folder of full size without weights, its sizes, and the picture that its prompts may have.
 
-Its sizes are those of its own config.json, or of published.json, by the names that launch scripts use.
+Its sizes are those of its own config.json, or of published.json, by the names that launch scripts use. The folder is
+made by this module as a program (`main`), as a plan itself imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -14,13 +15,19 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...ascend.variables import VIRTUAL_NPUS
 from ...errors import PlanError
 from .job import Picture
 from .share import Share
 
-__all__ = ["PUBLISHED", "Model", "check_text_only", "folder_of", "model_of", "picture_of", "published"]
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+__all__ = ["PUBLISHED", "Model", "check_text_only", "folder_of", "kind_of", "model_of", "picture_of", "published"]
+
+_BYTES = 2  # of bfloat16, in which engines keep keys and values
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ def model_of(path: str, given: Path | None, folder: Path) -> Model:
     config, source = _config(path, given)
     (folder / "asked.json").write_text(json.dumps(config))
     done = subprocess.run(
-        [sys.executable, "-m", f"{__package__}.make_model", str(folder)],
+        [sys.executable, "-m", __name__, str(folder)],
         env=os.environ | {VIRTUAL_NPUS: "1"},
         capture_output=True,
         text=True,
@@ -195,3 +202,96 @@ def check_text_only(model: Model, tokens: int) -> None:
             found=f"{tokens} tokens" if tokens else "an image-text model",
             fix="leave it out" if tokens else "plan the language model",
         )
+
+
+def main(arguments: list[str]) -> int:
+    """Write config.json and tokenizer into the folder that the command line names, and print the model's sizes.
+
+    The settings are those of its asked.json. The sizes are printed as JSON.
+    """
+    import torch
+    import transformers
+
+    from ..rehearse.small_model import tokenizer
+
+    folder = Path(arguments[0])
+    asked: dict[str, Any] = json.loads((folder / "asked.json").read_text())
+    tokens = tokenizer(folder)
+    kind = asked.pop("model_type")
+    # A tokenizer of ours has tokens enough for a plan, whatever the model's own has.
+    asked |= {
+        "eos_token_id": tokens["<|im_end|>"],
+        "pad_token_id": tokens["<|endoftext|>"],
+        "bos_token_id": tokens["<|endoftext|>"],
+    }
+    config = transformers.AutoConfig.for_model(kind, **asked)
+    with torch.device("meta"):
+        model = kind_of(config).from_config(config)
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(folder)
+    sizes = {name: weight.numel() for name, weight in model.named_parameters()}
+    text = config.get_text_config()
+    told = {
+        "parameters": sum(sizes.values()),
+        "active": _active(sizes, text),
+        "experts": _experts(sizes),
+        "cache": _cache(text),
+        "key_heads": _key_heads(text),
+        "heads": text.num_attention_heads,
+        "layers": text.num_hidden_layers,
+        "picture": _picture(config),
+    }
+    print(json.dumps(told))
+    return 0
+
+
+def kind_of(config: PretrainedConfig) -> Any:
+    """Return the class of transformers that makes a model of this configuration: of text, or of pictures and text."""
+    import transformers
+
+    if type(config) in transformers.AutoModelForCausalLM._model_mapping:
+        return transformers.AutoModelForCausalLM
+    return transformers.AutoModelForImageTextToText
+
+
+def _picture(config: PretrainedConfig) -> dict[str, int] | None:
+    """What Qwen's image-text models make of a picture; others are planned without one."""
+    tower: Any = getattr(config, "vision_config", None)
+    token = getattr(config, "image_token_id", None)
+    if token is None or not hasattr(tower, "spatial_merge_size"):
+        return None
+    channels = getattr(tower, "in_channels", None) or tower.in_chans
+    return {
+        "token": token,
+        "width": channels * tower.temporal_patch_size * tower.patch_size**2,
+        "patches": tower.spatial_merge_size**2,
+        "positions": 4,
+    }
+
+
+def _active(sizes: Mapping[str, int], text: PretrainedConfig) -> int:
+    experts = _experts(sizes)
+    all_of_them = getattr(text, "num_experts", None) or getattr(text, "n_routed_experts", None) or 1
+    chosen = getattr(text, "num_experts_per_tok", None) or 1
+    return sum(sizes.values()) - experts + experts * int(chosen) // int(all_of_them)
+
+
+def _experts(sizes: Mapping[str, int]) -> int:
+    return sum(size for name, size in sizes.items() if ".experts." in name)
+
+
+def _cache(text: PretrainedConfig) -> int:
+    """Bytes that a token takes in an engine's cache, on all NPUs together."""
+    if rank := getattr(text, "kv_lora_rank", None):
+        # Latent attention keeps one vector for all heads.
+        return int(text.num_hidden_layers * (rank + text.qk_rope_head_dim) * _BYTES)
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return int(2 * text.num_hidden_layers * _key_heads(text) * width * _BYTES)
+
+
+def _key_heads(text: PretrainedConfig) -> int:
+    return int(getattr(text, "num_key_value_heads", text.num_attention_heads))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

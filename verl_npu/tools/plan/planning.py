@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from ..jobs.job import compose
 from ..jobs.keys import ACTOR, BATCH, CRITIC, MAX_PROMPT, MINI_BATCH, PATH, SAMPLES, has_critic, has_reference
 from ..jobs.settings import Settings, override
 from ..jobs.trainer import Trainer, is_of_cluster
-from .fine_tuning import Names, module_of, names_of, tuning_overrides, tuning_share
+from .fine_tuning import Names, module_of, names_of, tuning_changes, tuning_share
 from .hardware import Hardware
 from .job import Job, Outcome, Picture
 from .lengths import Length, drawn_lengths, measured_lengths
@@ -30,7 +30,7 @@ from .model import Model, check_text_only, folder_of, model_of, picture_of
 from .rollout import Rollout, rollout_of
 from .share import Share, share_of
 
-__all__ = ["TORCHRUN_NODES", "TORCHRUN_RANKS", "Planned", "Request", "changed", "overrides", "plan"]
+__all__ = ["TORCHRUN_NODES", "TORCHRUN_RANKS", "Planned", "Request", "changed", "changes_of", "plan"]
 
 TORCHRUN_RANKS, TORCHRUN_NODES = "--nproc_per_node", "--nnodes"
 _FIELDS = {TORCHRUN_RANKS: "ranks", TORCHRUN_NODES: "nodes"}
@@ -106,9 +106,8 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
     jobs = [
         Job(
             tree=str(tree),
-            folder=str(composed.entry.folder),
-            name=composed.entry.name,
-            overrides=[*trainer.overrides, *work.overrides],
+            config=composed.config,
+            changes=work.changes,
             rank=rank,
             world=share.world,
             local=share.local,
@@ -150,7 +149,7 @@ class _Work:
 
     share: Share
     model: Model
-    overrides: Sequence[str]
+    changes: Mapping[str, object]
     rollout: Rollout | None = None
     picture: Picture | None = None
     critic: bool = False
@@ -169,7 +168,7 @@ def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work
     return _Work(
         share=share,
         model=model,
-        overrides=overrides(settings, share, model.folder),
+        changes=changes_of(settings, share, model.folder),
         rollout=rollout,
         picture=picture,
         critic=has_critic(settings),
@@ -184,8 +183,8 @@ def _fine_tuning(names: Names, job: ComposedJob, request: Request, bounded: bool
     share = tuning_share(names, job.trainer, job.settings, request.response, request.prompt, uneven, bounded)
     model = _model(path, request)
     check_text_only(model, request.picture)
-    settings = tuning_overrides(names, job.settings, share, model.folder)
-    return _Work(share=share, model=model, overrides=settings, module=module_of(job))
+    changes = tuning_changes(names, job.settings, share, model.folder)
+    return _Work(share=share, model=model, changes=changes, module=module_of(job))
 
 
 def _uneven(path: str, request: Request, settings: Settings, answers: int) -> Sequence[Length]:
@@ -265,7 +264,7 @@ def changed(trainer: Trainer, changes: Iterable[tuple[str, object]]) -> Trainer:
     return dataclasses.replace(trainer, exports=exports, overrides=settings, **options)  # type: ignore[arg-type]
 
 
-def overrides(settings: Settings, share: Share, model: Path) -> list[str]:
+def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, object]:
     """Return the settings that give one rank its part of two micro batches, and nothing that only a job has.
 
     `model` is the folder of a model without weights.
@@ -290,7 +289,7 @@ def overrides(settings: Settings, share: Share, model: Path) -> list[str]:
     changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model))
     if (contents := f"{ACTOR}.checkpoint.save_contents") in settings:
         changes[contents] = ["model", "optimizer", "extra"]
-    return [override(key, value) for key, value in changes.items()]
+    return changes
 
 
 def _without_use(settings: Settings, share: Share) -> Iterator[tuple[str, object]]:

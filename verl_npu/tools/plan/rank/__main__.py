@@ -118,12 +118,14 @@ def _workers(config: DictConfig, job: Job) -> Workers:
 
 
 def _configuration(job: Job) -> DictConfig:
-    from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    with initialize_config_dir(version_base=None, config_dir=job.folder):
-        config = compose(config_name=job.name, overrides=list(job.overrides))
+    config = OmegaConf.create(dict(job.config))
+    for key, value in job.changes.items():
+        OmegaConf.update(config, key, value, force_add=True)
     OmegaConf.resolve(config)
+    # As Hydra hands it to a trainer.
+    OmegaConf.set_struct(config, True)
     return config
 
 

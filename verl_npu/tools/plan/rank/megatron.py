@@ -32,9 +32,9 @@ _MODULES = (
 """Where it is defined, and who has its name."""
 
 
-def not_shown(config: DictConfig) -> dict[Phase, str]:
+def not_shown(roles: DictConfig) -> dict[Phase, str]:
     """Return what one rank of Megatron alone cannot do, and why; nothing if the trainer is not Megatron."""
-    actor, found = config.actor_rollout_ref.actor, {}
+    actor, found = roles.actor, {}
     if actor.strategy == "megatron":
         found[Phase.CHECKPOINT] = "Megatron writes it by code of its own, which would write files of zeros"
         if actor.megatron.pipeline_model_parallel_size > 1:
@@ -42,16 +42,16 @@ def not_shown(config: DictConfig) -> dict[Phase, str]:
     return found
 
 
-def prepare(config: DictConfig) -> None:
+def prepare(roles: DictConfig) -> None:
     """Have Megatron's models do without weights and, in a pipeline, without neighbours. After the workers' import."""
-    actor = config.actor_rollout_ref.actor
+    actor = roles.actor
     if actor.strategy != "megatron":
         return
     _leave_weights_out()
-    if config.actor_rollout_ref.model.get("trust_remote_code"):
+    if roles.model.get("trust_remote_code"):
         _speak_as_own_code()
     if actor.megatron.pipeline_model_parallel_size > 1:
-        know_shapes(packed=bool(config.actor_rollout_ref.model.get("use_remove_padding", True)))
+        know_shapes(packed=bool(roles.model.get("use_remove_padding", True)))
 
 
 def _leave_weights_out() -> None:
@@ -96,7 +96,7 @@ Shape = Sequence[int]
 def know_shapes(packed: bool) -> None:
     """Have the stages of a pipeline receive tensors of the shapes that their neighbours would send. Once per process.
 
-    `packed` tells whether sequences are without padding between them: actor_rollout_ref.model.use_remove_padding.
+    `packed` tells whether sequences are without padding between them: the model's use_remove_padding.
     Source: megatron-core 0.12.1 and 0.16.0, megatron/core/pipeline_parallel/p2p_communication.py.
 
     Raises:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from ..job import TOLD, Holder, Phase, PhaseCost, Point
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     import numpy
     from torch import Tensor, nn
     from torch.optim import Optimizer
-    from virtual_ascend.ledger import Block, Message, Work
 
 __all__ = ["Recording", "gradients"]
 
@@ -79,19 +79,10 @@ class _Span:
     optimizer_calls: int = 0
 
 
-class Ledger(Protocol):
-    """What is used of `virtual_ascend.ledger`."""
-
-    def take(self) -> tuple[Sequence[Work], Sequence[Message]]: ...
-    def clock(self) -> int: ...
-    def blocks(self) -> Sequence[Block]: ...
-    def mark(self, data: int, holder: int) -> None: ...
-
-
 class Recording:
     """The spans of a rank. From `watch` on torch's global hooks tell it of modules and optimizers."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: ModuleType) -> None:
         self._ledger = ledger
         self._spans: list[_Span] = []
         self._open: _Span | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from virtual_ascend import ledger
 
+from ...jobs.keys import ROLES
 from ..job import Holder, Job, Phase, Picture
 from .megatron import not_shown, prepare
 
@@ -99,10 +100,10 @@ class Workers(ABC):
     _reference: Any
 
     def __init__(self, config: DictConfig, job: Job) -> None:
-        self._config, self._job = config, job
-        self.not_shown = not_shown(config)
+        self._config, self._roles, self._job = config, config[ROLES], job
+        self.not_shown = not_shown(self._roles)
         """What one rank alone cannot do, and why."""
-        prepare(config)
+        prepare(self._roles)
 
     @abstractmethod
     def load(self) -> None:
@@ -128,7 +129,7 @@ class Workers(ABC):
         job = self._job
         data = DataProto.from_single_dict(batch(job, training))
         data.meta_info = {
-            "temperature": self._config.actor_rollout_ref.rollout.temperature,
+            "temperature": self._roles.rollout.temperature,
             "multi_turn": False,
             "global_token_num": [job.prompt + job.response] * (len(data) * job.world),
         }
@@ -169,7 +170,7 @@ class LegacyWorkers(Workers):
     """The roles of one rank, as verl/trainer/ppo/ray_trainer.py of v0.6.1 makes and calls them."""
 
     def __init__(self, config: DictConfig, job: Job) -> None:
-        if config.actor_rollout_ref.actor.strategy == "megatron":
+        if config[ROLES].actor.strategy == "megatron":
             from verl.workers.megatron_workers import ActorRolloutRefWorker, CriticWorker
         else:
             from verl.workers.fsdp_workers import ActorRolloutRefWorker, CriticWorker
@@ -178,8 +179,8 @@ class LegacyWorkers(Workers):
             self.not_shown[Phase.WEIGHT_SYNC] = "this revision's workers do it together with the engine"
         # The critic first, as the trainer does.
         self._critic = CriticWorker(config=config.critic) if job.critic else None
-        self._reference = ActorRolloutRefWorker(config=config.actor_rollout_ref, role="ref") if job.reference else None
-        self._actor = ActorRolloutRefWorker(config=config.actor_rollout_ref, role="actor_rollout")
+        self._reference = ActorRolloutRefWorker(config=self._roles, role="ref") if job.reference else None
+        self._actor = ActorRolloutRefWorker(config=self._roles, role="actor_rollout")
         # The engine's memory is counted by rule, and its phase is not run.
         self._actor._build_rollout = _no_engine
 
@@ -236,10 +237,9 @@ class EngineWorkers(Workers):
         from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
         super().__init__(config, job)
-        roles = config.actor_rollout_ref
         self._critic = TrainingWorker(config=_critic_of(config)) if job.critic else None
-        self._reference = ActorRolloutRefWorker(config=roles, role="ref") if job.reference else None
-        self._actor = ActorRolloutRefWorker(config=roles, role="actor")
+        self._reference = ActorRolloutRefWorker(config=self._roles, role="ref") if job.reference else None
+        self._actor = ActorRolloutRefWorker(config=self._roles, role="actor")
 
     def load(self) -> None:
         if self._critic is not None:
@@ -253,7 +253,7 @@ class EngineWorkers(Workers):
         self._actor.init_model()
 
     def step(self) -> Mapping[Phase, Callable[[], object]]:
-        actor = self._config.actor_rollout_ref.actor
+        actor = self._roles.actor
         phases: dict[Phase, Callable[[], object]] = {
             Phase.LOG_PROB: lambda: self._actor.compute_log_prob(
                 self._data(False, calculate_entropy=True, calculate_sum_pi_squared=False, compute_loss=False)
@@ -285,7 +285,7 @@ class EngineWorkers(Workers):
         worker = self._actor
         worker.rollout = SleepingRollout(self._job.rollout_weights)
         worker.base_sync_done, worker.layered_summon = True, False
-        worker.peft_merge = bool(self._config.actor_rollout_ref.model.get("lora", {}).get("merge", False))
+        worker.peft_merge = bool(self._roles.model.get("lora", {}).get("merge", False))
         asyncio.run(worker.update_weights(mode="naive"))
         asyncio.run(worker.rollout.release())
 
@@ -298,7 +298,7 @@ class EngineWorkers(Workers):
         return packed
 
     def _training_data(self, role: DictConfig, **said: object) -> Any:
-        size = role.ppo_mini_batch_size * self._config.actor_rollout_ref.rollout.n
+        size = role.ppo_mini_batch_size * self._roles.rollout.n
         return self._data(
             True,
             global_batch_size=size,
