@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
+from tests.tools.plan.by_hand import Model
+from tests.tools.plan.forty import config
+
 from .conftest import PlanWords
 
 pytestmark = [pytest.mark.e2e, pytest.mark.upstream, pytest.mark.virtual]
 
 GIB = 1 << 30
+SMALL = Model("qwen3", hidden=256, intermediate=512, layers=2, heads=4, key_heads=2, vocabulary=32768, head=64)
 JOB = (
     "python3",
     "-m",
@@ -169,8 +173,10 @@ def test_answers_that_are_spread_are_drawn_around_their_mean(plan: Plan) -> None
     assert sum(answers) > len(answers) * share["response"]
 
 
-def test_an_error_of_verl_is_told_with_its_phase(plan: Plan) -> None:
-    done = plan("actor_rollout_ref.actor.policy_loss.loss_mode=no_such_loss", options=("--no-tries",))
+def test_an_error_of_verl_is_told_with_its_phase(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config(SMALL)))
+    job = ("actor_rollout_ref.actor.policy_loss.loss_mode=no_such_loss",)
+    done = plan(*job, options=("--no-tries", "--model-config", "config.json"))
     assert done.returncode == 1
     assert "failed" in done.stdout
     assert "rank 0 failed in update actor: ValueError: Unsupported loss mode: no_such_loss" in " ".join(
@@ -178,44 +184,8 @@ def test_an_error_of_verl_is_told_with_its_phase(plan: Plan) -> None:
     )
 
 
-def test_a_file_without_lengths_is_one_line(plan: Plan, tmp_path: Path) -> None:
-    (tmp_path / "lengths.csv").write_text("prompt,answer\n1,2\n")
-    done = plan(options=("--lengths", "lengths.csv"))
+def test_wrong_input_is_one_line(plan: Plan) -> None:
+    done = plan("trainer.no_such_key=1")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--lengths lengths.csv, sequence 1: expected one sequence on each line" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--lengths", "lengths.csv", "--response-length", "5"), "--lengths takes the place of --prompt-length,"),
-        (("--lengths", "lengths.csv", "--spread", "0.5"), "--lengths takes the place of --prompt-length,"),
-        (("--spread", "0.5"), "--spread is around a mean: give it as --response-length"),
-    ],
-)
-def test_lengths_are_given_in_one_way(plan: Plan, options: tuple[str, ...], said: str) -> None:
-    done = plan(options=options)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        (
-            "actor_rollout_ref.model.path=/models/mine",
-            "the model '/models/mine': expected a folder with its config.json",
-        ),
-        (
-            "actor_rollout_ref.actor.ulysses_sequence_parallel_size=3",
-            "the parallel sizes: expected a product that divides 8",
-        ),
-        ("trainer.no_such_key=1", "Could not override 'trainer.no_such_key'"),
-    ],
-)
-def test_wrong_input_is_one_line(plan: Plan, setting: str, said: str) -> None:
-    done = plan(setting)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert "Could not override 'trainer.no_such_key'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from .conftest import COMMAND, Captured, Write
 KEYS = ("data.train_batch_size=8", "trainer.nnodes=1", "actor.lr=1e-5")
 REST = f"-m verl.trainer.main_small {' '.join(KEYS)}"
 Trained = Callable[..., Trainer]
+Each = Callable[[Mapping[str, str]], dict[str, Trainer]]
 
 STARTS = {
     "python3": f"python3 {REST}",
@@ -33,23 +35,42 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize("line", STARTS.values(), ids=STARTS.keys())
-def test_a_trainer_is_found_however_it_is_started(trained: Trained, line: str) -> None:
-    found = trained(line)
-    assert (found.module, found.overrides, found.options, found.ranks) == ("verl.trainer.main_small", KEYS, (), 0)
+@pytest.fixture
+def each_trained(captured: Captured) -> Each:
+    """The trainers that these lines start, each by itself: one script has them all."""
+
+    def run(lines: Mapping[str, str]) -> dict[str, Trainer]:
+        found = captured(*lines.values())
+        alone = [dataclasses.replace(found, calls=(call,)) for call in found.calls]
+        return dict(zip(lines, map(trainer_of, alone), strict=True))
+
+    return run
+
+
+def test_a_trainer_is_found_however_it_is_started(each_trained: Each) -> None:
+    found = each_trained(STARTS)
+    said = {name: (each.module, each.overrides, each.options, each.ranks) for name, each in found.items()}
+    assert said == dict.fromkeys(STARTS, ("verl.trainer.main_small", KEYS, (), 0))
 
 
 TORCHRUN = {
-    "torchrun": f"torchrun --nnodes=1 --nproc_per_node=8 --standalone {REST}",
-    "torchrun with its options apart": f"torchrun --nnodes 1 --nproc-per-node 8 --master_addr x {REST}",
-    "python": f"python3 -m torch.distributed.run --nproc-per-node=8 {REST}",
+    f"--nnodes=1 --nproc_per_node=8 --standalone {REST}": (8, 1, True),
+    f"--nnodes 1 --nproc-per-node 8 --master_addr x {REST}": (8, 1, True),
+    f"--nproc_per_node=8 --nnodes=2 {REST}": (8, 2, True),
+    f"--nproc_per_node=8 --nnodes 2:4 {REST}": (8, 4, True),
+    f"--nproc_per_node=8 {REST}": (8, 1, True),
+    # A script may leave it to torchrun to count.
+    f"--nproc_per_node=8 --nnodes=$N {REST}": (8, 1, False),
+    f"--nproc_per_node=gpu {REST}": (1, 1, False),
+    f"--nnodes=2 {REST}": (1, 2, True),
 }
 
 
-@pytest.mark.parametrize("line", TORCHRUN.values(), ids=TORCHRUN.keys())
-def test_torchrun_says_how_many_processes_there_are(trained: Trained, line: str) -> None:
-    found = trained(line)
-    assert (found.module, found.ranks, found.overrides) == ("verl.trainer.main_small", 8, KEYS)
+@pytest.mark.parametrize("program", ["torchrun", "python3 -m torch.distributed.run"])
+def test_torchrun_says_how_many_processes_and_nodes_there_are(each_trained: Each, program: str) -> None:
+    found = each_trained({words: f"{program} {words}" for words in TORCHRUN})
+    assert {words: (each.ranks, each.nodes, each.counted) for words, each in found.items()} == TORCHRUN
+    assert {(each.module, each.overrides) for each in found.values()} == {("verl.trainer.main_small", KEYS)}
 
 
 def test_a_file_is_a_trainer_too(trained: Trained, tree: Path) -> None:
@@ -135,16 +156,3 @@ def test_what_starts_nothing_is_no_command(tree: Path, words: list[str]) -> None
 
 def test_a_script_elsewhere_starts_the_same_trainer(trained: Trained, tmp_path: Path, write: Write) -> None:
     assert trained(COMMAND, folder=tmp_path / "mine").overrides == KEYS
-
-
-@pytest.mark.parametrize(("said", "nodes"), [("--nnodes=2", 2), ("--nnodes 2:4", 4), ("", 1), ("--nnodes=$N", 1)])
-def test_torchrun_says_how_many_nodes_there_are(trained: Trained, said: str, nodes: int) -> None:
-    assert trained(f"torchrun --nproc_per_node=8 {said} {REST}").nodes == nodes
-
-
-@pytest.mark.parametrize(
-    ("said", "counted"),
-    [("--nproc_per_node=gpu", False), ("--nproc_per_node=8 --nnodes=$N", False), ("--nnodes=2", True)],
-)
-def test_a_script_may_leave_it_to_torchrun_to_count(trained: Trained, said: str, counted: bool) -> None:
-    assert trained(f"torchrun {said} {REST}").counted is counted

@@ -133,7 +133,7 @@ def tuned(tuning_settings, torchrun: Trainer) -> Callable[..., Planned]:
             trainer=torchrun,
             settings=chosen,
             model=MODEL,
-            share=tuning_share(names, torchrun, chosen, None, None, ()),
+            share=tuning_share(names, torchrun, chosen),
             rollout=None,
             outcomes=(Outcome(rank=0, phases=_costs(peaks, state=state), groups=1),),
             hardware=HARDWARE["a2"],

@@ -28,24 +28,28 @@ def test_a_trainer_is_known_by_its_settings(tuning_settings, torchrun: Trainer, 
     assert (names.engines, names.model) == (engines, model)
 
 
-def test_another_trainer_is_one_line(torchrun: Trainer) -> None:
-    with pytest.raises(PlanError, match=r"the trainer verl\.trainer\.sft_trainer: expected one of verl's"):
-        names_of(torchrun, Settings({"model.path": "x"}))
+REFUSED = {
+    "neither trainer": ({}, {"model.strategy": None, "model.partial_pretrain": None}, "expected one of verl's"),
+    "another engine": (
+        {},
+        {"model.strategy": "megatron"},
+        r"model\.strategy: expected fsdp or fsdp2 .*, found megatron",
+    ),
+    "NPUs that nobody tells": ({"ranks": 0}, {}, "expected torchrun to start it, whose --nproc_per_node and --nnodes"),
+    "NPUs that torchrun would count": (
+        {"counted": False},
+        {},
+        "expected numbers for torchrun's --nproc_per_node and --nnodes",
+    ),
+}
 
 
-def test_an_engine_that_is_not_planned_is_one_line(tuning_settings, torchrun: Trainer) -> None:
-    with pytest.raises(PlanError, match=r"engine\.strategy: expected fsdp or fsdp2 .*, found megatron"):
-        names_of(torchrun, tuning_settings(True, **{"engine.strategy": "megatron"}))
-
-
-def test_npus_that_nobody_tells_are_one_line(tuning_settings, torchrun: Trainer) -> None:
-    with pytest.raises(PlanError, match="expected torchrun to start it, whose --nproc_per_node and --nnodes"):
-        names_of(dataclasses.replace(torchrun, ranks=0), tuning_settings())
-
-
-def test_npus_that_torchrun_would_count_are_one_line(tuning_settings, torchrun: Trainer) -> None:
-    with pytest.raises(PlanError, match="expected numbers for torchrun's --nproc_per_node and --nnodes"):
-        names_of(dataclasses.replace(torchrun, counted=False), tuning_settings())
+@pytest.mark.parametrize(("started", "changed", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_is_not_planned_is_one_line(tuning_settings, torchrun: Trainer, started, changed, said: str) -> None:
+    values = {**tuning_settings().values, **changed}
+    settings = Settings({key: value for key, value in values.items() if value is not None})
+    with pytest.raises(PlanError, match=said):
+        names_of(dataclasses.replace(torchrun, **started), settings)
 
 
 def _job(trainer: Trainer, module: str, source: Path, tree: Path) -> Job:
@@ -99,11 +103,6 @@ def test_a_plan_has_two_micro_batches(divide: Divide) -> None:
     assert (share.sequences, share.mini_sequences, share.length) == (8, 16, "4096")
 
 
-def test_ranks_that_share_a_sequence_share_its_data(divide: Divide) -> None:
-    share = divide(ulysses_sequence_parallel_size=2, use_remove_padding=True)
-    assert (share.sequence_parallel, share.data, share.step_sequences) == (2, 4, 32)
-
-
 def test_an_engine_shares_packed_sequences_only_and_that_is_said(divide: Divide) -> None:
     shared = {"engines": True, "response": 4096, "engine.ulysses_sequence_parallel_size": 2}
     assert divide(**shared).notes == ()
@@ -116,11 +115,6 @@ def test_sequences_fill_a_token_budget(divide: Divide) -> None:
     # Of 16 sequences with 3072 tokens verl makes three micro batches: six are more tokens than four with 4096.
     assert set(share.lengths) == {(0, 3072)}
     assert "sequences are shorter where that fills a token budget" in share.notes[0]
-
-
-def test_lengths_that_the_user_names_are_kept(divide: Divide) -> None:
-    share = divide(engines=True, response=4096)
-    assert (share.sequences, share.lengths, share.notes) == (8, (), ())
 
 
 def test_engines_have_micro_batches_of_sequences_too(divide: Divide) -> None:
@@ -145,11 +139,6 @@ def test_measured_lengths_are_the_heaviest_that_follow_each_other(divide: Divide
     share = divide(engines=True, **{"data.use_dynamic_bsz": False}, measured=((1, 1),) * 50 + ((1000, 9000),) * 8)
     assert share.lengths == ((0, 4096),) * 8
     assert "8 of them are longer than the script allows, and are cut" in share.notes
-
-
-def test_a_measured_sequence_longer_than_the_budget_is_cut_too(divide: Divide) -> None:
-    share = divide(engines=True, **{"data.max_token_len_per_gpu": 2048}, measured=((1000, 3000), (0, 100)))
-    assert max(share.lengths) == (0, 2048)
 
 
 def test_a_sequence_longer_than_the_budget_is_cut_and_that_is_said(divide: Divide) -> None:
@@ -182,7 +171,7 @@ def test_two_steps_of_two_micro_batches_read_nothing(tuning_settings, torchrun: 
     chosen = tuning_settings(True, **{"model.tokenizer_path": "mine", "model.use_shm": True})
     names = names_of(torchrun, chosen)
     assert names is not None
-    share = tuning_share(names, torchrun, chosen, None, None, ())
+    share = tuning_share(names, torchrun, chosen)
     found = tuning_changes(names, chosen, share, Path("made"))
     assert found["data.train_batch_size"] == 8 * share.sequences
     assert found["trainer.total_training_steps"] == 2
@@ -195,6 +184,6 @@ def test_a_budget_that_many_sequences_overdraw_is_raised(tuning_settings, torchr
     chosen = tuning_settings(True, **{"data.max_token_len_per_gpu": 4096})
     names = names_of(torchrun, chosen)
     assert names is not None
-    share = tuning_share(names, torchrun, chosen, None, None, ())
+    share = tuning_share(names, torchrun, chosen)
     assert tuning_changes(names, chosen, share, Path("made"))["data.max_token_len_per_gpu"] == 7680
     assert ["7680 tokens in place of 4096" in note for note in share.notes] == [False, True]

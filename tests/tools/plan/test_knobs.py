@@ -151,8 +151,8 @@ def test_offload_is_tried_where_the_state_is_not_needed(planned: Plan) -> None:
 
 def test_the_critic_is_offloaded_for_the_actors_update(planned: Plan) -> None:
     plan = planned(
-        {
-            "update actor": 90.0,
+        {"update actor": 90.0},
+        **{
             "algorithm.adv_estimator": "gae",
             "critic.model.fsdp_config.optimizer_offload": False,
             "critic.model.fsdp_config.param_offload": False,
@@ -164,10 +164,10 @@ def test_the_critic_is_offloaded_for_the_actors_update(planned: Plan) -> None:
 
 
 def test_an_engine_without_room_gets_more(planned: Plan) -> None:
-    plan = planned({"update actor": 1.0, "actor_rollout_ref.rollout.gpu_memory_utilization": 0.1})
+    plan = planned({"update actor": 1.0}, **{"actor_rollout_ref.rollout.gpu_memory_utilization": 0.1})
     [(key, value)] = _changes(plan)[0].items()
     assert key == f"{ROLLOUT}.gpu_memory_utilization"
-    again = planned({"update actor": 1.0, "actor_rollout_ref.rollout.gpu_memory_utilization": value})
+    again = planned({"update actor": 1.0}, **{"actor_rollout_ref.rollout.gpu_memory_utilization": value})
     assert judge(again).fit is Fit.FITS
 
 
@@ -178,7 +178,7 @@ def test_sharing_switches_packing_on(tuned: Plan) -> None:
 
 def test_fsdp1_keeps_the_state_on_the_host_and_fsdp2_cannot(tuned: Plan) -> None:
     keys = ("model.fsdp_config.cpu_offload", "model.fsdp_config.offload_params")
-    off = {key: False for key in keys}
+    off = dict.fromkeys(keys, False)
     of_fsdp1 = _changes(tuned({STEP: 90.0}, state=80.0, **{"model.strategy": "fsdp"}, **off))
     assert of_fsdp1[0] == dict.fromkeys(keys, True)
     assert not [change for change in _changes(tuned({STEP: 90.0}, state=80.0, **off)) if keys[0] in change]

@@ -15,7 +15,7 @@ ROLLOUT = "actor_rollout_ref.rollout."
 
 def _rollout(settings, model=MODEL, **others):
     chosen = settings(**{f"{ROLLOUT}{key}": value for key, value in others.items()})
-    return rollout_of(chosen, model, share_of(chosen, None), HARDWARE["a2"])
+    return rollout_of(chosen, model, share_of(chosen), HARDWARE["a2"])
 
 
 def test_the_engine_takes_its_share_and_the_cache_has_what_is_left(settings) -> None:
@@ -42,5 +42,5 @@ def test_experts_are_divided_among_a_replica(settings) -> None:
 
 def test_an_engine_with_npus_of_its_own_takes_nothing_of_the_trainers(settings) -> None:
     chosen = settings(**{"rollout.n_gpus_per_node": 4, "rollout.nnodes": 2})
-    found = rollout_of(chosen, MODEL, share_of(chosen, None), HARDWARE["a2"])
+    found = rollout_of(chosen, MODEL, share_of(chosen), HARDWARE["a2"])
     assert (found.own_npus, found.weights, found.npus) == (True, 0, 8)

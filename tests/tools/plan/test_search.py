@@ -106,7 +106,7 @@ def test_a_knob_is_planned_before_it_is_proposed(planned, request_of_a_user, mon
         asked.append(dict(request.changes))
         size = request.changes[-1][1] if request.changes[-1][0].endswith("micro_batch_size_per_gpu") else 4
         return planned(
-            {"update actor": 30 + 18.0 * size, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": size}
+            {"update actor": 30 + 18.0 * size}, **{"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": size}
         )
 
     monkeypatch.setattr("verl_npu.tools.plan.search.plan", plan)

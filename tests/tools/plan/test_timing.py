@@ -82,7 +82,7 @@ def test_copies_to_the_host_happen_once(planned) -> None:
 
 
 def test_longer_answers_take_longer(planned) -> None:
-    short = planned({"update actor": 1.0, "data.max_response_length": 1000})
+    short = planned({"update actor": 1.0}, **{"data.max_response_length": 1000})
     assert spans(short)[0].most < spans(planned({"update actor": 1.0}))[0].most
 
 
@@ -93,7 +93,7 @@ def test_at_worst_all_wait_for_an_answer_of_the_greatest_length(planned) -> None
 
 
 def test_an_engine_without_graphs_takes_longer(planned) -> None:
-    eager = spans(planned({"update actor": 1.0, "actor_rollout_ref.rollout.enforce_eager": True}))[0]
+    eager = spans(planned({"update actor": 1.0}, **{"actor_rollout_ref.rollout.enforce_eager": True}))[0]
     with_graphs = spans(planned({"update actor": 1.0}))[0]
     assert eager.most >= 3072 * 36 * EAGER > with_graphs.most
 
