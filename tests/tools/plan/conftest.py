@@ -14,8 +14,8 @@ from verl_npu.tools.plan.hardware import GIB, HARDWARE
 from verl_npu.tools.plan.job import Holder, Job, Outcome, PhaseCost
 from verl_npu.tools.plan.model import Model
 from verl_npu.tools.plan.planning import Planned
-from verl_npu.tools.plan.rollout import rollout_of
-from verl_npu.tools.plan.share import share_of
+from verl_npu.tools.plan.rollout import Rollout, rollout_of
+from verl_npu.tools.plan.share import Share, share_of
 
 SETTINGS = {
     "trainer.n_gpus_per_node": 8,
@@ -129,19 +129,39 @@ def tuned(tuning_settings, torchrun: Trainer) -> Callable[..., Planned]:
         chosen = tuning_settings(engines, **others)
         names = names_of(torchrun, chosen)
         assert names is not None
-        return Planned(
-            trainer=torchrun,
-            settings=chosen,
-            model=MODEL,
-            share=tuning_share(names, torchrun, chosen),
-            rollout=None,
-            outcomes=(Outcome(rank=0, phases=_costs(peaks, state=state), groups=1),),
-            hardware=HARDWARE["a2"],
-            seconds=1.0,
-            notes=(),
-        )
+        return _planned(torchrun, chosen, tuning_share(names, torchrun, chosen), None, _costs(peaks, state=state))
 
     return make
+
+
+@pytest.fixture
+def planned(settings) -> Callable[..., Planned]:
+    """What came of a plan whose phases had such peaks, in GiB, and left so much after the update."""
+
+    def make(peaks: dict[str, float], kept: float = 0.0, state: float = 0.0, **others: object) -> Planned:
+        chosen = settings(**others)
+        share = share_of(chosen)
+        rollout = rollout_of(chosen, MODEL, share, HARDWARE["a2"])
+        trainer = Trainer("verl.trainer.main_ppo", (), (), 0, Path(), {})
+        return _planned(trainer, chosen, share, rollout, _costs(peaks, kept, state))
+
+    return make
+
+
+def _planned(
+    trainer: Trainer, settings: Settings, share: Share, rollout: Rollout | None, costs: list[PhaseCost]
+) -> Planned:
+    return Planned(
+        trainer=trainer,
+        settings=settings,
+        model=MODEL,
+        share=share,
+        rollout=rollout,
+        outcomes=(Outcome(rank=0, phases=costs, groups=2 if rollout else 1),),
+        hardware=HARDWARE["a2"],
+        seconds=1.0,
+        notes=(),
+    )
 
 
 def _costs(peaks: dict[str, float], kept: float = 0.0, state: float = 0.0) -> list[PhaseCost]:
@@ -163,31 +183,3 @@ def _costs(peaks: dict[str, float], kept: float = 0.0, state: float = 0.0) -> li
         )
         for name, peak in peaks.items()
     ]
-
-
-@pytest.fixture
-def planned() -> Callable[..., Planned]:
-    """What came of a plan whose phases had such peaks, in GiB, and left so much after the update."""
-
-    def make(
-        peaks: dict[str, float],
-        kept: float = 0.0,
-        exports: dict[str, str] | None = None,
-        state: float = 0.0,
-        **others: object,
-    ) -> Planned:
-        chosen = Settings({**SETTINGS, **others})
-        share = share_of(chosen, None)
-        return Planned(
-            trainer=Trainer("verl.trainer.main_ppo", (), (), 0, Path(), exports or {}),
-            settings=chosen,
-            model=MODEL,
-            share=share,
-            rollout=rollout_of(chosen, MODEL, share, HARDWARE["a2"]),
-            outcomes=(Outcome(rank=0, phases=_costs(peaks, kept, state), groups=2),),
-            hardware=HARDWARE["a2"],
-            seconds=1.0,
-            notes=(),
-        )
-
-    return make

@@ -188,22 +188,25 @@ def _trainer(**exports: str) -> Trainer:
     return Trainer("verl.trainer.main_ppo", (), (), 0, Path(), exports)
 
 
-def test_verl_keeps_no_budget_by_itself(tree: Path) -> None:
-    assert not keeps_budget(_trainer(), tree)
+BOUNDED = "raise ValueError\n"
+ASKED = {"VERL_NPU_TOKEN_BUDGET": "1"}
+KEEPS = {
+    "verl by itself": ("", {}, {}, False),
+    "verl from the version on that bounds them": (BOUNDED, {}, {}, True),
+    "the script asks for it": ("", ASKED, {}, True),
+    "the user asks for it": ("", {}, ASKED, True),
+}
 
 
-def test_it_does_from_the_version_on_that_bounds_them(tree: Path) -> None:
-    (tree / "verl" / "utils" / "seqlen_balancing.py").write_text("raise ValueError\n")
-    assert keeps_budget(_trainer(), tree)
-
-
-def test_it_does_if_the_script_asks_for_it(tree: Path) -> None:
-    assert keeps_budget(_trainer(VERL_NPU_TOKEN_BUDGET="1"), tree)
-
-
-def test_it_does_if_the_user_asks_for_it(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VERL_NPU_TOKEN_BUDGET", "1")
-    assert keeps_budget(_trainer(), tree)
+@pytest.mark.parametrize(("source", "exports", "variables", "keeps"), KEEPS.values(), ids=KEEPS)
+def test_a_budget_is_kept_to_by_later_versions_or_if_it_is_asked_for(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, source: str, exports, variables, keeps: bool
+) -> None:
+    if source:
+        (tree / "verl" / "utils" / "seqlen_balancing.py").write_text(source)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert keeps_budget(_trainer(**exports), tree) is keeps
 
 
 def test_a_folder_without_the_package_starts_the_one_that_is_installed(

@@ -12,6 +12,9 @@ from verl_npu.tools.plan.report import content, page, read
 from verl_npu.tools.plan.search import Largest, Probe
 from verl_npu.tools.plan.verdict import judge
 
+PROBES = (Probe(8, True, "update actor", 50 << 30), Probe(16, False, "update actor", 90 << 30))
+LARGEST = Largest("ppo_micro_batch_size_per_gpu", 8, True, PROBES)
+
 
 def test_a_plan_is_read_as_it_was_written(planned, tmp_path: Path) -> None:
     plan = planned({"update actor": 58.0})
@@ -32,44 +35,30 @@ def test_another_file_is_one_line(tmp_path: Path, text: str) -> None:
         read(file)
 
 
-def test_a_page_needs_nothing_else_and_writes_names_out(planned) -> None:
-    pytest.importorskip("matplotlib")
-    plan = planned({"update actor": 58.0})
-    made = page("<script>x</script>", plan, judge(plan), [])
-    assert "<script>" not in made
-    assert "&lt;script&gt;" in made
-    assert "does not fit" in made
-    assert "http" not in made.replace("http://www.w3.org", "")
-
-
 def test_the_largest_micro_batch_is_told_with_what_was_planned(planned) -> None:
     plan = planned({"update actor": 1.0})
-    probes = (Probe(8, True, "update actor", 50 << 30), Probe(16, False, "update actor", 90 << 30))
-    largest = Largest("ppo_micro_batch_size_per_gpu", 8, True, probes)
-    found = json.loads(json.dumps(content("a job", plan, judge(plan), largest=largest)))
+    found = json.loads(json.dumps(content("a job", plan, judge(plan), largest=LARGEST)))
     assert found["largest_micro_batch"]["size"] == 8
     assert [each["fits"] for each in found["largest_micro_batch"]["probes"]] == [True, False]
+
+
+def test_a_page_needs_nothing_else_and_tells_all_of_a_plan(planned) -> None:
     pytest.importorskip("matplotlib")
-    made = page("job", plan, judge(plan), [], largest)
-    assert "The largest ppo_micro_batch_size_per_gpu that fits: 8" in made
-    assert "<td>90.00</td><td>does not fit</td>" in made
+    plan = planned({"update actor": 58.0}, kept=10.0)
+    made = page("<script>x</script>", plan, judge(plan), [], LARGEST)
+    assert "<script>" not in made
+    assert "http" not in made.replace("http://www.w3.org", "")
+    sources = ("issue 1127", "flops_counter.py", "HCCL_BUFFSIZE", "PCIe")
+    largest = ("The largest ppo_micro_batch_size_per_gpu that fits: 8", "<td>90.00</td><td>does not fit</td>")
+    cache = f"key-value cache {plan.rollout.cache / (1 << 30):.2f}, "
+    for text in ("&lt;script&gt;", "does not fit", cache, *largest, *sources):
+        assert text in made
 
 
 def test_a_plan_tells_who_holds_the_memory_of_a_rollout(planned) -> None:
     plan = planned({"update actor": 40.0}, kept=10.0)
     rollout = content("a job", plan, judge(plan))["phases"][0]  # type: ignore[index]
     assert sum(rollout["holders"].values()) == rollout["needed"]
-    pytest.importorskip("matplotlib")
-    made = page("job", plan, judge(plan), [])
-    cache = plan.rollout.cache / (1 << 30)
-    assert f"key-value cache {cache:.2f}, " in made
-
-
-def test_each_figure_of_the_hardware_has_its_source_on_the_page(planned) -> None:
-    plan = planned({"update actor": 1.0})
-    made = page("job", plan, judge(plan), [])
-    for text in ("issue 1127", "flops_counter.py", "HCCL_BUFFSIZE", "PCIe"):
-        assert text in made
 
 
 def test_fine_tuning_is_told_without_an_engine(tuned) -> None:

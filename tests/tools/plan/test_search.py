@@ -10,31 +10,51 @@ import pytest
 
 from verl_npu.tools.plan.hardware import HARDWARE
 from verl_npu.tools.plan.planning import Planned, Request
-from verl_npu.tools.plan.search import Largest, largest_micro_batch, make_fit
+from verl_npu.tools.plan.search import Largest, Try, largest_micro_batch, make_fit
 from verl_npu.tools.plan.verdict import Fit, judge
 
 ACTOR = "actor_rollout_ref.actor."
 KEY = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
 BUDGET = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+Answer = Callable[[dict[str, object]], Planned]
 Search = Callable[..., tuple[Largest, list[object]]]
 
 
 @pytest.fixture
-def search(planned, tmp_path: Path, monkeypatch) -> Search:
-    """Search where the update takes so many GiB for each unit of a setting; also returns what was planned."""
+def answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[Callable[[dict[str, object]], Planned]], list[dict[str, object]]]:
+    """Have plans come to what a function makes of their changes; returns the list of what is asked."""
 
-    def run(key: str, each: float, **others: object) -> tuple[Largest, list[object]]:
-        asked: list[object] = []
+    def put(answer: Answer) -> list[dict[str, object]]:
+        asked: list[dict[str, object]] = []
 
-        def plan(trainer, tree, request, told) -> Planned:
-            changes = dict(request.changes)
-            asked.append(request.changes[-1][1])
-            return planned({"update actor": 10 + each * request.changes[-1][1]}, **{**others, **changes})
+        def plan(trainer: object, tree: object, request: Request, told: object) -> Planned:
+            asked.append(dict(request.changes))
+            return answer(asked[-1])
 
         monkeypatch.setattr("verl_npu.tools.plan.search.plan", plan)
-        first = planned({"update actor": 10.0}, **others)
+        return asked
+
+    return put
+
+
+@pytest.fixture
+def request_of_a_user(tmp_path: Path) -> Request:
+    return Request(tmp_path, HARDWARE["a2"])
+
+
+@pytest.fixture
+def search(planned, tuned, answers, request_of_a_user: Request) -> Search:
+    """Search where the update takes so many GiB for each unit of a setting; also returns what was planned."""
+
+    def run(key: str, each: float, phase: str = "update actor", **others: object) -> tuple[Largest, list[object]]:
+        make = planned if phase == "update actor" else tuned
+        asked = answers(lambda changes: make({phase: 10 + each * changes[key]}, **{**others, **changes}))
+        first = make({phase: 10.0}, **others)
         assert key in first.settings
-        return largest_micro_batch(first.trainer, Path(), Request(tmp_path, HARDWARE["a2"]), first), asked
+        found = largest_micro_batch(first.trainer, Path(), request_of_a_user, first)
+        return found, [changes[key] for changes in asked]
 
     return run
 
@@ -70,82 +90,62 @@ def test_a_token_budget_is_found_in_whole_sequences(search: Search) -> None:
     assert (found.key, found.size, found.exact) == (BUDGET, 11 * 4096, True)
 
 
-def test_another_phase_that_does_not_fit_says_nothing_of_the_update(planned, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("verl_npu.tools.plan.search.plan", lambda *_: planned({"load": 90.0, "update actor": 10.0}))
+def test_another_phase_that_does_not_fit_says_nothing_of_the_update(planned, answers, request_of_a_user) -> None:
     first = planned({"load": 90.0, "update actor": 10.0})
-    found = largest_micro_batch(first.trainer, Path(), Request(tmp_path, HARDWARE["a2"]), first)
-    assert found.size == 16
+    answers(lambda changes: first)
+    assert largest_micro_batch(first.trainer, Path(), request_of_a_user, first).size == 16
 
 
 @pytest.mark.parametrize(
     ("engines", "key", "each", "size"),
     [(False, "data.micro_batch_size_per_gpu", 4.0, 8), (True, "data.max_token_len_per_gpu", 1e-3, 45056)],
 )
-def test_it_is_found_for_fine_tuning(
-    tuned, tmp_path: Path, monkeypatch, engines: bool, key: str, each: float, size: int
-) -> None:
-    def plan(trainer, tree, request, told) -> Planned:
-        changes = dict(request.changes)
-        return tuned({"training step": 10 + each * request.changes[-1][1]}, engines=engines, **changes)
-
-    monkeypatch.setattr("verl_npu.tools.plan.search.plan", plan)
-    first = tuned({"training step": 10.0}, engines=engines)
-    found = largest_micro_batch(first.trainer, Path(), Request(tmp_path, HARDWARE["a2"]), first)
+def test_it_is_found_for_fine_tuning(search: Search, engines: bool, key: str, each: float, size: int) -> None:
+    found, _ = search(key, each, phase="training step", engines=engines)
     assert (found.key, found.size, found.exact) == (key, size, True)
 
 
 @pytest.fixture
-def request_of_a_user(tmp_path: Path) -> Request:
-    return Request(tmp_path, HARDWARE["a2"])
+def tried(planned, answers, request_of_a_user):
+    """What is tried where a plan had such peaks, and where plans come to what a function makes of their changes."""
+
+    def run(peaks: dict[str, float], answer) -> tuple[list[Try], list[dict[str, object]]]:
+        asked = answers(answer)
+        first = planned(peaks)
+        return make_fit(first.trainer, Path(), request_of_a_user, first, judge(first)), asked
+
+    return run
 
 
-def test_a_knob_is_planned_before_it_is_proposed(planned, request_of_a_user, monkeypatch) -> None:
-    asked = []
+def test_a_knob_is_planned_before_it_is_proposed(planned, tried) -> None:
+    def answer(changes: dict[str, object]) -> Planned:
+        return planned({"update actor": 30 + 18.0 * changes[KEY]}, **changes)
 
-    def plan(trainer, tree, request, told):
-        asked.append(dict(request.changes))
-        size = request.changes[-1][1] if request.changes[-1][0].endswith("micro_batch_size_per_gpu") else 4
-        return planned(
-            {"update actor": 30 + 18.0 * size}, **{"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": size}
-        )
-
-    monkeypatch.setattr("verl_npu.tools.plan.search.plan", plan)
-    first = planned({"update actor": 102.0})
-    tries = make_fit(first.trainer, Path(), request_of_a_user, first, judge(first))
+    tries, asked = tried({"update actor": 102.0}, answer)
     assert asked == [{KEY: 2}, {KEY: 1}]
     assert [each.verdict.fit for each in tries] == [Fit.DOES_NOT, Fit.FITS]
 
 
-def test_a_knob_that_does_not_help_is_turned_back(planned, request_of_a_user, monkeypatch) -> None:
-    seen = []
-
-    def plan(trainer, tree, request, told):
-        seen.append(dict(request.changes))
-        offloaded = "actor_rollout_ref.actor.fsdp_config.optimizer_offload" in dict(request.changes)
-        return planned({"log-probabilities": 40.0 if offloaded else 100.0})
-
-    monkeypatch.setattr("verl_npu.tools.plan.search.plan", plan)
-    first = planned({"log-probabilities": 100.0})
-    tries = make_fit(first.trainer, Path(), request_of_a_user, first, judge(first))
+def test_a_knob_that_does_not_help_is_turned_back(planned, tried) -> None:
+    offload = "actor_rollout_ref.actor.fsdp_config.optimizer_offload"
+    tries, asked = tried(
+        {"log-probabilities": 100.0},
+        lambda changes: planned({"log-probabilities": 40.0 if offload in changes else 100.0}),
+    )
+    assert len(asked) > 1
     assert tries[-1].verdict.fit is Fit.FITS
-    assert dict(tries[-1].changes) == {"actor_rollout_ref.actor.fsdp_config.optimizer_offload": True}
+    assert dict(tries[-1].changes) == {offload: True}
 
 
-def test_what_does_not_fit_with_anything_ends(planned, request_of_a_user, monkeypatch) -> None:
-    monkeypatch.setattr("verl_npu.tools.plan.search.plan", lambda *_: planned({"load": 500.0}))
-    first = planned({"load": 500.0})
-    tries = make_fit(first.trainer, Path(), request_of_a_user, first, judge(first))
+def test_what_does_not_fit_with_anything_ends(planned, tried) -> None:
+    tries, _ = tried({"load": 500.0}, lambda changes: planned({"load": 500.0}))
     assert tries
     assert all(each.verdict.fit is Fit.DOES_NOT for each in tries)
 
 
-def test_a_failed_try_is_turned_back(planned, request_of_a_user, monkeypatch) -> None:
-    def plan(trainer, tree, request, told):
-        done = planned({"update actor": 1.0})
-        failed = dataclasses.replace(done.outcomes[0], error="AssertionError", failed_in="load")
-        return dataclasses.replace(done, outcomes=(failed,)) if len(request.changes) == 1 else done
-
-    monkeypatch.setattr("verl_npu.tools.plan.search.plan", plan)
-    first = planned({"update actor": 100.0})
-    tries = make_fit(first.trainer, Path(), request_of_a_user, first, judge(first))
-    assert all(each.verdict.fit is Fit.FAILED for each in tries)
+def test_a_failed_try_is_turned_back(planned, tried) -> None:
+    done = planned({"update actor": 1.0})
+    failed = dataclasses.replace(done.outcomes[0], error="AssertionError", failed_in="load")
+    tries, asked = tried({"update actor": 100.0}, lambda changes: dataclasses.replace(done, outcomes=(failed,)))
+    assert {each.verdict.fit for each in tries} == {Fit.FAILED}
+    assert all(len(changes) <= 2 for changes in asked), "none is kept"

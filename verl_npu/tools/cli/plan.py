@@ -133,15 +133,15 @@ def plan(
     before = report.read(compare) if compare else None
     trainer, tree, name = asked_trainer("plan", script, arguments, verl)
     request = Request(
-        output,
-        HARDWARE[npu],
-        model_config,
-        response_length,
-        prompt_length,
-        lengths,
-        spread or 0.0,
-        picture_tokens,
-        timeout,
+        output=output,
+        hardware=HARDWARE[npu],
+        model_config=model_config,
+        response=response_length,
+        prompt=prompt_length,
+        lengths=lengths,
+        spread=spread or 0.0,
+        picture=picture_tokens,
+        seconds=timeout,
     )
     told = (lambda text: None) if as_json else (lambda text: terminal.line(terminal.styled(text, "dim")))
     planned = make(trainer, tree, request, told)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ... import environment
-from ..jobs.keys import ACTOR, CRITIC, MODEL, NODES, NPUS, ROLLOUT, has_critic, is_megatron
+from ..jobs.keys import ACTOR, CRITIC, MODEL, NODES, NPUS, PACKED, ROLLOUT, has_critic, is_megatron
 from ..jobs.settings import Settings
 from .fine_tuning import MICRO_BATCH, Names, names_of
 from .job import Holder, Phase
@@ -201,7 +201,7 @@ def _can_share(planned: Planned, among: int) -> bool:
 def _more_ulysses(planned: Planned) -> Iterator[Knob]:
     settings, now = planned.settings, planned.share.sequence_parallel
     # verl shares packed sequences only.
-    packed = settings.truth(f"{MODEL}.use_remove_padding")
+    packed = settings.truth(PACKED)
     if is_megatron(settings) or not packed or not _can_share(planned, 2 * now):
         return
     for key in (f"{ACTOR}.ulysses_sequence_parallel_size", f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size"):
@@ -212,32 +212,29 @@ def _more_ulysses(planned: Planned) -> Iterator[Knob]:
 
 def _more_npus(planned: Planned, factor: int) -> Iterator[Knob]:
     share = planned.share
-    key = f"{ACTOR}.fsdp_config.fsdp_size"
-    if 0 < planned.settings.whole(key, -1) < share.world:
-        yield Knob(((key, -1),), f"{_DIVIDING}all NPUs")
-        return
     mini = share.mini_sequences // factor
-    if not mini:
-        return
     changes = _grown(planned, factor, NPUS, NODES)
     for batch in share.micro_batches:
         if batch.phase in (Phase.UPDATE_ACTOR, Phase.UPDATE_CRITIC) and not batch.dynamic and mini % batch.size:
             changes.append((batch.key, _dividing(mini, batch.size) * (share.data * factor if batch.together else 1)))
-    yield Knob(tuple(changes), f"{_DIVIDING}more NPUs")
+    yield from _divided_among(planned, f"{ACTOR}.fsdp_config.fsdp_size", changes if mini else [])
 
 
 def _more_npus_of_torchrun(planned: Planned, names: Names, factor: int) -> Iterator[Knob]:
-    share, key = planned.share, "engine.fsdp_size"
-    if 0 < planned.settings.whole(key, -1) < share.world:
-        yield Knob(((key, -1),), f"{_DIVIDING}all NPUs")
-        return
-    if share.step_sequences % factor:
-        return
+    share = planned.share
     changes = _grown(planned, factor, TORCHRUN_RANKS, TORCHRUN_NODES)
     step, batch = share.step_sequences // factor, share.micro_batches[0]
     if not names.engines and step % batch.size:
         changes.append((MICRO_BATCH, _dividing(step, batch.size)))
-    yield Knob(tuple(changes), f"{_DIVIDING}more NPUs")
+    yield from _divided_among(planned, "engine.fsdp_size", changes if share.step_sequences % factor == 0 else [])
+
+
+def _divided_among(planned: Planned, fsdp_size: str, more: Sequence[tuple[str, object]]) -> Iterator[Knob]:
+    """Divide the state among all NPUs that there are; if it is already, among more of them, if there can be more."""
+    if 0 < planned.settings.whole(fsdp_size, -1) < planned.share.world:
+        yield Knob(((fsdp_size, -1),), f"{_DIVIDING}all NPUs")
+    elif more:
+        yield Knob(tuple(more), f"{_DIVIDING}more NPUs")
 
 
 def _grown(planned: Planned, factor: int, local: str, nodes: str) -> list[tuple[str, object]]:
