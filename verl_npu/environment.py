@@ -7,32 +7,12 @@ from __future__ import annotations
 
 import os
 
-from .variable import CONTRIBUTOR, INTERNAL, VARIABLES, Choice, Flag, Folder, Names, Number, Text
+from .variable import CONTRIBUTOR, INTERNAL, Choice, Flag, Folder, Names, Number, Text
+from .variable import VARIABLES as VARIABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = [
-    "DISABLE",
-    "DRIVER_MANIFEST",
-    "FORCE",
-    "MANIFEST_DIR",
-    "MINDSPEED",
-    "PLACEMENT_TIMEOUT",
-    "RAY_HOOK",
-    "STRICT",
-    "SWITCH",
-    "TOKEN_BUDGET",
-    "UPSTREAMS",
-    "VARIABLES",
-    "VENVS",
-    "WEIGHT_SYNC_BUCKET_MB",
-    "WEIGHT_SYNC_CHECK",
-    "WEIGHT_SYNC_PORT",
-    "WEIGHT_SYNC_TIMEOUT",
-    "forwarded",
-]
 
 _FEATURES = "names of features, separated by commas"
 _OF_VIRTUAL_ASCEND = "VIRTUAL_ASCEND"

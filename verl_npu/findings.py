@@ -13,20 +13,6 @@ from typing import Generic, TypeVar
 
 from .errors import VerlNpuError
 
-__all__ = [
-    "Finding",
-    "Rule",
-    "Severity",
-    "Stage",
-    "error",
-    "exit_status",
-    "find",
-    "ok",
-    "refusals",
-    "skipped",
-    "warning",
-]
-
 Subject = TypeVar("Subject")
 
 

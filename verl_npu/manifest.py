@@ -14,8 +14,6 @@ from . import process
 from .errors import SourceError
 from .registry.state import RegistryActivity
 
-__all__ = ["Activity", "Manifest", "activity_from", "manifest", "read_manifests", "write_manifest"]
-
 SCHEMA = 3
 
 _LARGEST = 16 << 20

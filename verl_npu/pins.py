@@ -22,23 +22,6 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-__all__ = [
-    "A5",
-    "PINS",
-    "SGLANG",
-    "VLLM",
-    "Cell",
-    "Claim",
-    "Component",
-    "Environment",
-    "Image",
-    "MindSpeed",
-    "Pin",
-    "Source",
-    "parse_version",
-    "pins_of",
-]
-
 VLLM = "vllm"
 SGLANG = "sglang"
 A5 = "a5"
@@ -74,11 +57,6 @@ class Component(enum.Enum):
     TRITON_ASCEND = "triton-ascend"
     FLASH_ATTN = "flash-attn"
     LIGER_KERNEL = "liger-kernel"
-
-    @property
-    def is_distribution(self) -> bool:
-        """Whether its value is the name of a Python distribution."""
-        return self not in (Component.PYTHON, Component.CANN, Component.DRIVER)
 
 
 @dataclass(frozen=True, slots=True)

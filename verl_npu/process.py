@@ -6,8 +6,6 @@ import os
 import sys
 from dataclasses import dataclass
 
-__all__ = ["Identity", "identity", "is_ray_worker", "role"]
-
 
 @dataclass(frozen=True, slots=True)
 class Identity:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["LOGGER", "report", "warn"]
-
 LOGGER = "verl_npu"
 
 _said: set[str] = set()

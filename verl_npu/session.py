@@ -16,8 +16,6 @@ from .registry.apply.engine import Registry
 from .registry.state import LIVE
 from .version import __version__
 
-__all__ = ["Session"]
-
 
 class Session:
     """The registry of this process and what is known of how it came about."""

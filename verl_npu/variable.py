@@ -93,18 +93,9 @@ class Choice(Variable):
 
     __slots__ = ("words",)
 
-    def __init__(
-        self,
-        name: str,
-        summary: str,
-        words: tuple[str, ...],
-        *,
-        default: str,
-        forwarded: bool = True,
-        audience: str = USER,
-    ) -> None:
+    def __init__(self, name: str, summary: str, words: tuple[str, ...], *, default: str) -> None:
         expected = f"{', '.join(words[:-1])} or {words[-1]}"
-        super().__init__(name, summary, expected=expected, default=default, forwarded=forwarded, audience=audience)
+        super().__init__(name, summary, expected=expected, default=default)
         self.words = words
 
     def read(self, environment: Mapping[str, str] | None = None) -> str:
@@ -120,8 +111,8 @@ class Flag(Choice):
 
     __slots__ = ()
 
-    def __init__(self, name: str, summary: str, *, forwarded: bool = True) -> None:
-        super().__init__(name, summary, ("0", "1"), default="0", forwarded=forwarded)
+    def __init__(self, name: str, summary: str) -> None:
+        super().__init__(name, summary, ("0", "1"), default="0")
 
     def read(self, environment: Mapping[str, str] | None = None) -> bool:  # type: ignore[override]  # a flag is a bool
         """Return whether it is 1. Raises SettingError for a text that is neither 0 nor 1."""
@@ -143,13 +134,12 @@ class Number(Variable):
         least: float,
         most: float,
         whole: bool = False,
-        forwarded: bool = True,
     ) -> None:
         kind = "a whole number" if whole else "a number"
         # A limit that only keeps out what cannot be meant is not worth a reader's time.
         limits = f"from {least:g} to {most:g}" if most < _ANY else f"above {0 if least < 1e-2 else least:g}"
         expected = f"{kind} of {unit} {limits}" if unit else f"{kind} {limits}"
-        super().__init__(name, summary, expected=expected, default=default, forwarded=forwarded)
+        super().__init__(name, summary, expected=expected, default=default)
         self.unit = unit
         self.least = least
         self.most = most

@@ -13,8 +13,6 @@ from pathlib import Path
 from ..errors import AscendSoftwareError
 from .variables import AUTOLOAD, virtual_npus
 
-__all__ = ["import_torch_npu", "problem"]
-
 PATIENCE = 300.0  # seconds: on a file system of a cluster an import may take minutes
 
 _SET_ENV = ("/usr/local/Ascend/ascend-toolkit/set_env.sh", "/usr/local/Ascend/cann/set_env.sh")

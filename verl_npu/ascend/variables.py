@@ -6,33 +6,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "ALLOCATOR",
-    "AUTOLOAD",
-    "CONNECT",
-    "EXECUTION",
-    "EXPANDABLE_SEGMENTS",
-    "HCCL_INTERFACE",
-    "HCCL_LIBRARY",
-    "HOME",
-    "NZ",
-    "NZ_KEY",
-    "ON_EVERY_HOST",
-    "OPERATORS",
-    "REQUIRED",
-    "SHARED",
-    "VIRTUAL_CACHE",
-    "VIRTUAL_MEMORY",
-    "VIRTUAL_NPUS",
-    "VIRTUAL_PHANTOM",
-    "VISIBLE_DEVICES",
-    "Advice",
-    "Requirement",
-    "Shared",
-    "Timeouts",
-    "virtual_npus",
-]
-
 VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 """The numbers of the NPUs that a process may use, separated by commas."""
 HOME = "ASCEND_HOME_PATH"

@@ -7,59 +7,55 @@ is answered by what is not there: `Not(Mentions("m:f", "x"))` is `None`, and not
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from .assignments import PatchModule, StepKind, read_steps
 from .tree import SourceTree, Target
 
 
-class Atom(Protocol):
-    """One question about one thing. `str()` of it is the question as a sentence."""
-
-    @property
-    def subject(self) -> str:
-        """What is asked about: a target, or a module."""
-        ...
-
-    def holds(self, tree: SourceTree) -> bool:
-        """Whether the source answers yes; no if the subject is not there."""
-        ...
-
-
-Ask = Callable[[Atom], bool | None]
-
-
-class Probe(Protocol):
+class Probe(ABC):
     """A question to a source tree, made of atoms. `str()` of a probe is the question as a sentence."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def answer(self, ask: Ask) -> bool | None:
         """Return the answer that follows from what `ask` answers to the atoms."""
-        ...
 
+    @abstractmethod
     def atoms(self) -> Iterator[Atom]:
         """Return the questions that it is made of."""
-        ...
 
 
-class _Atomic:
+class Atom(Probe):
+    """One question about one thing."""
+
     __slots__ = ()
     target: str
 
     @property
     def subject(self) -> str:
+        """What is asked about: a target, or a module."""
         return self.target
 
-    def answer(self: Atom, ask: Ask) -> bool | None:
+    @abstractmethod
+    def holds(self, tree: SourceTree) -> bool:
+        """Whether the source answers yes; no if the subject is not there."""
+
+    def answer(self, ask: Ask) -> bool | None:
         return ask(self)
 
-    def atoms(self: Atom) -> Iterator[Atom]:
+    def atoms(self) -> Iterator[Atom]:
         yield self
 
 
+Ask = Callable[[Atom], bool | None]
+
+
 @dataclass(frozen=True, slots=True)
-class Defines(_Atomic):
+class Defines(Atom):
     """The source defines `target`."""
 
     target: str
@@ -72,7 +68,7 @@ class Defines(_Atomic):
 
 
 @dataclass(frozen=True, slots=True)
-class Mentions(_Atomic):
+class Mentions(Atom):
     """The definition of `target` uses `name`: as a name, an attribute, a keyword, an import or a string.
 
     If the target's module imports it from another one of its package, the definition is what stands there. With a
@@ -90,7 +86,7 @@ class Mentions(_Atomic):
 
 
 @dataclass(frozen=True, slots=True)
-class Passes(_Atomic):
+class Passes(Atom):
     """A call in the definition of `target` passes the constant `value` as `keyword`."""
 
     target: str
@@ -112,7 +108,7 @@ class Passes(_Atomic):
 
 
 @dataclass(frozen=True, slots=True)
-class Assigns(_Atomic):
+class Assigns(Atom):
     """A module of upstream, which patches other packages by itself, means to assign `target`.
 
     Whether it gets there is another question: a patch that is retired by this is *claimed* until it has been seen.
@@ -144,7 +140,7 @@ class Assigns(_Atomic):
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class Not(Probe):
     """The opposite."""
 
     probe: Probe
@@ -160,7 +156,7 @@ class Not:
         return f"not ({self.probe})"
 
 
-class _Several:
+class _Several(Probe):
     __slots__ = ("probes",)
 
     def __init__(self, *probes: Probe) -> None:
@@ -197,7 +193,7 @@ class AllOf(_Several):
 
 
 @dataclass(frozen=True, slots=True)
-class Never:
+class Never(Probe):
     """Nothing upstream can retire the patch; `reason` says why."""
 
     reason: str
