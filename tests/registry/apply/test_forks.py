@@ -47,7 +47,7 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     def write(prepared: Prepared, binding: object) -> None:
         real(prepared, binding)  # type: ignore[arg-type]
         started.set()
-        time.sleep(0.3)
+        time.sleep(0.1)
 
     monkeypatch.setattr(Prepared, "write", write)
     return started
@@ -87,7 +87,8 @@ def seen(registry: Registry, package, reported: list[str]) -> dict[str, object]:
     }
 
 
-def test_a_fork_while_another_thread_patches_is_patched_whole(package, plugin, ops, writing) -> None:
+def forked_midway(package, plugin, writing: threading.Event) -> dict[str, object]:
+    """What is seen in a child that is forked after another thread has patched the first of the three targets."""
     registry = plugin.start()
     package.load("up")
     thread = threading.Thread(target=package.load, args=("up.ops",))
@@ -95,6 +96,11 @@ def test_a_fork_while_another_thread_patches_is_patched_whole(package, plugin, o
     assert writing.wait(10)
     found = in_child(lambda: seen(registry, package, plugin.reported))
     thread.join()
+    return found
+
+
+def test_a_fork_while_another_thread_patches_is_patched_whole(package, plugin, ops, writing) -> None:
+    found = forked_midway(package, plugin, writing)
     assert found == {"called": ["ours"], "states": ["applied"], "reported": []}
 
 
@@ -102,18 +108,12 @@ def test_a_fork_that_does_not_get_its_turn_says_that_it_may_be_half_patched(
     package, plugin, ops, writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Mutex, "seconds", 0.01)
-    registry = plugin.start()
-    package.load("up")
-    thread = threading.Thread(target=package.load, args=("up.ops",))
-    thread.start()
-    assert writing.wait(10)
-    found = in_child(lambda: seen(registry, package, plugin.reported))
-    thread.join()
+    found = forked_midway(package, plugin, writing)
     assert found["states"] == ["failed"]
     (line,) = found["reported"]
     assert "forked while another thread of its parent was patching" in line
     assert plugin.reported == []
-    assert {str(verdict.state) for verdict in registry.status().values()} == {"applied"}
+    assert {str(verdict.state) for verdict in plugin.registries[0].status().values()} == {"applied"}
 
 
 def test_the_thread_that_patches_may_fork_itself(package, plugin, why) -> None:

@@ -13,7 +13,7 @@ from verl_npu.registry.source.probe import Never
 from verl_npu.registry.state import State
 
 TARGETS = ("up.ops:one", "up.ops:two", "up.ops:K.method", "up.more:three")
-KINDS = (RuntimeError, KeyboardInterrupt, MemoryError)
+KINDS = (RuntimeError, KeyboardInterrupt)
 STEPS = 24
 
 

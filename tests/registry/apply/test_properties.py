@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.registry.conftest import Package, Plugin
-from verl_npu.registry.apply.slots import Slot
 from verl_npu.registry.source.probe import Never
 from verl_npu.registry.state import State
 
@@ -96,7 +95,7 @@ def same(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]]) -> bool:
     return a.keys() == b.keys() and all(list(a[k]) == list(b[k]) and all(a[k][x] is b[k][x] for x in a[k]) for k in a)
 
 
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @quick
@@ -111,31 +110,6 @@ def test_a_rollback_leaves_every_namespace_as_it_was(patches) -> None:
         assert set(registry.states().values()) <= {State.APPLIED, State.ABSENT}
         registry.deactivate()
         assert same(before, snapshot())
-
-
-@quick
-@given(declared, st.integers(1, 12))
-def test_a_failure_at_any_write_leaves_every_namespace_as_it_was(patches, failing: int) -> None:
-    with world() as (package, plugin):
-        for module in range(3):
-            package.load(f"up.m{module}")
-        before = snapshot()
-        declare(plugin, patches)
-        real, count = Slot.write, 0
-
-        def write(self: Slot, value: Any) -> None:
-            nonlocal count
-            count += 1
-            if count == failing:
-                raise OSError("the write failed")
-            real(self, value)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Slot, "write", write)
-            registry = plugin.start()
-        if count >= failing:
-            assert registry.states() == {"f": State.FAILED}
-            assert same(before, snapshot())
 
 
 @quick

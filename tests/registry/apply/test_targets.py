@@ -290,17 +290,3 @@ def test_copies_of_a_value_are_rebound_by_what_the_source_imports(package, plugi
 
 def test_a_value_that_is_computed_otherwise_is_drift(plugin, turned) -> None:
     assert plugin.start_on("up.ops", SWITCH.replace("NOT_SET", "SET")).states() == {"f": State.DRIFTED}
-
-
-@pytest.mark.upstream
-def test_the_lazy_modules_of_transformers_are_not_woken(package, plugin, replace) -> None:
-    transformers = pytest.importorskip("transformers")
-    package.write("up.ops", "def run():\n    return 1\n")
-    ops = package.load("up.ops")
-    replace("run")
-    before = {name: set(vars(module)) for name, module in sys.modules.items() if isinstance(module, ModuleType)}
-    assert type(transformers).__name__ == "_LazyModule"
-    plugin.start()
-    assert ops.run() == "ours"
-    assert vars(transformers).keys() == before["transformers"]
-    assert {name for name in sys.modules if name.startswith("transformers")} <= before.keys()

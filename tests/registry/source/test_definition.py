@@ -4,6 +4,7 @@ import ast
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,31 @@ def test_it_is_the_same_on_every_python_version(tmp_path: Path) -> None:
         if result.returncode == 0 or interpreter == sys.executable:
             printed[interpreter] = result.stdout.strip() or result.stderr
     assert set(printed.values()) == {"2b1168f86e32b66a6270ee08c8594fb0"}, printed
+
+
+def mutants(source: str) -> Iterator[tuple[str, ast.Module]]:
+    """The tree with one name or constant changed, or with one part left out, for every one that it has."""
+    count = len(list(ast.walk(ast.parse(source))))
+    for number in range(count):
+        for name in list(ast.walk(ast.parse(source)))[number]._fields:
+            tree = ast.parse(source)
+            node = list(ast.walk(tree))[number]
+            value = getattr(node, name, None)
+            if name in ("kind", "ctx") or value in (None, []) or isinstance(value, ast.AST) or value == "doc":
+                continue
+            if isinstance(value, list):
+                if len(value) == 1 and name == "body":
+                    continue
+                setattr(node, name, value[:-1])
+            else:
+                setattr(node, name, value + 1 if isinstance(value, int) else "another")
+            yield f"{type(node).__name__}.{name} = {value!r}", tree
+
+
+def test_every_name_constant_and_part_of_a_tree_is_in_it() -> None:
+    changed = {what: fingerprint(tree.body) for what, tree in mutants(TREACHEROUS)}
+    assert len(changed) > 60
+    assert [what for what, found in changed.items() if found == of(TREACHEROUS)] == []
 
 
 @pytest.mark.parametrize(
