@@ -14,6 +14,7 @@ import textwrap
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,19 +53,22 @@ def file_of(source: Path, module: str) -> bytes | None:
         if source.is_dir():
             if (source / name).is_file():
                 return (source / name).read_bytes()
-        else:
-            with zipfile.ZipFile(source) as wheel:
-                if name in wheel.namelist():
-                    return wheel.read(name)
+        elif name in wheel(source).namelist():
+            return wheel(source).read(name)
     return None
+
+
+@cache
+def wheel(path: Path) -> zipfile.ZipFile:
+    """A wheel, whose list of files is read once."""
+    return zipfile.ZipFile(path)
 
 
 def holds(source: Path, package: str) -> bool:
     """Whether a checkout or a wheel has a top-level package: recipes lie in a checkout, and are in no wheel."""
     if source.is_dir():
         return any((source / folder / package).is_dir() for folder in (".", "src"))
-    with zipfile.ZipFile(source) as wheel:
-        return any(name.startswith(f"{package}/") for name in wheel.namelist())
+    return any(name.startswith(f"{package}/") for name in wheel(source).namelist())
 
 
 def part_of(lock: dict[str, dict[str, str]], source: Path) -> dict[str, object]:

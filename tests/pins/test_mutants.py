@@ -1,15 +1,16 @@
 """Whatever upstream does to what a patch is about, nothing false is said of it: mutants of every pin.
 
-`python -m tests.pins` counts them. Without the checkouts of `VERL_NPU_UPSTREAMS` a fixed share of them is judged.
+`python -m tests.pins` counts them. Each day sees a fixed share of those of one pin, and each night all of every pin.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,6 @@ from verl_npu.registry.state import State
 from .losses import FEATURES, LOCKS, PATCHES, Outcome, Pin, pin_at
 from .mutants import PACKAGES, Kind, Mutant, changes, harmless, other_answers
 
-# All of them take a minute or two for each pin.
-SHARE = 1 if "VERL_NPU_UPSTREAMS" in os.environ else 6
-WHOLE = ("v0.6.1", "v0.9.1")
-"""The pins of which all mutants are judged without the checkouts, too."""
 LOSSES = (
     Kind.MODULE_GONE,
     Kind.MODULE_MOVED,
@@ -38,10 +35,14 @@ LOSSES = (
     Kind.CLASS_RENAMED,
 )
 
-# Every pin's targets are edited in the same ways: each change sees one pin, each night all of them.
-ALL_PINS = pytest.mark.nightly("patches", "verl_npu/features", "verl_npu/registry")
+# Every pin's targets are edited in the same ways. All mutants of a pin take a minute or two.
+NIGHTLY = pytest.mark.nightly("patches", "verl_npu/registry")
 pins = pytest.mark.parametrize(
-    "name", [pytest.param(lock.pin, marks=() if lock.pin == "v0.6.1" else ALL_PINS) for lock in LOCKS["verl"]]
+    ("name", "share"),
+    [
+        pytest.param("v0.6.1", 12, id="a share of v0.6.1"),
+        *(pytest.param(lock.pin, 1, id=lock.pin, marks=NIGHTLY) for lock in LOCKS["verl"]),
+    ],
 )
 
 
@@ -56,39 +57,29 @@ def pin(sources: Callable[[str, str], list[Path]]) -> Callable[[str], Pin]:
     return find
 
 
-def share(mutants: list[Mutant]) -> list[Mutant]:
-    # Not each sixth: mutants of a target come in the order of their kinds.
-    return random.Random(0).sample(mutants, math.ceil(len(mutants) / SHARE))
+def shared(mutants: Iterable[Mutant], share: int) -> list[Mutant]:
+    """Of each kind, one of `share` mutants, at random but always the same ones."""
+    kinds = groupby(sorted(mutants, key=lambda mutant: mutant.kind.value), key=lambda mutant: mutant.kind)
+    groups = [list(group) for _, group in kinds]
+    return [one for group in groups for one in random.Random(0).sample(group, math.ceil(len(group) / share))]
 
 
 @pins
-@pytest.mark.parametrize("kind", LOSSES, ids=lambda kind: kind.value)
-def test_what_is_gone_is_drift_or_there_is_evidence(name: str, kind: Kind, pin: Callable[[str], Pin]) -> None:
+def test_what_is_gone_is_drift_or_there_is_evidence(name: str, share: int, pin: Callable[[str], Pin]) -> None:
     here = pin(name)
-    mutants = share([mutant for mutant in here.losses() if mutant.kind is kind])
-    assert mutants
-    assert [line for mutant in mutants for line in here.outcome(mutant)[1]] == []
+    every = list(here.losses())
+    assert len(every) >= 120
+    mutants = shared(every, share)
+    assert {mutant.kind for mutant in mutants} == set(LOSSES)
+    outcomes = [here.outcome(mutant) for mutant in mutants]
+    assert [line for _, wrong in outcomes for line in wrong] == []
+    # A judgement that finds evidence everywhere would be of no use.
+    counts = Counter(outcome for outcome, _ in outcomes)
+    assert counts[Outcome.DRIFTED] > 3 * counts[Outcome.EVIDENCE] or share > 1
 
 
 @pins
-def test_evidence_is_the_exception(name: str, pin: Callable[[str], Pin]) -> None:
-    # A judgement that finds it everywhere would be of no use. All of them count: a share's ratio is its chance.
-    if SHARE > 1 and name not in WHOLE:
-        pytest.skip("all mutants of this pin are judged where VERL_NPU_UPSTREAMS is set, as every night")
-    here = pin(name)
-    outcomes = [here.outcome(mutant)[0] for mutant in here.losses()]
-    assert outcomes.count(Outcome.DRIFTED) > 3 * outcomes.count(Outcome.EVIDENCE)
-
-
-def test_there_are_enough_mutants(pin: Callable[[str], Pin]) -> None:
-    for lock in LOCKS["verl"]:
-        mutants = list(pin(lock.pin).losses())
-        assert {mutant.kind for mutant in mutants} == set(LOSSES)
-        assert len(mutants) >= 120
-
-
-@pins
-def test_what_changes_no_code_changes_no_verdict(name: str, pin: Callable[[str], Pin]) -> None:
+def test_what_changes_no_code_changes_no_verdict(name: str, share: int, pin: Callable[[str], Pin]) -> None:
     here = pin(name)
     for mutant in harmless(here.upstream, here.modules):
         judged = here.judged(mutant)
@@ -99,11 +90,11 @@ def test_what_changes_no_code_changes_no_verdict(name: str, pin: Callable[[str],
 
 
 @pins
-def test_another_answer_is_another_revision_and_is_believed(name: str, pin: Callable[[str], Pin]) -> None:
+def test_another_answer_is_another_revision_and_is_believed(name: str, share: int, pin: Callable[[str], Pin]) -> None:
     here = pin(name)
     asked = {str(atom): atom for patch in PATCHES for atom in patch.atoms() if isinstance(atom, Mentions)}
     atoms = [atom for atom in asked.values() if atom.target.partition(".")[0] in PACKAGES]
-    mutants = share(list(other_answers(here.upstream, atoms)))
+    mutants = shared(other_answers(here.upstream, atoms), share)
     assert mutants
     for mutant in mutants:
         tree, judged = here.tree(mutant), here.judged(mutant)
@@ -121,34 +112,23 @@ def test_another_answer_is_another_revision_and_is_believed(name: str, pin: Call
 
 
 @pins
-def test_a_decorator_or_a_second_definition_is_drift_for_what_is_replaced(
-    name: str, pin: Callable[[str], Pin]
-) -> None:
-    # What is only wrapped is looked at when it is applied: tests/registry/apply/test_replacement.py.
+def test_a_decorator_or_a_second_definition_is_drift(name: str, share: int, pin: Callable[[str], Pin]) -> None:
     here = pin(name)
     verified = {
         str(patch.target): patch
         for patch in PATCHES
-        if here.before.verdicts[patch.id].state is State.VERIFIED and patch.action in (Action.REPLACE, Action.SET)
+        if here.before.verdicts[patch.id].state is State.VERIFIED
+        and patch.action in (Action.REPLACE, Action.SET, Action.WRAP)
     }
-    for mutant in share(list(changes(here.upstream, [patch.target for patch in verified.values()]))):
+    mutants = [
+        mutant
+        for mutant in changes(here.upstream, [patch.target for patch in verified.values()])
+        # A decorator of what is wrapped is looked at when it is applied: tests/registry/apply/test_replacement.py.
+        if mutant.kind is Kind.REDEFINED or verified[mutant.subject].action is not Action.WRAP
+    ]
+    for mutant in shared(mutants, share):
         verdict = here.judged(mutant).verdicts[verified[mutant.subject].id]
         assert verdict.state is State.DRIFTED, (mutant, verdict)
-
-
-@pins
-def test_a_second_definition_with_other_parameters_is_drift_for_what_is_wrapped(
-    name: str, pin: Callable[[str], Pin]
-) -> None:
-    here = pin(name)
-    verified = {
-        str(patch.target): patch
-        for patch in PATCHES
-        if here.before.verdicts[patch.id].state is State.VERIFIED and patch.action is Action.WRAP
-    }
-    mutants = list(changes(here.upstream, [patch.target for patch in verified.values()]))
-    for mutant in share([mutant for mutant in mutants if mutant.kind is Kind.REDEFINED]):
-        assert here.judged(mutant).verdicts[verified[mutant.subject].id].state is State.DRIFTED, mutant
 
 
 def test_of_nothing_nothing_is_native() -> None:
