@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("verl")
 
 from .compare import BFLOAT16_UNIT, BFLOAT16_UNITS, FLOAT32  # noqa: E402
 from .processes import side  # noqa: E402
 
-pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
+NEEDS_VERL = pytest.mark.skipif(find_spec("verl") is None, reason="needs verl")
+pytestmark = [pytest.mark.virtual, pytest.mark.upstream, NEEDS_VERL]
 
 
 @pytest.fixture(scope="module")

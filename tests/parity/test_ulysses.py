@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("verl")
 
 from .compare import failures  # noqa: E402
 from .processes import side  # noqa: E402
 from .ulysses import MODELS, dtype_of  # noqa: E402
 
-pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
+NEEDS_VERL = pytest.mark.skipif(find_spec("verl") is None, reason="needs verl")
+pytestmark = [pytest.mark.virtual, pytest.mark.upstream, NEEDS_VERL]
 
 
+@pytest.mark.nightly("verl_npu/features/attention", "verl_npu/features/fused_ops", "tests/parity")
 def test_ulysses_computes_what_one_process_does(tmp_path: Path) -> None:
     def rank(number: int) -> None:
         group = {"RANK": str(number), "WORLD_SIZE": "2", "INIT": f"file://{tmp_path}/meet"}
