@@ -35,23 +35,21 @@ def test_without_ascend_software_nothing_is_printed_and_nothing_is_patched(inter
 
 
 @pytest.mark.parametrize(
-    ("variables", "active"),
+    ("software", "variables", "active"),
     [
-        ({}, True),
-        ({"ASCEND_RT_VISIBLE_DEVICES": ""}, True),  # software decides, and not visible devices
-        ({"VERL_NPU": "off"}, False),
-        ({"VERL_NPU": "OFF"}, False),
-        ({"VERL_NPU": "auto"}, True),
-        ({"VERL_NPU": "on"}, True),
+        (True, {}, True),
+        (True, {"ASCEND_RT_VISIBLE_DEVICES": ""}, True),  # software decides, and not visible devices
+        (True, {"VERL_NPU": "off"}, False),
+        (False, {"VERL_NPU": "on"}, True),
     ],
     ids=str,
 )
-def test_ascend_software_and_the_switch_decide(ascend, variables: dict[str, str], active: bool) -> None:
-    assert ascend.run(f"import verl_npu; {SHOW}", **variables).status["active"] is active
-
-
-def test_on_does_not_need_ascend_software(interpreter) -> None:
-    assert interpreter.run(f"import verl_npu; {SHOW}", VERL_NPU="on").status["active"] is True
+def test_ascend_software_and_the_switch_decide(
+    interpreter, software: bool, variables: dict[str, str], active: bool
+) -> None:
+    if software:
+        interpreter.package("torch_npu")
+    assert interpreter.run(f"import verl_npu; {SHOW}", **variables).status["active"] is active
 
 
 def test_a_wrong_switch_is_one_line_and_leaves_it_off(ascend) -> None:
@@ -64,19 +62,14 @@ def test_a_wrong_switch_is_one_line_and_leaves_it_off(ascend) -> None:
 
 
 def test_importing_it_imports_nothing_that_costs_time(ascend) -> None:
-    heavy = (
-        "{'torch', 'torch_npu', 'verl', 'ray', 'transformers', 'vllm', 'megatron', 'typing', 'dataclasses', 'pathlib'}"
-    )
-    count = f"import sys; print(*sorted({heavy} & set(sys.modules)))"
-    assert ascend.run(f"import verl_npu; {count}").out == ascend.run(count).out
-
-
-def test_features_are_loaded_when_verl_is_imported_and_not_before(ascend) -> None:
-    result = ascend.run(
-        "import sys, verl_npu; print('verl_npu.features' in sys.modules); "
+    program = (
+        "import sys; before = set(sys.modules); import verl_npu; print(*sorted(set(sys.modules) - before)); "
         "import verl; print('verl_npu.features' in sys.modules)"
     )
-    assert result.out.split() == ["False", "verl", "is", "imported", "True"]
+    imported, *_, after_verl = ascend.run(program).out.splitlines()
+    heavy = {"torch", "torch_npu", "verl", "virtual_ascend", "typing", "dataclasses", "pathlib", "verl_npu.features"}
+    assert not heavy & set(imported.split())
+    assert after_verl == "True"
 
 
 def test_verl_that_was_imported_first_is_patched_as_well(ascend) -> None:
@@ -91,12 +84,6 @@ def test_upstreams_own_line_in_its_init_works_while_verl_is_half_initialised(asc
     assert set(result.status["features"]) == FEATURES
 
 
-def test_the_driver_prints_one_line(ascend) -> None:
-    result = ascend.run("import verl_npu, verl, verl_npu; verl_npu.activate()")
-    summaries = [line for line in result.err.splitlines() if "attention" in line and "device" in line]
-    assert len(summaries) == 1, result.err
-
-
 def test_a_process_says_where_it_was_activated_from(ascend, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(f"\nimport verl_npu\n{SHOW}\n")
@@ -104,20 +91,17 @@ def test_a_process_says_where_it_was_activated_from(ascend, tmp_path: Path) -> N
     assert result.status["origin"] == f"{program}:2"
 
 
-def test_a_manifest_is_written_where_one_is_asked_for(ascend, tmp_path: Path) -> None:
+def test_the_driver_prints_one_line_and_writes_a_manifest_where_one_is_asked_for(ascend, tmp_path: Path) -> None:
     folder = tmp_path / "manifests"
-    result = ascend.run("import os, verl_npu, verl; print(os.getpid())", VERL_NPU_MANIFEST_DIR=str(folder))
+    program = "import os, verl_npu, verl, verl_npu; verl_npu.activate(); print(os.getpid())"
+    result = ascend.run(program, VERL_NPU_MANIFEST_DIR=str(folder))
     (path,) = folder.iterdir()
     manifest = json.loads(path.read_text())
     assert manifest["pid"] == int(result.out.split()[-1])
     assert manifest["role"] == "driver"
     assert set(manifest["features"]) == FEATURES
-
-
-def test_no_manifest_is_written_where_none_is_asked_for(ascend, tmp_path: Path) -> None:
-    before = {p for p in tmp_path.rglob("*") if "__pycache__" not in p.parts}
-    ascend.run("import verl_npu, verl", HOME=str(tmp_path))
-    assert {p for p in tmp_path.rglob("*") if "__pycache__" not in p.parts} == before
+    # The driver prints one line, however often it is activated.
+    assert len([line for line in result.err.splitlines() if "attention" in line and "device" in line]) == 1
 
 
 def test_a_manifest_that_cannot_be_written_is_one_line_and_no_error(ascend, tmp_path: Path) -> None:
@@ -165,35 +149,30 @@ print(torch.ones(1).item())
 
 @pytest.mark.upstream
 @pytest.mark.parametrize(
-    ("environment", "error"),
-    [(STRICT, "DriftError"), ({"VERL_NPU": "on", "VERL_NPU_STRICT": "yes"}, "SettingError")],
-    ids=["drift under strict", "a wrong switch"],
+    ("torch_npu", "environment", "error"),
+    [
+        ("", STRICT, "DriftError"),
+        ("", {"VERL_NPU_STRICT": "yes"}, "SettingError"),
+        ("raise ImportError('libhccl.so')", {"VERL_NPU": "on"}, "AscendSoftwareError"),
+    ],
+    ids=["drift under strict", "a wrong switch", "a torch_npu that cannot be imported"],
 )
-def test_what_is_wrong_verl_raises_each_time_and_torch_never(interpreter, environment, error: str) -> None:
+def test_what_is_wrong_verl_raises_each_time_and_torch_never(
+    interpreter, torch_npu: str, environment, error: str
+) -> None:
     pytest.importorskip("torch")
+    interpreter.package("torch_npu", torch_npu)
     interpreter.package("verl", "import torch")
     result = interpreter.run(TWICE, **environment)
     assert result.out.splitlines() == [error, error, "1.0"], result.err
 
 
-@pytest.mark.upstream
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
-def test_a_stderr_that_takes_nothing_breaks_no_import_and_puts_nothing_on_stdout(
-    interpreter, redirection: str
-) -> None:
-    pytest.importorskip("torch")
-    interpreter.package("verl", "import torch")
-    command = f"{sys.executable} -c 'import verl; print(5)' {redirection}"
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("VERL_")}
-    path = os.pathsep.join([str(interpreter.site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    result = subprocess.run(
-        ["sh", "-c", command],
-        env={**inherited, "VERL_NPU": "on", "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    assert (result.returncode, result.stdout) == (0, "5\n")
+def test_a_stderr_that_takes_nothing_breaks_no_import_and_puts_nothing_on_stdout(ascend, redirection: str) -> None:
+    # `exec` in a shell: the process itself has no stderr that could be written to.
+    shell = f"{sys.executable} -c 'import verl_npu, verl; print(5)' {redirection}"
+    result = ascend.run(f"import os; os.execvp('sh', ['sh', '-c', {shell!r}])")
+    assert (result.code, result.out) == (0, "verl is imported\n5\n")
 
 
 def test_a_folder_named_torch_npu_is_no_ascend_software(interpreter) -> None:
@@ -209,30 +188,6 @@ def test_the_entry_points_are_declared_and_load(group: str) -> None:
 
     (entry,) = [e for e in entry_points(group=group) if e.name == "verl_npu"]
     assert callable(entry.load())
-
-
-@pytest.mark.upstream
-def test_import_torch_activates_it(interpreter) -> None:
-    pytest.importorskip("torch")
-    result = interpreter.run(f"import torch; {SHOW}", VERL_NPU="on")
-    assert result.status["origin"] == "the entry point torch.backends"
-
-
-@pytest.mark.upstream
-def test_external_modules_activate_it_in_a_real_verl(interpreter) -> None:
-    pytest.importorskip("verl")
-    result = interpreter.run(
-        f"import verl; {SHOW}", VERL_NPU="on", TORCH_DEVICE_BACKEND_AUTOLOAD="0", VERL_USE_EXTERNAL_MODULES="verl_npu"
-    )
-    assert result.status["origin"] == "VERL_USE_EXTERNAL_MODULES"
-    assert result.status["upstreams"]["verl"]["exact"] is True
-
-
-@pytest.mark.upstream
-def test_a_real_verl_without_ascend_software_is_left_alone(interpreter) -> None:
-    pytest.importorskip("verl")
-    program = "import verl, json, sys; print([m for m in sys.modules if m.startswith('verl_npu.')])"
-    assert "verl_npu.features" not in interpreter.run(program).out
 
 
 @pytest.mark.virtual
@@ -254,7 +209,7 @@ def test_virtual_npus_that_cannot_be_had_leave_it_off(interpreter) -> None:
     assert line.startswith("virtual-ascend: VIRTUAL_ASCEND='two'")
 
 
-def test_64_processes_at_once_leave_64_whole_manifests_and_no_other_file(ascend, tmp_path: Path) -> None:
+def test_processes_that_start_at_once_leave_a_whole_manifest_each_and_no_other_file(ascend, tmp_path: Path) -> None:
     folder = tmp_path / "manifests"
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "ASCEND_"))}
     ascend.run("import verl_npu, verl")  # bytecode is the interpreter's own, and written once
@@ -267,16 +222,11 @@ def test_64_processes_at_once_leave_64_whole_manifests_and_no_other_file(ascend,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        for _ in range(64)
+        for _ in range(8)
     ]
-    assert [process.wait(timeout=120) for process in processes] == [0] * 64
+    assert [process.wait(timeout=120) for process in processes] == [0] * 8
     manifests = [json.loads(path.read_text()) for path in folder.iterdir()]
     assert sorted(manifest["pid"] for manifest in manifests) == sorted(process.pid for process in processes)
     assert all(set(manifest["features"]) == FEATURES for manifest in manifests)
     after = {path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts and folder not in path.parents}
     assert after - before == {folder}
-
-
-def test_virtual_npus_that_nobody_asks_for_are_not_even_imported(interpreter) -> None:
-    result = interpreter.run("import sys, verl_npu; print('virtual_ascend' in sys.modules)")
-    assert result.out == "False\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -15,7 +15,6 @@ from maintain import environment_page
 from verl_npu import environment
 from verl_npu.features import load
 from verl_npu.tools.cli import main as command
-from verl_npu.variable import CONTRIBUTOR, USER
 from verl_npu.version import __version__
 
 from .interpreter import Interpreter
@@ -32,8 +31,8 @@ PAGES = sorted(
     [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md"), *(PROJECT / ".github").rglob("*.md")],
     key=lambda path: path.as_posix(),
 )
-ENGLISH = [page for page in (PROJECT / "docs").glob("*.md") if not page.name.endswith(".zh-CN.md")]
-PYTHONS = ("3.10", "3.11", "3.12")
+DOCS = PROJECT / "docs"
+ENGLISH = [page for page in DOCS.glob("*.md") if not page.name.endswith(".zh-CN.md")]
 
 readme = pytest.mark.parametrize("page", READMES, ids=lambda page: page.name)
 
@@ -107,22 +106,21 @@ def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
     assert not broken
 
 
-@readme
-def test_the_readme_links_to_every_page_of_its_language(page: Path) -> None:
-    chinese = page.name.endswith(".zh-CN.md")
-    pages = {name(one) for one in (PROJECT / "docs").glob("*.md") if one.name.endswith(".zh-CN.md") is chinese}
-    assert pages <= set(links(page))
-
-
-@pytest.mark.parametrize("index", ["README.md", "README.zh-CN.md"])
-def test_the_index_links_to_every_page_of_its_language(index: str) -> None:
-    page = PROJECT / "docs" / index
-    chinese = index.endswith(".zh-CN.md")
-    pages = {one.name for one in (PROJECT / "docs").glob("*.md") if one.name.endswith(".zh-CN.md") is chinese}
-    assert pages - {index} <= set(links(page))
+@pytest.mark.parametrize("index", [*READMES, DOCS / "README.md", DOCS / "README.zh-CN.md"], ids=name)
+def test_an_index_links_to_every_page_of_its_language(index: Path) -> None:
+    chinese = index.name.endswith(".zh-CN.md")
+    pages = {page for page in DOCS.glob("*.md") if page.name.endswith(".zh-CN.md") is chinese}
+    assert pages - {index} <= {(index.parent / link).resolve() for link in links(index)}
 
 
 # One truth.
+
+
+def test_pip_and_the_workflow_take_the_same_pythons(project: dict) -> None:
+    assert project["project"]["requires-python"] == ">=3.10,<3.13"
+    named = [c.rpartition(" ")[2] for c in project["project"]["classifiers"] if " :: Python :: 3." in c]
+    (matrix,) = re.findall(r"python: \[(.*)\]", (PROJECT / ".github/workflows/tests.yml").read_text())
+    assert named == re.findall(r"[\d.]+", matrix) == ["3.10", "3.11", "3.12"]
 
 
 @readme
@@ -137,37 +135,6 @@ def test_the_changelog_has_a_dated_section_for_the_version_below_unreleased() ->
     version, dated = sections[1]
     assert version == __version__
     assert re.fullmatch(r" - \d{4}-\d{2}-\d{2}", dated)
-
-
-def test_pip_takes_the_pythons_that_the_documents_name(project: dict) -> None:
-    assert project["project"]["requires-python"] == ">=3.10,<3.13"
-    named = [c.rpartition(" ")[2] for c in project["project"]["classifiers"] if " :: Python :: 3." in c]
-    assert tuple(named) == PYTHONS
-
-
-def test_the_workflow_runs_the_pythons_that_the_documents_name() -> None:
-    (matrix,) = re.findall(r"python: \[(.*)\]", (PROJECT / ".github/workflows/tests.yml").read_text())
-    assert tuple(re.findall(r"[\d.]+", matrix)) == PYTHONS
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_no_page_names_another_range_of_pythons(page: Path) -> None:
-    ranges = re.findall(r"Python (3\.\d+)(?:(?: to | or | 到 |、|-)(3\.\d+))", page.read_text())
-    assert set(ranges) <= {("3.10", "3.12")}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_the_device_takes_up_to_a_minute_to_compile_and_no_page_says_otherwise(page: Path) -> None:
-    lines = [line for line in outside_of_fences(page.read_text()) if re.search(r"(?i)\bcompil|编译", line)]
-    times = [
-        found for line in lines for found in re.findall(r"\d+ ?(?:to \d+ )?(?:s\b|seconds|秒)|\d+ 到 \d+ 秒", line)
-    ]
-    assert not times
-
-
-@readme
-def test_the_readme_says_how_long_the_device_takes_to_compile(page: Path) -> None:
-    assert re.search(r"up to a minute|最多约一分钟", page.read_text())
 
 
 @readme
@@ -213,16 +180,17 @@ def test_every_script_and_test_that_a_page_names_is_there(page: Path) -> None:
     assert not [path for path in named if not (PROJECT / path).exists()]
 
 
-@readme
 @pytest.mark.upstream
-def test_the_line_that_the_readme_shows_is_what_the_driver_prints(page: Path, interpreter: Interpreter) -> None:
-    (shown,) = re.findall(r"(?m)^verl-npu: .*$", page.read_text())
+@pytest.mark.nightly("README", "verl_npu/session.py", "patches")
+def test_the_line_that_the_readmes_show_is_what_the_driver_prints(interpreter: Interpreter) -> None:
+    (shown,) = {line for page in READMES for line in re.findall(r"(?m)^verl-npu: .*$", page.read_text())}
     program = (
         "import json; from importlib.metadata import version; "
         "names = ('verl', 'transformers', 'hydra-core', 'tensordict'); "
         "print(json.dumps([version(name) for name in names])); import torch, verl"
     )
-    pytest.importorskip("verl")
+    if find_spec("verl") is None:
+        pytest.skip("needs verl")
     result = interpreter.run(program, VERL_NPU="on")
     assert result.code == 0, result.err
     verl, transformers, hydra, tensordict = json.loads(result.out.splitlines()[0])
@@ -241,11 +209,6 @@ def test_the_page_of_variables_is_up_to_date(language: str) -> None:
     assert environment_page.render(text, language) == text
 
 
-def test_each_variable_that_a_page_lists_is_in_chinese_too() -> None:
-    listed = {one.name for one in environment.VARIABLES.values() if one.audience in (USER, CONTRIBUTOR)}
-    assert set(environment_page.CHINESE) == listed
-
-
 def test_a_page_without_a_marker_is_refused() -> None:
     with pytest.raises(ValueError, match="made by"):
         environment_page.render("# Environment variables", "en")
@@ -259,12 +222,6 @@ def test_a_variable_that_is_new_reaches_the_table() -> None:
     assert "VIRTUAL_ASCEND_CACHE` |" not in made
 
 
-def test_the_script_says_which_page_is_old_and_changes_nothing() -> None:
-    script = PROJECT / "scripts" / "maintain" / "environment_page.py"
-    answer = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
-    assert (answer.returncode, answer.stderr) == (0, "")
-
-
 # What stands in two files.
 
 
@@ -273,9 +230,3 @@ def test_pre_commit_runs_the_versions_of_the_extra_dev(project: dict) -> None:
     configuration = (PROJECT / ".pre-commit-config.yaml").read_text()
     revisions = dict(re.findall(r"/(?:mirrors-)?(ruff|mypy)(?:-pre-commit)?\n    rev: v(\S+)", configuration))
     assert revisions == dict(pinned)
-
-
-def test_all_addresses_of_the_project_are_in_one_repository(project: dict) -> None:
-    urls = project["project"]["urls"]
-    assert all(url.startswith(urls["Homepage"]) for url in urls.values())
-    assert urls["Homepage"] in (PROJECT / "CHANGELOG.md").read_text()

@@ -72,9 +72,3 @@ def test_a_folder_is_forwarded_with_its_absolute_path(tmp_path: Path, monkeypatc
 def test_what_virtual_npus_are_told_is_forwarded() -> None:
     given = {"VIRTUAL_ASCEND": "2", "VIRTUAL_ASCEND_MEMORY": "4"}
     assert environment.forwarded(given) == given
-
-
-def test_every_variable_for_users_has_a_summary_of_one_line() -> None:
-    for variable in environment.VARIABLES.values():
-        assert variable.summary.strip()
-        assert "\n" not in variable.summary

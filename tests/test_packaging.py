@@ -19,7 +19,6 @@ from packaging.utils import canonicalize_name
 from verl_npu.features import locks_folder
 
 PROJECT = Path(__file__).resolve().parents[1]
-USERS = ("torch", "torch-npu", "verl", "transformers", "vllm", "vllm-ascend", "mindspeed", "ray")
 
 
 def check(path: Path, *arguments: str) -> tuple[str, str]:
@@ -86,21 +85,6 @@ def test_the_wheel_holds_every_lock_and_no_tests_and_nothing_of_the_virtual_asce
     assert locks <= names
     assert not [name for name in names if name.endswith(".pth") or "virtual_ascend" in name]
     assert not [name for name in names if name.startswith(("tests/", "scripts/", "benchmarks/"))]
-
-
-@pytest.mark.parametrize("name", USERS)
-def test_it_asks_for_none_of_the_users_packages(requirements: list[str], name: str) -> None:
-    assert requirements
-    assert name not in unconditional(requirements)
-
-
-@pytest.mark.parametrize("line", ["torch~=2.5", "Torch", "torch_npu!=2.6", "torch-npu[x]>=2 ; python_version>'3'"])
-def test_a_requirement_is_recognised_however_it_is_written(line: str) -> None:
-    assert unconditional([line]) & set(USERS)
-
-
-def test_an_extra_is_not_part_of_a_plain_installation() -> None:
-    assert unconditional(["pytest>=8; extra == 'test'", "click>=8.1"]) == {"click"}
 
 
 def test_a_plain_installation_brings_these_and_no_others(requirements: list[str]) -> None:

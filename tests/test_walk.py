@@ -64,33 +64,33 @@ def installed(wheel: Path, tmp_path: Path) -> Installed:
     return made
 
 
-@pytest.fixture
-def locked(installed: Installed, source: Callable[[str, str], Path]) -> Installed:
-    """The same, after the command of the page that locks it."""
+def lock(installed: Installed, source: Path) -> None:
+    """Run the command of the page that locks its patch."""
     (typed,) = [line for line in commands() if line.startswith("verl-npu lock")]
     *options, named = typed.split()[1:]
-    assert named == source("verl", "v0.7.1").name
-    answer = installed.run(["-m", "verl_npu", *options, str(source("verl", "v0.7.1"))])
+    assert named == source.name
+    answer = installed.run(["-m", "verl_npu", *options, str(source)])
     assert answer.returncode == 0, answer.stderr
-    return installed
 
 
-def test_a_patch_that_is_not_locked_is_drifted(installed: Installed, source: Callable[[str, str], Path]) -> None:
+def test_a_patch_is_drifted_until_it_is_locked_and_verified_then(
+    installed: Installed, source: Callable[[str, str], Path]
+) -> None:
     assert installed.state(source("verl", "v0.7.1")) == "drifted"
-
-
-def test_a_patch_that_is_locked_is_verified(locked: Installed, source: Callable[[str, str], Path]) -> None:
-    assert locked.state(source("verl", "v0.7.1")) == "verified"
+    lock(installed, source("verl", "v0.7.1"))
+    assert installed.state(source("verl", "v0.7.1")) == "verified"
 
 
 @pytest.mark.upstream
+@pytest.mark.nightly("docs/writing-a-patch.md", "verl_npu/registry")
 def test_the_program_of_the_page_prints_that_it_is_applied(
-    locked: Installed, importable: Callable[[str], Path]
+    installed: Installed, source: Callable[[str, str], Path], importable: Callable[[str], Path]
 ) -> None:
     pytest.importorskip("verl")
-    (locked.folder / "show.py").write_text(blocks()[2])
-    path = os.pathsep.join([str(locked.folder / "site"), str(importable("v0.7.1"))])
-    answer = locked.run(["show.py"], VERL_NPU="on", PYTHONPATH=path)
+    lock(installed, source("verl", "v0.7.1"))
+    (installed.folder / "show.py").write_text(blocks()[2])
+    path = os.pathsep.join([str(installed.folder / "site"), str(importable("v0.7.1"))])
+    answer = installed.run(["show.py"], VERL_NPU="on", PYTHONPATH=path)
     assert "'state': 'applied'" in answer.stdout, answer.stderr
 
 
@@ -98,12 +98,3 @@ def test_the_test_of_the_page_passes(installed: Installed) -> None:
     (installed.folder / "test_one_attempt.py").write_text(blocks()[3])
     answer = installed.run(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_one_attempt.py"])
     assert answer.returncode == 0, answer.stdout
-
-
-def test_without_the_line_in_the_init_there_is_no_such_patch(
-    installed: Installed, source: Callable[[str, str], Path]
-) -> None:
-    init = installed.package / "features" / "device" / "__init__.py"
-    init.write_text(init.read_text().removesuffix(blocks()[1]))
-    with pytest.raises(ValueError, match="unpack"):
-        installed.state(source("verl", "v0.7.1"))
