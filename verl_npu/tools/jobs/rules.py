@@ -123,26 +123,6 @@ def _in_force(script: Script, feature: str) -> bool:
     return not off and (feature == "device" or ENGINE in script.settings)
 
 
-def _device(script: Script) -> None:
-    resolve_device(script.section, script.trainer.overrides)
-
-
-def _required_variables(script: Script) -> None:
-    refuse_other_values(script.environ, re.split(r"[./]", script.trainer.module.removesuffix(".py"))[-1])
-
-
-def _engine_settings(script: Script) -> None:
-    rollout.check(script.section, ("rollout.ranks", "rollout.heads", "rollout.additional_config"))
-
-
-def _engine_arguments(script: Script) -> None:
-    rollout.check(script.section, ("rollout.engine_arguments",))
-
-
-def _rollout_parallelism(script: Script) -> None:
-    rollout.refuse(rollout.unread_parallelism(script.section, script.sources))
-
-
 def _segments(script: Script) -> Iterator[Finding]:
     """Whether a recipe registers an engine of its own is not in its settings: such a job decides as it runs."""
     setting, engine = script.environ.get(ALLOCATOR, ""), script.settings.text(ENGINE)
@@ -354,19 +334,24 @@ def _files(script: Script) -> Iterator[Finding]:
 
 
 _BEFORE = (Stage.SCRIPT,)
+_ENGINE_SETTINGS = ("rollout.ranks", "rollout.heads", "rollout.additional_config")
 RULES: tuple[Rule[Script], ...] = (
-    _of("device", _device, "device"),
+    _of("device", lambda script: resolve_device(script.section, script.trainer.overrides), "device"),
     Rule("shadowed", _shadowed, _BEFORE),
     Rule("empty", _empty, _BEFORE),
     Rule("rollout engine", _engine, _BEFORE),
     Rule("parallel sizes", _parallel_sizes, _BEFORE),
     Rule("batches", _batches, _BEFORE),
     Rule("MindSpeed", _overrides, (Stage.SCRIPT, Stage.JOB)),
-    _of("rollout", _engine_settings, "engine settings"),
-    _of("rollout", _engine_arguments, "engine arguments"),
-    _of("rollout", _rollout_parallelism, "rollout parallelism"),
+    _of("rollout", lambda script: rollout.check(script.section, _ENGINE_SETTINGS), "engine settings"),
+    _of("rollout", lambda script: rollout.check(script.section, ("rollout.engine_arguments",)), "engine arguments"),
+    _of(
+        "rollout",
+        lambda script: rollout.refuse(rollout.unread_parallelism(script.section, script.sources)),
+        "rollout parallelism",
+    ),
     Rule("allocator", _segments, (Stage.SCRIPT, Stage.JOB)),
-    _of("fleet", _required_variables, "required variables"),
+    _of("fleet", lambda script: refuse_other_values(script.environ, script.trainer.name), "required variables"),
     Rule("variables", _variables, (Stage.SCRIPT, Stage.ENVIRONMENT, Stage.JOB)),
     Rule("fused kernels", _fused_kernels, _BEFORE),
     Rule("exports", _exports, _BEFORE),

@@ -46,6 +46,11 @@ class Trainer:
     counted: bool = True
     """Whether the script says how many those are; otherwise torchrun counts a machine's devices itself."""
 
+    @property
+    def name(self) -> str:
+        """The last part of its module or file, without an ending."""
+        return re.split(r"[./]", self.module.removesuffix(".py"))[-1]
+
     def option(self, name: str) -> str:
         """Return the value of one of Hydra's options, or an empty text."""
         words = list(self.options)

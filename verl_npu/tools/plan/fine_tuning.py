@@ -14,8 +14,7 @@ from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer
 from .job import Phase
 from .lengths import Length
-from .micro_batches import MicroBatch
-from .share import Share, divided, positive, replicas_of
+from .share import MicroBatch, Share, divided, positive, replicas_of
 
 __all__ = ["MICRO_BATCH", "STEPS", "Names", "module_of", "names_of", "tuning_changes", "tuning_share"]
 

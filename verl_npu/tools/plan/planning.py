@@ -25,10 +25,9 @@ from .fine_tuning import Names, module_of, names_of, tuning_changes, tuning_shar
 from .hardware import Hardware
 from .job import Job, Outcome, Picture
 from .lengths import Length, drawn_lengths, measured_lengths
-from .micro_batches import keeps_budget
 from .model import Model, check_text_only, folder_of, model_of, picture_of
 from .rollout import Rollout, rollout_of
-from .share import Share, share_of
+from .share import Share, keeps_budget, share_of
 
 __all__ = ["TORCHRUN_NODES", "TORCHRUN_RANKS", "Planned", "Request", "changed", "changes_of", "plan"]
 

@@ -11,8 +11,8 @@ from ...errors import PlanError
 from ..jobs.trainer import Trainer
 from .job import Phase
 from .knobs import Knob, knobs
-from .micro_batches import MicroBatch
 from .planning import Planned, Request, plan
+from .share import MicroBatch
 from .verdict import Fit, Verdict, judge
 
 __all__ = ["Largest", "Probe", "Try", "largest_micro_batch", "make_fit"]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .hardware import Hardware
-from .job import Outcome, Phase, PhaseCost
+from .job import Phase, PhaseCost
 from .planning import Planned
 from .rollout import Rollout
 from .share import Share
@@ -72,7 +72,8 @@ def spans(planned: Planned) -> list[Span]:
     for phase in Phase:
         if phase in (Phase.LOAD, Phase.ROLLOUT, Phase.VALIDATION, Phase.CHECKPOINT):
             continue
-        each = [_span(cost, planned) for outcome in planned.outcomes for cost in _costs(outcome, phase)]
+        costs = [cost for outcome in planned.outcomes for cost in outcome.phases if cost.phase == phase.value]
+        each = [_span(cost, planned) for cost in costs]
         if each:
             # Stages of a pipeline wait for the slowest.
             found.append(Span(phase.value, max(span.least for span in each), max(span.most for span in each)))
@@ -82,10 +83,6 @@ def spans(planned: Planned) -> list[Span]:
 def total(found: Sequence[Span]) -> Span:
     """Return a whole step, in which one phase comes after the other."""
     return Span("step", sum(span.least for span in found), sum(span.most for span in found))
-
-
-def _costs(outcome: Outcome, phase: Phase) -> list[PhaseCost]:
-    return [cost for cost in outcome.phases if cost.phase == phase.value]
 
 
 def _span(cost: PhaseCost, planned: Planned) -> Span:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .hardware import Reserve, reserve_of
-from .job import Holder, Outcome, Phase, PhaseCost
+from .job import Holder, Phase, PhaseCost
 from .planning import Planned
 from .rollout import Rollout
 
@@ -65,7 +65,7 @@ def judge(planned: Planned) -> Verdict:
     groups = max(outcome.groups for outcome in planned.outcomes)
     peak = max((cost.peak for outcome in planned.outcomes for cost in outcome.phases), default=0)
     reserve = reserve_of(groups, peak, planned.trainer.exports)
-    phases = [_of_phase(phase, planned.outcomes, groups, planned, capacity) for phase in Phase]
+    phases = [_of_phase(phase, planned, groups, capacity) for phase in Phase]
     found = [phase for phase in phases if phase is not None]
     if any(outcome.error for outcome in planned.outcomes):
         fit = Fit.FAILED
@@ -74,11 +74,10 @@ def judge(planned: Planned) -> Verdict:
     return Verdict(fit, tuple(found), reserve, capacity)
 
 
-def _of_phase(
-    phase: Phase, outcomes: tuple[Outcome, ...], groups: int, planned: Planned, capacity: int
-) -> PhaseFit | None:
+def _of_phase(phase: Phase, planned: Planned, groups: int, capacity: int) -> PhaseFit | None:
     if phase is Phase.ROLLOUT:
-        return _of_rollout(planned.rollout, outcomes, groups, planned, capacity) if planned.rollout else None
+        return _of_rollout(planned.rollout, planned, groups, capacity) if planned.rollout else None
+    outcomes = planned.outcomes
     costs = [(cost, outcome.rank) for outcome in outcomes for cost in outcome.phases if cost.phase == phase.value]
     if not costs:
         return None
@@ -90,13 +89,11 @@ def _of_phase(
     return PhaseFit(phase.value, rank, cost.peak, needed, fit, holders, cost)
 
 
-def _of_rollout(
-    rollout: Rollout, outcomes: tuple[Outcome, ...], groups: int, planned: Planned, capacity: int
-) -> PhaseFit:
+def _of_rollout(rollout: Rollout, planned: Planned, groups: int, capacity: int) -> PhaseFit:
     """The engine beside what the trainer keeps meanwhile: what it had left after the weights were handed over."""
     kept, held = 0, Counter({Holder.RESERVE.value: 0})
     if not rollout.own_npus:
-        after = [cost for each in outcomes for cost in each.phases if cost.phase == Phase.UPDATE_ACTOR.value]
+        after = [cost for each in planned.outcomes for cost in each.phases if cost.phase == Phase.UPDATE_ACTOR.value]
         if after:
             most = max(after, key=lambda cost: cost.after)
             kept = most.after
