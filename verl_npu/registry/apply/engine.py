@@ -410,7 +410,8 @@ class Registry:
             except BaseException as error:
                 failure = error
         if failure is None:
-            self._ledger.applied(done)
+            for patch in (binding.patch for binding in done):
+                self._ledger.verdicts[patch.id] = replace(self._ledger.verdicts[patch.id], state=State.APPLIED)
             return None
         if failed is None:
             failed = next(iter(feature))

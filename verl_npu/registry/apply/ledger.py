@@ -59,11 +59,6 @@ class Ledger:
             for feature in self.features
         }
 
-    def applied(self, bindings: Sequence[Binding]) -> None:
-        """Note that these are in force."""
-        for binding in bindings:
-            self.verdicts[binding.patch.id] = replace(self.verdicts[binding.patch.id], state=State.APPLIED)
-
     def fail(self, feature: Feature, failed: Patch, failure: BaseException) -> None:
         """Take a whole feature back, since applying one of its patches failed or was interrupted."""
         whole = f"since {failed.id} failed: {WHOLE}"
