@@ -10,24 +10,210 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import sources
-from past import report
-from past.objects import GitError, Objects
-from past.walk import Judge, Said, commits, walk
 
 from verl_npu.features import UPSTREAMS, load, locks_folder
 from verl_npu.pins import PINS
 from verl_npu.registry.judge.lock import read_locks
 from verl_npu.registry.judge.verdict import judge
-from verl_npu.registry.source.tree import SourceTree
+from verl_npu.registry.source.tree import Memory, SourceTree
 
 VERL = UPSTREAMS[0]
 _ENDS = [pin.commit for pin in PINS.values() if pin.commit]
+
+
+class GitError(Exception):
+    """The repository has no such commit, or git could not be run."""
+
+
+def _git(repository: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(repository), *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise GitError(done.stderr.strip())
+    return done.stdout
+
+
+class Past:
+    """The source of verl at any commit of a repository, of which each file is read once."""
+
+    def __init__(self, repository: Path) -> None:
+        self._repository = repository
+        self._memory = Memory(limit=400)
+
+    def tree(self, commit: str) -> SourceTree:
+        """Return the source at a commit. Raises GitError if there is no such commit."""
+        # A submodule is a commit of another repository: there is nothing of it here.
+        listed = [line.split() for line in _git(self._repository, "ls-tree", commit, *VERL.packages).splitlines()]
+        folders = [name for _, kind, _, name in listed if kind == "tree"]
+        with tempfile.NamedTemporaryFile(suffix=".zip") as packed:
+            _git(self._repository, "archive", "-0", f"--output={packed.name}", commit, *folders)
+            tree = SourceTree.at(Path(packed.name), VERL.packages)
+        tree.memory = self._memory
+        return tree
+
+
+Said = tuple[str, str]
+"""The state of a patch, and the reason."""
+Judge = Callable[[str], Mapping[str, Said]]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of the main line."""
+
+    name: str
+    date: str
+    subject: str
+    files: frozenset[str]
+    """What it changed, added or deleted."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A verdict that a commit changed."""
+
+    commit: Commit
+    patch: str
+    before: Said
+    after: Said
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What came of a walk."""
+
+    commits: int
+    touching: int
+    """Commits that touch a file that a patch is about."""
+    sampled: int
+    """Commits that touch none, and were judged all the same."""
+    judged: int
+    """All that were judged, with those in between that were needed to find the cause of a change."""
+    changes: Sequence[Change]
+    first: Mapping[str, Said]
+    last: Mapping[str, Said]
+
+
+def commits(repository: Path, first: str, last: str) -> list[Commit]:
+    """Return the commits of the main line after `first` up to `last`, oldest first. Raises GitError."""
+    form = (
+        "--first-parent",
+        "--reverse",
+        "--no-renames",
+        "--name-only",
+        "-m",
+        "-z",
+        "--format=%x01%H%x02%cs%x02%s%x02",
+    )
+    return [_commit(entry) for entry in _git(repository, "log", *form, f"{first}..{last}").split("\x01")[1:]]
+
+
+def _commit(entry: str) -> Commit:
+    name, date, subject, files = entry.split("\x02")
+    return Commit(name, date, subject, frozenset(filter(None, (file.strip("\n") for file in files.split("\0")))))
+
+
+def walk(line: Sequence[Commit], first: str, judge: Judge, files: Collection[str], sample: int) -> Walk:
+    """Judge `first`, each commit that touches one of `files`, and `sample` of the others: always the same ones."""
+    touching = [n for n, commit in enumerate(line) if commit.files & set(files)]
+    others = sorted(set(range(len(line))) - set(touching))
+    sampled = random.Random(len(line)).sample(others, min(sample, len(others)))
+    said: dict[int, Mapping[str, Said]] = {-1: judge(first)}
+
+    def judged(number: int) -> Mapping[str, Said]:
+        if number not in said:
+            said[number] = judge(line[number].name)
+        return said[number]
+
+    changes: list[Change] = []
+    at = -1
+    for number in sorted({*touching, *sampled, len(line) - 1}):
+        changes += _between(line, at, number, judged)
+        at = number
+    return Walk(len(line), len(touching), len(sampled), len(said), changes, said[-1], judged(len(line) - 1))
+
+
+def _between(
+    line: Sequence[Commit], old: int, new: int, judged: Callable[[int], Mapping[str, Said]]
+) -> Iterator[Change]:
+    """Return the changes after one commit up to another; what lies between them is judged only if there are any."""
+    before, after = judged(old), judged(new)
+    differing = [patch for patch in after if before[patch][0] != after[patch][0]]
+    if not differing:
+        return
+    if new - old == 1:
+        for patch in differing:
+            yield Change(line[new], patch, before[patch], after[patch])
+        return
+    middle = (old + new) // 2
+    yield from _between(line, old, middle, judged)
+    yield from _between(line, middle, new, judged)
+
+
+def as_json(walked: Walk) -> dict[str, object]:
+    """Return the whole result in plain form."""
+    return {
+        "commits": walked.commits,
+        "touching": walked.touching,
+        "sampled": walked.sampled,
+        "judged": walked.judged,
+        "changes": [
+            {
+                "commit": change.commit.name,
+                "date": change.commit.date,
+                "subject": change.commit.subject,
+                "patch": change.patch,
+                "before": list(change.before),
+                "after": list(change.after),
+            }
+            for change in walked.changes
+        ],
+        "first": {patch: list(said) for patch, said in walked.first.items()},
+        "last": {patch: list(said) for patch, said in walked.last.items()},
+    }
+
+
+def as_markdown(walked: Walk) -> str:
+    """Return the counts, and a table of the commits that changed a verdict; the reasons are in the JSON."""
+    causes = {change.commit.name for change in walked.changes}
+    lines = [
+        f"{walked.commits} commits, of which {walked.touching} touch a file that a patch is about; {walked.judged} "
+        f"were judged, {walked.sampled} of them a sample of the others. {len(walked.changes)} verdicts changed, by "
+        f"{len(causes)} commits.",
+        "",
+        "| from | to | verdicts |",
+        "|---|---|---|",
+    ]
+    kinds = Counter((change.before[0], change.after[0]) for change in walked.changes)
+    lines += [f"| {before} | {after} | {count} |" for (before, after), count in sorted(kinds.items())]
+    lines += ["", "| date | commit | subject | verdicts |", "|---|---|---|---|"]
+    for commit, changes in groupby(walked.changes, key=lambda change: change.commit):
+        cells = [commit.date, f"`{commit.name[:10]}`", _cell(commit.subject), "<br>".join(_verdicts(list(changes)))]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _verdicts(changes: Sequence[Change]) -> list[str]:
+    """One line for each way that a verdict went: a module that goes takes many patches with it."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for change in changes:
+        groups.setdefault((change.before[0], change.after[0]), []).append(f"`{change.patch}`")
+    return [f"{before} → {after}: {', '.join(patches)}" for (before, after), patches in groups.items()]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
 def main() -> int:
@@ -45,24 +231,23 @@ def main() -> int:
     try:
         beside = SourceTree.at(sources.find("transformers", asked.transformers), ("transformers",))
         line = commits(asked.repository, asked.first, asked.last)
-        with Objects(asked.repository) as objects:
-            found = walk(line, asked.first, _judge(objects, beside), _watched(), asked.sample)
+        found = walk(line, asked.first, _judge(Past(asked.repository), beside), _watched(), asked.sample)
     except (GitError, sources.NotHere, sources.DownloadFailed) as error:
         print(f"history.py: {error}", file=sys.stderr)
         return 2
     if asked.json is not None:
-        asked.json.write_text(json.dumps(report.as_json(found), indent=1) + "\n")
-    print(report.as_markdown(found))
+        asked.json.write_text(json.dumps(as_json(found), indent=1) + "\n")
+    print(as_markdown(found))
     print(f"history.py: {time.monotonic() - start:.0f} s", file=sys.stderr)
     return 0
 
 
-def _judge(objects: Objects, beside: SourceTree) -> Judge:
+def _judge(past: Past, beside: SourceTree) -> Judge:
     features = load()
     locks = {upstream.name: read_locks(locks_folder(), upstream.name) for upstream in UPSTREAMS}
 
     def judged(commit: str) -> Mapping[str, Said]:
-        tree = objects.tree(commit, VERL.packages).with_packages(beside)
+        tree = past.tree(commit).with_packages(beside)
         _, verdicts = judge(features, UPSTREAMS, tree, locks)
         return {id: (str(verdict.state), verdict.reason) for id, verdict in verdicts.items()}
 
