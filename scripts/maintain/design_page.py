@@ -18,7 +18,7 @@ else:
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from maintain.section import replaced, rewrite
+from maintain.section import options, replaced, rewrite
 
 __all__ = ["PAGES", "render"]
 
@@ -78,4 +78,9 @@ def _row(module: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(rewrite({page: render(page.read_text(), language) for language, page in PAGES.items()}, __doc__ or ""))
+    sys.exit(
+        rewrite(
+            {page: render(page.read_text(), language) for language, page in PAGES.items()},
+            options(__doc__).parse_args().check,
+        )
+    )

@@ -24,7 +24,7 @@ else:
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from maintain.section import replaced, rewrite
+from maintain.section import options, replaced, rewrite
 
 from verl_npu.pins import Cell, Claim, Component, Pin, Source, pins_of
 
@@ -221,4 +221,4 @@ def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(rewrite(made(), __doc__ or ""))
+    sys.exit(rewrite(made(), options(__doc__).parse_args().check))

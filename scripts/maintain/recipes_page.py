@@ -8,7 +8,6 @@ python scripts/maintain/recipes_page.py --add RESULT.json…  take results of `v
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.recipe import RECIPES
 from maintain import several_machines
-from maintain.section import replaced
+from maintain.section import options, replaced, rewrite
 
 __all__ = ["BEGIN", "END", "PAGES", "RECIPES", "RESULTS", "Recipe", "read", "recipes", "render", "several"]
 
@@ -159,25 +158,13 @@ def add(paths: Sequence[Path]) -> None:
 
 def main() -> int:
     """Rewrite the pages, or check them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; status 1 if a table is not up to date")
+    parser = options(__doc__)
     parser.add_argument("--add", nargs="+", type=Path, default=[], metavar="RESULT.json", help="results to record")
     asked = parser.parse_args()
     if asked.add:
         add(asked.add)
-    old = 0
-    for language, page in PAGES.items():
-        text = page.read_text()
-        made = render(text, language, results())
-        if made == text:
-            continue
-        old += 1
-        if asked.check:
-            print(f"{page}: not up to date; run python scripts/maintain/recipes_page.py", file=sys.stderr)
-        else:
-            page.write_text(made)
-            print(f"{page}: rewritten")
-    return int(asked.check and old > 0)
+    made = {page: render(page.read_text(), language, results()) for language, page in PAGES.items()}
+    return rewrite(made, asked.check)
 
 
 if __name__ == "__main__":

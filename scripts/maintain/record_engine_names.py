@@ -10,7 +10,6 @@ imported.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain import sources
-from maintain.section import replaced
+from maintain.section import options, replaced, rewrite
 
 from verl_npu.features.engine_names import NAMES, Name, find
 from verl_npu.pins import PINS
@@ -121,21 +120,13 @@ def _row(cells: Sequence[str]) -> str:
 
 def main() -> int:
     """Write the record and the tables, or check the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if a table differs")
-    check = parser.parse_args().check
+    check = options(__doc__).parse_args().check
     record: Record = json.loads(RECORD.read_text()) if check else recorded()
     if not check:
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
         print(f"{RECORD}: {len(NAMES)} names")
-    differs = False
-    for language, page in PAGES.items():
-        text = page.read_text()
-        made = replaced(text, BEGIN, END, render(record, language))
-        differs |= made != text
-        if not check:
-            page.write_text(made)
-    return int(check and differs)
+    pages = {page: (page.read_text(), render(record, language)) for language, page in PAGES.items()}
+    return rewrite({page: replaced(text, BEGIN, END, table) for page, (text, table) in pages.items()}, check)
 
 
 if __name__ == "__main__":

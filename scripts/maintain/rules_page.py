@@ -15,7 +15,7 @@ from verl_npu.tools.diagnosis.rules import RULES, LogRule, Precision
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from maintain.section import replaced, rewrite
+from maintain.section import options, replaced, rewrite
 
 __all__ = ["BEGIN", "END", "PAGES", "render"]
 
@@ -57,4 +57,9 @@ def render(text: str, language: str, rules: Sequence[LogRule] = RULES) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(rewrite({page: render(page.read_text(), language) for language, page in PAGES.items()}, __doc__ or ""))
+    sys.exit(
+        rewrite(
+            {page: render(page.read_text(), language) for language, page in PAGES.items()},
+            options(__doc__).parse_args().check,
+        )
+    )

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["replaced", "rewrite"]
+__all__ = ["options", "replaced", "rewrite"]
 
 
 def replaced(text: str, begin: str, end: str, content: str) -> str:
@@ -19,16 +19,20 @@ def replaced(text: str, begin: str, end: str, content: str) -> str:
     return f"{before}{begin}\n{content}\n{end}{after}"
 
 
-def rewrite(made: Mapping[Path, str], description: str) -> int:
-    """Write pages whose text is made anew, or with `--check` say which are old; return the exit status."""
+def options(description: str | None) -> argparse.ArgumentParser:
+    """Return the options of a program that makes pages."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; status 1 if a page is not up to date")
-    asked = parser.parse_args()
+    return parser
+
+
+def rewrite(made: Mapping[Path, str], check: bool) -> int:
+    """Write pages whose text is made anew, or with `check` say which are old; return the exit status."""
     old = [page for page, text in made.items() if not page.is_file() or page.read_text() != text]
     for page in old:
-        if asked.check:
+        if check:
             print(f"{page}: not up to date; run python {sys.argv[0]}", file=sys.stderr)
         else:
             page.write_text(made[page])
             print(f"{page}: rewritten")
-    return int(asked.check and bool(old))
+    return int(check and bool(old))

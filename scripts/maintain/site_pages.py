@@ -17,7 +17,7 @@ from verl_npu.tools.cli import main as command
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from maintain.section import rewrite
+from maintain.section import options, rewrite
 
 __all__ = ["DOCS", "commands", "llms", "pages", "patches"]
 
@@ -95,4 +95,4 @@ def pages() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(rewrite(pages(), __doc__ or ""))
+    sys.exit(rewrite(pages(), options(__doc__).parse_args().check))

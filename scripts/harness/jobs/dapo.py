@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from harness import pins
 from harness.errors import BadInput
 from harness.jobs import grpo
-from harness.jobs.base import AGREED, Job, Plan
+from harness.jobs.base import AGREED, Plan
 
 
 def arguments(plan: Plan) -> list[str]:
@@ -46,11 +49,4 @@ def arguments(plan: Plan) -> list[str]:
     return ["-m", "recipe.dapo.main_dapo", *shared, *(f"{key}={value}" for key, value in settings.items())]
 
 
-JOB = Job(
-    name="dapo",
-    arguments=arguments,
-    metric="critic/score/mean",
-    trained_model=grpo.trained_model,
-    idle=grpo.JOB.idle,
-    lines=(AGREED,),
-)
+JOB = replace(grpo.JOB, name="dapo", arguments=arguments, lines=(AGREED,), engines=(pins.SMALL,))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from harness.jobs import grpo, megatron, one_step_off
-from harness.jobs.base import Job, Plan
+from dataclasses import replace
+
+from harness import pins
+from harness.jobs import one_step_off
+from harness.jobs.base import Plan
 
 
 def _arguments(plan: Plan, shared: dict[str, object], *options: str) -> list[str]:
@@ -39,24 +42,5 @@ def megatron_workers(plan: Plan) -> list[str]:
     return _arguments(plan, shared, "--config-name=fully_async_ppo_megatron_trainer")
 
 
-JOB = Job(
-    name="fully_async",
-    arguments=fsdp,
-    metric="critic/score/mean",
-    trained_model=grpo.trained_model,
-    idle=("megatron", "rollout"),
-    environment=one_step_off.ENVIRONMENT,
-    evidence=one_step_off.EVIDENCE,
-)
-MEGATRON = Job(
-    name="fully_async_megatron",
-    arguments=megatron_workers,
-    metric="critic/score/mean",
-    trained_model=grpo.trained_model,
-    idle=("rollout",),
-    environment=one_step_off.ENVIRONMENT,
-    evidence=one_step_off.EVIDENCE,
-    packages=megatron.PACKAGES,
-    sources=megatron.SOURCES,
-    key_value_heads=2,
-)
+JOB = replace(one_step_off.JOB, name="fully_async", arguments=fsdp, engines=(pins.SMALL,))
+MEGATRON = replace(one_step_off.MEGATRON, name="fully_async_megatron", arguments=megatron_workers)

@@ -5,8 +5,10 @@ The recipe runs on no device at this commit: harness.distillation has what is pu
 
 from __future__ import annotations
 
-from harness.jobs import grpo, megatron, one_step_off
-from harness.jobs.base import Job, Plan
+from dataclasses import replace
+
+from harness.jobs import one_step_off
+from harness.jobs.base import Plan
 from harness.pins import SCRIPTS
 
 PROMPTS = 16
@@ -53,15 +55,4 @@ def arguments(plan: Plan) -> list[str]:
     return [str(start), str(plan.checkout), str(plan.seed + 1), "-m", "recipe.gkd.main_gkd", *words]
 
 
-JOB = Job(
-    name="gkd",
-    arguments=arguments,
-    metric="actor/kl_loss",
-    trained_model=grpo.trained_model,
-    idle=("rollout",),
-    environment=one_step_off.ENVIRONMENT,
-    evidence=one_step_off.EVIDENCE,
-    packages=megatron.PACKAGES,
-    sources=megatron.SOURCES,
-    key_value_heads=2,
-)
+JOB = replace(one_step_off.MEGATRON, name="gkd", arguments=arguments, metric="actor/kl_loss")

@@ -6,9 +6,11 @@ MindSpeed is in no registry: VERL_NPU_MINDSPEED names a checkout of it, f2b0977e
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from harness import pins
 from harness.jobs import grpo, ppo
-from harness.jobs.base import Job, Plan
+from harness.jobs.base import Plan
 
 # One list for all, so that they share an environment.
 PACKAGES = ("megatron-core==0.12.1", "einops==0.8.1", "mbridge==0.15.1")
@@ -57,20 +59,15 @@ def experts(plan: Plan) -> list[str]:
     return _arguments(grpo.arguments, plan, settings)
 
 
-def _job(name: str, arguments: Callable[[Plan], list[str]], experts: int = 0) -> Job:
-    return Job(
-        name=name,
-        arguments=arguments,
-        metric="critic/score/mean",
-        trained_model=grpo.trained_model,
-        idle=("weight_sync",),
-        packages=PACKAGES,
-        sources=SOURCES,
-        key_value_heads=2,
-        experts=experts,
-    )
-
-
-JOB = _job("megatron", dense)
-PPO = _job("megatron_ppo", actor_and_critic)
-MOE = _job("megatron_moe", experts, experts=4)
+JOB = replace(
+    grpo.JOB,
+    name="megatron",
+    arguments=dense,
+    idle=("weight_sync",),
+    packages=PACKAGES,
+    sources=SOURCES,
+    key_value_heads=2,
+    engines=(pins.SMALL,),
+)
+PPO = replace(JOB, name="megatron_ppo", arguments=actor_and_critic)
+MOE = replace(JOB, name="megatron_moe", arguments=experts, experts=4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from harness import pins
 from harness.jobs import grpo, megatron
 from harness.jobs.base import Job, Plan
@@ -100,32 +102,27 @@ def megatron_workers(plan: Plan) -> list[str]:
     return _arguments(plan, over_megatron(plan), "--config-name=one_step_off_ppo_megatron_trainer")
 
 
-ENVIRONMENT = {
-    "VERL_NPU_WEIGHT_SYNC_CHECK": "engine",
-    # A CPU engine takes 4 GiB for its cache otherwise, whatever the model.
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-}
-EVIDENCE = r"weight sync (\d+) of actor_rollout: rank \d+ \(rollout .*the engine holds them bit for bit"
-
 JOB = Job(
     name="one_step_off",
     arguments=fsdp,
     metric="critic/score/mean",
     trained_model=grpo.trained_model,
     idle=("megatron", "rollout"),
-    environment=ENVIRONMENT,
-    evidence=EVIDENCE,
+    environment={
+        "VERL_NPU_WEIGHT_SYNC_CHECK": "engine",
+        # A CPU engine takes 4 GiB for its cache otherwise, whatever the model.
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    },
+    evidence=r"weight sync (\d+) of actor_rollout: rank \d+ \(rollout .*the engine holds them bit for bit",
     engines=pins.ENGINES,
 )
-MEGATRON = Job(
+MEGATRON = replace(
+    JOB,
     name="one_step_off_megatron",
     arguments=megatron_workers,
-    metric="critic/score/mean",
-    trained_model=grpo.trained_model,
     idle=("rollout",),
-    environment=ENVIRONMENT,
-    evidence=EVIDENCE,
     packages=megatron.PACKAGES,
     sources=megatron.SOURCES,
     key_value_heads=2,
+    engines=(pins.SMALL,),
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from harness import pins
 from harness.jobs import grpo
-from harness.jobs.base import Job, Plan
+from harness.jobs.base import Plan
 
 
 def arguments(plan: Plan) -> list[str]:
@@ -20,10 +23,4 @@ def arguments(plan: Plan) -> list[str]:
     return [*grpo.arguments(plan), *(f"{key}={value}" for key, value in settings.items())]
 
 
-JOB = Job(
-    name="ppo",
-    arguments=arguments,
-    metric="critic/score/mean",
-    trained_model=grpo.trained_model,
-    idle=grpo.JOB.idle,
-)
+JOB = replace(grpo.JOB, name="ppo", arguments=arguments, engines=(pins.SMALL,))
