@@ -10,25 +10,8 @@ from typing import Any
 import pytest
 from harness import pins, training
 from harness.errors import BadInput
-from harness.jobs import dapo
+from harness.jobs import dapo, grpo
 from harness.jobs.base import Plan
-
-
-@pytest.fixture
-def plan(tmp_path: Path) -> Plan:
-    return Plan(
-        pin=pins.find("v0.6.1"),
-        run_dir=tmp_path,
-        model="m",
-        train=tmp_path,
-        test=tmp_path,
-        generated=True,
-        reward=None,
-        steps=3,
-        npus=2,
-        seed=0,
-        virtual=True,
-    )
 
 
 def test_dapo_needs_a_checkout(plan: Plan) -> None:
@@ -42,6 +25,18 @@ def test_dapo_finds_verls_configuration_from_any_folder(plan: Plan, tmp_path: Pa
     settings = dict(word.split("=", 1) for word in words)
     assert settings["hydra.searchpath"] == f"[file://{tmp_path}/verl/trainer/config]"
     assert settings["actor_rollout_ref.actor.strategy"] == "fsdp2"
+
+
+@pytest.mark.parametrize("virtual", [True, False])
+@pytest.mark.parametrize("pin", list(pins.PINS.values()), ids=lambda pin: pin.name)
+def test_the_device_is_left_to_verl_npu(pin: pins.Pin, virtual: bool, plan: Plan) -> None:
+    words = grpo.arguments(replace(plan, pin=pin, virtual=virtual))
+    settings = dict(part.split("=", 1) for part in words[2:])
+    assert "trainer.device" not in settings
+    assert settings["trainer.total_training_steps"] == "3"
+    assert settings["actor_rollout_ref.rollout.name"] == (pin.virtual_rollout if virtual else "vllm")
+    answers = int(settings["data.train_batch_size"]) * int(settings["actor_rollout_ref.rollout.n"])
+    assert answers == grpo.PROMPTS * grpo.ANSWERS
 
 
 def outcome(log: Path, job: str, steps: int = 2) -> Any:

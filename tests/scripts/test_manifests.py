@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness import manifests
@@ -10,28 +8,7 @@ from harness.errors import RunFailed
 
 from verl_npu.manifest import Manifest
 
-
-def write(folder: Path, role: str, pid: int, **states: str) -> None:
-    content: dict[str, Any] = {
-        "schema": 3,
-        "version": "0.1.0",
-        "active": True,
-        "origin": "a test",
-        "host": "here",
-        "pid": pid,
-        "token": f"{pid:08x}",
-        "role": role,
-        "simulated": True,
-        "upstreams": {"verl": {"nearest_pin": "v0.6.1", "exact": True, "differs": []}},
-        "features": {
-            name: {"state": state, "patches": {f"{name}.one": {"target": "verl:x", "state": state, "reason": "so"}}}
-            for name, state in states.items()
-        },
-        "natives": {},
-        "tainted": [],
-        "seconds": 0.0,
-    }
-    (folder / f"{role}-{pid}.json").write_text(json.dumps(content))
+from .conftest import write_states as write
 
 
 def job(folder: Path, **states: str) -> list[Manifest]:

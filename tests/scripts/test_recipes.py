@@ -17,22 +17,13 @@ from maintain import recipes_page
 from maintain.recipes_page import Recipe
 
 from verl_npu.tools.cli import main
-from verl_npu.tools.jobs.capture import Call, Capture, capture
+from verl_npu.tools.jobs.capture import capture
 from verl_npu.tools.jobs.trainer import Trainer, trainer_of
 
-SHELL_FILES = sorted(recipes_page.RECIPES.rglob("*.sh"))
 RECIPES = recipes_page.recipes()
 ROWS = 24
 
 each_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.path.stem)
-
-
-def started(recipe: Recipe, tree: Path, *arguments: str, **given: str) -> Capture:
-    return capture(recipe.path, tree, arguments, given)
-
-
-def trainers(captured: Capture) -> list[Call]:
-    return [call for call in captured.calls if call.program in ("python3", "torchrun")]
 
 
 def settings(trainer: Trainer) -> dict[str, str]:
@@ -52,26 +43,17 @@ def tree_of_pin(recipe: Recipe) -> Path:
 # The scripts themselves.
 
 
-@pytest.mark.parametrize("path", SHELL_FILES, ids=lambda path: path.name)
-def test_bash_can_parse_it(path: Path) -> None:
-    parsed = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
-    assert (parsed.returncode, parsed.stderr) == (0, "")
-
-
 def test_there_is_one_for_each_row_of_the_table() -> None:
     rows = {(recipe.algorithm, recipe.model, recipe.backend, recipe.engine) for recipe in RECIPES}
     assert len(rows) == len(RECIPES) == ROWS
 
 
 @each_recipe
-def test_it_stops_at_the_first_error_and_can_be_executed(recipe: Recipe) -> None:
-    assert "\nset -euo pipefail\n" in recipe.path.read_text()
+def test_it_stops_at_the_first_error_can_be_executed_and_leaves_the_device_to_us(recipe: Recipe) -> None:
+    text = recipe.path.read_text()
+    assert "\nset -euo pipefail\n" in text
+    assert "trainer.device" not in text
     assert os.access(recipe.path, os.X_OK)
-
-
-@each_recipe
-def test_it_leaves_the_device_to_us(recipe: Recipe) -> None:
-    assert "trainer.device" not in recipe.path.read_text()
 
 
 # What they start.
@@ -79,46 +61,28 @@ def test_it_leaves_the_device_to_us(recipe: Recipe) -> None:
 
 @each_recipe
 @pytest.mark.usefixtures("sandbox")
-def test_it_starts_one_trainer_and_nothing_else(recipe: Recipe, tmp_path: Path) -> None:
-    captured = started(recipe, tmp_path)
-    assert captured.ended.status == 0
-    assert len(trainers(captured)) == len(captured.calls) == 1
-    assert captured.missing == ()
-
-
-@each_recipe
-@pytest.mark.usefixtures("sandbox")
-def test_it_gives_each_setting_once(recipe: Recipe, tmp_path: Path) -> None:
-    keys = [override.lstrip("+").split("=")[0] for override in trainer_of(started(recipe, tmp_path)).overrides]
-    assert sorted(keys) == sorted(set(keys))
-
-
-@each_recipe
-@pytest.mark.usefixtures("sandbox")
-def test_the_users_model_data_and_output_take_the_place_of_its_own(recipe: Recipe, tmp_path: Path) -> None:
-    chosen = settings(trainer_of(started(recipe, tmp_path, MODEL="/m", DATA="/d", OUTPUT="/o")))
-    assert "/m" in (chosen.get("actor_rollout_ref.model.path"), chosen.get("model.partial_pretrain"))
-    assert chosen["data.train_files"].startswith("/d/")
-    assert chosen["trainer.default_local_dir"] == "/o"
-
-
-@each_recipe
-@pytest.mark.usefixtures("sandbox")
-def test_its_machines_are_those_that_its_page_names(recipe: Recipe, tmp_path: Path) -> None:
-    trainer = trainer_of(started(recipe, tmp_path))
+def test_it_starts_one_trainer_on_the_machines_that_its_page_names(recipe: Recipe, tmp_path: Path) -> None:
+    captured = capture(recipe.path, tmp_path)
+    assert (captured.ended.status, captured.missing) == (0, ())
+    (call,) = captured.calls
+    assert call.program in ("python3", "torchrun")
+    trainer = trainer_of(captured)
     chosen = settings(trainer)
-    on_each_node = trainer.ranks or int(chosen["trainer.n_gpus_per_node"]) + int(
-        chosen.get("rollout.n_gpus_per_node", "0")
-    )
-    assert on_each_node == recipe.npus
+    assert len(chosen) == len(trainer.overrides), "a setting is given twice"
+    own = int(chosen.get("rollout.n_gpus_per_node", "0"))
+    assert (trainer.ranks or int(chosen["trainer.n_gpus_per_node"]) + own) == recipe.npus
     assert chosen.get("trainer.nnodes", "1") == str(recipe.nodes)
 
 
 @each_recipe
 @pytest.mark.usefixtures("sandbox")
-def test_what_stands_on_the_command_line_wins(recipe: Recipe, tmp_path: Path) -> None:
-    trainer = trainer_of(started(recipe, tmp_path, "trainer.logger=[mine]"))
-    assert settings(trainer)["trainer.logger"] == "[mine]"
+def test_the_users_model_data_output_and_settings_take_the_place_of_its_own(recipe: Recipe, tmp_path: Path) -> None:
+    variables = {"MODEL": "/m", "DATA": "/d", "OUTPUT": "/o"}
+    chosen = settings(trainer_of(capture(recipe.path, tmp_path, ["trainer.logger=[mine]"], variables)))
+    assert "/m" in (chosen.get("actor_rollout_ref.model.path"), chosen.get("model.partial_pretrain"))
+    assert chosen["data.train_files"].startswith("/d/")
+    assert chosen["trainer.default_local_dir"] == "/o"
+    assert chosen["trainer.logger"] == "[mine]"
 
 
 @each_recipe

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,9 @@ pytest.importorskip("pandas")  # of the generated data
 from harness import summary
 from rich.console import Console
 
-from verl_npu.manifest import Manifest, write_manifest
+from verl_npu.manifest import Manifest
+
+from .conftest import write_states
 
 FEATURES = ("device", "attention", "fused_ops", "rollout", "weight_sync", "megatron", "fleet")
 ROLES = ("driver", "TaskRunner", "WorkerDict", "WorkerDict", "AgentLoopWorker", "RewardLoopWorker")
@@ -25,31 +26,8 @@ def job(folder: Path, **odd: str) -> list[Manifest]:
     """A job of six processes; `odd` gives the state of a feature in the last WorkerDict."""
     for pid, role in enumerate(ROLES):
         state = "applied" if role == "WorkerDict" else "pending"
-        features = {name: odd.get(name, state) if pid == 3 else state for name in FEATURES}
-        write_manifest(folder, json.loads(json.dumps(content(pid, role, features))))
+        write_states(folder, role, pid, **(dict.fromkeys(FEATURES, state) | (odd if pid == 3 else {})))
     return manifests.read(folder)
-
-
-def content(pid: int, role: str, states: dict[str, str]) -> dict[str, object]:
-    patch = {"target": "verl:x", "reason": "because"}
-    return {
-        "version": "0.1.0",
-        "active": True,
-        "origin": "a test",
-        "host": "here",
-        "pid": pid,
-        "token": f"{pid:08x}",
-        "role": role,
-        "simulated": True,
-        "upstreams": {},
-        "features": {
-            name: {"state": state, "patches": {f"{name}.one": {**patch, "state": state}}}
-            for name, state in states.items()
-        },
-        "natives": {},
-        "tainted": [],
-        "seconds": 0.0,
-    }
 
 
 def printed(found: list[Manifest]) -> str:
@@ -68,7 +46,7 @@ def test_every_feature_state_and_role_is_whole_at_80_columns(tmp_path: Path) -> 
 def test_a_process_that_differs_from_others_of_its_role_is_named(tmp_path: Path) -> None:
     text = printed(job(tmp_path, device="drifted"))
     assert "WorkerDict here:3" in text
-    assert "device.one: because" in text
+    assert "device.one: so" in text
 
 
 def test_escapes_in_a_manifest_do_not_reach_the_terminal(tmp_path: Path) -> None:
