@@ -71,8 +71,8 @@ def nothing_changes(sandboxed: None, tree: Path, tmp_path: Path) -> Iterator[Non
 
 
 DESTROYING = {
-    "its home": "timeout 2 rm -rf ~ $HOME/* /root /home >/dev/null 2>&1",
-    "the root": "timeout 2 rm -rf --no-preserve-root / 2>/dev/null",
+    "its home": "timeout 1 rm -rf ~ $HOME/* /root /home >/dev/null 2>&1",
+    "the root": "timeout 1 rm -rf --no-preserve-root / 2>/dev/null",
     "the tree": 'rm -rf "$PWD" ./* verl',
     "the folder above": "rm -rf ../* ../beside ../.??*",
     # A message for each file would be more than a script may print, and end it.
@@ -81,8 +81,8 @@ DESTROYING = {
     "system files": "echo x > /etc/passwd; echo x >> /etc/hosts; touch /x {/usr,/usr/local,/usr/bin,/opt,/var,/etc}/x",
     "the tree's files": "echo x > verl/__init__.py; touch verl/x; mv verl other; ln -sf /etc/passwd verl/trainer/x",
     "files beside the tree": "echo x > ../beside/precious; mkdir -p ../beside; touch ../beside/x",
-    "modes": "timeout 2 chmod -R 777 /etc verl ../beside / 2>/dev/null; chmod 000 verl/__init__.py /etc/passwd",
-    "owners": "timeout 2 chown -R 1:1 /etc verl ../beside / 2>/dev/null; chown 1 verl/__init__.py",
+    "modes": "timeout 1 chmod -R 777 /etc verl ../beside / 2>/dev/null; chmod 000 verl/__init__.py /etc/passwd",
+    "owners": "timeout 1 chown -R 1:1 /etc verl ../beside / 2>/dev/null; chown 1 verl/__init__.py",
     "devices": "chmod 000 /dev/*; chown 1:1 /dev/*; rm -f /dev/null /dev/zero; mv /dev/full /dev/x",
     "the kernel's parameters": "echo 1 > /proc/sys/vm/swappiness; echo x > /proc/sys/kernel/core_pattern; hostname x; "
     "echo x > /proc/sys/kernel/hostname; echo b > /proc/sysrq-trigger",
@@ -112,10 +112,10 @@ def test_a_script_that_kills_everything_kills_only_itself(captured: Captured) ->
 
 
 ENDLESS = {
-    "a loop": ("while true; do :; done", "still running after 2 s"),
-    "a wait": ("read x < <(tail -f /dev/null)", "still running after 2 s"),
-    "a script that ignores signals": ("trap '' TERM INT HUP; while :; do :; done", "still running after 2 s"),
-    "a process that detaches itself": ("setsid bash -c 'while :; do :; done' & wait", "still running after 2 s"),
+    "a loop": ("while true; do :; done", "still running after 1 s"),
+    "a wait": ("read x < <(tail -f /dev/null)", "still running after 1 s"),
+    "a script that ignores signals": ("trap '' TERM INT HUP; while :; do :; done", "still running after 1 s"),
+    "a process that detaches itself": ("setsid bash -c 'while :; do :; done' & wait", "still running after 1 s"),
     "output": ("yes", "printed more than 4 MiB"),
     "output of a process": ("python3 -c 'while True: print(\"x\" * 9999)'", "printed more than 4 MiB"),
     "processes": (":(){ :|:& };:\nwait; while :; do :; done", "processes at once"),
@@ -125,7 +125,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize(("line", "reason"), ENDLESS.values(), ids=ENDLESS.keys())
 def test_a_script_without_end_is_ended_in_one_line(captured: Captured, line: str, reason: str) -> None:
-    limits = Limits(2.0 if "after" in reason else 30.0, processes=100, output=1 << 16)
+    limits = Limits(1.0 if "after" in reason else 30.0, processes=100, output=1 << 16)
     started = time.monotonic()
     with pytest.raises(ScriptError, match=reason) as error:
         captured(line, limits=limits)
@@ -159,7 +159,7 @@ def test_a_script_cannot_fill_the_disk_with_its_output(captured: Captured) -> No
 
 def test_many_calls_do_not_take_our_own_memory(captured: Captured) -> None:
     with pytest.raises(ScriptError, match="still running"):
-        captured("yes >&$STAND_IN_CALLS", limits=Limits(2.0))
+        captured("yes >&$STAND_IN_CALLS", limits=Limits(1.0))
 
 
 NETWORK = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -17,7 +15,7 @@ from pathlib import Path
 
 from ...ascend.variables import VIRTUAL_CACHE
 from ...errors import SandboxError
-from ..processes import descendants
+from ..processes import ProcessTree, descendants
 from . import confinement
 
 __all__ = ["Ended", "Limits", "Sandbox", "device_cache", "importable", "run", "sandbox_program", "why_none"]
@@ -170,8 +168,8 @@ def run(
     started = time.monotonic()
     limit = ""
     # A sandbox takes all of its processes with it.
-    leftovers = contextlib.nullcontext() if sandbox is not None else _ending_orphans()
-    with log.open("wb") as output, leftovers, _process(whole, environment, folder, output.fileno(), keep) as child:
+    orphans = None if sandbox is not None else ProcessTree()
+    with log.open("wb") as output, _process(whole, environment, folder, output.fileno(), keep) as child:
         watch = _Watch(limits, child.pid, log)
         ticked = started
         while child.poll() is None:
@@ -182,6 +180,8 @@ def run(
                 tick()
                 ticked = time.monotonic()
             time.sleep(_POLL)
+    if orphans is not None:
+        orphans.end(0)
     tick()
     with log.open("rb") as stream:
         said = stream.read(limits.output)
@@ -255,8 +255,6 @@ def _usr(folder: Path) -> list[str]:
     return words
 
 
-_SET_SUBREAPER = 36
-_GRACE = 10.0
 _LOOK = 0.25
 """Seconds between two looks at all processes; a look takes milliseconds."""
 
@@ -273,27 +271,6 @@ class Limits:
     """Bytes that its processes may have of their own, together with what they write to files in memory; 0: any."""
     file: int = 0
     """Bytes of the largest file that it may write; 0: any."""
-
-
-@contextmanager
-def _ending_orphans() -> Iterator[None]:
-    """Have all that is started meanwhile, and outlives what started it, become this process's own, and end it."""
-    before = set(descendants(os.getpid()))
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_SET_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield
-        until = time.monotonic() + _GRACE
-        while left := [pid for pid in descendants(os.getpid()) if pid not in before]:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, os.WNOHANG)
-            if time.monotonic() > until:
-                break
-            time.sleep(0.05)
-    finally:
-        libc.prctl(_SET_SUBREAPER, 0, 0, 0, 0)
 
 
 class _Watch:
