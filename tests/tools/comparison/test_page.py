@@ -58,40 +58,42 @@ class Reader(HTMLParser):
         self.text += data
 
 
-def read(made: Comparison) -> Reader:
+def read(text: str) -> Reader:
     reader = Reader()
-    reader.feed(page(made))
+    reader.feed(text)
     reader.close()
     assert reader.open == []
     return reader
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def made() -> Comparison:
     return compare(log_of(STEPS, simulated=True), log_of(STEPS), ["parity"])
 
 
-def test_a_page_needs_nothing_else(made: Comparison) -> None:
-    text = page(made)
-    reader = read(made)
+@pytest.fixture(scope="module")
+def text(made: Comparison) -> str:
+    return page(made)
+
+
+def test_a_page_needs_nothing_else(text: str) -> None:
+    reader = read(text)
     assert reader.fetched == []
     assert not reader.tags & {"script", "link", "img", "iframe", "object"}
     assert re.findall(r"url\((?!#)|@import", text) == []
     assert len(reader.ids) == len(set(reader.ids))
 
 
-def test_a_page_has_a_chart_for_each_metric_that_both_logs_have(made: Comparison) -> None:
-    reader = read(made)
-    assert [pair.metric.title for pair in made.pairs] == ["reward", "score", "entropy", "step time, s"]
-    assert page(made).count("<svg") == 4
-    assert all(pair.metric.title in reader.text for pair in made.pairs)
+def test_a_page_has_a_chart_for_each_metric_that_both_logs_have(made: Comparison, text: str) -> None:
+    titles = [pair.metric.title for pair in made.pairs]
+    assert titles == ["reward", "score", "entropy", "step time, s"]
+    assert text.count("<svg") == 4
+    assert all(title in read(text).text for title in titles)
 
 
-def test_a_page_takes_all_its_colours_from_its_own_day_and_night(made: Comparison) -> None:
-    text = page(made)
+def test_a_page_takes_all_its_colours_from_its_own_day_and_night(text: str) -> None:
     assert "prefers-color-scheme: dark" in text
-    for pair in made.pairs:
-        drawn = svg(pair)
+    for drawn in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
         assert "var(--npu)" in drawn
         assert re.findall(r"#[0-9a-f]{6}\b", drawn) == []
     names = set(re.findall(r"var\(--(\w+)\)", text))
@@ -99,29 +101,24 @@ def test_a_page_takes_all_its_colours_from_its_own_day_and_night(made: Compariso
     assert names == set(re.findall(r"--(\w+):", light)) == set(re.findall(r"--(\w+):", dark.split("\n* {")[0]))
 
 
-def test_a_page_says_what_is_simulated(made: Comparison) -> None:
-    assert "SIMULATED" in read(made).text
-    assert "SIMULATED" not in read(compare(log_of(STEPS), log_of(STEPS), ["parity"])).text
-
-
-def test_a_page_of_published_figures_has_no_charts() -> None:
+def test_a_page_of_published_figures_has_no_charts_and_says_what_is_simulated(text: str) -> None:
     baseline = BASELINES["a3-gspo-qwen3-30b-megatron"]
-    reader = read(compare(log_of(STEPS), baseline, ["regression"]))
+    reader = read(page(compare(log_of(STEPS), baseline, ["regression"])))
     assert "svg" not in reader.tags
     assert baseline.script in reader.text
+    assert ("SIMULATED" in read(text).text, "SIMULATED" in reader.text) == (True, False)
 
 
 def test_a_path_is_no_markup() -> None:
     log = log_of(STEPS)
     hostile = type(log)(source="<script>alert(1)</script>&.log", steps=log.steps, last=log.last)
-    reader = read(compare(hostile, log, ["parity"]))
+    reader = read(page(compare(hostile, BASELINES["a3-gspo-qwen3-30b-megatron"], ["regression"])))
     assert "script" not in reader.tags
     assert "<script>alert(1)</script>&.log" in reader.text
 
 
 def test_a_chart_is_well_formed_and_breaks_where_steps_are_missing(made: Comparison) -> None:
-    drawn = svg(made.pairs[0])
-    root = ElementTree.fromstring(drawn)
+    root = ElementTree.fromstring(svg(made.pairs[0]))
     assert root.get("aria-label", "").startswith("reward by step: mean 0.08667 on the NPU")
     paths = [path.get("d", "") for path in root.iter("{http://www.w3.org/2000/svg}path")]
     # Steps 1 to 3, 5 to 6, and 9: three pieces.
