@@ -4,7 +4,7 @@ CHECKOUT is one of github.com/vllm-project/vllm-ascend at v0.11.0, PYTHON that o
 `scripts/quickstart.sh --pin ccd7d934 --rollout vllm-ascend` makes one. What the tests need beside it comes from
 --packages, a folder of `pip install --no-deps --target FOLDER 'pytest<9' pluggy iniconfig pytest-mock pytest-asyncio
 torchvision==0.23.0`. Runs from a copy, without a network. Prints what passed, and each failure with its reason; the
-status is 1 if one is not among `reasons.KNOWN`.
+status is 1 if one is not among `KNOWN`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,25 @@ from pathlib import Path
 
 from tests import junit
 
-from .reasons import reason
-
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE = 1800  # seconds for all of them
 # What EngineArgs() asks the hub for; one test makes it, and looks at no weight.
 _DEFAULT_MODEL = "models--Qwen--Qwen3-0.6B"
 _CONFIG = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "torch_dtype": "bfloat16"}
+
+_MOCKS = "mocks that this release's own code does not take; upstream leaves the file out of its CI"
+
+KNOWN = {
+    "test_attention_v1.TestAscendAttentionMetadataBuilder::": f"the tests themselves: {_MOCKS}",
+    "test_attention_v1.TestAscendAttentionBackendImpl::": f"the tests themselves: {_MOCKS}",
+    "test_utils.TestUtils::test_enable_custom_op": (
+        "not implemented: vllm-ascend's own compiled operators, without which it goes on"
+    ),
+    "test_utils.TestUtils::test_find_hccl_library": (
+        "a detail: `HCCL_SO_PATH` is set, to where the `libhccl.so` of the virtual Ascend is; the test wants it unset"
+    ),
+}
+"""Why tests of v0.11.0 fail on virtual NPUs: all that do, by the part of the name that they share."""
 
 
 def hub(folder: Path) -> Path:
@@ -92,7 +104,7 @@ def main() -> None:
     for test, outcome, element in found:
         if outcome not in ("failure", "error"):
             continue
-        why = reason(test)
+        why = next((why for part, why in KNOWN.items() if part in test), None)
         unknown += why is None
         said = " ".join((element.get("message", "") if element is not None else "").split())
         print(f"{test}\n    {why or f'unexplained: {said[:300]}'}")

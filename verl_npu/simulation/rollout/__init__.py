@@ -1,16 +1,12 @@
 """A rollout engine for virtual NPUs: transformers' `generate` behind verl's own rollout contracts.
 
 No vLLM that these revisions take runs on a CPU beside the torch that the virtual NPUs are tested with. Never used on
-real NPUs: registering it is refused there.
+real NPUs: only the virtual Ascend has it registered.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
-
-from virtual_ascend import is_loaded
-
-from ...errors import RolloutError
 
 __all__ = ["NAME", "offer_in_vllms_place", "register_replica", "register_rollout"]
 
@@ -20,9 +16,8 @@ NAME = "virtual"
 def register_rollout(base: ModuleType) -> None:
     """Enter the engine into the registry of `verl.workers.rollout.base`, in each mode that the revision has.
 
-    A verl without that registry is served by `offer_in_vllms_place`. Raises RolloutError on real NPUs.
+    A verl without that registry is served by `offer_in_vllms_place`.
     """
-    _only_virtual()
     registry: dict[tuple[str, str], str] | None = getattr(base, "_ROLLOUT_REGISTRY", None)
     if registry is None:
         return
@@ -32,11 +27,7 @@ def register_rollout(base: ModuleType) -> None:
 
 
 def register_replica(replica: ModuleType) -> None:
-    """Enter the server into the registry of `verl.workers.rollout.replica`, if any.
-
-    Raises RolloutError on real NPUs.
-    """
-    _only_virtual()
+    """Enter the server into the registry of `verl.workers.rollout.replica`, if any."""
     registry = getattr(replica, "RolloutReplicaRegistry", None)
     if registry is None:
         return
@@ -50,24 +41,10 @@ def register_replica(replica: ModuleType) -> None:
 
 
 def offer_in_vllms_place(workers: ModuleType) -> None:
-    """Let workers build the engine that have no registry to find it in (796871d7).
-
-    Raises RolloutError on real NPUs.
-    """
-    _only_virtual()
+    """Let workers build the engine that have no registry to find it in (796871d7)."""
     from verl.workers.rollout import base
 
     if not hasattr(base, "_ROLLOUT_REGISTRY"):
         from .spmd import offer
 
         offer(workers)
-
-
-def _only_virtual() -> None:
-    if not is_loaded():
-        raise RolloutError(
-            subject="the virtual rollout engine",
-            expected="virtual NPUs in this process",
-            found="none",
-            fix="use actor_rollout_ref.rollout.name=vllm on real NPUs, or set VIRTUAL_ASCEND=<number>",
-        )

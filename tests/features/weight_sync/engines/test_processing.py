@@ -1,9 +1,13 @@
-"""A model whose weights were laid out anew after loading is right after a sync, or refused before one."""
+"""A model whose weights were laid out anew after loading is right after a sync, or refused before one.
+
+tests/e2e/test_vllm_ascend_layout.py asks the same of vllm-ascend's own classes.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +15,12 @@ import pytest
 import torch
 
 from verl_npu.errors import EngineError
-from verl_npu.features.weight_sync.engines.processing import refresh_copies_on_load, refuse_square_experts
+from verl_npu.features.weight_sync.engines.processing import (
+    lay_out_experts_for_loading,
+    refresh_copies_on_load,
+    refuse_disposed_projections,
+    refuse_square_experts,
+)
 from verl_npu.features.weight_sync.patches.vllm_model import prepare_vllm_model_for_new_weights
 
 
@@ -199,3 +208,42 @@ def test_other_experts_pass(w13: tuple[int, ...], w2: tuple[int, ...], transpose
 
 def test_upstreams_own_preparation_still_runs() -> None:
     assert prepare_vllm_model_for_new_weights(lambda model: "prepared", torch.nn.Linear(1, 1)) == "prepared"
+
+
+def transposed_anew(intermediate: int) -> Any:
+    """As vllm-ascend has experts from 0.13 on, which keeps no count of whether it has transposed them."""
+    model = experts((4, 64, 2 * intermediate), (4, intermediate, 64), transpose=False)
+    del model.mlp.quant_method.transpose
+    for name in ("w13_weight", "w2_weight"):
+        weight = torch.nn.Parameter(torch.randn(getattr(model.mlp, name).shape), requires_grad=False)
+        weight.weight_loader = "the loader"  # type: ignore[attr-defined]
+        delattr(model.mlp, name)
+        setattr(model.mlp, name, weight)
+    return model
+
+
+@pytest.mark.parametrize("intermediate", [32, 64, 48], ids=["square w13", "square w2", "none is square"])
+def test_transposed_experts_are_laid_out_once_for_the_loader_and_keep_it(intermediate: int) -> None:
+    model = transposed_anew(intermediate)
+    w13, w2 = model.mlp.w13_weight, model.mlp.w2_weight
+    for _ in range(2):
+        lay_out_experts_for_loading(model)
+    assert torch.equal(model.mlp.w13_weight, w13.transpose(1, 2))
+    assert torch.equal(model.mlp.w2_weight, w2.transpose(1, 2))
+    assert model.mlp.w13_weight.weight_loader == "the loader"
+
+
+def test_experts_of_a_vllm_ascend_that_keeps_count_are_left() -> None:
+    model: Any = experts((4, 64, 96), (4, 48, 64), transpose=False)
+    held = model.mlp.w13_weight
+    lay_out_experts_for_loading(model)
+    assert model.mlp.w13_weight is held
+
+
+@pytest.mark.parametrize("freed", [True, False])
+def test_a_projection_that_vllm_ascend_has_freed_is_refused(freed: bool) -> None:
+    model = Model()
+    if freed:
+        model.attention()[1].kv_b_proj.weight.data = torch.empty(0, dtype=torch.bfloat16)
+    with pytest.raises(EngineError, match=r"kv_b_proj of layers\.1.*has freed it") if freed else nullcontext():
+        refuse_disposed_projections(model)

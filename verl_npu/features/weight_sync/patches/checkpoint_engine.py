@@ -10,7 +10,6 @@ import hashlib
 import os
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .... import reporting
@@ -93,14 +92,6 @@ class Tally:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Noted:
-    """What is known of a sync that is on its way into a worker."""
-
-    engine: VLLMEngine
-    tally: Tally
-
-
 def requested(check: Check = Check.CHECKSUMS) -> bool:
     """Return whether the user requested that check, or more."""
     setting = Settings.from_environment().check
@@ -110,15 +101,6 @@ def requested(check: Check = Check.CHECKSUMS) -> bool:
 def brings_adapter(arguments: Mapping[str, object]) -> bool:
     """Return whether a sync with these arguments of upstream's brings a LoRA adapter alone, its base being there."""
     return bool(arguments.get("peft_config") and arguments.get("base_sync_done"))
-
-
-def _publish(engine: CheckpointEngine, tally: Tally) -> None:
-    """Publish to the rollouts, after the last bucket, what was sent."""
-    import zmq
-
-    engine.socket.send_string(engine.topic, flags=zmq.SNDMORE)
-    engine.socket.send_pyobj(tally.digest)
-    tally.report(engine, "rank 0, the trainer")
 
 
 @weight_sync.wrap(
@@ -165,11 +147,12 @@ def note_given_weights_for_proof(
     original: Callable[..., object], worker: Worker, weights: Sequence[Weight], *args: object, **kwargs: object
 ) -> object:
     """Load a bucket."""
-    noted: _Noted | None = getattr(worker, _PROOF, None)
+    noted: tuple[VLLMEngine, Tally] | None = getattr(worker, _PROOF, None)
     if noted is not None:
+        proven, tally = noted
         for name, tensor in weights:
-            noted.tally.add(name, tensor)
-        noted.engine.expect(weights)
+            tally.add(name, tensor)
+        proven.expect(weights)
     return original(worker, weights, *args, **kwargs)
 
 
@@ -193,13 +176,13 @@ def process_weights_once_and_prove_them(
     lay_out_experts_for_loading(worker.model_runner.model)
     if not requested(Check.ENGINE):
         return original(worker, *args, **kwargs)
-    noted = _Noted(VLLMEngine(worker.model_runner), Tally())
-    setattr(worker, _PROOF, noted)
+    proven, tally = VLLMEngine(worker.model_runner), Tally()
+    setattr(worker, _PROOF, (proven, tally))
     try:
         done = original(worker, *args, **kwargs)
     finally:
         setattr(worker, _PROOF, None)
-    noted.tally.report(worker, "the engine's worker", f", {noted.engine.prove()}")
+    tally.report(worker, "the engine's worker", f", {proven.prove()}")
     return done
 
 
@@ -358,9 +341,13 @@ async def make_sent_weights_contiguous(
     dense = each(weights, lambda name, weight: weight.contiguous())
     if engine.rank != 0 or not requested():
         return await original(engine, dense, *args, **kwargs)
+    import zmq
+
     tally = Tally()
     sent = await original(engine, tally.watched(dense), *args, **kwargs)
-    _publish(engine, tally)
+    engine.socket.send_string(engine.topic, flags=zmq.SNDMORE)
+    engine.socket.send_pyobj(tally.digest)
+    tally.report(engine, "rank 0, the trainer")
     return sent
 
 

@@ -129,16 +129,6 @@ class Slots:
         self._buffers = [torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2)]
         self._views: dict[int, list[torch.Tensor]] = {}
 
-    @classmethod
-    def to_send(cls, buckets: Sequence[Bucket], device: torch.device | None) -> Slots:
-        """Make them for rank 0, which copies into them the tensors that are not sent from their own memory."""
-        return cls(buckets, device, max((bucket.nbytes for bucket in buckets if not bucket.direct), default=0))
-
-    @classmethod
-    def to_receive(cls, buckets: Sequence[Bucket], device: torch.device | None, limit: int) -> Slots:
-        """Make them for a rollout, which receives into them every bucket of at most `limit` bytes."""
-        return cls(buckets, device, max((bucket.nbytes for bucket in buckets if bucket.nbytes <= limit), default=0))
-
     def buffer(self, index: int) -> torch.Tensor:
         """Return memory for exactly the bytes of bucket `index`: one of the buffers, or new memory if it is larger."""
         import torch

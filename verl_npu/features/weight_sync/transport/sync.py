@@ -119,13 +119,10 @@ def make_plan(group: Group, metadata: Metadata, announcement: Announcement) -> P
         plan = last if last.check is check else dataclasses.replace(last, check=check)
     else:
         buckets = divide(metadata, tied, limit)
-        if not group.moves:
-            slots = Slots((), group.device, 0)
-        elif group.rank == 0:
-            slots = Slots.to_send(buckets, group.device)
-        else:
-            slots = Slots.to_receive(buckets, group.device, limit)
-        plan = Plan(metadata, tied, limit, check, buckets, slots)
+        # Rank 0 copies into them what it does not send from its own memory; rollouts receive what fits into a bucket.
+        held = [each for each in buckets if (not each.direct if group.rank == 0 else each.nbytes <= limit)]
+        size = max((each.nbytes for each in held), default=0) if group.moves else 0
+        plan = Plan(metadata, tied, limit, check, buckets, Slots(buckets, group.device, size))
     group.history.plan = plan
     return plan
 
