@@ -40,33 +40,6 @@ vLLMRollout("model", config, SimpleNamespace(pad_token_id=0), model)
 """
 
 
-@pytest.fixture
-def given(importable: Callable[[str], Path], tmp_path: Path) -> Callable[..., tuple[dict[str, object], str]]:
-    """What the engine of a job is made with, and stderr."""
-    for name, text in VLLM.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    verl = importable("796871d7")
-
-    def run(asked: dict[str, object], switch: str = "on") -> tuple[dict[str, object], str]:
-        pytest.importorskip("ray")
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("VERL_NPU")}
-        path = os.pathsep.join([str(tmp_path), import_path(verl)])
-        yaml = verl / "verl/trainer/config/rollout/rollout.yaml"
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(yaml), json.dumps(asked)],
-            env={**inherited, "VERL_NPU": switch, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        words = done.stdout.partition("GIVEN ")[2].partition("\n")[0]
-        return (json.loads(words) if words else {}), done.stderr
-
-    return run
-
-
 ASKED = {
     "max_num_seqs": 32,
     "cudagraph_capture_sizes": [1, 2],
@@ -77,20 +50,26 @@ ASKED = {
 
 @pytest.mark.e2e
 @pytest.mark.upstream
-def test_all_of_them_reach_the_engine_beside_upstreams_own(
-    given: Callable[..., tuple[dict[str, object], str]],
-) -> None:
-    arguments, said = given(ASKED)
-    assert arguments.get("dtype") == "bfloat16", said
+def test_all_of_them_reach_the_engine_beside_upstreams_own(importable: Callable[[str], Path], tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    for name, text in VLLM.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    verl = importable("796871d7")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("VERL_NPU")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(verl / "verl/trainer/config/rollout/rollout.yaml"), json.dumps(ASKED)],
+        env={**inherited, "VERL_NPU": "on", "PYTHONPATH": import_path(tmp_path, verl)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    words = done.stdout.partition("GIVEN ")[2].partition("\n")[0]
+    assert words, done.stderr
+    arguments = json.loads(words)
+    assert arguments["dtype"] == "bfloat16"
     assert arguments["enable_prefix_caching"] is False
     assert arguments["additional_config"] == {"refresh": True}
     assert arguments["compilation_config"] == {"cudagraph_capture_sizes": [1, 2]}
     assert arguments["max_num_seqs"] == 32
-
-
-@pytest.mark.e2e
-@pytest.mark.upstream
-def test_upstream_alone_ends_with_a_type_error(given: Callable[..., tuple[dict[str, object], str]]) -> None:
-    arguments, said = given(ASKED, switch="off")
-    assert arguments == {}
-    assert "got multiple values for keyword argument 'enable_prefix_caching'" in said
