@@ -22,6 +22,9 @@ pytestmark = [pytest.mark.virtual, pytest.mark.e2e]
 
 PROJECT = Path(__file__).parents[2]
 PYTHONS = [path for path in os.environ.get("VERL_NPU_TORCH_NPU", "").split(os.pathsep) if path]
+NIGHTLY = pytest.mark.nightly(
+    "verl_npu/activation.py", "verl_npu/simulation", "packages/virtual-ascend/virtual_ascend"
+)
 SET_ENV = "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
 CHILDREN = """
 import json, os, subprocess, sys
@@ -80,6 +83,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@NIGHTLY
 def test_experts_have_their_gradients(wheel: Wheel, folder: Path) -> None:
     done = wheel.run(EXPERTS, folder)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -102,12 +106,14 @@ def test_without_cann_it_is_said_what_to_source(
     assert SET_ENV in done.stderr
 
 
+@NIGHTLY
 def test_without_cann_the_commands_say_what_to_source(wheel: Wheel, folder: Path) -> None:
     program = "import sys; sys.argv = ['verl-npu', 'check']; from verl_npu.tools.cli import main; main()"
     done = wheel.run(program, folder, VIRTUAL_ASCEND=None, COLUMNS="400")
     assert SET_ENV in " ".join((done.stdout + done.stderr).split()), done.stderr[-3000:]
 
 
+@NIGHTLY
 def test_what_the_wheel_takes_in_an_annotation_ours_takes_too(wheel: Wheel, folder: Path) -> None:
     found: dict[str, dict[str, bool]] = {}
     for whose in ("real", "ours"):
