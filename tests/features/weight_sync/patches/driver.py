@@ -17,6 +17,22 @@ ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, runtime_env=
 """
 """How a driver connects, so that its workers find `ranked` as well."""
 
+STAND_IN = """
+import sys, types
+from types import SimpleNamespace
+
+def stand_in(model):
+    # What verl's rollout is where vLLM's LLM is in its process, with a plain model inside.
+    driver = SimpleNamespace(worker=SimpleNamespace(model_runner=SimpleNamespace(model=model)))
+    executor = SimpleNamespace(driver_worker=driver)
+    engine = SimpleNamespace(llm_engine=SimpleNamespace(model_executor=executor))
+    for name in ("verl.utils.vllm", "verl.utils.vllm.patch"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["verl.utils.vllm.patch"].patch_vllm_moe_model_weight_loader = lambda model: None
+    return SimpleNamespace(inference_engine=engine)
+"""
+"""A rollout for workers of verl's without vLLM."""
+
 
 def facts_of(driver: str, workers: str, folder: Path, npus: int, *paths: Path, **changes: str) -> Any:
     """Run `driver`, which finds `workers` as the module `ranked` and the paths, and return its facts."""

@@ -13,15 +13,13 @@ from pathlib import Path
 import pytest
 from harness.model import generate
 
-from .driver import CONNECT, facts_of
+from .driver import CONNECT, STAND_IN, facts_of
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
 WANTED = ("verl-796871d7", "mindspeed-1cdd0abd75", "megatron-0.12.1")
 
 WORKERS = """
-import sys, types
-from types import SimpleNamespace
 import torch
 from recipe.one_step_off_policy.megatron_workers import ActorRolloutRefWorker, RolloutWorker
 from verl.single_controller.base.decorator import Dispatch, register
@@ -51,14 +49,7 @@ class Rollout(RolloutWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self):
         self.model = PlainModel(self.config.model.path)
-        runner = SimpleNamespace(model=self.model)
-        driver = SimpleNamespace(worker=SimpleNamespace(model_runner=runner))
-        executor = SimpleNamespace(driver_worker=driver)
-        engine = SimpleNamespace(llm_engine=SimpleNamespace(model_executor=executor))
-        self.rollout = SimpleNamespace(inference_engine=engine)
-        for name in ("verl.utils.vllm", "verl.utils.vllm.patch"):
-            sys.modules[name] = types.ModuleType(name)
-        sys.modules["verl.utils.vllm.patch"].patch_vllm_moe_model_weight_loader = lambda model: None
+        self.rollout = stand_in(self.model)
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def look(self):
         return {name: tensor.float().tolist() for name, tensor in self.model.inner.named_parameters()}
@@ -123,4 +114,4 @@ def test_trainers_with_tensor_parallelism_give_their_weights_at_each_sync(tmp_pa
     generate(tmp_path / "model", 0, key_value_heads=2)
     paths = [Path(folder) / name for name in WANTED]
     changes = {"CHECKOUT": str(paths[0]), "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    assert facts_of(DRIVER, WORKERS, tmp_path, 4, *paths, **changes) == [True, True, True]
+    assert facts_of(DRIVER, STAND_IN + WORKERS, tmp_path, 4, *paths, **changes) == [True, True, True]

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from .driver import CONNECT, facts_of
+from .driver import CONNECT, STAND_IN, facts_of
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
 WORKERS = """
-import sys, types
-from types import SimpleNamespace
 import torch
 from omegaconf import OmegaConf
 from recipe.one_step_off_policy.fsdp_workers import ActorRolloutRefWorker, RolloutWorker
@@ -60,15 +58,8 @@ class Rollout(RolloutWorker):
     def __init__(self, config, role):
         start(self)
         self.config, self._is_actor, self._is_rollout = config, False, True
-        runner = SimpleNamespace(model=PlainModel())
-        driver = SimpleNamespace(worker=SimpleNamespace(model_runner=runner))
-        executor = SimpleNamespace(driver_worker=driver)
-        engine = SimpleNamespace(llm_engine=SimpleNamespace(model_executor=executor))
-        self.rollout = SimpleNamespace(inference_engine=engine)
-        for name in ("verl.utils.vllm", "verl.utils.vllm.patch"):
-            sys.modules[name] = types.ModuleType(name)
-        sys.modules["verl.utils.vllm.patch"].patch_vllm_moe_model_weight_loader = lambda model: None
-        self.model = runner.model
+        self.model = PlainModel()
+        self.rollout = stand_in(self.model)
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self):
         for parameter in self.model.parameters():
@@ -123,6 +114,6 @@ def test_the_trainer_sets_up_its_workers_and_every_sync_brings_its_weights(tmp_p
     folder = os.environ.get("VERL_NPU_UPSTREAMS")
     if not folder:
         pytest.skip("796871d7 is in no registry: set VERL_NPU_UPSTREAMS to a folder with verl-796871d7/")
-    facts = facts_of(DRIVER, WORKERS, tmp_path, 3, Path(folder) / "verl-796871d7")
+    facts = facts_of(DRIVER, STAND_IN + WORKERS, tmp_path, 3, Path(folder) / "verl-796871d7")
     # The trainer's own process sees no NPU, as every actor that asked for none.
     assert facts == {"npus": 0, "equal": [True, True, True]}
