@@ -180,7 +180,7 @@ def _is_before(one: LoggedError, other: LoggedError) -> bool:
 
 def _known(event: Event, rules: Sequence[LogRule]) -> LoggedError:
     text = event.text
-    known = [LoggedError(event, rule, finding) for rule in rules if (finding := rule.ask(text)) is not None]
+    known = [LoggedError(event, rule, finding) for rule in rules for finding in rule.ask(text)]
     return min(known, key=lambda each: each.rule.precision if each.rule else 0, default=LoggedError(event, None, None))
 
 

@@ -19,11 +19,12 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ...findings import Finding, Severity
+from ...findings import Finding, Rule, Severity, Stage
 
 __all__ = ["KNOWN", "RULES", "LogRule", "Precision", "read_rules"]
 
@@ -60,34 +61,15 @@ class Precision(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LogRule:
-    """One problem that is known by its text."""
+class LogRule(Rule[str]):
+    """One problem that is known by its text: that of an error's message, its lines joined by line breaks."""
 
-    code: str
     precision: Precision
     alternatives: tuple[str, ...]
     """Of the pattern, each by itself: most begin with a fixed text, which Python finds without trying every place."""
     pattern: re.Pattern[str]
-    """It is searched in the message of an error, whose lines are joined by line breaks."""
-    means: str
-    fix: str
     seen: tuple[str, ...]
-    anywhere: bool = False
-
-    def ask(self, text: str) -> Finding | None:
-        """Return what the rule says of a text, or None if it does not match."""
-        matched = self.pattern.search(text)
-        if matched is None:
-            return None
-        groups = matched.groupdict()
-        return Finding(
-            code=self.code,
-            severity=Severity.WARNING if self.precision is Precision.HINT else Severity.ERROR,
-            found=matched[0],
-            why=_filled(self.means, groups),
-            fix=_filled(self.fix, groups),
-            source=self.seen,
-        )
+    anywhere: bool
 
 
 def _filled(said: str, groups: Mapping[str, str | None]) -> str:
@@ -103,24 +85,41 @@ def _filled(said: str, groups: Mapping[str, str | None]) -> str:
 
 def read_rules(folder: Path = KNOWN) -> tuple[LogRule, ...]:
     """Read the rows of all subjects."""
-    rules = []
-    for subject in _SUBJECTS:
-        for row in json.loads((folder / f"{subject}.json").read_text(encoding="utf-8"))["rules"]:
-            pattern = row["pattern"]
-            alternatives = (pattern,) if isinstance(pattern, str) else tuple(pattern)
-            rules.append(
-                LogRule(
-                    code=row["code"],
-                    precision=Precision[row["precision"].upper()],
-                    alternatives=alternatives,
-                    pattern=re.compile("|".join(alternatives)),
-                    means=row["means"],
-                    fix=row["fix"],
-                    seen=tuple(row["seen"]),
-                    anywhere=row.get("anywhere", False),
-                )
+    texts = [(folder / f"{subject}.json").read_text(encoding="utf-8") for subject in _SUBJECTS]
+    return tuple(_rule(row) for text in texts for row in json.loads(text)["rules"])
+
+
+def _rule(row: Mapping[str, Any]) -> LogRule:
+    alternatives = (row["pattern"],) if isinstance(row["pattern"], str) else tuple(row["pattern"])
+    pattern, precision, seen = (
+        re.compile("|".join(alternatives)),
+        Precision[row["precision"].upper()],
+        tuple(row["seen"]),
+    )
+
+    def ask(text: str) -> Iterator[Finding]:
+        matched = pattern.search(text)
+        if matched is not None:
+            groups = matched.groupdict()
+            yield Finding(
+                code=row["code"],
+                severity=Severity.WARNING if precision is Precision.HINT else Severity.ERROR,
+                found=matched[0],
+                why=_filled(row["means"], groups),
+                fix=_filled(row["fix"], groups),
+                source=seen,
             )
-    return tuple(rules)
+
+    return LogRule(
+        code=row["code"],
+        ask=ask,
+        stages=(Stage.LOG,),
+        precision=precision,
+        alternatives=alternatives,
+        pattern=pattern,
+        seen=seen,
+        anywhere=row.get("anywhere", False),
+    )
 
 
 RULES = read_rules()
