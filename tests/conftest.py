@@ -9,7 +9,6 @@ github.com/ray-project/kuberay, has the schema of a RayJob.
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import subprocess
@@ -19,39 +18,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from virtual_ascend.testing.nightly import pytest_addoption as pytest_addoption
+from virtual_ascend.testing.nightly import pytest_configure as pytest_configure
+from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtest_setup
 
 from .interpreter import Interpreter
 
 PROJECT = Path(__file__).resolve().parents[1]
 # The scripts are no package that is installed.
 sys.path.insert(0, str(PROJECT / "scripts"))
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --nightly and --since."""
-    parser.addoption("--nightly", action="store_true", help="run the tests that are marked nightly, too")
-    parser.addoption(
-        "--since", metavar="REV", help="of the nightly tests run those too that test what has changed since a revision"
-    )
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what is only for the night: the mark's arguments are the paths that it tests."""
-    mark = item.get_closest_marker("nightly")
-    if mark is None or item.config.getoption("--nightly"):
-        return
-    changed = changed_since(item.config.getoption("--since"))
-    if not any(name.startswith(path) for name in changed for path in mark.args):
-        pytest.skip("runs every night: give --nightly")
-
-
-@functools.cache
-def changed_since(revision: str | None) -> tuple[str, ...]:
-    """The files of the checkout that are not as they were at a revision."""
-    if revision is None:
-        return ()
-    command = ["git", "-C", str(PROJECT), "diff", "--name-only", revision]
-    return tuple(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

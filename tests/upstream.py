@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from .junit import cases
+from virtual_ascend.testing.junit import cases
 
 SECONDS = 3000
 

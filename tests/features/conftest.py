@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from ..virtual_npus import python as python
+from virtual_ascend.testing.fixtures import python as python

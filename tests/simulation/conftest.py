@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from virtual_ascend.testing import NoWheelError, install_torch_npu
-
-from ..virtual_npus import npu as npu
-from ..virtual_npus import python as python
+from virtual_ascend.testing.fixtures import npu as npu
+from virtual_ascend.testing.fixtures import python as python
 
 
 @pytest.fixture(scope="session")

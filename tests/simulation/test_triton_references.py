@@ -9,8 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-
-from ..virtual_npus import project_and
+from virtual_ascend.testing import pythonpath_and
 
 torch = pytest.importorskip("torch")
 
@@ -204,7 +203,7 @@ def test_vllms_placeholder_launches_references_in_each_process_with_virtual_npus
     done = python(
         "import torch\nfrom vllm.triton_utils.importing import TritonPlaceholder\n"
         "def kernel(x): ...\nTritonPlaceholder().jit(kernel)[(1,)](1)",
-        PYTHONPATH=project_and(tmp_path),
+        PYTHONPATH=pythonpath_and(tmp_path),
     )
     assert "NotImplementedError: Triton's kernel __main__.kernel is not implemented" in done.stderr
 

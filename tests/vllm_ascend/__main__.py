@@ -19,7 +19,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests import junit
+from virtual_ascend.testing import junit
 
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE = 1800  # seconds for all of them

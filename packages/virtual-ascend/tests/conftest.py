@@ -4,23 +4,16 @@ need another environment, or several ranks, start processes."""
 from __future__ import annotations
 
 import os
-from types import ModuleType
 
 import pytest
-from virtual_ascend.testing import NPUS_OF_A_TEST, run
+from virtual_ascend.testing.fixtures import npu as npu
+from virtual_ascend.testing.fixtures import python as python
+from virtual_ascend.testing.nightly import pytest_addoption as pytest_addoption
+from virtual_ascend.testing.nightly import pytest_configure as pytest_configure
+from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtest_setup
 
-from .processes import Run
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --nightly."""
-    parser.addoption("--nightly", action="store_true", help="run the tests that are marked nightly, too")
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what is only for the night."""
-    if item.get_closest_marker("nightly") and not item.config.getoption("--nightly"):
-        pytest.skip("runs every night: give --nightly")
+# A package beside this one may extend virtual NPUs; what is tested here are virtual NPUs alone.
+os.environ["VERL_NPU"] = "off"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -38,26 +31,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _loads(item: pytest.Item) -> bool:
     return "npu" in getattr(item, "fixturenames", ())
-
-
-@pytest.fixture(scope="session")
-def npu() -> ModuleType:
-    """torch, with two virtual NPUs in this process."""
-    before = dict(os.environ)
-    os.environ["VIRTUAL_ASCEND"] = str(NPUS_OF_A_TEST)
-    os.environ.pop("ASCEND_RT_VISIBLE_DEVICES", None)
-    import torch
-    import virtual_ascend
-
-    virtual_ascend.load()
-    torch.npu.init()  # from here on the visible NPUs are fixed, whatever a test does to the environment
-    # The tests of everything else run later in this process, and start processes that must not inherit this.
-    os.environ.clear()
-    os.environ.update(before)
-    return torch
-
-
-@pytest.fixture(scope="session")
-def python() -> Run:
-    """Run a program with two virtual NPUs in a process of its own."""
-    return run

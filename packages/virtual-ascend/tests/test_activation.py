@@ -8,8 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-from .processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 PROJECT = Path(__file__).resolve().parents[1]
 SHOW = "import torch; print(torch.ones(1).item(), hasattr(torch, 'npu'))"

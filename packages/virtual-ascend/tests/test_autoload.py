@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from virtual_ascend.switch import restores
-
-from .processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 TELL = "import os; print(os.environ.get('TORCH_DEVICE_BACKEND_AUTOLOAD'))"
 CHILD = f"""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from .processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 
 def test_what_offers_it_can_be_imported_and_choose_a_role(python: Run) -> None:

@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-
-from .processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 pytest.importorskip("torch")
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from virtual_ascend.errors import SettingError
 from virtual_ascend.settings import Settings
-
-from .processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 PROGRAM = """
 import json, torch

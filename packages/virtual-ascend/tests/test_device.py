@@ -8,8 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 import pytest
-
-from .processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 
 def test_a_tensor_says_that_it_is_on_an_npu(npu: ModuleType) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from .processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 PROGRAM = """
 import json, os, sys, torch

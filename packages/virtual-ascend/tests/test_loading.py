@@ -7,8 +7,7 @@ from __future__ import annotations
 import json
 
 import pytest
-
-from .processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 
 def test_import_torch_brings_up_the_npu(python: Run) -> None:

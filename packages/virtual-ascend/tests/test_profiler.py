@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from packaging.version import Version
-
-from .processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 PROGRAM = """
 import json, os, torch

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from .processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 PROGRAM = """
 import json, pickle, sys, torch

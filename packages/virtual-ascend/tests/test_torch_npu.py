@@ -10,8 +10,7 @@ from types import ModuleType
 
 import pytest
 from virtual_ascend import names
-
-from .processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import json
 from typing import Any
 
 import pytest
-
-from .processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 PROGRAM = """
 import json, os, tempfile, warnings

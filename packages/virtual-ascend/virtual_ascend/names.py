@@ -1,6 +1,6 @@
 """The public names of the torch_npu that the virtual Ascend pretends to be.
 
-They are in names.json, which scripts/maintain/record_names.py makes from the wheels.
+They are in names.json, which scripts/record_names.py makes from the wheels.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from ...virtual_npus import Run
+from virtual_ascend.testing.fixtures import Run
 
 pytest.importorskip("torch")
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ...virtual_npus import Run
+from virtual_ascend.testing.fixtures import Run
 
 pytest.importorskip("torch")
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from virtual_ascend.errors import SettingError
 from virtual_ascend.faults import Fault, Kind, parse, wrap
 from virtual_ascend.testing import results, start_ranks
+from virtual_ascend.testing.fixtures import Run
 
 from ..hccl.test_backend import START
-from ..processes import Run
 
 FAULTS = "VIRTUAL_ASCEND_FAULTS"
 

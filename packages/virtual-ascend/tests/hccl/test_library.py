@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from virtual_ascend.testing import results, start_ranks
-
-from ..processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 START = """
 import ctypes, json, os, pathlib, time, torch

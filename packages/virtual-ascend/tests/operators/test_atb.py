@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from ..processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 torch = pytest.importorskip("torch")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ..processes import Run, project_and
+from virtual_ascend.testing import pythonpath_and
+from virtual_ascend.testing.fixtures import Run
 
 torch = pytest.importorskip("torch")
 
@@ -112,7 +112,7 @@ def test_a_release_has_the_operators_of_its_own_library(
     metadata = tmp_path / f"vllm_ascend-{release}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm-ascend\nVersion: {release}\n")
-    done = python(PROGRAM, PYTHONPATH=project_and(tmp_path))
+    done = python(PROGRAM, PYTHONPATH=pythonpath_and(tmp_path))
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["there"] is there

@@ -11,8 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from virtual_ascend import operators as ops  # noqa: E402
-
-from ..processes import Run  # noqa: E402
+from virtual_ascend.testing.fixtures import Run  # noqa: E402
 
 TEMPLATE = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
 HEADS, WIDTH, ROWS, BATCH = 4, 8, 6, 2

@@ -8,8 +8,7 @@ import json
 from typing import Any
 
 import pytest
-
-from ..processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 torch = pytest.importorskip("torch")
 

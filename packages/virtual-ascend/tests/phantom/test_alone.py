@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from virtual_ascend.testing import environment
-
-from ..processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 PHANTOM = "0.03125"
 CASES = ("FSDP1", "FSDP2", "FSDP2, recomputation", "FSDP2, LoRA", "tensor and sequence parallel", "Ulysses")
@@ -23,13 +22,13 @@ def _start(folder: Path, rank: int, **settings: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.phantom.sharded", *CASES],
         env=environment(
-            VERL_NPU="off",
             VIRTUAL_ASCEND_PHANTOM=PHANTOM,
             RANK=str(rank),
             WORLD_SIZE="2",
             INIT=f"file://{folder}/meet",
             **settings,
         ),
+        cwd=Path(__file__).parents[2],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-
-from ..processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 ROWS, HEADS, WIDTH, HALF, SINGLE = 1024, 2, 64, 2, 4
 TEMPLATE = 2048 * 2048  # the causal mask's, in bytes
@@ -69,7 +68,7 @@ def costs(python: Run) -> tuple[Costs, Costs]:
     """By operator, for 1024 and 2048 rows: what is kept, and the peaks of forward and backward."""
     found = []
     for phantom in ("0", "0.03125"):
-        done = python(PROGRAM, VERL_NPU="off", VIRTUAL_ASCEND_PHANTOM=phantom)
+        done = python(PROGRAM, VIRTUAL_ASCEND_PHANTOM=phantom)
         assert done.returncode == 0, done.stderr[-3000:]
         found.append(json.loads(done.stdout.splitlines()[-1]))
     return found[0], found[1]

@@ -47,7 +47,7 @@ def report(request: pytest.FixtureRequest) -> list[dict[str, str]]:
     part = "1/1" if request.config.getoption("--nightly") else "1/30"
     done = subprocess.run(
         [sys.executable, "-m", "tests.phantom.opinfo", "--part", part],
-        env=environment(VERL_NPU="off", VIRTUAL_ASCEND_PHANTOM=ALL_ARE_PHANTOMS),
+        env=environment(VIRTUAL_ASCEND_PHANTOM=ALL_ARE_PHANTOMS),
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from virtual_ascend.testing import environment
-
-from ..processes import project_and
+from virtual_ascend.testing import environment, pythonpath_and
 
 Costs: TypeAlias = "dict[str, list[int] | str]"
 PROJECT = Path(__file__).parents[2]
@@ -87,8 +85,7 @@ def _measured(program: str, cases: Sequence[str], folder: Path, ranks: int, **se
         subprocess.Popen(
             [os.environ.get("VIRTUAL_ASCEND_PHANTOM_PYTHON", sys.executable), "-m", module, *cases],
             env=environment(
-                VERL_NPU="off",
-                PYTHONPATH=project_and(PROJECT),
+                PYTHONPATH=pythonpath_and(PROJECT),
                 RANK=str(rank),
                 WORLD_SIZE=str(ranks),
                 INIT=f"file://{folder}/meet",

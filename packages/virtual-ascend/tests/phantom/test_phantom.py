@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from virtual_ascend.testing import results, start_ranks
-
-from ..processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 # 1 MiB is the limit; `x` has 4.
 PROGRAM = """

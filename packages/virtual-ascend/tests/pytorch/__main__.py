@@ -22,7 +22,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..junit import cases
+from virtual_ascend.testing.junit import cases
+
 from .reasons import REASONS, reason
 
 PROJECT = Path(__file__).resolve().parents[2]

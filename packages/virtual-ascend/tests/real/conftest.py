@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from virtual_ascend.testing import NoWheelError, install_torch_npu, run
-
-from ..processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from virtual_ascend.testing import results, start_ranks
+from virtual_ascend.testing.fixtures import Run
 
-from ..processes import Run
 from ..test_copies import PROGRAM, WRONG
 
 FAULTS = "VIRTUAL_ASCEND_FAULTS"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from virtual_ascend.testing import results, start_ranks
-
-from ..processes import Run
+from virtual_ascend.testing.fixtures import Run
 
 
 def answer(done: subprocess.CompletedProcess[str]) -> object:
@@ -18,7 +17,7 @@ def answer(done: subprocess.CompletedProcess[str]) -> object:
 
 
 def test_every_way_to_import_it_brings_up_the_wheel(real: Run, version: str) -> None:
-    for first in ("import torch", "import torch_npu", "import verl_npu, torch", "import transformers, torch"):
+    for first in ("import torch", "import torch_npu", "import transformers, torch"):
         program = f"""
             {first}
             import json, torch, torch_npu

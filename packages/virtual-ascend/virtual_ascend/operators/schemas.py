@@ -1,7 +1,7 @@
 """The operators under `torch.ops.npu` and `torch.ops.atb`, with the schemas of the torch_npu that the virtual Ascend
 pretends to be.
 
-schemas.json holds the real ones, which scripts/maintain/record_schemas.py takes from the wheels. An operator or a
+schemas.json holds the real ones, which scripts/record_schemas.py takes from the wheels. An operator or a
 parameter that this version does not have does not exist here either.
 
 What operators of earlier versions refuse although their schemas are the same was seen on the wheels.

@@ -1,4 +1,7 @@
-"""For tests of programs on virtual NPUs: processes that have some, and groups of ranks. Public."""
+"""For tests of programs on virtual NPUs: processes that have some, and groups of ranks. Public.
+
+Beside it, for pytest: `testing.fixtures`, `testing.nightly` and `testing.junit`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .variables import NPUS, VISIBLE_DEVICES
+from ..variables import NPUS, VISIBLE_DEVICES
 
 __all__ = [
     "NPUS_OF_A_TEST",
@@ -22,6 +25,7 @@ __all__ = [
     "environment",
     "free_port",
     "install_torch_npu",
+    "pythonpath_and",
     "results",
     "run",
     "start_ranks",
@@ -85,6 +89,11 @@ def environment(**changes: str | None) -> dict[str, str]:
         else:
             env[name] = value
     return env
+
+
+def pythonpath_and(folder: Path) -> str:
+    """PYTHONPATH with a folder behind what it has."""
+    return os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(folder)])
 
 
 def run(code: str, timeout: float = 120, **changes: str | None) -> subprocess.CompletedProcess[str]:

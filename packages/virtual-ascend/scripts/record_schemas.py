@@ -3,7 +3,7 @@
 They are read from libtorch_npu.so and libop_plugin_atb.so in the wheels of the real torch_npu, where they are plain
 text. Some wheels have those of ATB in pieces, or none: there the nearest version's stand.
 
-    pip download --no-deps torch_npu==2.7.1 ...; python scripts/maintain/record_schemas.py torch_npu-*.whl
+    pip download --no-deps torch_npu==2.7.1 ...; python scripts/record_schemas.py torch_npu-*.whl
 """
 
 from __future__ import annotations

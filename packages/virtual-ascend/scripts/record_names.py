@@ -4,7 +4,7 @@ modules, its operators, and what its own Python takes from its compiled part, al
 On the virtual Ascend a recorded name that is not implemented raises with its name; a name that is not recorded does
 not exist.
 
-    pip download --no-deps torch_npu==2.7.1 ...; python scripts/maintain/record_names.py torch_npu-*.whl
+    pip download --no-deps torch_npu==2.7.1 ...; python scripts/record_names.py torch_npu-*.whl
 """
 
 from __future__ import annotations

@@ -1,44 +1,42 @@
-"""Fixtures of tests on virtual NPUs: `from .virtual_npus import npu as npu` in a conftest."""
+"""Fixtures of pytest: `from virtual_ascend.testing.fixtures import npu as npu, python as python` in a conftest."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
+from typing import TypeAlias
 
 import pytest
-from virtual_ascend.testing import NPUS_OF_A_TEST, run
 
-__all__ = ["Run", "npu", "project_and", "python"]
+from .. import load
+from ..variables import NPUS, VISIBLE_DEVICES
+from . import NPUS_OF_A_TEST, run
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+__all__ = ["Run", "npu", "python"]
+
+Run: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"
 
 
 @pytest.fixture(scope="session")
 def npu() -> ModuleType:
     """torch, with two virtual NPUs in this process."""
     before = dict(os.environ)
-    os.environ["VIRTUAL_ASCEND"] = str(NPUS_OF_A_TEST)
-    os.environ.pop("ASCEND_RT_VISIBLE_DEVICES", None)
+    os.environ[NPUS.name] = str(NPUS_OF_A_TEST)
+    os.environ.pop(VISIBLE_DEVICES, None)
     import torch
-    import virtual_ascend
 
-    virtual_ascend.load()
+    load()
     torch.npu.init()  # from here on the visible NPUs are fixed, whatever a test does to the environment
     # The tests of everything else run later in this process, and start processes that must not inherit this.
     os.environ.clear()
     os.environ.update(before)
-    return torch
+    found: ModuleType = torch
+    return found
 
 
 @pytest.fixture(scope="session")
 def python() -> Run:
     """Run a program with two virtual NPUs in a process of its own."""
     return run
-
-
-def project_and(folder: Path) -> str:
-    """PYTHONPATH with a folder behind what it has."""
-    return os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(folder)])
