@@ -6,6 +6,7 @@ import pytest
 from virtual_ascend.switch import restores
 from virtual_ascend.testing.fixtures import Run
 
+NIGHTLY = pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/switch.py")
 TELL = "import os; print(os.environ.get('TORCH_DEVICE_BACKEND_AUTOLOAD'))"
 CHILD = f"""
 import subprocess, sys
@@ -37,8 +38,8 @@ def test_a_version_sets_it_back_or_not(version: str, found: bool) -> None:
     ("program", "version", "child"),
     [
         ("import torch_npu", "2.7.1", "False"),
-        ("import torch_npu", "2.13.0", "True"),
-        ("import torch, torch_npu", "2.7.1", "True"),
+        pytest.param("import torch_npu", "2.13.0", "True", marks=NIGHTLY),
+        pytest.param("import torch, torch_npu", "2.7.1", "True", marks=NIGHTLY),
     ],
 )
 def test_a_child_has_npus_or_not(python: Run, program: str, version: str, child: str) -> None:

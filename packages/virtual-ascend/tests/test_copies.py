@@ -139,6 +139,7 @@ def test_the_known_bug_of_tensordict_is_caught(python: Run, wait: bool) -> None:
     assert right == wait
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/device")
 def test_tensordict_itself_waits_or_is_caught(python: Run) -> None:
     from packaging.version import Version
 

@@ -20,6 +20,12 @@ def test_import_torch_npu_alone_brings_up_everything(python: Run) -> None:
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+@pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/loading.py",
+    "packages/virtual-ascend/virtual_ascend/activation.py",
+    "packages/virtual-ascend/virtual_ascend/exposure.py",
+    "packages/virtual-ascend/virtual_ascend/device",
+)
 def test_import_torch_npu_works_without_autoload(python: Run) -> None:
     done = python(
         "import torch_npu, torch; print(torch.npu.device_count())",
@@ -31,7 +37,13 @@ def test_import_torch_npu_works_without_autoload(python: Run) -> None:
 
 @pytest.mark.parametrize(
     ("visible", "expected"),
-    [(None, [0, 1, 2, 3]), ("", []), ("1,3", [1, 3]), ("3", [3]), ("0,9,1", [0]), ("1,1", [1]), ("NoDevFiles", [])],
+    [
+        ("0,9,1", [0]),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/device"))
+            for case in ((None, [0, 1, 2, 3]), ("", []), ("1,3", [1, 3]), ("3", [3]), ("1,1", [1]), ("NoDevFiles", []))
+        ),
+    ],
 )
 def test_the_visible_devices_are_those_of_the_variable(python: Run, visible: str | None, expected: list[int]) -> None:
     done = python(
@@ -47,6 +59,12 @@ def test_the_visible_devices_are_those_of_the_variable(python: Run, visible: str
     assert json.loads(done.stdout) == [expected, len(expected), bool(expected), [len(expected), 0]]
 
 
+@pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/loading.py",
+    "packages/virtual-ascend/virtual_ascend/activation.py",
+    "packages/virtual-ascend/virtual_ascend/exposure.py",
+    "packages/virtual-ascend/virtual_ascend/device",
+)
 def test_the_visible_devices_are_read_until_first_use_and_then_fixed(python: Run) -> None:
     done = python(
         """
@@ -83,6 +101,12 @@ def test_a_forked_child_may_not_use_the_npu_again(python: Run) -> None:
     assert "Cannot re-initialize NPU in forked subprocess" in done.stdout
 
 
+@pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/loading.py",
+    "packages/virtual-ascend/virtual_ascend/activation.py",
+    "packages/virtual-ascend/virtual_ascend/exposure.py",
+    "packages/virtual-ascend/virtual_ascend/device",
+)
 def test_a_data_loader_with_workers_fills_npu_batches(python: Run) -> None:
     done = python(
         """
@@ -95,7 +119,7 @@ def test_a_data_loader_with_workers_fills_npu_batches(python: Run) -> None:
     assert done.stdout == "28.0\n", done.stderr[-2000:]
 
 
-def test_the_stand_ins_answer_what_verl_asks(python: Run) -> None:
+def test_the_stand_ins_answer_what_programs_ask(python: Run) -> None:
     done = python(
         """
         import json, os, platform, subprocess, torch
@@ -129,6 +153,12 @@ def _site() -> str:
     return str(SITE)
 
 
+@pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/loading.py",
+    "packages/virtual-ascend/virtual_ascend/activation.py",
+    "packages/virtual-ascend/virtual_ascend/exposure.py",
+    "packages/virtual-ascend/virtual_ascend/device",
+)
 def test_the_versions_are_those_that_are_set(python: Run) -> None:
     done = python(
         """
@@ -148,6 +178,12 @@ def test_the_versions_are_those_that_are_set(python: Run) -> None:
     assert json.loads(done.stdout) == ["2.9.0.post2", "2.9.0.post2", "9.0.0", True, True]
 
 
+@pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/loading.py",
+    "packages/virtual-ascend/virtual_ascend/activation.py",
+    "packages/virtual-ascend/virtual_ascend/exposure.py",
+    "packages/virtual-ascend/virtual_ascend/device",
+)
 @pytest.mark.parametrize("device", ["npu", "cpu"])
 def test_a_program_may_end_right_after_its_first_backward(python: Run, device: str) -> None:
     # The interval keeps Python's lock with the main thread: every one of autograd's threads still waits for it.

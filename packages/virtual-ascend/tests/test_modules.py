@@ -1,15 +1,14 @@
-"""PyTorch's own samples for its modules: some call operators that no sample of an operator does. A fixed part of the
-modules here, all of them with VIRTUAL_ASCEND_OPINFO=all."""
+"""PyTorch's own samples for its modules: some call operators that no sample of an operator does. Some of the
+modules, and all of them every night."""
 
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from types import ModuleType
 from typing import Any
 
-STEP = 1 if os.environ.get("VIRTUAL_ASCEND_OPINFO") == "all" else 4
+import pytest
 
 
 def tensors(value: Any) -> list[Any]:
@@ -39,13 +38,16 @@ def results(module: Any, arguments: tuple[Any, dict[str, Any]]) -> list[Any]:
     return [tensor.detach() for tensor in found] + [p.grad for p in module.parameters() if p.grad is not None]
 
 
-def test_modules_and_their_gradients_are_the_cpus(npu: ModuleType) -> None:
+@pytest.mark.parametrize(
+    "step", [4, pytest.param(1, marks=pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/device"))]
+)
+def test_modules_and_their_gradients_are_the_cpus(npu: ModuleType, step: int) -> None:
     from torch.testing._internal.common_modules import module_db
 
     compared, differing = 0, []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # many of the samples are deprecated
-        for info in module_db[::STEP]:
+        for info in module_db[::step]:
             if issubclass(info.module_cls, npu.nn.modules.lazy.LazyModuleMixin):
                 continue  # its parameters are drawn in the first call, by each device's own generator
             for training in (True, False):

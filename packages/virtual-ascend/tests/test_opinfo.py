@@ -1,9 +1,8 @@
-"""PyTorch's own operator samples: a fixed part of the operators here, all of them with VIRTUAL_ASCEND_OPINFO=all."""
+"""PyTorch's own operator samples: some of the operators, and all of them every night."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,15 @@ from typing import Any
 import pytest
 from virtual_ascend.testing import environment
 
-PART = "1/1" if os.environ.get("VIRTUAL_ASCEND_OPINFO") == "all" else "1/4"
+PARTS = (
+    "1/60",
+    pytest.param(
+        "1/1",
+        marks=pytest.mark.nightly(
+            "packages/virtual-ascend/virtual_ascend/device", "packages/virtual-ascend/virtual_ascend/eager.py"
+        ),
+    ),
+)
 # Operators that no accelerator runs as the CPU does: sparse tensors, and indices that must be on the host.
 REFUSED = {"sparse.mm.reduce", "sparse.sampled_addmm", "to_sparse", "tensor_split"}
 # Their gradient asks for channels_last, which torch_npu refuses.
@@ -23,16 +30,16 @@ REFUSED |= {"nn.functional.max_unpool2d", "nn.functional.max_unpool2d.grad"}
 DIFFERS = {("nn.functional.linear_cross_entropy.chunked_none", "bfloat16")}
 
 
-@pytest.fixture(scope="module")
-def report() -> list[dict[str, Any]]:
+@pytest.fixture(scope="module", params=PARTS)
+def report(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     # In a process of its own: the samples change torch's global state.
     result = subprocess.run(
-        [sys.executable, "-m", "tests.opinfo", "--part", PART],
+        [sys.executable, "-m", "tests.opinfo", "--part", request.param],
         env=environment(),
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=3000,
         check=False,
     )
     lines = [json.loads(line) for line in result.stdout.splitlines()]
@@ -44,7 +51,7 @@ def report() -> list[dict[str, Any]]:
 def test_no_operator_differs_from_the_cpu(report: list[dict[str, Any]]) -> None:
     differing = [line for line in report[:-1] if line["verdict"] == "differs"]
     assert [line for line in differing if (line["operator"], line["dtype"]) not in DIFFERS] == []
-    assert report[-1]["agrees"] > 100
+    assert report[-1]["agrees"] > 10
 
 
 def test_only_known_operators_are_refused(report: list[dict[str, Any]]) -> None:

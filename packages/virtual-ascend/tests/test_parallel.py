@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from virtual_ascend.testing import results, start_ranks
 
-SIZES = (2, 3, 4)
+MORE = pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/hccl")
+SIZES = (2, pytest.param(3, marks=MORE), pytest.param(4, marks=MORE))
 KINDS = ("fsdp1", "fsdp2", "tensor", "pipeline")
 
 # Every rank trains each kind on both devices, and prints the losses, gradient norms and weights in hexadecimal.
@@ -124,7 +125,7 @@ os._exit(0)  # torch's own gloo, on the CPU, may abort while the interpreter end
 """
 
 
-@pytest.fixture(scope="module", params=SIZES, ids=lambda size: f"{size}-ranks")
+@pytest.fixture(scope="module", params=SIZES)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     size: int = request.param
     folder = tmp_path_factory.mktemp(f"parallel{size}")

@@ -90,6 +90,7 @@ def test_a_tensor_within_a_graph_is_refused(shared: dict[str, Any]) -> None:
     assert "Cowardly refusing to serialize non-leaf tensor" in shared["graph"]
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/device")
 def test_workers_load_batches_into_pinned_memory(python: Run) -> None:
     program = """
         import json, torch
@@ -115,7 +116,7 @@ def test_a_saved_tensor_is_loaded_where_it_is_asked_for(npu: Any, tmp_path: Path
 
 
 def test_compiled_functions_run_eagerly_which_is_said_once(python: Run) -> None:
-    # Inductor has no code generator for the device; verl's scripts leave use_torch_compile on.
+    # Inductor has no code generator for the device, and programs leave torch.compile on.
     program = """
         import json, torch
         x = torch.ones(2, device="npu")
@@ -133,6 +134,7 @@ def test_compiled_functions_run_eagerly_which_is_said_once(python: Run) -> None:
     assert done.stderr.count("torch.compile runs eagerly") == 1
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/device")
 def test_backends_other_than_inductor_compile(python: Run) -> None:
     program = """
         import json, torch

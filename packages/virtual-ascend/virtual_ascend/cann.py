@@ -1,8 +1,8 @@
 """Stand-ins for what programs look at outside Python: the command `npu-smi`, and the CANN folder of $ASCEND_HOME_PATH.
 
-verl reads a `Software Version` from `npu-smi info -t board -i <n>`, and `version=` from
-`$ASCEND_HOME_PATH/<arch>-linux/ascend_toolkit_install.info`, to choose between device IPC and shared memory. The
-driver's usual version here is below 25.3.rc1, so that it chooses shared memory; `VIRTUAL_ASCEND_DRIVER_VERSION`
+Programs read a `Software Version` from `npu-smi info -t board -i <n>`, and `version=` from
+`$ASCEND_HOME_PATH/<arch>-linux/ascend_toolkit_install.info`, to choose between device IPC and shared memory, say.
+The driver's usual version here is below 25.3.rc1, from which on some choose IPC; `VIRTUAL_ASCEND_DRIVER_VERSION`
 and `VIRTUAL_ASCEND_CANN_VERSION` set others.
 """
 

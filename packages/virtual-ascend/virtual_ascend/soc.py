@@ -1,4 +1,4 @@
-"""The chip that the virtual Ascend pretends to be: an Ascend 910B, the one for which verl's documents are written."""
+"""The chip that the virtual Ascend pretends to be: an Ascend 910B, on which most training programs are tried."""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ import pytest
 from virtual_ascend.hccl.backend import interface
 from virtual_ascend.testing import results, start_ranks
 
+NIGHTLY = pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/hccl")
+
 START = """
 import json, os, datetime, torch, torch.distributed as dist
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -180,7 +182,11 @@ def test_gather_takes_no_more_than_torch_npus(collectives: list[dict[str, Any]])
 
 
 @pytest.mark.parametrize(
-    "operation", ["dist.all_reduce(new(1.0))", "dist.all_gather_into_tensor(new(0.0, 0.0), new(1.0))"]
+    "operation",
+    [
+        "dist.all_reduce(new(1.0))",
+        pytest.param("dist.all_gather_into_tensor(new(0.0, 0.0), new(1.0))", marks=NIGHTLY),
+    ],
 )
 def test_a_killed_rank_is_an_error_on_the_other_within_the_timeout(tmp_path: Path, operation: str) -> None:
     code = (
@@ -228,8 +234,8 @@ except Exception as error: print(json.dumps([str(error), time.monotonic() - bega
     ("name", "operation"),
     [
         ("broadcast from rank 1", "dist.broadcast(new(1.0), 1)"),
-        ("all_reduce", "work = dist.all_reduce(new(1.0), async_op=True); time.sleep(60)"),
-        ("recv from rank 1", "dist.recv(new(1.0), 1)"),
+        pytest.param("all_reduce", "work = dist.all_reduce(new(1.0), async_op=True); time.sleep(60)", marks=NIGHTLY),
+        pytest.param("recv from rank 1", "dist.recv(new(1.0), 1)", marks=NIGHTLY),
     ],
     ids=["waited for", "not waited for", "a message"],
 )
@@ -247,6 +253,9 @@ def test_the_watchdog_takes_a_process_down_whose_rank_never_comes(tmp_path: Path
     assert time.monotonic() - began < 50
 
 
+@pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/hccl", "packages/virtual-ascend/virtual_ascend/device/csrc"
+)
 @pytest.mark.parametrize("switch", ["HCCL_ASYNC_ERROR_HANDLING=0", "HCCL_BLOCKING_WAIT=1"])
 def test_without_the_watchdog_it_is_an_error_after_the_timeout(tmp_path: Path, switch: str) -> None:
     variable, _, value = switch.partition("=")
@@ -256,6 +265,9 @@ def test_without_the_watchdog_it_is_an_error_after_the_timeout(tmp_path: Path, s
     assert seconds < 7
 
 
+@pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/hccl", "packages/virtual-ascend/virtual_ascend/device/csrc"
+)
 def test_the_watchdog_lets_a_group_go_that_is_destroyed(tmp_path: Path) -> None:
     code = (
         START
@@ -346,6 +358,9 @@ def test_a_wrong_size_is_an_error_and_ends_no_process(shapes: list[dict[str, Any
     assert all(WRONG[name] in out[name] for out in shapes)
 
 
+@pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/hccl", "packages/virtual-ascend/virtual_ascend/device/csrc"
+)
 def test_a_collective_that_ends_while_the_interpreter_does_takes_nothing_down(tmp_path: Path) -> None:
     # Gloo's thread drops the tensor last, whose storage Python knows: to free it takes the lock that rank 0 never
     # gives back before it ends. torch's own gloo aborts here with "terminate called without an active exception".

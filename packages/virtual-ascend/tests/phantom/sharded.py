@@ -105,7 +105,7 @@ def _shard(model: nn.Module, **how: Any) -> nn.Module:
 
 
 def fsdp2_loaded() -> None:
-    """As verl loads: rank 0 has the weights on the host, the others their shapes."""
+    """Rank 0 has the weights on the host, the others their shapes."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
     model = _model()

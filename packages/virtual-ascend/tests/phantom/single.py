@@ -189,7 +189,7 @@ def grouped_experts() -> None:
 
 
 def offload() -> None:
-    """Weights and the optimizer's state go to the host and come back, as verl's do between phases."""
+    """Weights and the optimizer's state go to the host and come back, as between the phases of reinforcement learning."""
     model = _model()
     optimizer = _adamw(model)
     step = _causal(model, _ids())

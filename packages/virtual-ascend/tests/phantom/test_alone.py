@@ -50,6 +50,9 @@ def costs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
     return {"among others": first, "alone": _answers(_start(tmp_path_factory.mktemp("alone"), 0, ALONE="1"))}
 
 
+@pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/hccl", "packages/virtual-ascend/virtual_ascend/device/csrc"
+)
 @pytest.mark.parametrize("case", CASES)
 def test_it_pays_the_same(costs: dict[str, dict[str, Any]], case: str) -> None:
     assert not isinstance(costs["among others"][case], str)

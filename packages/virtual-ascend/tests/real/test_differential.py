@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.differential import running
 from tests.differential.comparing import Kind, compared
+
+pytestmark = pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/real", "packages/virtual-ascend/virtual_ascend/operators"
+)
 
 PART = ("names", "schemas", "behaviour", "call 8", "call 59", "call 66", "call 73")
 

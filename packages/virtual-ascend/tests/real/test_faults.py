@@ -14,6 +14,10 @@ from virtual_ascend.testing.fixtures import Run
 
 from ..test_copies import PROGRAM, WRONG
 
+pytestmark = pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/real", "packages/virtual-ascend/virtual_ascend/faults.py"
+)
+
 FAULTS = "VIRTUAL_ASCEND_FAULTS"
 # The wheel's `_foreach_copy_` waits, whatever it is told.
 WAITED_FOR_BY_THE_WHEEL = {"foreach early"}

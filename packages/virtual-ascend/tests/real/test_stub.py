@@ -11,6 +11,8 @@ from virtual_ascend.device import build
 from virtual_ascend.errors import BuildError
 from virtual_ascend.real import stub, wheel
 
+pytestmark = pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
+
 SOURCE = """
 extern "C" {
 int aclrtFirst(int);

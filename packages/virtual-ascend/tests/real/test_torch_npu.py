@@ -17,7 +17,7 @@ def answer(done: subprocess.CompletedProcess[str]) -> object:
 
 
 def test_every_way_to_import_it_brings_up_the_wheel(real: Run, version: str) -> None:
-    for first in ("import torch", "import torch_npu", "import transformers, torch"):
+    for first in ("import torch", "import torch_npu"):
         program = f"""
             {first}
             import json, torch, torch_npu
@@ -27,6 +27,7 @@ def test_every_way_to_import_it_brings_up_the_wheel(real: Run, version: str) -> 
         assert answer(real(program)) == [f"virtual NPUs under torch_npu {version}", 2], first
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_processes_that_it_starts_have_it_too(real: Run) -> None:
     program = """
         import json, subprocess, sys, torch
@@ -41,6 +42,7 @@ def test_processes_that_it_starts_have_it_too(real: Run) -> None:
     assert answer(real(program)) == [2.0, [0.0, 1.0]]
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_model_and_its_gradients_are_what_they_are_on_the_cpu(real: Run, dtype: str) -> None:
     pytest.importorskip("transformers")
@@ -68,6 +70,7 @@ def test_a_model_and_its_gradients_are_what_they_are_on_the_cpu(real: Run, dtype
     assert answer(real(program)) < (1e-5 if dtype == "float32" else 0.05)
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_its_own_operators_are_what_the_references_say(real: Run) -> None:
     program = """
         import json, torch, torch_npu
@@ -90,6 +93,7 @@ def test_its_own_operators_are_what_the_references_say(real: Run) -> None:
     assert {name: error for name, error in found.items() if error > 1e-5} == {}
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_a_gradient_scaler_skips_only_what_overflows(real: Run) -> None:
     program = """
         import json, torch
@@ -108,6 +112,7 @@ def test_a_gradient_scaler_skips_only_what_overflows(real: Run) -> None:
     assert answer(real(program)) == [256.0, [0.0, 0.0], 128.0, [0.0, 0.0]]
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_tokens_come_back_from_their_experts_and_so_do_the_gradients(real: Run, version: str) -> None:
     if version.startswith("2.5.1"):
         pytest.skip("torch_npu 2.5.1.post1 has no gradients of these operators")
@@ -131,6 +136,7 @@ def test_tokens_come_back_from_their_experts_and_so_do_the_gradients(real: Run, 
     assert "nothing computes it" not in done.stderr
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_hccl_is_found_by_its_bare_name_alone(real: Run) -> None:
     program = """
         import ctypes, json, torch
@@ -169,6 +175,7 @@ def test_the_gradients_that_the_wheel_asks_of_cann_are_those_of_the_operators(re
     assert all(difference < 1e-3 for difference in found.values()), found
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_a_tensor_is_turned_in_place_and_its_values_stay(real: Run) -> None:
     program = """
         import json, torch
@@ -179,6 +186,7 @@ def test_a_tensor_is_turned_in_place_and_its_values_stay(real: Run) -> None:
     assert answer(real(program)) == [[[0, 2], [1, 3]], [[0, 2], [1, 3]], [[1, 3], [0, 2]]]
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_what_several_elements_share_is_changed_in_place_where_the_cpu_changes_it(real: Run) -> None:
     program = """
         import json, torch
@@ -204,6 +212,7 @@ def test_what_several_elements_share_is_changed_in_place_where_the_cpu_changes_i
     assert found["add_"][0].startswith("unsupported operation: more than one element of the written-to tensor")
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_what_a_mask_chooses_is_written_and_differentiated_as_on_the_cpu(real: Run) -> None:
     # The wheels from 2.13.0 on count a mask's elements by CANN, and check what is assigned against that.
     program = """
@@ -233,6 +242,7 @@ def test_what_a_mask_chooses_is_written_and_differentiated_as_on_the_cpu(real: R
     assert found == expected
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_the_callers_tensor_is_as_long_as_what_was_found(real: Run) -> None:
     program = """
         import json, torch
@@ -243,6 +253,7 @@ def test_the_callers_tensor_is_as_long_as_what_was_found(real: Run) -> None:
     assert answer(real(program)) == [3, 4, 5]
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_the_wheels_own_checks_refuse(real: Run) -> None:
     program = """
         import json, torch, torch_npu
@@ -258,6 +269,7 @@ def test_the_wheels_own_checks_refuse(real: Run) -> None:
     assert len(answer(real(program))) == 3
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_an_operator_that_nobody_can_compute_says_so_once(real: Run) -> None:
     program = """
         import json, torch, torch_npu
@@ -270,6 +282,7 @@ def test_an_operator_that_nobody_can_compute_says_so_once(real: Run) -> None:
     assert done.stderr.count("nothing computes it: what it should have written is undefined") == 1
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_random_numbers_follow_the_npus_seed_and_leave_the_cpus_alone(real: Run) -> None:
     program = """
         import json, torch
@@ -287,6 +300,7 @@ def test_random_numbers_follow_the_npus_seed_and_leave_the_cpus_alone(real: Run)
     assert answer(real(program)) == [True, True, True]
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_memory_is_counted_and_has_an_end(real: Run) -> None:
     program = """
         import json, torch
@@ -305,11 +319,13 @@ def test_memory_is_counted_and_has_an_end(real: Run) -> None:
     assert answer(real(program, VIRTUAL_ASCEND_MEMORY="0.5")) == [True, True, True, True]
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_a_process_sees_the_npus_that_it_may_use(real: Run) -> None:
     program = "import json, torch; print(json.dumps([torch.npu.device_count(), torch.npu.get_device_name(0)]))"
     assert answer(real(program, ASCEND_RT_VISIBLE_DEVICES="1")) == [1, "Ascend910B2"]
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_the_queue_that_would_run_ahead_of_the_cpu_is_off_and_that_is_said(real: Run) -> None:
     program = """
         import json, os, torch
@@ -361,6 +377,7 @@ def test_ranks_talk_over_the_wheels_own_process_group(settings: dict[str, str], 
     ]  # fmt: skip
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_what_a_collective_writes_may_be_changed_in_place(settings: dict[str, str], tmp_path: Path) -> None:
     program = """
         import json, os, torch, torch.distributed as dist
@@ -378,6 +395,7 @@ def test_what_a_collective_writes_may_be_changed_in_place(settings: dict[str, st
     assert results(start_ranks(program, tmp_path, **settings)) == [[2.5] * 24] * 2
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_a_rank_sends_to_itself_too_and_averages_whole_numbers(settings: dict[str, str], tmp_path: Path) -> None:
     program = """
         import json, os, torch, torch.distributed as dist
@@ -399,6 +417,7 @@ def test_a_rank_sends_to_itself_too_and_averages_whole_numbers(settings: dict[st
     assert found == [[[0.0], [10.0], [2, -3, 10]], [[1.0] * 2, [11.0] * 2, [2, -3, 10]]]
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_beside_a_cann_it_refuses(real: Run, tmp_path: Path) -> None:
     library = tmp_path / "libascendcl.so"
     subprocess.run(["g++", "-shared", "-x", "c", "/dev/null", "-o", str(library)], check=True)
@@ -407,12 +426,14 @@ def test_beside_a_cann_it_refuses(real: Run, tmp_path: Path) -> None:
     assert "expected a machine without CANN, found CANN's libascendcl.so" in done.stderr
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_phantoms_which_only_ours_makes_are_refused_and_not_passed_over(real: Run) -> None:
     done = real("import torch", VIRTUAL_ASCEND_PHANTOM="1024")
     assert done.returncode != 0
     assert "VIRTUAL_ASCEND_PHANTOM=1024: expected virtual NPUs with our own torch_npu" in done.stderr
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_ours_can_be_asked_for_where_the_wheel_is_installed(real: Run) -> None:
     program = "import json, torch; import virtual_ascend; print(json.dumps(virtual_ascend.description()))"
     assert answer(real(program, VIRTUAL_ASCEND_TORCH_NPU="ours")) == "virtual NPUs"
@@ -441,6 +462,7 @@ HUNG = """
 """
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_a_collective_whose_peer_never_comes_is_pending_and_not_over(settings: dict[str, str], tmp_path: Path) -> None:
     first, second = start_ranks(HUNG.replace("LIMIT", "600"), tmp_path, **settings)
     try:
@@ -454,6 +476,7 @@ def test_a_collective_whose_peer_never_comes_is_pending_and_not_over(settings: d
     assert seconds >= 10
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_the_wheels_watchdog_ends_a_process_whose_group_waits_too_long(
     settings: dict[str, str], tmp_path: Path
 ) -> None:
