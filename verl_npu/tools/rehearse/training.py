@@ -100,7 +100,8 @@ def prepare_device(npus: int) -> None:
             subject="the virtual Ascend",
             expected="it to load in this environment",
             found=(tried.stderr.strip().splitlines() or ["no output"])[-1][:300],
-            fix="install virtual-ascend (its wheel, or pip install ./packages/virtual-ascend in the checkout) and g++ here; `VIRTUAL_ASCEND=2 python -c 'import torch'` must work",
+            fix="install virtual-ascend (its wheel, or packages/virtual-ascend of the checkout) and g++ here; "
+            "`VIRTUAL_ASCEND=2 python -c 'import torch'` must work",
         )
 
 

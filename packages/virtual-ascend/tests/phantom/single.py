@@ -189,7 +189,7 @@ def grouped_experts() -> None:
 
 
 def offload() -> None:
-    """Weights and the optimizer's state go to the host and come back, as between the phases of reinforcement learning."""
+    """Weights and the optimizer's state go to the host and come back, as between phases of a training."""
     model = _model()
     optimizer = _adamw(model)
     step = _causal(model, _ids())

@@ -217,7 +217,7 @@ def _without(packages: str) -> BuildError:
         subject="compiling the virtual Ascend",
         expected=f"the Python package {packages}",
         found="that it is not installed",
-        fix=f"pip install {packages}; it comes with virtual-ascend, whether that is installed from its checkout or a wheel",
+        fix=f"pip install {packages}, or virtual-ascend itself from its checkout or wheel, which brings it",
     )
 
 
