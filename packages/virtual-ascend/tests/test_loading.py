@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from virtual_ascend.testing.fixtures import Run
@@ -150,7 +151,7 @@ def test_unset_means_nothing_happens(python: Run) -> None:
 def _site() -> str:
     from virtual_ascend.exposure import SITE
 
-    return str(SITE)
+    return os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
 
 
 @pytest.mark.nightly(
