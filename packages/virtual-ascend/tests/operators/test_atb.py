@@ -77,6 +77,34 @@ def test_the_last_tokens_of_sequences_attend_to_their_caches_causally() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_parts_of_prompts_attend_to_their_caches_as_the_mask_that_is_added_says(dtype: Any) -> None:
+    key_cache, value_cache, table, keys, values = caches()
+    asked = (3, 1, 7)
+    query = draw(sum(asked), HEADS, SIZE, seed=5).to(dtype)
+    out = torch.empty_like(query)
+    keep = [
+        causal(most, max(LENGTHS)).roll(length - max(LENGTHS), 1) for most, length in zip(asked, LENGTHS, strict=True)
+    ]
+    mask = torch.zeros(sum(asked), max(LENGTHS)).masked_fill(~torch.cat(keep), -10000).to(dtype)
+    atb._npu_paged_attention_splitfuse(
+        query,
+        key_cache.to(dtype),
+        value_cache.to(dtype),
+        table,
+        ints(*LENGTHS),
+        mask,
+        ints(*asked),
+        KEY_HEADS,
+        HEADS,
+        SCALE,
+        out,
+    )
+    for n, (mine, rows) in enumerate(zip(out.split(asked), query.split(asked), strict=True)):
+        want = expected(rows.float(), keys[n], values[n], causal(asked[n], LENGTHS[n]))
+        torch.testing.assert_close(mine.float(), want, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_packed_sequences_attend_as_the_mask_says(dtype: Any) -> None:
     total = sum(LENGTHS)
     query, key, value = (draw(total, n, SIZE, seed=n).to(dtype) for n in (HEADS, KEY_HEADS, KEY_HEADS))

@@ -148,6 +148,46 @@ def _npu_paged_attention(
         out[row] = _one(query[row], keys, values, scale_value, None)
 
 
+def _npu_paged_attention_splitfuse(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    mask: Tensor,
+    seq_len: Tensor,
+    num_kv_heads: int,
+    num_heads: int,
+    scale_value: float,
+    out: Tensor,
+) -> None:
+    """Attention of the last tokens of each sequence to its paged cache, prompts in part and answers in one call.
+
+    Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, most blocks], seq_len and
+    context_lens int32 [B] on the host: how many tokens of a sequence are in query, and how many it has in all; mask
+    [T, longest sequence], added to the scores in every dtype: what calls it gives -10000 where `_npu_flash_attention`
+    is given 1 (vllm-ascend, AttentionMaskBuilder.get_splitfuse_attn_mask).
+
+    Raises:
+        RuntimeError: shapes or dtypes that do not go together.
+    """
+    name = "_npu_paged_attention_splitfuse"
+    asked, lengths = _lengths(name, "seq_len", seq_len), _lengths(name, "context_lens", context_lens)
+    _check_attention(name, query, (key_cache, value_cache), out, num_heads, num_kv_heads)
+    _check_tokens(name, query, asked)
+    if mask.dim() != 2 or mask.shape[0] < sum(asked) or mask.shape[1] < max(lengths, default=0):
+        raise RuntimeError(
+            f"{name}: expected a mask of {sum(asked)} tokens by {max(lengths, default=0)}, but got {tuple(mask.shape)}"
+        )
+    for number, rows in _rows(asked):
+        queries, length = asked[number], lengths[number]
+        if queries > length:
+            raise RuntimeError(f"{name}: sequence {number} has {length} tokens, but query has {queries} of them")
+        keys = _paged(name, key_cache, block_table, number, length)
+        values = _paged(name, value_cache, block_table, number, length)
+        out[rows] = _one(query[rows], keys, values, scale_value, mask[rows, :length], added=True)
+
+
 def _npu_rotary_embedding(
     positions: Tensor, query: Tensor, key: Tensor, head_size: int, cos_sin_cache: Tensor, is_neox_style: bool
 ) -> None:
@@ -189,16 +229,21 @@ def _npu_matmul_add_fp32(x: Tensor, weight: Tensor, C: Tensor) -> None:
     C.add_(x.float().t() @ weight.float())
 
 
-def _one(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None) -> Tensor:
-    """One sequence's attention: query [S,N,D], key and value [L,Nkv,D], mask [S,L] -> [S,N,D]."""
+def _one(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, *, added: bool = False
+) -> Tensor:
+    """One sequence's attention: query [S,N,D], key and value [L,Nkv,D], mask [S,L] -> [S,N,D].
+
+    A mask in float16 is always added to the scores; one in another dtype only with `added`.
+    """
     queries, keys, values = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))
-    added = keep = None
-    if mask is not None and mask.dtype == torch.float16:
+    bias = keep = None
+    if mask is not None and (added or mask.dtype == torch.float16):
         # The scale is that of the scores, and `attend` scales what it adds.
-        added = mask.float() / scale
+        bias = mask.float() / scale
     elif mask is not None:
         keep = mask == 0
-    attention, _, _ = attend(queries, keys, values, How(scale=scale, pse=added), keep)
+    attention, _, _ = attend(queries, keys, values, How(scale=scale, pse=bias), keep)
     return attention.squeeze(0).transpose(0, 1)
 
 
@@ -261,6 +306,7 @@ OPERATORS: Mapping[str, Callable[..., object]] = {
             _npu_flash_attention_unpad,
             _npu_matmul_add_fp32,
             _npu_paged_attention,
+            _npu_paged_attention_splitfuse,
             inference._npu_reshape_and_cache,
             inference._npu_reshape_and_cache_siso,
             _npu_rotary_embedding,
@@ -278,6 +324,7 @@ HOST: Mapping[str, tuple[str, ...]] = {
     "_npu_flash_attention_qlens": ("seq_len", "context_lens"),
     "_npu_flash_attention_unpad": ("seq_len",),
     "_npu_paged_attention": ("context_lens",),
+    "_npu_paged_attention_splitfuse": ("seq_len", "context_lens"),
     "npu_ring_mla": ("seqlen",),
     "npu_ring_mla.out": ("seqlen",),
 }
