@@ -27,6 +27,8 @@ KINDS = {
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 128,
         "first_k_dense_replace": 1,
+        # transformers has it no longer, and released checkpoints have.
+        "moe_layer_freq": 1,
         "topk_method": "noaux_tc",
         "scoring_func": "sigmoid",
         "n_group": 1,

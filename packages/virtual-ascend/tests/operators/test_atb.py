@@ -64,6 +64,17 @@ def test_a_token_of_each_sequence_attends_to_its_cache() -> None:
         torch.testing.assert_close(out[n : n + 1], expected(query[n : n + 1], keys[n], values[n]))
 
 
+def test_latents_are_keys_and_their_front_is_the_values() -> None:
+    key_cache, _, table, keys, _ = caches()
+    query, out = draw(3, HEADS, SIZE, seed=5), torch.empty(3, HEADS, 6)
+    arguments = (KEY_HEADS, HEADS, SCALE, table, ints(*LENGTHS))
+    atb._npu_paged_attention_mla(query, key_cache, *arguments, 6, out)
+    for n in range(3):
+        torch.testing.assert_close(out[n : n + 1], expected(query[n : n + 1], keys[n], keys[n][..., :6]))
+    with pytest.raises(RuntimeError, match="mla_vheadsize=9 is out of range for keys of 8"):
+        atb._npu_paged_attention_mla(query, key_cache, *arguments, 9, out)
+
+
 def test_the_last_tokens_of_sequences_attend_to_their_caches_causally() -> None:
     key_cache, value_cache, table, keys, values = caches()
     asked = (3, 1, 7)
@@ -116,6 +127,19 @@ def test_packed_sequences_attend_as_the_mask_says(dtype: Any) -> None:
     for mine, q, k, v in zip(*(t.split(LENGTHS) for t in (out, query, key, value)), strict=True):
         want = expected(q.float(), k.float(), v.float(), keep[: len(q), : len(q)])
         torch.testing.assert_close(mine.float(), want, rtol=2e-2, atol=2e-2)
+
+
+def test_values_may_be_narrower_than_keys_and_so_is_what_comes_out() -> None:
+    total = sum(LENGTHS)
+    query, key = (draw(total, n, SIZE, seed=n) for n in (HEADS, KEY_HEADS))
+    value = draw(total, KEY_HEADS, SIZE // 2, seed=9)
+    mask = torch.ones(32, 32).triu(1)
+    out = torch.empty(total, HEADS, SIZE // 2)
+    atb._npu_flash_attention(query, key, value, mask, ints(*LENGTHS), SCALE, HEADS, KEY_HEADS, out)
+    for mine, q, k, v in zip(*(t.split(LENGTHS) for t in (out, query, key, value)), strict=True):
+        torch.testing.assert_close(mine, expected(q, k, v, causal(len(q), len(q))))
+    with pytest.raises(RuntimeError, match="expected query and out"):
+        atb._npu_flash_attention(query, key, value, mask, ints(*LENGTHS), SCALE, HEADS, KEY_HEADS, query.clone())
 
 
 def test_the_tokens_of_a_packed_sequence_attend_to_all_of_it() -> None:

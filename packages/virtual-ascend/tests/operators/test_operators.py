@@ -567,6 +567,20 @@ def test_init_routing_sorts_and_finalize_routing_takes_back() -> None:
     assert ops.npu_moe_compute_expert_tokens(torch.tensor([0, 0, 2, 2, 2]), 3).tolist() == [2, 2, 5]
 
 
+def test_the_older_init_routing_sorts_copies_that_are_counted_column_by_column() -> None:
+    x, experts = draw(3, 4), torch.tensor([[2, 0], [1, 2], [0, 1]], dtype=torch.int32)
+    row_idx = torch.arange(6, dtype=torch.int32).view(2, 3).t().contiguous()
+    rows, places, sorted_experts = ops.npu_moe_init_routing(x, row_idx, experts, 3)
+    assert sorted_experts.tolist() == [0, 0, 1, 1, 2, 2]
+    assert torch.equal(rows, x[[0, 2, 1, 2, 0, 1]])
+    weights = draw(3, 2, seed=1)
+    back = ops.npu_moe_finalize_routing(rows, x, None, None, weights, places, None)
+    torch.testing.assert_close(back, x + x * weights.sum(1, keepdim=True))
+    assert len(ops.npu_moe_init_routing(x, row_idx, experts, 2)[0]) == 4
+    with pytest.raises(RuntimeError, match="row_idx must be int32, but is"):
+        ops.npu_moe_init_routing(x, row_idx.long(), experts, 3)
+
+
 def test_grouped_matmul_add_adds_each_groups_product() -> None:
     total, x, w = torch.ones(2, 3, 4), draw(5, 3), draw(5, 4, seed=1)
     out = ops.npu_grouped_matmul_add_(total, x, w, torch.tensor([2, 5]))

@@ -33,8 +33,8 @@ def _npu_flash_attention(
     """Attention of packed sequences to themselves: a mask in float16 is added to the scores, one in another dtype has
     1 where a score takes no part.
 
-    Shapes: query and out [T,N,D], key and value [T,Nkv,D], mask [most tokens, most tokens] or one of each sequence
-    [B, most, most], seq_len int32 [B] on the host.
+    Shapes: query [T,N,D], key [T,Nkv,D], value [T,Nkv,Dv] and out [T,N,Dv], mask [most tokens, most tokens] or one of
+    each sequence [B, most, most], seq_len int32 [B] on the host.
 
     Raises:
         RuntimeError: shapes or dtypes that do not go together.
@@ -146,6 +146,43 @@ def _npu_paged_attention(
         values = _paged(name, value_cache, block_table, number, length)
         row = slice(number, number + 1)
         out[row] = _one(query[row], keys, values, scale_value, None)
+
+
+def _npu_paged_attention_mla(
+    query: Tensor,
+    key_cache: Tensor,
+    num_kv_heads: int,
+    num_heads: int,
+    scale_value: float,
+    block_table: Tensor,
+    context_lens: Tensor,
+    mla_vheadsize: int,
+    out: Tensor,
+) -> None:
+    """Attention of one token of each sequence to its paged cache of latents, whose front is the values.
+
+    Shapes: query [B,N,D], key_cache [blocks, block size, Nkv, D], out [B,N,mla_vheadsize], block_table int32 [B, most
+    blocks], context_lens int32 [B] on the host.
+
+    Raises:
+        RuntimeError: shapes or dtypes that do not go together.
+    """
+    if not 0 < mla_vheadsize <= key_cache.shape[-1]:
+        raise RuntimeError(
+            f"_npu_paged_attention_mla: mla_vheadsize={mla_vheadsize} is out of range for keys of "
+            f"{key_cache.shape[-1]}"
+        )
+    _npu_paged_attention(
+        query,
+        key_cache,
+        key_cache[..., :mla_vheadsize],
+        num_kv_heads,
+        num_heads,
+        scale_value,
+        block_table,
+        context_lens,
+        out,
+    )
 
 
 def _npu_paged_attention_splitfuse(
@@ -290,7 +327,9 @@ def _check_attention(
         check_half(name, what, tensor)
         if tensor.dtype != query.dtype:
             raise RuntimeError(f"{name}: query is {query.dtype}, but {what} is {tensor.dtype}")
-    if query.dim() != 3 or query.shape[1] != heads or keys[0].shape[-2] != key_heads or out.shape != query.shape:
+    # DeepSeek's values are narrower than its keys, and so is what comes out.
+    made = (*query.shape[:-1], keys[1].shape[-1])
+    if query.dim() != 3 or query.shape[1] != heads or keys[0].shape[-2] != key_heads or tuple(out.shape) != made:
         raise RuntimeError(
             f"{name}: expected query and out [tokens,{heads},size] and {key_heads} heads of keys, but got "
             f"{tuple(query.shape)}, {tuple(out.shape)} and {tuple(keys[0].shape)}"
@@ -306,6 +345,7 @@ OPERATORS: Mapping[str, Callable[..., object]] = {
             _npu_flash_attention_unpad,
             _npu_matmul_add_fp32,
             _npu_paged_attention,
+            _npu_paged_attention_mla,
             _npu_paged_attention_splitfuse,
             inference._npu_reshape_and_cache,
             inference._npu_reshape_and_cache_siso,
@@ -324,6 +364,7 @@ HOST: Mapping[str, tuple[str, ...]] = {
     "_npu_flash_attention_qlens": ("seq_len", "context_lens"),
     "_npu_flash_attention_unpad": ("seq_len",),
     "_npu_paged_attention": ("context_lens",),
+    "_npu_paged_attention_mla": ("context_lens",),
     "_npu_paged_attention_splitfuse": ("seq_len", "context_lens"),
     "npu_ring_mla": ("seqlen",),
     "npu_ring_mla.out": ("seqlen",),

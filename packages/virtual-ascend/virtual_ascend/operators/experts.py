@@ -217,6 +217,42 @@ def _greatest(scores: Tensor, k: int) -> Tensor:
     return torch.argsort(scores, dim=-1, descending=True, stable=True)[..., :k]
 
 
+def npu_moe_init_routing(
+    x: Tensor, row_idx: Tensor, expert_idx: Tensor, active_num: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Copies of the rows sorted by expert, as CANN's aclnnMoeInitRouting documents it; no gradient.
+
+    Shapes: x [T,H], row_idx int32 [T,K] (copy i is of row `row_idx % T`), expert_idx int32 [T,K].
+
+    Returns:
+        (rows [min(T, active_num)*K, H]; places int32 [T*K]: where the copy of each value of row_idx went; the experts
+        of the sorted copies int32 [T*K]).
+
+    Raises:
+        RuntimeError: shapes or dtypes that do not go together, and in backward.
+    """
+    name = "npu_moe_init_routing"
+    if x.dim() != 2 or row_idx.shape != expert_idx.shape or expert_idx.dim() != 2 or len(x) != len(expert_idx):
+        raise RuntimeError(
+            f"{name}: expected x [T,H], row_idx and expert_idx [T,K], but got {tuple(x.shape)}, "
+            f"{tuple(row_idx.shape)} and {tuple(expert_idx.shape)}"
+        )
+    for what, tensor in (("row_idx", row_idx), ("expert_idx", expert_idx)):
+        if tensor.dtype != torch.int32:
+            raise RuntimeError(f"{name}: {what} must be int32, but is {tensor.dtype}")
+
+    def compute() -> tuple[Tensor, ...]:
+        order = torch.argsort(expert_idx.flatten(), stable=True)
+        copies = row_idx.flatten()[order].long()
+        places = torch.empty_like(copies)
+        places[copies] = torch.arange(len(copies), device=x.device)
+        rows = x[copies[: min(len(x), active_num) * expert_idx.shape[1]] % len(x)]
+        return rows, places.to(torch.int32), expert_idx.flatten()[order]
+
+    rows, places, experts = without_formula(name, (x,), compute)
+    return rows, places, experts
+
+
 def npu_moe_init_routing_v2(
     x: Tensor,
     expert_idx: Tensor,
