@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ...errors import DeclarationError, LockError
 from ..upstreams import locks_folder
@@ -131,16 +132,8 @@ def read_contract(path: Path) -> Contract:
         return Contract(
             revision=content["revision"],
             megatron=content["megatron"],
-            arguments={
-                name: Argument(plain["type"], plain["default"], tuple(plain["choices"]), plain["feature"])
-                for name, plain in content["arguments"].items()
-            },
-            features={
-                name: FeatureFacts(
-                    plain["level"], tuple(plain["conflicts"]), tuple(plain["needs"]), tuple(plain["switches"])
-                )
-                for name, plain in content["features"].items()
-            },
+            arguments={name: Argument(**_with_tuples(plain)) for name, plain in content["arguments"].items()},
+            features={name: FeatureFacts(**_with_tuples(plain)) for name, plain in content["features"].items()},
             fields=content["fields"],
             reads=tuple(content["reads"]),
             process=tuple(content["process"]),
@@ -153,6 +146,13 @@ def read_contract(path: Path) -> Contract:
             found=f"{type(error).__name__}: {error}",
             fix="install verl-npu again, or record the contract again with scripts/maintain/mindspeed_contract.py",
         ) from error
+
+
+def _with_tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a fact as JSON has them, with tuples in place of lists; a default stays as it is."""
+    return {
+        key: tuple(value) if isinstance(value, list) and key != "default" else value for key, value in plain.items()
+    }
 
 
 @functools.cache
@@ -215,4 +215,4 @@ class Entry:
 def catalogue() -> tuple[Entry, ...]:
     """Return the features in the tables of MindSpeed's docs/user-guide/verl.md, each a "Preview" there."""
     rows = json.loads(Path(__file__).with_name("catalogue.json").read_text())
-    return tuple(Entry(**{**row, "overrides": tuple(row["overrides"]), "keys": tuple(row["keys"])}) for row in rows)
+    return tuple(Entry(**_with_tuples(row)) for row in rows)

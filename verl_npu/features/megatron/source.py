@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 from ...errors import SourceError
 from .contract import NEWEST, Argument, Contract, FeatureFacts, contracts, recorded_as
@@ -36,7 +37,7 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
         if node is None:
             continue
         feature, level = _name_and_level(node)
-        reads |= {key for key in attributes_read(node, {"args"}) if key.isidentifier()}
+        reads |= {key for key in _of_args(node) if key.isidentifier()}
         features[feature] = _merged(features.get(feature), _facts(node, feature, level))
         for key, argument in _arguments(node, feature):
             arguments.setdefault(key, argument)
@@ -78,11 +79,9 @@ def megatron_fields(megatron: Path) -> dict[str, str]:
 def _validates(path: Path) -> bool:
     """Whether MindSpeed's wrapper of TransformerConfig.__post_init__ calls the features' validate_args."""
     functions = parse(path).body if path.is_file() else []
-    wrapper = (
-        f for f in functions if isinstance(f, ast.FunctionDef) and f.name == "transformer_config_post_init_wrapper"
-    )
-    calls = (call.func for function in wrapper for call in _calls(function))
-    return any(isinstance(called, ast.Attribute) and called.attr == "validate_features_args" for called in calls)
+    name = "transformer_config_post_init_wrapper"
+    wrapper = (f for f in functions if isinstance(f, ast.FunctionDef) and f.name == name)
+    return any(_calls_of(function, "validate_features_args") for function in wrapper)
 
 
 def _feature_classes(mindspeed: Path) -> dict[str, ast.ClassDef]:
@@ -116,14 +115,21 @@ def _active_classes(path: Path) -> list[str]:
         )
     order = []
     for call in _calls(functions["create_features_list"]):
-        if isinstance(call.func, ast.Name) and call.func.id in functions:
-            inner = (c for c in _calls(functions[call.func.id]) if isinstance(c.func, ast.Name))
-            order += [c.func.id for c in inner if isinstance(c.func, ast.Name)]
+        if call in functions:
+            order += _calls(functions[call])
     return order
 
 
-def _calls(node: ast.AST) -> list[ast.Call]:
-    return [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+def _calls(node: ast.AST) -> list[str]:
+    """Return the names of the functions that `node` calls."""
+    calls = (inner.func for inner in ast.walk(node) if isinstance(inner, ast.Call))
+    return [function.id for function in calls if isinstance(function, ast.Name)]
+
+
+def _calls_of(node: ast.AST, method: str) -> list[ast.Call]:
+    """Return the calls of a method, of whatever object."""
+    calls = (inner for inner in ast.walk(node) if isinstance(inner, ast.Call))
+    return [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
 
 
 def _methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
@@ -136,13 +142,12 @@ def _name_and_level(node: ast.ClassDef) -> tuple[str, int]:
         return node.name, 2
     names = [argument.arg for argument in init.args.args][1:]
     defaults = dict(zip(reversed(names), map(literal, reversed(init.args.defaults)), strict=False))
-    for call in _calls(init):
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__":
-            given = dict(zip(("feature_name", "optimization_level"), call.args, strict=False))
-            given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-            name = _resolved(given.get("feature_name"), defaults)
-            level = _resolved(given["optimization_level"], defaults) if "optimization_level" in given else 2
-            return str(name).lower().strip().replace("-", "_"), level if isinstance(level, int) else 2
+    for call in _calls_of(init, "__init__"):
+        given = dict(zip(("feature_name", "optimization_level"), call.args, strict=False))
+        given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        name = _resolved(given.get("feature_name"), defaults)
+        level = _resolved(given["optimization_level"], defaults) if "optimization_level" in given else 2
+        return str(name).lower().strip().replace("-", "_"), level if isinstance(level, int) else 2
     return node.name, 2
 
 
@@ -151,43 +156,36 @@ def _resolved(node: ast.expr | None, names: Mapping[str, object]) -> object:
 
 
 def _facts(node: ast.ClassDef, feature: str, level: int) -> FeatureFacts:
-    conflicts: set[str] = set()
-    needs: set[str] = set()
+    def checked(method: str) -> tuple[str, ...]:
+        keys = (literal(call.args[-1]) for call in _calls_of(node, method) if call.args)
+        return tuple(sorted({key.replace("-", "_") for key in keys if isinstance(key, str)}))
+
     switches = {feature} if level else set()
     for method in _methods(node):
-        for call in _calls(method):
-            if isinstance(call.func, ast.Attribute) and call.func.attr in ("incompatible_check", "dependency_check"):
-                key = literal(call.args[-1]) if call.args else None
-                if isinstance(key, str):
-                    (conflicts if call.func.attr == "incompatible_check" else needs).add(key.replace("-", "_"))
         if "validate" not in method.name and method.name not in ("register_args", "__init__"):
-            switches |= set(attributes_read(method, {"args"}))
-    return FeatureFacts(level, tuple(sorted(conflicts)), tuple(sorted(needs)), tuple(sorted(switches)))
+            switches |= _of_args(method)
+    return FeatureFacts(level, checked("incompatible_check"), checked("dependency_check"), tuple(sorted(switches)))
 
 
 def _merged(first: FeatureFacts | None, second: FeatureFacts) -> FeatureFacts:
     if first is None:
         return second
 
-    def both(one: Iterable[str], other: Iterable[str]) -> tuple[str, ...]:
-        return tuple(sorted({*one, *other}))
-
     return FeatureFacts(
-        min(first.level, second.level),
-        both(first.conflicts, second.conflicts),
-        both(first.needs, second.needs),
-        both(first.switches, second.switches),
+        level=min(first.level, second.level),
+        conflicts=tuple(sorted({*first.conflicts, *second.conflicts})),
+        needs=tuple(sorted({*first.needs, *second.needs})),
+        switches=tuple(sorted({*first.switches, *second.switches})),
     )
 
 
 def _arguments(node: ast.ClassDef, feature: str) -> Iterator[tuple[str, Argument]]:
-    for call in _calls(node):
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and call.args:
-            flag = next((text for a in call.args if (text := str(literal(a))).startswith("--")), None)
-            if flag is not None:
-                options = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-                key = literal(options.get("dest")) or flag[2:].replace("-", "_")
-                yield str(key), _argument(options, feature)
+    for call in _calls_of(node, "add_argument"):
+        flag = next((text for a in call.args if (text := str(literal(a))).startswith("--")), None)
+        if flag is not None:
+            options = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+            key = literal(options.get("dest")) or flag[2:].replace("-", "_")
+            yield str(key), _argument(options, feature)
 
 
 def _argument(options: Mapping[str, ast.expr], feature: str) -> Argument:
@@ -203,11 +201,10 @@ def _argument(options: Mapping[str, ast.expr], feature: str) -> Argument:
 
 
 def _added_choices(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
-    for call in _calls(node):
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_parser_argument_choices_value":
-            flag, choice = (literal(argument) for argument in call.args[-2:])
-            if isinstance(flag, str):
-                yield flag.removeprefix("--").replace("-", "_"), choice
+    for call in _calls_of(node, "add_parser_argument_choices_value"):
+        flag, choice = (literal(argument) for argument in call.args[-2:])
+        if isinstance(flag, str):
+            yield flag.removeprefix("--").replace("-", "_"), choice
 
 
 # Megatron's own get_args is left out: verl never initialises megatron.training, so it has no arguments.
@@ -236,14 +233,8 @@ def parse(path: Path) -> ast.Module:
 
 def keys_read(*packages: Path) -> set[str]:
     """Return what the code in these folders reads from arguments and configurations, wherever it gets these from."""
-    keys: set[str] = set()
-    for path in (path for package in packages for path in sorted(package.rglob("*.py"))):
-        tree = parse(path)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and _holds(node.value):
-                keys.add(node.attr)
-            elif isinstance(node, ast.Call) and (key := _asked(node)):
-                keys.add(key)
+    files = (path for package in packages for path in sorted(package.rglob("*.py")))
+    keys = {key for path in files for key in _read(parse(path), _holds)}
     return {key for key in keys if key.isidentifier() and not key.startswith("__")}
 
 
@@ -252,16 +243,7 @@ def _holds(node: ast.expr) -> bool:
         return node.id in _HOLDERS
     if isinstance(node, ast.Attribute):
         return node.attr in _HOLDERS
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in (*_GETTERS, "get_args")
-
-
-def _asked(call: ast.Call) -> str:
-    """Return the key of getattr(args, "key"), hasattr(args, "key") or args.get("key"); empty if it is none of them."""
-    name = call.func.id if isinstance(call.func, ast.Name) else ""
-    if name in ("getattr", "hasattr") and len(call.args) > 1 and _holds(call.args[0]):
-        key = literal(call.args[1])
-        return key if isinstance(key, str) else ""
-    return ""
+    return _gets(node, {*_GETTERS, "get_args"})
 
 
 def literal(node: ast.expr | None) -> object:
@@ -272,21 +254,20 @@ def literal(node: ast.expr | None) -> object:
         return None
 
 
-def attributes_read(node: ast.AST, names: set[str]) -> Iterator[str]:
-    """Return the attributes that `node` reads from the variables `names`."""
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id in names:
-            yield inner.attr
-        elif (
-            isinstance(inner, ast.Call)
-            and isinstance(inner.func, ast.Name)
-            and inner.func.id in ("getattr", "hasattr")
-            and len(inner.args) > 1
-            and isinstance(inner.args[0], ast.Name)
-            and inner.args[0].id in names
-            and isinstance(name := literal(inner.args[1]), str)
-        ):
-            yield name
+def _read(tree: ast.AST, holds: Callable[[ast.expr], bool]) -> Iterator[str]:
+    """Return what `tree` reads from each expression that `holds` is true of: by a dot, getattr or hasattr."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and holds(node.value):
+            yield node.attr
+        elif _gets(node, {"getattr", "hasattr"}) and len(node.args) > 1 and holds(node.args[0]):
+            key = literal(node.args[1])
+            if isinstance(key, str):
+                yield key
+
+
+def _of_args(node: ast.AST) -> set[str]:
+    """Return what `node` reads from the variable `args`."""
+    return set(_read(node, lambda read: isinstance(read, ast.Name) and read.id == "args"))
 
 
 def process_keys(mindspeed: Path) -> set[str]:
@@ -294,20 +275,19 @@ def process_keys(mindspeed: Path) -> set[str]:
     keys: set[str] = set()
     for path in _reachable(mindspeed):
         tree = parse(path)
-        getters = {
-            alias.asname or alias.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-            if alias.name in _GETTERS
-        }
+        imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+        getters = {alias.asname or alias.name for node in imports for alias in node.names if alias.name in _GETTERS}
         for function in ast.walk(tree) if getters else ():
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                keys |= set(attributes_read(function, _holders(function, getters)))
-                keys |= {
-                    n.attr for n in ast.walk(function) if isinstance(n, ast.Attribute) and _gets(n.value, getters)
-                }
+                assigned = (n for n in ast.walk(function) if isinstance(n, ast.Assign) and _gets(n.value, getters))
+                held = {target.id for n in assigned for target in n.targets if isinstance(target, ast.Name)}
+                keys |= set(_read(function, functools.partial(_is_held, held, getters)))
     return keys
+
+
+def _is_held(held: set[str], getters: set[str], node: ast.expr) -> bool:
+    """Return whether it is a variable or a call that gives the arguments of the process."""
+    return _gets(node, getters) or (isinstance(node, ast.Name) and node.id in held)
 
 
 def _reachable(mindspeed: Path) -> list[Path]:
@@ -331,14 +311,9 @@ def _reachable(mindspeed: Path) -> list[Path]:
     return [path for path in waiting if "features_manager" not in path.parts]
 
 
-def _holders(function: ast.AST, getters: set[str]) -> set[str]:
-    """Return the local variables that hold the arguments of the process."""
-    assigned = (n for n in ast.walk(function) if isinstance(n, ast.Assign) and _gets(n.value, getters))
-    return {target.id for n in assigned for target in n.targets if isinstance(target, ast.Name)}
-
-
-def _gets(node: ast.expr, getters: set[str]) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in getters
+def _gets(node: ast.AST, functions: set[str]) -> TypeGuard[ast.Call]:
+    """Return whether it is a call of one of these functions."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions
 
 
 @dataclass(frozen=True, slots=True)
