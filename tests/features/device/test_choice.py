@@ -11,11 +11,10 @@ import types
 import pytest
 
 from verl_npu.errors import DeviceContradictionError
+from verl_npu.features.device import device as feature
 from verl_npu.features.device.choice import (
     deny_cuda_beside_torch_npu,
     detect_npu_by_installed_software,
-    keep_cpu_in_auto_set_ascend_device_name,
-    keep_cpu_in_auto_set_device,
     resolve_device,
     set_npu_in_hydra_config,
     set_npu_in_run_ppo_config,
@@ -71,8 +70,12 @@ def test_cuda_that_the_user_asks_for_is_a_contradiction(override: str, config) -
     assert composed.trainer.device == "cuda"
 
 
-@pytest.mark.parametrize("automatic", [keep_cpu_in_auto_set_ascend_device_name, keep_cpu_in_auto_set_device])
-def test_an_explicit_cpu_is_not_overridden(automatic, config) -> None:
+AUTOMATIC = {patch.target.name: patch.implementation for patch in feature if "keep_cpu" in patch.id}
+
+
+@pytest.mark.parametrize("function", ["auto_set_ascend_device_name", "auto_set_device"])
+def test_an_explicit_cpu_is_not_overridden(function: str, config) -> None:
+    automatic = AUTOMATIC[function]
     composed = config("cpu")
     automatic(lambda config: config.trainer.update(device="npu"), composed)
     assert composed.trainer.device == "cpu"

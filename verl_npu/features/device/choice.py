@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from types import FunctionType
+from typing import TypeVar, cast
 
 from ...errors import DeviceContradictionError
+from ...registry.apply.replacement import clone
 from ...registry.source.probe import Defines, Mentions, Never
 from ..configuration import Section
 from .feature import DEFAULT_DEVICE, device
 
-__all__ = [
-    "deny_cuda_beside_torch_npu",
-    "detect_npu_by_installed_software",
-    "has_ascend_software",
-    "keep_cpu_in_auto_set_ascend_device_name",
-    "keep_cpu_in_auto_set_device",
-    "resolve_device",
-    "set_npu_in_hydra_config",
-    "set_npu_in_run_ppo_config",
-]
+__all__ = ["has_ascend_software"]
 
 _STILL_A_CONSTANT = "upstream decides this once, on import, and from the devices that are visible then"
 
@@ -90,34 +83,25 @@ def set_npu_in_run_ppo_config(
     return original(config, *args, **kwargs)
 
 
-_WHY = "Upstream sets trainer.device to npu even if the user set it to cpu."
-_HOW = "Upstream's function is not called if trainer.device is cpu."
+def _declare_automatic(function: str) -> None:
+    """Declare that one of upstream's functions that set the device leaves cpu alone."""
+
+    def keep_cpu(original: Callable[[Section], object], config: Section) -> object:
+        return None if _is_cpu(config) else original(config)
+
+    target = f"verl.utils.device:{function}"
+    device.wrap(
+        target,
+        why="Upstream sets trainer.device to npu even if the user set it to cpu.",
+        how="Upstream's function is not called if trainer.device is cpu.",
+        link="https://github.com/volcengine/verl/pull/4489",
+        retired_by=Never("every revision that has the function overrides cpu"),
+        requires=Defines(target),
+    )(clone(cast(FunctionType, keep_cpu), name=f"keep_cpu_in_{function}"))
 
 
-@device.wrap(
-    "verl.utils.device:auto_set_ascend_device_name",
-    why=_WHY,
-    how=_HOW,
-    link="https://github.com/volcengine/verl/pull/4489",
-    retired_by=Never("every revision that has the function overrides cpu"),
-    requires=Defines("verl.utils.device:auto_set_ascend_device_name"),
-)
-def keep_cpu_in_auto_set_ascend_device_name(original: Callable[[Section], object], config: Section) -> object:
-    """Set the device, unless it is cpu."""
-    return None if _is_cpu(config) else original(config)
-
-
-@device.wrap(
-    "verl.utils.device:auto_set_device",
-    why=_WHY,
-    how=_HOW,
-    link="https://github.com/volcengine/verl/pull/4489",
-    retired_by=Never("every revision that has the function overrides cpu"),
-    requires=Defines("verl.utils.device:auto_set_device"),
-)
-def keep_cpu_in_auto_set_device(original: Callable[[Section], object], config: Section) -> object:
-    """Set the device, unless it is cpu."""
-    return None if _is_cpu(config) else original(config)
+_declare_automatic("auto_set_ascend_device_name")
+_declare_automatic("auto_set_device")
 
 
 def _is_cpu(config: Section | None) -> bool:

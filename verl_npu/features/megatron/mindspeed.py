@@ -7,9 +7,11 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import MindSpeedImportError
+from ...registry.apply.replacement import clone
 from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not
 from .feature import megatron
 from .repatch import (
@@ -26,10 +28,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-
-__all__ = [
-    "missing_packages",
-]
 
 _FEATURES = Defines("mindspeed.features_manager:create_features_list")
 _FLASH_ATTN = "flash_attn"
@@ -157,40 +155,27 @@ def keep_mindspeeds_patches_through_repatch(
         return original(manager, *args, **kwargs)
 
 
-_MANAGER = "mindspeed.patch_utils:MindSpeedPatchesManager"
-_ALIASES_WHY = (
-    "MindSpeed asks every loaded module for the names that it patches. transformers 5 has modules that import another "
-    "one when they are asked for any name, a hundred image processors among them. Without torchvision the job ends "
-    "with ModuleNotFoundError: No module named 'torchvision', and with it each worker imports all of them."
-)
-_ALIASES_HOW = "While MindSpeed looks for its targets, those modules answer that they do not have the name."
-_ALIASES_LINK = "none: see Patch.apply_patch in MindSpeed's mindspeed/patch_utils.py"
+def _declare_aliases(method: str, name: str) -> None:
+    """Declare the patch `name`, by which MindSpeed looks for its targets in no module that stands for another."""
+
+    def leave_aliases_asleep(original: Callable[[], None]) -> None:
+        with without_lazy_aliases():
+            original()
+
+    megatron.wrap(
+        f"mindspeed.patch_utils:MindSpeedPatchesManager.{method}",
+        why="MindSpeed asks every loaded module for the names that it patches. transformers 5 has modules that import "
+        "another one when they are asked for any name, a hundred image processors among them. Without torchvision the "
+        "job ends with ModuleNotFoundError: No module named 'torchvision', and with it each worker imports all of "
+        "them.",
+        how="While MindSpeed looks for its targets, those modules answer that they do not have the name.",
+        link="none: see Patch.apply_patch in MindSpeed's mindspeed/patch_utils.py",
+        retired_by=Never("every revision asks all modules"),
+    )(clone(cast(FunctionType, leave_aliases_asleep), name=name))
 
 
-@megatron.wrap(
-    f"{_MANAGER}.apply_patches",
-    why=_ALIASES_WHY,
-    how=_ALIASES_HOW,
-    link=_ALIASES_LINK,
-    retired_by=Never("every revision asks all modules"),
-)
-def leave_aliases_asleep_while_patching(original: Callable[[], None]) -> None:
-    """Apply all registered patches."""
-    with without_lazy_aliases():
-        original()
-
-
-@megatron.wrap(
-    f"{_MANAGER}.remove_patches",
-    why=_ALIASES_WHY,
-    how=_ALIASES_HOW,
-    link=_ALIASES_LINK,
-    retired_by=Never("every revision asks all modules"),
-)
-def leave_aliases_asleep_while_unpatching(original: Callable[[], None]) -> None:
-    """Take all patches back."""
-    with without_lazy_aliases():
-        original()
+_declare_aliases("apply_patches", "leave_aliases_asleep_while_patching")
+_declare_aliases("remove_patches", "leave_aliases_asleep_while_unpatching")
 
 
 _CAPABILITY = "mindspeed.core.fusions.grouped_matmul:get_device_capability"

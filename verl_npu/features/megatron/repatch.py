@@ -89,7 +89,9 @@ def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:
     settings = _with_megatrons_types(check(request, contract))
     if _applied is not None and dict(_applied.settings) == settings:
         return
-    arguments = _arguments()
+    from mindspeed.args_utils import get_full_args
+
+    arguments: Namespace = get_full_args()
     defaults = _applied.defaults if _applied is not None else dict(vars(arguments))
     patches = _patches_for(request, settings, defaults, arguments)
     if _applied is None:
@@ -120,13 +122,6 @@ def _with_megatrons_types(settings: dict[str, object]) -> dict[str, object]:
     from megatron.core.transformer.enums import AttnBackend
 
     return {**settings, "attention_backend": AttnBackend[backend]}
-
-
-def _arguments() -> Namespace:
-    from mindspeed.args_utils import get_full_args
-
-    arguments: Namespace = get_full_args()
-    return arguments
 
 
 def _apply(original: Repatch, request: Request, settings: Mapping[str, object], arguments: Namespace) -> None:

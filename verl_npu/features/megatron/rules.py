@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ...errors import OverrideError
@@ -76,10 +76,11 @@ def problems(request: Request, contract: Contract) -> Iterator[Finding]:
     """
     asked = Asked(request, contract, Known(effective(request)), Known(request.section))
     for rule in RULES:
-        for problem in rule.ask(asked):
-            # MindSpeed-LLM cannot be run on virtual NPUs: beyond how verl starts it, nothing was shown with it.
-            shown = request.engine is Engine.MEGATRON or rule.ask is _group_that_mindspeed_llm_does_not_read
-            yield replace(problem, code=rule.code, severity=problem.severity if shown else Severity.WARNING)
+        with contextlib.suppress(UnknownValueError):
+            for problem in rule.ask(asked):
+                # MindSpeed-LLM cannot be run on virtual NPUs: beyond how verl starts it, nothing was shown with it.
+                shown = request.engine is Engine.MEGATRON or rule.ask is _group_that_mindspeed_llm_does_not_read
+                yield replace(problem, code=rule.code, severity=problem.severity if shown else Severity.WARNING)
 
 
 def in_words(problem: Finding) -> str:
@@ -437,37 +438,26 @@ def _corrected(value: str) -> str:
     return value.strip("'\"").capitalize() if value.lower().strip("'\"") in ("true", "false") else value.strip("'\"")
 
 
-def _known(ask: Callable[[Asked], Iterator[Finding]]) -> Callable[[Asked], Iterator[Finding]]:
-    """Return a rule that finds nothing if what it depends on is yet to be computed."""
-
-    def found(asked: Asked) -> Iterator[Finding]:
-        with contextlib.suppress(UnknownValueError):
-            yield from ask(asked)
-
-    return found
-
-
-def _rule(code: str, ask: Callable[[Asked], Iterator[Finding]]) -> Rule[Asked]:
-    return Rule(f"mindspeed-{code}", ask, (Stage.SCRIPT, Stage.JOB))
-
-
-RULES: tuple[Rule[Asked], ...] = (
-    _rule("group-of-overrides", _group_that_mindspeed_llm_does_not_read),
-    _rule("key-or-type", _key_or_type),
-    _rule("size-no-number", _size_that_is_no_number),
-    _rule("flash-attention", _known(_flash_attention)),
-    _rule("context-parallel", _known(_context_parallel)),
-    _rule("fused-rope", _known(_fused_rope)),
-    _rule("fused-rmsnorm", _known(_fused_rmsnorm)),
-    _rule("fused-swiglu", _known(_fused_swiglu)),
-    _rule("swap-optimizer", _known(_swap_optimizer)),
-    _rule("mbridge-virtual-pipeline", _known(_mbridge)),
-    _rule("mc2", _known(_mc2)),
-    _rule("allgather-dispatcher", _known(_dispatcher)),
-    _rule("moe-permutation", _known(_moe_permutation)),
-    _rule("latent-attention", _known(_latent_attention)),
-    _rule("attention-backend", _known(_attention_backend)),
-    _rule("recomputation", _known(_recomputation)),
-    _rule("declared-by-mindspeed", _what_mindspeed_declares),
+RULES = tuple(
+    Rule(f"mindspeed-{code}", ask, (Stage.SCRIPT, Stage.JOB))
+    for code, ask in {
+        "group-of-overrides": _group_that_mindspeed_llm_does_not_read,
+        "key-or-type": _key_or_type,
+        "size-no-number": _size_that_is_no_number,
+        "flash-attention": _flash_attention,
+        "context-parallel": _context_parallel,
+        "fused-rope": _fused_rope,
+        "fused-rmsnorm": _fused_rmsnorm,
+        "fused-swiglu": _fused_swiglu,
+        "swap-optimizer": _swap_optimizer,
+        "mbridge-virtual-pipeline": _mbridge,
+        "mc2": _mc2,
+        "allgather-dispatcher": _dispatcher,
+        "moe-permutation": _moe_permutation,
+        "latent-attention": _latent_attention,
+        "attention-backend": _attention_backend,
+        "recomputation": _recomputation,
+        "declared-by-mindspeed": _what_mindspeed_declares,
+    }.items()
 )
 """All rules, in the order in which their problems are said."""

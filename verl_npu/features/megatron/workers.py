@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import OverrideError
+from ...registry.apply.replacement import clone
 from ...registry.source.probe import Defines, Mentions, Never
 from .feature import megatron
 from .repatch import on_behalf_of, plain_values, repatch
@@ -15,20 +17,9 @@ from .request import OVERRIDE, SECTION_KEYS, Request, effective
 if TYPE_CHECKING:
     from ..configuration import Section
 
-__all__ = [
-    "REQUEST",
-    "repatch_again",
-    "request_of",
-]
-
 REQUEST = "_verl_npu_request"
 """The attribute of a worker or an engine that holds its request."""
 _WORKERS = "verl.workers.megatron_workers"
-_ACTOR_ONLY = (
-    "Upstream calls repatch for the actor only: the {}'s override_transformer_config has no effect on MindSpeed, "
-    "without an error."
-)
-_OWN = "MindSpeed gets the worker's own overrides before its process groups are made."
 _LINK_WORKERS = "none: compare the calls of repatch in verl/workers/megatron_workers.py"
 
 
@@ -65,30 +56,26 @@ def give_mindspeed_the_actors_or_refs_overrides(
     _make(original, worker, request, config, role, *args, **kwargs)
 
 
-@megatron.wrap(
-    f"{_WORKERS}:CriticWorker.__init__",
-    why=_ACTOR_ONLY.format("critic"),
-    how=_OWN,
-    link=_LINK_WORKERS,
-    retired_by=Mentions(f"{_WORKERS}:CriticWorker.__init__", "repatch"),
-    requires=Defines(f"{_WORKERS}:CriticWorker.__init__"),
-)
-def give_mindspeed_the_critics_overrides(original: Callable[..., None], worker: object, config: Section) -> None:
-    """Make the critic with its own overrides in force."""
-    _make(original, worker, request_of("critic", config.megatron), config)
+def _declare_worker(owner: str, worker: str, name: str) -> None:
+    """Declare the patch `name`, by which a worker that upstream forgets gives MindSpeed its own overrides."""
+    target = f"{_WORKERS}:{owner}.__init__"
+
+    def give_mindspeed_its_own_overrides(original: Callable[..., None], made: object, config: Section) -> None:
+        _make(original, made, request_of(worker, config.megatron), config)
+
+    megatron.wrap(
+        target,
+        why=f"Upstream calls repatch for the actor only: the {worker.replace('_', ' ')}'s override_transformer_config "
+        "has no effect on MindSpeed, without an error.",
+        how="MindSpeed gets the worker's own overrides before its process groups are made.",
+        link=_LINK_WORKERS,
+        retired_by=Mentions(target, "repatch"),
+        requires=Defines(target),
+    )(clone(cast(FunctionType, give_mindspeed_its_own_overrides), name=name))
 
 
-@megatron.wrap(
-    f"{_WORKERS}:RewardModelWorker.__init__",
-    why=_ACTOR_ONLY.format("reward model"),
-    how=_OWN,
-    link=_LINK_WORKERS,
-    retired_by=Mentions(f"{_WORKERS}:RewardModelWorker.__init__", "repatch"),
-    requires=Defines(f"{_WORKERS}:RewardModelWorker.__init__"),
-)
-def give_mindspeed_the_reward_models_overrides(original: Callable[..., None], worker: object, config: Section) -> None:
-    """Make the reward model's worker with its own overrides in force."""
-    _make(original, worker, request_of("reward_model", config.megatron), config)
+_declare_worker("CriticWorker", "critic", "give_mindspeed_the_critics_overrides")
+_declare_worker("RewardModelWorker", "reward_model", "give_mindspeed_the_reward_models_overrides")
 
 
 @megatron.wrap(
@@ -136,11 +123,7 @@ _LM, _VALUE = f"{_ENGINES}:MindspeedEngineWithLMHead", f"{_ENGINES}:MindspeedEng
 _PERMUTATION = "megatron.core.transformer.moe.moe_utils"
 _EARLY = Mentions(_ENGINES, "_mindspeed_repatch")
 _BUILD = "verl.workers.engine.megatron.transformer_impl:MegatronEngine._build_tf_config"
-_UNCHECKED = (
-    "Upstream passes the overrides to MindSpeed without the megatron section that they stand in, so a contradiction "
-    "between the two, such as two values of context_parallel_size, is not noticed."
-)
-_CHECKED = "The engine's overrides are checked together with its section when upstream calls repatch."
+_LANGUAGE_MODEL = "the language model's engine"
 _LINK_ENGINES = "https://github.com/volcengine/verl/pull/5697"
 
 
@@ -163,37 +146,35 @@ def give_mindspeed_the_engines_overrides(
     checkpoint_config: object,
 ) -> None:
     """Make the engine with its overrides in force."""
-    request = request_of("the language model's engine", engine_config)
+    request = request_of(_LANGUAGE_MODEL, engine_config)
     repatch(request)
     setattr(engine, REQUEST, request)
     with on_behalf_of(request):
         original(engine, model_config, engine_config, optimizer_config, checkpoint_config)
 
 
-@megatron.wrap(
-    f"{_LM}._init_device_mesh",
-    why=_UNCHECKED,
-    how=_CHECKED,
-    link=_LINK_ENGINES,
-    retired_by=Never("upstream checks nothing"),
-    requires=Defines(f"{_LM}._init_device_mesh"),
-)
-def check_the_language_model_engines_overrides(original: Callable[..., None], engine: Any) -> None:
-    """Make the process groups with the engine's overrides in force."""
-    _make_groups(original, engine, "the language model's engine")
+def _declare_groups(owner: str, engine: str, name: str) -> None:
+    """Declare the patch `name`, by which an engine's overrides are in force while it makes its process groups."""
+
+    def make_groups(original: Callable[..., None], made: Any) -> None:
+        request = request_of(engine, made.engine_config)
+        setattr(made, REQUEST, request)
+        with on_behalf_of(request):
+            original(made)
+
+    megatron.wrap(
+        f"{owner}._init_device_mesh",
+        why="Upstream passes the overrides to MindSpeed without the megatron section that they stand in, so a "
+        "contradiction between the two, such as two values of context_parallel_size, is not noticed.",
+        how="The engine's overrides are checked together with its section when upstream calls repatch.",
+        link=_LINK_ENGINES,
+        retired_by=Never("upstream checks nothing"),
+        requires=Defines(f"{owner}._init_device_mesh"),
+    )(clone(cast(FunctionType, make_groups), name=name))
 
 
-@megatron.wrap(
-    f"{_VALUE}._init_device_mesh",
-    why=_UNCHECKED,
-    how=_CHECKED,
-    link=_LINK_ENGINES,
-    retired_by=Never("upstream checks nothing"),
-    requires=Defines(f"{_VALUE}._init_device_mesh"),
-)
-def check_the_value_model_engines_overrides(original: Callable[..., None], engine: Any) -> None:
-    """Make the process groups with the engine's overrides in force."""
-    _make_groups(original, engine, "the value model's engine")
+_declare_groups(_LM, _LANGUAGE_MODEL, "check_the_language_model_engines_overrides")
+_declare_groups(_VALUE, "the value model's engine", "check_the_value_model_engines_overrides")
 
 
 @megatron.wrap(
@@ -235,10 +216,3 @@ def _fused_permutation_is_a_placeholder() -> bool:
     # MindSpeed makes torch.nn.Module of what only has to be there; its fused kernels replace `permute` itself.
     placeholder = getattr(moe, "fused_permute", None)
     return isinstance(placeholder, type) and moe.permute.__module__ == _PERMUTATION
-
-
-def _make_groups(original: Callable[..., None], engine: Any, name: str) -> None:
-    request = request_of(name, engine.engine_config)
-    setattr(engine, REQUEST, request)
-    with on_behalf_of(request):
-        original(engine)
