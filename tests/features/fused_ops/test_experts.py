@@ -45,7 +45,14 @@ print(json.dumps([out, refused]))
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize(("version", "refuses"), [("2.5.1", True), ("2.5.1.post1", True), ("2.7.1", False)])
+@pytest.mark.parametrize(
+    ("version", "refuses"),
+    [
+        pytest.param("2.5.1", True, marks=pytest.mark.nightly("verl_npu/features/fused_ops")),
+        ("2.5.1.post1", True),
+        ("2.7.1", False),
+    ],
+)
 def test_experts_have_their_gradients_with_every_torch_npu(version: str, refuses: bool) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],

@@ -42,46 +42,55 @@ def ours_later(model, x):  # type: ignore[no-untyped-def]
     return with_output_layer(upstreams_later, model, x)
 
 
-def worker(rank: int, port: int, forward: Forward, folder: str) -> None:
-    """Train a step on each rank; rank 0 writes how far the gradients are from those of one process with all data."""
+FORWARDS: dict[str, Forward] = {each.__name__: each for each in (upstreams, upstreams_later, ours, ours_later)}
+
+
+def worker(rank: int, port: int, folder: str) -> None:
+    """Train a step with each forward pass; rank 0 writes what was sharded, and whether the gradients are right."""
+    import torch
+
+    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    found = {name: trained(rank, forward) for name, forward in FORWARDS.items()}
+    if rank == 0:
+        (Path(folder) / "found.json").write_text(json.dumps(found))
+    torch.distributed.destroy_process_group()
+    _end()
+
+
+def trained(rank: int, forward: Forward) -> dict[str, object]:
+    """What came of a step on both ranks; the gradients are right if they are those of one process with all data."""
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    def model() -> torch.nn.ModuleDict:
-        torch.manual_seed(0)
-        return torch.nn.ModuleDict({"body": torch.nn.Linear(4, 4), "lm_head": torch.nn.Linear(4, 6, bias=False)})
-
     class Whole(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.body, self.lm_head = model().values()
+            torch.manual_seed(0)
+            self.body, self.lm_head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 6, bias=False)
 
         def forward(self, x: torch.Tensor) -> object:
             return forward(self, x)
 
-    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     data = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
     alone, sharded = Whole(), Whole()
     (sum(upstreams(alone, each) for each in data) / 2).backward()
     mesh = init_device_mesh("cpu", (2,))
     for module in (sharded.body, sharded.lm_head, sharded):
         fully_shard(module, mesh=mesh)
-    found: dict[str, object] = {}
     try:
         with torch.no_grad():
             sharded(data[rank])
-        found["sharded after inference"] = hasattr(sharded.lm_head.weight, "full_tensor")
+        after_inference = hasattr(sharded.lm_head.weight, "full_tensor")
         sharded(data[rank]).backward()
-        gradient = sharded.lm_head.weight.grad.full_tensor()
-        found["sharded after training"] = hasattr(sharded.lm_head.weight, "full_tensor")
-        found["gradient"] = torch.allclose(gradient, alone.lm_head.weight.grad)
     except RuntimeError as error:
-        found["error"] = str(error)
-    if rank == 0:
-        (Path(folder) / "found.json").write_text(json.dumps(found))
-    torch.distributed.destroy_process_group()
-    _end()
+        return {"error": str(error)}
+    gradient = sharded.lm_head.weight.grad.full_tensor()
+    return {
+        "sharded after inference": after_inference,
+        "sharded after training": hasattr(sharded.lm_head.weight, "full_tensor"),
+        "gradient": torch.allclose(gradient, alone.lm_head.weight.grad),
+    }
 
 
 def _end() -> None:
@@ -89,24 +98,27 @@ def _end() -> None:
     os._exit(0)
 
 
-def on_two_processes(forward: Forward, folder: Path) -> dict[str, object]:
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
+    """What became of a step on two processes, by the forward pass."""
     multiprocessing = pytest.importorskip("torch.multiprocessing")
-    multiprocessing.spawn(worker, (free_port(), forward, str(folder)), nprocs=2)
+    folder = tmp_path_factory.mktemp("steps")
+    multiprocessing.spawn(worker, (free_port(), str(folder)), nprocs=2)
     return json.loads((folder / "found.json").read_text())
 
 
 @pytest.mark.parametrize("forward", [ours, ours_later])
-def test_the_gradients_are_those_of_one_process_with_all_data(forward: Forward, tmp_path: Path) -> None:
+def test_the_gradients_are_those_of_one_process_with_all_data(forward: Forward, steps) -> None:
     whole = {"sharded after inference": True, "sharded after training": True, "gradient": True}
-    assert on_two_processes(forward, tmp_path) == whole
+    assert steps[forward.__name__] == whole
 
 
-def test_without_it_a_layer_that_is_not_called_is_sharded(tmp_path: Path) -> None:
-    assert "mixed torch.Tensor and DTensor" in str(on_two_processes(upstreams, tmp_path)["error"])
+def test_without_it_a_layer_that_is_not_called_is_sharded(steps) -> None:
+    assert "mixed torch.Tensor and DTensor" in str(steps["upstreams"]["error"])
 
 
-def test_without_it_what_upstream_gathers_later_loses_gradients(tmp_path: Path) -> None:
-    assert on_two_processes(upstreams_later, tmp_path)["gradient"] is False
+def test_without_it_what_upstream_gathers_later_loses_gradients(steps) -> None:
+    assert steps["upstreams_later"]["gradient"] is False
 
 
 def images(model, x):  # type: ignore[no-untyped-def]
