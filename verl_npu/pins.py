@@ -122,13 +122,19 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The base image and the Dockerfile that a pin has for one kind of NPU."""
+    """The base image of a pin's Dockerfile, or the image that is published, for one kind of NPU."""
 
     npu: str
     """`a2` or `a3`."""
     base: str
     """Name and tag of the base image, without the registry."""
     source: Source
+    arch: str = ""
+    """`arm` or `x86`; empty if one name stands for both."""
+    mounts: tuple[str, ...] = ()
+    """The folders of the host that its document mounts, each at its own path, for a job's own files."""
+    tools: tuple[str, ...] = ()
+    """What it mounts of the host's tools beside the driver's own files, to be read only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +142,13 @@ class Environment:
     """What somebody has named, or published, as an environment for a pin."""
 
     id: str
+    """How `verl-npu env --for` calls it."""
     source: str
     """Who says so."""
     cells: Mapping[Component, Cell]
     images: tuple[Image, ...] = ()
+    published: bool = False
+    """Whether the images have all of it installed; else they are what verl's Dockerfiles are made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +184,10 @@ class Pin:
         """What verl's own Dockerfiles are made from."""
         return self.environments[0].images
 
+    def name_of(self, environment: Environment) -> str:
+        """Return the pin's name, with that of the environment if it is not what verl's own documents say."""
+        return self.name if environment is self.environments[0] else f"{self.name}, {environment.id}"
+
 
 def parse_version(text: str) -> Version | None:
     """Return a version as CANN, drivers and distributions write them; of what cannot be compared, the part in front.
@@ -186,6 +199,11 @@ def parse_version(text: str) -> Version | None:
     except InvalidVersion:
         found = _LEADING.match(text.strip().removeprefix("v").removeprefix("V"))
         return Version(found[0]) if found else None
+
+
+def is_commit(revision: str) -> bool:
+    """Whether a revision is a commit's, and no branch or tag."""
+    return re.fullmatch(r"[0-9a-f]{7,40}", revision) is not None
 
 
 def pins_of(said: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Pin]:
@@ -210,9 +228,23 @@ def _environment(said: Mapping[str, Any]) -> Environment:
         component = Component(name)
         cells[component] = Cell(component, tuple(_claim(claim, documents[claim["document"]]) for claim in claims))
     images = (
-        Image(each["npu"], each["base"], Source("verl", each["revision"], each["document"])) for each in said["images"]
+        Image(
+            npu=each["npu"],
+            base=each["base"],
+            source=Source("verl", each["revision"], each["document"]),
+            arch=each.get("arch", ""),
+            mounts=tuple(each.get("mounts", ())),
+            tools=tuple(each.get("tools", ())),
+        )
+        for each in said["images"]
     )
-    return Environment(id=said["id"], source=said["source"], cells=MappingProxyType(cells), images=tuple(images))
+    return Environment(
+        id=said["id"],
+        source=said["source"],
+        cells=MappingProxyType(cells),
+        images=tuple(images),
+        published=said.get("published", False),
+    )
 
 
 def _claim(said: Mapping[str, Any], document: Mapping[str, str]) -> Claim:

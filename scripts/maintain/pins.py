@@ -46,7 +46,7 @@ _KEYS = {
     "environment",
     "training": "jobs transformers torch ray_init sft virtual_rollout reward megatron_core small requirements engine",
     "smoke": "job transformers torch_npu rollout mindspeed",
-    "environment": "id source like revision images documents versions",
+    "environment": "id source like revision images documents versions published",
 }
 """What a pin's file may say, by its table."""
 
@@ -96,6 +96,7 @@ def _environments(name: str, said: Mapping[str, Mapping[str, Any]]) -> Iterator[
             "documents": documents,
             "versions": alike[0]["versions"],
             "images": [{"revision": revision} | image for image in alike[0].get("images", ())],
+            **({"published": True} if alike[0].get("published") else {}),
         }
 
 
@@ -168,17 +169,22 @@ def _name(source: Source) -> str:
 
 
 def _numbers(pins: Mapping[str, Pin]) -> dict[str, int]:
-    claims = (claim for pin in pins.values() for cell in pin.cells.values() for claim in cell.claims)
+    claims = (claim for _, cells in _named(pins) for cell in cells.values() for claim in cell.claims)
     return {name: number for number, name in enumerate(dict.fromkeys(_name(claim.source) for claim in claims), 1)}
 
 
 def _versions(pins: Mapping[str, Pin], numbers: Mapping[str, int], language: str) -> str:
-    parts = [part for part in Component if any(part in pin.cells for pin in pins.values())]
-    rows = [
-        (f"`{part.value}`", *(_cell(pin.cells.get(part), numbers, language) for pin in pins.values()))
-        for part in parts
-    ]
-    return _table((_HEADINGS[language][0], *(f"`{name}`" for name in pins)), rows)
+    named = [*_named(pins)]
+    parts = [part for part in Component if any(part in cells for _, cells in named)]
+    rows = [(f"`{part.value}`", *(_cell(cells.get(part), numbers, language) for _, cells in named)) for part in parts]
+    return _table((_HEADINGS[language][0], *(f"`{name}`" for name, _ in named)), rows)
+
+
+def _named(pins: Mapping[str, Pin]) -> Iterator[tuple[str, Mapping[Component, Cell]]]:
+    """Each environment of each pin, by the name that commands print."""
+    for pin in pins.values():
+        for each in pin.environments:
+            yield pin.name_of(each), each.cells
 
 
 def _cell(cell: Cell | None, numbers: Mapping[str, int], language: str) -> str:
@@ -203,13 +209,13 @@ def _contradictions(pins: Mapping[str, Pin], numbers: Mapping[str, int], languag
     rows = [
         (
             f"`{part.value}`",
-            f"`{pin.name}`",
+            f"`{name}`",
             _said(claim, language),
             f"{_name(claim.source)} ({claim.source.revision})",
             claim.note if language == "en" else claim.note_zh,
         )
-        for pin in pins.values()
-        for part, cell in pin.cells.items()
+        for name, cells in _named(pins)
+        for part, cell in cells.items()
         for claim in cell.claims
         if claim.note
     ]

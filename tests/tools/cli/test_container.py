@@ -39,6 +39,9 @@ def test_the_manifest_is_yaml_below_what_it_needs(run: Run) -> None:
     [
         (["--pin", "v0.9.1", "--npus", "16", "--format", "docker-run"], "--server a2-box16 has that many"),
         (["--pin", "796871d7", "--format", "docker-run"], "name an image of your own with --image"),
+        (["--pin", "796871d7", "--format", "docker-run"], "--for image"),
+        (["--pin", "v0.9.1", "--format", "rayjob", "--mount", "/x", "--", "x"], "--claim NAME:/PATH"),
+        (["--pin", "v0.9.1", "--format", "docker-run", "--mount", "x"], "absolute path"),
         (["--pin", "v0.9.1", "--format", "rayjob"], "the job's command after --"),
         (["--pin", "v0.9.1", "--format", "docker-run", "--nodes", "2"], "take --format rayjob"),
         (["--pin", "v0.9.1", "--format", "docker-run", "--", "bash", "run.sh"], "take --format rayjob"),
@@ -51,6 +54,14 @@ def test_what_cannot_be_had_is_one_line(run: Run, arguments: list[str], said: st
     assert printed.startswith("verl-npu: ")
     assert len(printed.splitlines()) == 1
     assert said in printed
+
+
+def test_the_published_image_of_a_pin_is_taken_by_its_name(run: Run) -> None:
+    arguments = ("container", "--pin", "796871d7", "--for", "image", "--arch", "x86", "--format", "docker-run")
+    status, printed = run(*arguments, "--mount", "/models")
+    assert status == 0
+    assert "-v /home:/home -v /data:/data -v /models:/models" in printed
+    assert printed.endswith(" ascendhub/verl_pt27_25rc3:ax-x86 bash\n")
 
 
 def test_a_pin_that_is_unknown_is_named_beside_those_that_are(run: Run) -> None:

@@ -27,6 +27,33 @@ def test_with_a_pin_the_commands_are_printed_in_order_with_their_traps(run: Run)
     assert "#    Trap: its wheels on the package index are built for A2" in printed
 
 
+def test_the_published_images_versions_are_those_of_its_document(run: Run) -> None:
+    status, printed = run("env", "--pin", "796871d7", "--for", "image", "--json")
+    content = json.loads(printed)
+    commands = [command for step in content["steps"] for command in step["commands"]]
+    assert status == 0
+    assert 'pip install "torch==2.7.1"' in commands
+    for revision in ("3821787aa7", "1de16ead8e", "1cdd0abd75"):
+        assert any(command.endswith(f" checkout {revision}") for command in commands)
+    assert "transformers @ git+https://github.com/huggingface/transformers@836570e925" in (
+        content["files"]["requirements.txt"].splitlines()
+    )
+    assert not any(name.startswith("Dockerfile") for name in content["files"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--pin", "v0.9.1", "--for", "image"], "expected one of documents with --pin v0.9.1; 796871d7 has image"),
+        (["--for", "image"], "expected --pin PIN"),
+    ],
+)
+def test_an_environment_that_a_pin_does_not_have_is_refused(run: Run, arguments: list[str], said: str) -> None:
+    status, printed = run("env", *arguments)
+    assert status == 2
+    assert said in " ".join(printed.split())
+
+
 def test_all_files_are_written_where_asked(run: Run, tmp_path: Path) -> None:
     status, printed = run("env", "--pin", "v0.8.0", "--npu", "a3", "--output", str(tmp_path / "made"))
     names = {path.name for path in (tmp_path / "made").iterdir()}

@@ -27,6 +27,14 @@ class Right:
     cann: str
     packages: Mapping[str, str]
     driver: str = "25.5.0"
+    environment: str = ""
+    """Which of the pin's it is, if it is not that of verl's documents."""
+    commits: Mapping[str, str] = field(default_factory=dict)
+    """Of the packages that were installed from git."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.pin}, {self.environment}" if self.environment else self.pin
 
 
 def _of(text: str) -> dict[str, str]:
@@ -45,6 +53,16 @@ RIGHT = (
         "8.1.RC1",
         _of(f"torch==2.5.1 torch_npu==2.5.1rc1 torchvision==0.20.1 vllm==0.7.3+empty vllm-ascend==0.7.3.post1 {_OLD}")
         | _of("transformers==4.52.4"),
+    ),
+    Right(
+        "796871d7",
+        "3.10.0",
+        "8.3.RC1",
+        _of("torch==2.7.1 torch_npu==2.7.1 vllm==0.10.1.1+empty vllm-ascend==0.10.0rc2.dev53+g1de16ead8")
+        | _of(f"transformers==4.56.0.dev0 mindspeed==0.12.1 megatron-core==0.12.1 {_OLD}"),
+        driver="25.3.rc1",
+        environment="image",
+        commits={"transformers": "836570e925", "vllm": "3821787aa7", "vllm-ascend": "1de16ead8e"},
     ),
     Right(
         "v0.6.1",
@@ -117,6 +135,9 @@ class Box:
         for name, version in right.packages.items():
             box.install(name, version)
         box.install("verl", right.pin.removeprefix("v") if right.pin.startswith("v") else "0.7.0.dev0")
+        for name, commit in right.commits.items():
+            vcs = {"vcs": "git", "commit_id": commit.ljust(40, "0")}
+            box.install(name, right.packages[name], url="https://example.invalid/repository", vcs_info=vcs)
         box.install("verl-npu", "0.1.0", entry_points=ENTRY_POINTS)
         box.library("torch_npu.so", "site/torch_npu/lib/libtorch_npu.so")
         box.path("sys/class/net/eth0").mkdir(parents=True)

@@ -51,9 +51,9 @@ def link(
 @pytest.fixture
 def make(tmp_path: Path, libraries: Path) -> Callable[..., Box]:
     """Make the right environment of a pin, on A2 or on A3."""
-    by_pin: Mapping[str, object] = {right.pin: right for right in RIGHT}
+    by_name: Mapping[str, object] = {right.name: right for right in RIGHT}
 
-    def of(pin: str, npus: str = "a2") -> Box:
-        return Box.of(by_pin[pin], tmp_path, libraries, smi.a2() if npus == "a2" else smi.a3())
+    def of(name: str, npus: str = "a2") -> Box:
+        return Box.of(by_name[name], tmp_path, libraries, smi.a2() if npus == "a2" else smi.a3())
 
     return of

@@ -22,11 +22,47 @@ def alarms(findings: list[Finding]) -> dict[str, Severity]:
 
 
 @pytest.mark.parametrize("npus", ["a2", "a3"])
-@pytest.mark.parametrize("pin", [right.pin for right in RIGHT])
+@pytest.mark.parametrize("pin", [right.name for right in RIGHT])
 def test_a_right_environment_has_no_alarm(make: Make, pin: str, npus: str) -> None:
     findings = examine(make(pin, npus).site())
     assert alarms(findings) == {}
     assert exit_status(findings) == 0
+
+
+IMAGE = "796871d7, image"
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "code", "fix"),
+    [
+        ("torch_npu", "2.5.1", "torch_npu", "torch_npu==2.7.1"),
+        ("vllm-ascend", "0.7.3.post1", "vllm-ascend", "checkout 1de16ead8e"),
+        ("mindspeed", "0.16.0", "mindspeed", "checkout 1cdd0abd75"),
+        ("numpy", "2.2.0", "numpy", "numpy<2.0.0"),
+    ],
+)
+def test_one_wrong_package_in_the_published_image_is_judged_by_the_image(
+    make: Make, package: str, version: str, code: str, fix: str
+) -> None:
+    box = make(IMAGE)
+    box.install(package, version)
+    (finding,) = (each for each in examine(box.site()) if each.code == code)
+    assert finding.severity in (WARNING, ERROR)
+    assert finding.expected.endswith(f"({IMAGE})")
+    assert fix in finding.fix
+
+
+def test_another_commit_of_transformers_than_the_images_is_judged_by_its_version(make: Make) -> None:
+    box = make(IMAGE)
+    box.install("transformers", "4.56.0.dev0", url="https://example.invalid/x", vcs_info={"commit_id": "f" * 40})
+    (finding,) = (each for each in examine(box.site()) if each.code == "transformers")
+    assert finding.severity is WARNING
+    assert "index_first_axis" in finding.why
+
+
+def test_the_doctor_says_that_it_compares_with_the_image(make: Make) -> None:
+    (finding,) = (each for each in examine(make(IMAGE).site()) if each.code == "verl")
+    assert finding.found.endswith(f"; compared with the needs of {IMAGE}")
 
 
 @dataclass(frozen=True)

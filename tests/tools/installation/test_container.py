@@ -16,6 +16,7 @@ import pytest
 from verl_npu.errors import ContainerError
 from verl_npu.pins import PINS
 from verl_npu.tools.installation.container import SERVERS, container, docker_run
+from verl_npu.tools.installation.target import Arch, Target
 
 every = pytest.mark.parametrize("server", SERVERS)
 
@@ -33,8 +34,13 @@ DOCUMENTED_FILES = {
 }
 
 
+def target(pin: str, server: str, arch: str = "arm", named: str = "documents") -> Target:
+    (environment,) = (each for each in PINS[pin].environments if each.id == named)
+    return Target(PINS[pin], Arch(arch), SERVERS[server].npu, in_image=True, named=environment)
+
+
 def line(server: str, npus: int | None = None, image: str = "") -> str:
-    return docker_run(container(PINS["v0.9.1"], SERVERS[server], npus, image))
+    return docker_run(container(target("v0.9.1", server), SERVERS[server], npus, image))
 
 
 def values(command: str, option: str) -> list[str]:
@@ -73,15 +79,41 @@ def test_it_has_shared_memory_and_the_network_of_the_host(server: str) -> None:
     assert "--ipc" not in line(server)
 
 
+@pytest.mark.parametrize(
+    ("server", "arch", "image", "mounts"),
+    [
+        ("a2", "arm", "a2-arm", ["/home", "/data"]),
+        ("a3", "arm", "a3-arm", ["/home", "/data", "/mnt"]),
+        ("a2", "x86", "ax-x86", ["/home", "/data"]),
+    ],
+)
+def test_the_published_image_runs_as_its_document_says(server: str, arch: str, image: str, mounts: list[str]) -> None:
+    made = container(target("796871d7", server, arch, "image"), SERVERS[server], mounts=["/models", "/home"])
+    words = shlex.split(docker_run(made))
+    assert words[2] == "-dit"
+    assert words[-2:] == [f"ascendhub/verl_pt27_25rc3:{image}", "bash"]
+    given = values(docker_run(made), "-v")
+    assert [each.split(":")[0] for each in given if not each.endswith(":ro")] == [*mounts, "/models"]
+    tools = {"/usr/local/sbin", "/usr/local/Ascend/firmware", "/usr/bin/msnpureport", "/usr/local/bin/npu-smi"}
+    assert tools <= {each.split(":")[0] for each in given if each.endswith(":ro")}
+
+
+def test_an_image_that_is_not_published_for_these_processors_and_a_mount_that_is_no_path_are_refused() -> None:
+    with pytest.raises(ContainerError, match="expected one of ascendhub/verl_pt27_25rc3:a2-arm, "):
+        container(target("796871d7", "a3", "x86", "image"), SERVERS["a3"])
+    with pytest.raises(ContainerError, match="--mount models: expected the absolute path"):
+        container(target("v0.9.1", "a2"), SERVERS["a2"], mounts=["models"])
+
+
 def test_the_image_is_the_one_that_is_built_for_the_pin_or_the_users() -> None:
     assert shlex.split(line("a2"))[-2:] == ["verl-npu:v0.9.1-a2", "bash"]
     assert shlex.split(line("a3", image="my image; rm"))[-2:] == ["my image; rm", "bash"]
 
 
 def test_a_pin_without_an_image_needs_the_users() -> None:
-    with pytest.raises(ContainerError, match=r"^an image of verl 796871d7 for A2: .*--image$"):
-        container(PINS["796871d7"], SERVERS["a2"])
-    assert container(PINS["796871d7"], SERVERS["a2"], image="mine").image == "mine"
+    with pytest.raises(ContainerError, match=r"^an image of verl 796871d7 for A2 .*--image$"):
+        container(target("796871d7", "a2"), SERVERS["a2"])
+    assert container(target("796871d7", "a2"), SERVERS["a2"], image="mine").image == "mine"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +122,7 @@ def test_a_pin_without_an_image_needs_the_users() -> None:
 )
 def test_more_npus_than_a_machine_has_are_an_error(server: str, npus: int, fix: str) -> None:
     with pytest.raises(ContainerError, match=rf"^--npus {npus}: expected 1 to ") as caught:
-        container(PINS["v0.9.1"], SERVERS[server], npus)
+        container(target("v0.9.1", server), SERVERS[server], npus)
     assert fix in str(caught.value)
 
 

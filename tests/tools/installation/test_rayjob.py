@@ -18,6 +18,7 @@ from verl_npu.pins import PINS
 from verl_npu.tools.installation.container import FILES, SERVERS, container
 from verl_npu.tools.installation.job import Claim, Job, job
 from verl_npu.tools.installation.rayjob import RESOURCE, manifest
+from verl_npu.tools.installation.target import Arch, Target
 
 from .crd import Schema
 
@@ -29,7 +30,8 @@ every = pytest.mark.parametrize(("server", "nodes"), JOBS, ids=lambda each: str(
 
 
 def asked(server: str = "a3", nodes: int = 2, npus: int | None = None, **more: object) -> Job:
-    made = container(PINS["v0.9.1"], SERVERS[server], npus)
+    target = Target(PINS["v0.9.1"], Arch.ARM, SERVERS[server].npu, in_image=True)
+    made = container(target, SERVERS[server], npus)
     return job(made, nodes, COMMAND, **{"name": "verl", "queue": "default", **more})
 
 

@@ -13,7 +13,9 @@ from ..installation.container import SERVERS, Container, docker_run
 from ..installation.container import container as make
 from ..installation.job import Claim, Job, job
 from ..installation.rayjob import manifest
+from ..installation.target import Arch, Target
 from .extra import need
+from .generation import environment_option, named_of
 from .help import example
 
 __all__ = ["container"]
@@ -46,7 +48,18 @@ _HEAD = """\
     help="A command for one machine, or a manifest for Kubernetes.",
 )
 @click.option("--npus", type=int, help="NPUs on each machine [default: all that it has].")
-@click.option("--image", default="", help="The image [default: what `verl-npu env` builds for the pin].")
+@environment_option
+@click.option(
+    "--arch",
+    type=click.Choice([each.value for each in Arch]),
+    default="arm",
+    show_default=True,
+    help="The processors.",
+)
+@click.option("--image", default="", help="The image [default: the published one, or what `verl-npu env` builds].")
+@click.option(
+    "--mount", "mounts", metavar="PATH", multiple=True, help="A folder of the host for a container of docker-run."
+)
 @click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Machines of a RayJob.")
 @click.option("--name", default="verl", show_default=True, help="The name of a RayJob.")
 @click.option("--queue", default="default", show_default=True, help="Volcano's queue for a RayJob.")
@@ -58,7 +71,10 @@ def container(
     server: str,
     form: str,
     npus: int | None,
+    named: str | None,
+    arch: str,
     image: str,
+    mounts: tuple[str, ...],
     nodes: int,
     name: str,
     queue: str,
@@ -73,7 +89,16 @@ def container(
 
     Exit status: 0, or 2 if it cannot be had like that.
     """
-    made = make(PINS[pin], SERVERS[server], npus, image)
+    machines = SERVERS[server]
+    target = Target(PINS[pin], Arch(arch), machines.npu, in_image=True, named=named_of(PINS[pin], named))
+    if mounts and form != "docker-run":
+        raise ContainerError(
+            subject="--mount",
+            expected="a container of --format docker-run",
+            found=f"--format {form}",
+            fix="give a volume claim with --claim NAME:/PATH",
+        )
+    made = make(target, machines, npus, image, mounts)
     if form == "docker-run":
         if command or nodes > 1:
             raise ContainerError(

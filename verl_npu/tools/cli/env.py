@@ -16,6 +16,7 @@ from ..installation.container import SERVERS, container, docker_run
 from ..installation.steps import constraints, dockerfile, requirements, steps
 from ..installation.target import Arch, Npu, Target
 from . import terminal
+from .generation import environment_option, named_of
 from .help import example
 
 __all__ = ["env"]
@@ -33,23 +34,25 @@ __all__ = ["env"]
 @click.option(
     "--npu", type=click.Choice([each.value for each in Npu]), default="a2", show_default=True, help="The kind of NPUs."
 )
+@environment_option
 @click.option("--output", type=click.Path(path_type=Path), help="Write a script, pip's files and a Dockerfile there.")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
-def env(pin: str | None, arch: str, npu: str, output: Path | None, as_json: bool) -> None:
+def env(pin: str | None, arch: str, npu: str, named: str | None, output: Path | None, as_json: bool) -> None:
     """List the environment variables, or say how to install a pin.
 
     With --pin: the commands in order, with what goes wrong otherwise; versions are those that verl's documents of that
-    pin name. Nothing is installed.
+    pin name, or with --for image those of the image that Ascend publishes. Nothing is installed.
 
     Exit status: 0, or 2 if the files cannot be written.
     """
     if pin is None:
-        if output is not None or as_json:
-            raise click.UsageError("--output and --json are about an installation: expected --pin PIN beside them")
+        if output is not None or as_json or named:
+            raise click.UsageError("--for, --output and --json are about an installation: expected --pin PIN too")
         _list_variables()
         return
-    host = Target(PINS[pin], Arch(arch), Npu(npu))
-    image = Target(PINS[pin], Arch(arch), Npu(npu), in_image=True)
+    made = named_of(PINS[pin], named)
+    host = Target(PINS[pin], Arch(arch), Npu(npu), named=made)
+    image = Target(PINS[pin], Arch(arch), Npu(npu), in_image=True, named=made)
     files = _files(host, image)
     if output is not None:
         _write(output, files)
@@ -87,16 +90,16 @@ def _files(host: Target, image: Target) -> dict[str, str]:
 def _docker_run(image: Target) -> str:
     if image.image is None:
         return ""
-    made = container(image.pin, SERVERS[image.npu.value])
+    made = container(image, SERVERS[image.npu.value])
     return f"#!/usr/bin/env bash\nset -euo pipefail\n{docker_run(made)}"
 
 
 def _script(target: Target) -> str:
     lines = [
         "#!/usr/bin/env bash",
-        f"# Installs what verl {target.pin.name} needs on {target.npu.value.upper()} with {target.arch.value} "
-        f"processors.",
-        "# Versions are those of verl's own documents; `verl-npu env --output DIR` writes the files beside it.",
+        f"# Installs what verl {target.name} needs on {target.npu.value.upper()} with {target.arch.value} processors.",
+        f"# Versions are those of {target.environment.source}.",
+        "# `verl-npu env --output DIR` writes the files beside it.",
         "set -eo pipefail",
     ]
     for number, step in enumerate(steps(target), 1):

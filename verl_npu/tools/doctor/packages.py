@@ -17,7 +17,7 @@ from packaging.version import Version
 from ...ascend.variables import AUTOLOAD
 from ...environment import SWITCH
 from ...findings import Finding, Severity, error, ok, skipped, warning
-from ...pins import PINS, Claim, Component
+from ...pins import PINS, Component, is_commit
 from .site import Need, Package, Site
 
 __all__ = [
@@ -73,7 +73,7 @@ def judge_verl(site: Site) -> Iterator[Finding]:
     elif judged is None:
         yield skipped("verl", "none in this environment", expected=str(site.pin and site.pin.name))
     else:
-        compared = site.pin.name if site.pin else judged.pin
+        compared = site.pin.name_of(site.named) if site.pin and site.named else judged.pin
         nearness = "" if judged.exact else f", nearest to {judged.pin}"
         other = "" if compared == judged.pin else f"; compared with the needs of {compared}"
         package = site.packages.get("verl")
@@ -316,7 +316,7 @@ def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
         yield _absent(site, need, unsupported)
     elif unsupported:
         yield _unsupported(site, need, package)
-    elif (clash := clash_with(site, component, package)) is not None:
+    elif not _is_named(need, package) and (clash := clash_with(site, component, package)) is not None:
         yield _clashing(need, package, clash)
     elif package.parsed is None or need.met_by(package.parsed):
         yield _commit(need, package)
@@ -372,7 +372,7 @@ def _unsupported(site: Site, need: Need, package: Package) -> Finding:
 
 def _commit(need: Need, package: Package) -> Finding:
     """The version fits; where the documents name a commit, that is compared as well."""
-    named = [claim for claim in need.supported if _is_commit(claim)]
+    named = [claim for claim in need.supported if is_commit(claim.revision)]
     others = [claim for claim in need.supported if claim not in named]
     fits = any(package.commit.startswith(claim.revision) for claim in named)
     otherwise = any(claim.revision and package.branch == claim.revision for claim in others)
@@ -383,13 +383,15 @@ def _commit(need: Need, package: Package) -> Finding:
         need.component.value,
         str(package),
         expected=f"{' or '.join(claim.revision for claim in named)} ({need.pin})",
-        why="all its releases for this Megatron have the same version number, and only the commit tells them apart",
+        why="other commits have the same version number, and this is the one that was tested",
         fix=install_command(need),
     )
 
 
-def _is_commit(claim: Claim) -> bool:
-    return len(claim.revision) >= 7 and set(claim.revision) <= set("0123456789abcdef")
+def _is_named(need: Need, package: Package) -> bool:
+    """Whether it is the very commit that is named, of which the numbers of releases around it say nothing."""
+    named = (claim.revision for claim in need.supported if is_commit(claim.revision))
+    return any(package.commit.startswith(revision) for revision in named)
 
 
 def install_command(need: Need) -> str:

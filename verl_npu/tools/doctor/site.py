@@ -29,7 +29,7 @@ from packaging.version import InvalidVersion, Version
 
 from ... import environment
 from ...ascend.variables import virtual_npus
-from ...pins import SGLANG, VLLM, Claim, Component, Pin
+from ...pins import SGLANG, VLLM, Claim, Component, Environment, Pin
 
 __all__ = [
     "Answer",
@@ -145,6 +145,24 @@ class Site:
         kinds = {npu.kind for npu in self.smi.npus}
         return kinds.pop() if len(kinds) == 1 else ""
 
+    @cached_property
+    def named(self) -> Environment | None:
+        """Which of the pin's environments this is meant to be: the one that most of the packages fit that tell them
+        apart, and what verl's documents say if they tell nothing. None without a pin."""
+        if self.pin is None:
+            return None
+        return max(self.pin.environments, key=self._fits)
+
+    def _fits(self, named: Environment) -> int:
+        """How many packages fit an environment."""
+        fits = 0
+        for component, cell in named.cells.items():
+            package = self.package(component)
+            version = None if package is None else package.parsed
+            claims = [claim for claim in cell.about(self.engines, self.kind) if claim.needs and not claim.unsupported]
+            fits += version is not None and any(claim.accepts(version) for claim in claims)
+        return fits
+
     def attention_in_force(self) -> bool:
         """Whether verl-npu's feature `attention` is switched on in jobs that start here."""
         off = environment.SWITCH.text(self.environ) == "off"
@@ -158,16 +176,17 @@ class Need:
 
     component: Component
     pin: str
-    """Empty if no pin is known; then nothing is needed."""
+    """With the environment, if it is not that of verl's own documents. Empty if no pin is known; then nothing is
+    needed."""
     claims: tuple[Claim, ...]
 
     @classmethod
     def of(cls, site: Site, component: Component) -> Need:
         """Return what the site's pin needs, with its rollout engines and its kind of NPU."""
-        if site.pin is None:
+        if site.pin is None or site.named is None:
             return cls(component, "", ())
-        cell = site.pin.cells.get(component)
-        return cls(component, site.pin.name, cell.about(site.engines, site.kind) if cell else ())
+        cell = site.named.cells.get(component)
+        return cls(component, site.pin.name_of(site.named), cell.about(site.engines, site.kind) if cell else ())
 
     @property
     def supported(self) -> tuple[Claim, ...]:

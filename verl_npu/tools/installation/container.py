@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import ContainerError
 from ...pins import Pin
-from .target import Arch, Npu, Target
+from .target import Npu, Target
 
 __all__ = [
     "DEVICES",
@@ -46,46 +47,80 @@ class Container:
     server: Server
     npus: int
     image: str
+    mounts: tuple[str, ...] = ()
+    """Folders of the host that it can write to, each at its own path."""
+    tools: tuple[str, ...] = ()
+    """Files and folders of the host that it can read, beside the driver's own."""
+    detached: bool = False
+    """Whether it runs on in the background, to be entered by `docker exec`."""
 
 
-def container(pin: Pin, server: Server, npus: int | None = None, image: str = "") -> Container:
-    """Return a container; `npus` is all that the server has unless given, and `image` the pin's own.
+def container(
+    target: Target, server: Server, npus: int | None = None, image: str = "", mounts: Sequence[str] = ()
+) -> Container:
+    """Return a container; `npus` is all that the server has unless given, and `image` the target's own.
+
+    Of a published image it runs in the background, with the folders that the image's document mounts, `mounts` beside.
 
     Raises:
-        ContainerError: more NPUs than the server has, or the pin has no image for them.
+        ContainerError: more NPUs than the server has, the target has no image for them, or a mount is no path.
     """
     if npus is not None:
         server.check(npus)
-    return Container(pin, server, server.npus if npus is None else npus, image or _own_image(pin, server))
+    for path in mounts:
+        if not path.startswith("/") or ":" in path:
+            raise ContainerError(
+                subject=f"--mount {path}",
+                expected="the absolute path of a folder of the host, which is mounted at the same path",
+                found=path,
+                fix="give it as /data",
+            )
+    published = target.environment.published and not image
+    own = target.image if published else None
+    return Container(
+        pin=target.pin,
+        server=server,
+        npus=server.npus if npus is None else npus,
+        image=image or _own_image(target),
+        mounts=tuple(dict.fromkeys((*(own.mounts if own else ()), *mounts))),
+        tools=own.tools if own else (),
+        detached=published,
+    )
 
 
-def _own_image(pin: Pin, server: Server) -> str:
-    # The processor does not matter: an image of one name is built on each kind.
-    target = Target(pin, Arch.ARM, server.npu, in_image=True)
-    if target.image is None:
-        raise ContainerError(
-            subject=f"an image of verl {pin.name} for {server.npu.value.upper()}",
-            expected="a Dockerfile in verl's docker/ascend at this pin",
-            found="none",
-            fix="name an image of your own with --image",
-        )
-    return target.tag
+def _own_image(target: Target) -> str:
+    if target.image is not None:
+        return target.tag
+    published = [each for each in target.pin.environments if each.published]
+    names = f"one of {', '.join(image.base for each in published for image in each.images)}"
+    other = "" if target.environment.published or not published else f"take {names} with --for {published[0].id}, or "
+    raise ContainerError(
+        subject=f"an image of verl {target.name} for {target.npu.value.upper()} with {target.arch.value} processors",
+        expected=names if target.environment.published else "a Dockerfile in verl's docker/ascend at this pin",
+        found="none",
+        fix=f"{other}name an image of your own with --image",
+    )
 
 
 def docker_run(made: Container) -> str:
     """Return the command that starts a container with NPUs of this machine."""
     numbers = range(made.npus)
     # No --ipc host, which verl's document has: docker then ignores --shm-size, and takes the host's /dev/shm.
+    writable = (
+        " ".join(f"-v {shlex.quote(path)}:{shlex.quote(path)}" for path in made.mounts)
+        if made.mounts
+        else '-v "$HOME/.cache":/root/.cache -v "$PWD":/workspace -w /workspace'
+    )
     lines = [
-        "docker run -it --rm --name verl-npu",
+        "docker run -dit --name verl-npu" if made.detached else "docker run -it --rm --name verl-npu",
         f"--net=host --shm-size={SHARED_MEMORY_GIB}g --ulimit nofile=1048576:1048576",
         *(
             " ".join(f"--device {npu_device(number)}" for number in numbers[first : first + 4])
             for first in numbers[::4]
         ),
         " ".join(f"--device {device}" for device in DEVICES),
-        *(f"-v {file.path}:{file.path}:ro" for file in FILES),
-        '-v "$HOME/.cache":/root/.cache -v "$PWD":/workspace -w /workspace',
+        *(f"-v {path}:{path}:ro" for path in (*(file.path for file in FILES), *made.tools)),
+        writable,
         f"{shlex.quote(made.image)} bash",
     ]
     return " \\\n    ".join(lines) + "\n"

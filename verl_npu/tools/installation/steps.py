@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...pins import Component
+from ...pins import Component, is_commit
 from .target import Arch, Npu, Target
 
 __all__ = [
@@ -137,7 +137,7 @@ def _vllm(target: Target) -> Step:
     return Step(
         f"vLLM {revision} without its kernels",
         (
-            f"git clone --depth 1 --branch {revision} https://github.com/vllm-project/vllm",
+            *_clone("https://github.com/vllm-project/vllm", revision),
             "pip install setuptools-scm cmake ninja packaging wheel jinja2",
             "(cat vllm/requirements/common.txt 2>/dev/null || cat vllm/requirements-common.txt) | "
             f"grep -viE '^({_KEPT})\\b' > vllm-requirements.txt",
@@ -163,8 +163,7 @@ def _vllm_ascend(target: Target) -> Step:
     return Step(
         f"vllm-ascend {revision}, compiled for {target.npu.value.upper()}",
         (
-            f"git clone --depth 1 --recurse-submodules --branch {revision} "
-            f"https://github.com/vllm-project/vllm-ascend",
+            *_clone("https://github.com/vllm-project/vllm-ascend", revision, submodules=True),
             f"grep -viE '^({_KEPT})\\b' vllm-ascend/requirements.txt > vllm-ascend-requirements.txt",
             "pip install -r vllm-ascend-requirements.txt",
             f"SOC_VERSION={target.npu.soc} COMPILE_CUSTOM_KERNELS=1 pip install --no-build-isolation --no-deps "
@@ -172,6 +171,16 @@ def _vllm_ascend(target: Target) -> Step:
         ),
         tuple(traps),
     )
+
+
+def _clone(url: str, revision: str, *, submodules: bool = False) -> tuple[str, ...]:
+    """The commands that get a source: of a branch or tag only what it needs, and for a commit all of it."""
+    if not is_commit(revision):
+        deep = "--recurse-submodules " if submodules else ""
+        return (f"git clone --depth 1 {deep}--branch {revision} {url}",)
+    folder = url.rpartition("/")[2]
+    inner = (f"git -C {folder} submodule update --init --recursive",) if submodules else ()
+    return (f"git clone {url}", f"git -C {folder} checkout {revision}", *inner)
 
 
 def _megatron(target: Target) -> Iterator[Step]:
@@ -255,10 +264,10 @@ _CONSTRAINED = (
 
 def requirements(target: Target) -> str:
     """Return what verl needs beside torch, torch_npu and the engine, as a requirements file."""
-    lines = [f"# What verl {target.pin.name} needs on NPUs, from its requirements-npu.txt and documents."]
+    lines = [f"# What verl {target.name} needs on NPUs, from its requirements-npu.txt and documents."]
     lines += sorted(
         [
-            *(f"{each.value}{target.specifier(each)}" for each in _OURS),
+            *(_asked(target, each) for each in _OURS),
             f"ray[default]{target.specifier(Component.RAY)}",
             *_OTHERS,
         ]
@@ -271,12 +280,19 @@ def requirements(target: Target) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _asked(target: Target, component: Component) -> str:
+    claim = target.claim(component)
+    if component is Component.TRANSFORMERS and claim is not None and is_commit(claim.revision):
+        return f"transformers @ git+https://github.com/huggingface/transformers@{claim.revision}"
+    return f"{component.value}{target.specifier(component)}"
+
+
 def constraints(target: Target) -> str:
     """Return the versions that no later installation may replace, as a constraints file.
 
     torch first of all: requirements of vLLM and of others ask for builds with CUDA.
     """
-    lines = [f"# Versions of verl {target.pin.name} on NPUs. PIP_CONSTRAINT makes pip keep them."]
+    lines = [f"# Versions of verl {target.name} on NPUs. PIP_CONSTRAINT makes pip keep them."]
     if target.arch is Arch.X86:
         lines.append("# +cpu: on x86 the plain name of torch is a build for CUDA.")
     for component in _CONSTRAINED:
@@ -312,9 +328,9 @@ _ENVIRONMENT = (
 
 
 def dockerfile(target: Target) -> str:
-    """Return a Dockerfile; empty if verl has no base image for this pin and NPU."""
+    """Return a Dockerfile; empty if there is nothing to build: verl has no base image, or it is published whole."""
     image = target.image
-    if image is None:
+    if image is None or target.environment.published:
         return ""
     x86 = target.arch is Arch.X86
     text = _HEAD.format(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from packaging.specifiers import SpecifierSet
 
-from ...pins import Claim, Component, Image, Pin
+from ...pins import Claim, Component, Environment, Image, Pin
 
 __all__ = ["Arch", "Npu", "Target"]
 
@@ -50,20 +50,35 @@ class Target:
     npu: Npu
     in_image: bool = False
     """Within verl's own base image, whose versions may be newer than those of its installation guide."""
+    named: Environment | None = None
+    """Which of the pin's environments; what verl's own documents say unless given."""
+
+    @property
+    def environment(self) -> Environment:
+        """The environment that is installed."""
+        return self.named or self.pin.environments[0]
+
+    @property
+    def name(self) -> str:
+        """The pin's name, with that of the environment if it is not what verl's own documents say."""
+        return self.pin.name_of(self.environment)
 
     @property
     def image(self) -> Image | None:
-        """The base image that verl's Dockerfile of this pin builds upon, if it has one."""
-        return next((image for image in self.pin.images if image.npu == self.npu.value), None)
+        """The base image that verl's Dockerfile of this pin builds upon, or the published one, if there is one."""
+        fitting = (image for image in self.environment.images if image.npu == self.npu.value)
+        return next((image for image in fitting if image.arch in ("", self.arch.value)), None)
 
     @property
     def tag(self) -> str:
-        """What the image that is built for it is called."""
+        """What the image is called that is built for it, or that is published."""
+        if self.image is not None and self.environment.published:
+            return self.image.base
         return f"verl-npu:{self.pin.name}-{self.npu.value}"
 
     def claim(self, component: Component) -> Claim | None:
         """What is installed of a component; None if nothing is."""
-        cell = self.pin.cells.get(component)
+        cell = self.environment.cells.get(component)
         claims = [claim for claim in cell.about() if not claim.unsupported] if cell else []
         if self.in_image:
             claims.sort(key=lambda claim: not any(word in claim.source.document.lower() for word in _OF_IMAGES))
@@ -71,7 +86,7 @@ class Target:
 
     def refused(self, component: Component) -> bool:
         """Whether the documents say that a component does not work on NPUs."""
-        cell = self.pin.cells.get(component)
+        cell = self.environment.cells.get(component)
         return cell is not None and any(claim.unsupported for claim in cell.about())
 
     def specifier(self, component: Component) -> str:
@@ -88,7 +103,7 @@ class Target:
     @property
     def python(self) -> str:
         """The version of Python, such as 3.11."""
-        if self.in_image and self.image:
+        if self.in_image and self.image and not self.environment.published:
             found = re.search(r"py(\d+\.\d+)", self.image.base)
             if found:
                 return found[1]
