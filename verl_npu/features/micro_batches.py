@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-BOUNDED_UPSTREAM = Mentions("verl.utils.seqlen_balancing", "ValueError")
+BOUNDED_UPSTREAM = Mentions("verl.utils.seqlen_balancing:rearrange_micro_batches", "ValueError")
 """Upstream's own bound, from v0.9.1 on, raises it for a sequence that is too long; before, asserts do."""
 micro_batches = Feature(
     "micro_batches", "No micro-batch of a dynamic batch exceeds its token budget, if VERL_NPU_TOKEN_BUDGET=1."

@@ -30,7 +30,6 @@ OF_OTHERS = {
     ("verl_npu.features.weight_sync.engines.layout", "down_proj"): "a checkpoint",
     ("verl_npu.features.weight_sync.engines.layout", "gate_proj"): "a checkpoint",
     ("verl_npu.features.weight_sync.engines.layout", "gate_up_proj"): "a checkpoint",
-    ("verl_npu.features.weight_sync.engines.layout", "named_children"): "torch's module",
     ("verl_npu.features.weight_sync.engines.layout", "up_proj"): "a checkpoint",
     ("verl_npu.features.weight_sync.engines.layout", "w1"): "a checkpoint",
     ("verl_npu.features.weight_sync.engines.layout", "w2"): "a checkpoint",
@@ -45,7 +44,6 @@ OF_OTHERS = {
     ("verl_npu.features.weight_sync.patches.workers", "inference_engine"): "verl's vLLM rollout",
     ("verl_npu.features.weight_sync.patches.workers", "_is_offload_param"): "verl's workers",
     ("verl_npu.features.weight_sync.transport.plan", "_local_tensor"): "torch's DTensor",
-    ("verl_npu.simulation.graphs", "name"): "Python's enums",
     ("verl_npu.simulation.rollout.prompts", "__call__"): "transformers' processor",
     ("verl_npu.simulation.rollout.prompts", "tokenizer"): "transformers' processor",
 }

@@ -97,7 +97,10 @@ def test_a_missing_package_is_one_line_with_the_extra(
     assert f"expected the package {package}, found none; pip install 'verl-npu[evaluate]'" in output
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGKILL, marks=pytest.mark.nightly("verl_npu/tools/evaluation/")), signal.SIGINT],
+)
 def test_a_kill_half_way_costs_no_answer(
     words: list[str], endpoint: Served, run: Run, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.shell_completion import BashComplete
 
 from verl_npu import environment
 from verl_npu.tools.cli import main
@@ -71,20 +72,10 @@ def test_the_package_is_a_command() -> None:
 
 
 def complete(*words: str) -> list[str]:
-    """What bash would be offered for the last word."""
-    result = subprocess.run(
-        [sys.executable, "-m", "verl_npu"],
-        env={
-            **os.environ,
-            "_VERL_NPU_COMPLETE": "bash_complete",
-            "COMP_WORDS": " ".join(("verl-npu", *words)),
-            "COMP_CWORD": str(len(words)),
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [line.partition(",")[2] for line in result.stdout.splitlines()]
+    """What is offered for the last word, by what click's script for bash calls."""
+    *before, begun = words
+    completion = BashComplete(main, {}, "verl-npu", "_VERL_NPU_COMPLETE")
+    return [item.value for item in completion.get_completions(before, begun)]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import json
 import math
+import os
 import pprint
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -378,6 +379,21 @@ def test_tensorboards_files_of_two_trainings_are_refused(events: Path) -> None:
     (events / "two" / "events.out.tfevents.1.host.2.3").touch()
     with pytest.raises(TrainingLogError, match="those of 2"):
         read(events)
+
+
+def test_a_folder_that_vanishes_while_its_files_are_looked_for_is_passed_over(
+    events: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (events / "gone").mkdir()
+    scandir = os.scandir
+
+    def vanishing(path: object = ".") -> object:
+        if Path(str(path)).name == "gone":
+            raise FileNotFoundError(str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert read(events).steps
 
 
 def test_tensorboards_files_are_followed(events: Path) -> None:

@@ -248,7 +248,9 @@ def _event_files(path: Path) -> list[Path]:
     """Return the event files of one training: `path` itself, or those in the folder, the oldest first."""
     if path.is_file():
         return [path]
-    found = sorted(file for file in path.rglob(f"*{_EVENT_FILE}*") if file.is_file())
+    # os.walk passes over a folder that vanishes meanwhile, where rglob raises; a job cleans up while it is watched.
+    files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names if _EVENT_FILE in name)
+    found = sorted(file for file in files if file.is_file())
     folders = sorted({str(file.parent) for file in found})
     if len(folders) != 1:
         raise TrainingLogError(
