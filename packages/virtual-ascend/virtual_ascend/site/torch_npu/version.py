@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from virtual_ascend.settings import Settings
+from virtual_ascend.settings import Settings as _Settings
 
-__version__ = Settings.read().torch_npu_version
+__version__ = _Settings.read().torch_npu_version
 git_version = "virtual Ascend"

@@ -7,7 +7,7 @@ import warnings
 
 import torch
 from packaging.version import Version
-from virtual_ascend.settings import Settings
+from virtual_ascend.settings import Settings as _Settings
 
 from torch_npu._unimplemented import missing
 from torch_npu.npu.device import (
@@ -51,7 +51,7 @@ __all__ = [
     "synchronize",
 ]
 
-_settings = Settings.read()
+_settings = _Settings.read()
 _OLDEST_ASKED = Version("8.1.RC1")
 _OF_CANN = ("CANN", "RUNTIME", "COMPILER", "HCCL", "TOOLKIT", "OPP", "OPP_KERNEL")
 
