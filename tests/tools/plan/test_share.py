@@ -312,7 +312,7 @@ def _trainer(**exports: str) -> Trainer:
     return Trainer("verl.trainer.main_ppo", (), (), 0, Path(), exports)
 
 
-BOUNDED = "raise ValueError\n"
+BOUNDED = "def rearrange_micro_batches(): raise ValueError\n"
 ASKED = {"VERL_NPU_TOKEN_BUDGET": "1"}
 KEEPS = {
     "verl by itself": ("", {}, {}, False),
@@ -336,7 +336,7 @@ def test_a_budget_is_kept_to_by_later_versions_or_if_it_is_asked_for(
 def test_a_folder_without_the_package_starts_the_one_that_is_installed(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tree / "verl" / "utils" / "seqlen_balancing.py").write_text("raise ValueError\n")
+    (tree / "verl" / "utils" / "seqlen_balancing.py").write_text(BOUNDED)
     monkeypatch.setattr(SourceTree, "installed", lambda packages: SourceTree.at(tree, packages))
     (tmp_path / "elsewhere" / "verl").mkdir(parents=True)
     assert keeps_budget(_trainer(), tmp_path / "elsewhere")
