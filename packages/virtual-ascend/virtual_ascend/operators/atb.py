@@ -105,12 +105,8 @@ def _npu_flash_attention_qlens(
         raise RuntimeError(f"{name}: mask must be {_TEMPLATE} x {_TEMPLATE}, but is {tuple(mask.shape)}")
     if not torch.equal(mask.reshape(_TEMPLATE, _TEMPLATE) != 0, _above(_TEMPLATE, _TEMPLATE, 0, mask.device)):
         raise RuntimeError(f"{name}: mask must be that of causal attention, with its upper triangle set")
-    for number, rows in _rows(asked):
-        queries, length = asked[number], lengths[number]
-        if queries > length:
-            raise RuntimeError(f"{name}: sequence {number} has {length} tokens, but query has {queries} of them")
-        keys = _paged(name, key_cache, block_table, number, length)
-        values = _paged(name, value_cache, block_table, number, length)
+    for rows, keys, values in _last_tokens(name, (key_cache, value_cache), block_table, asked, lengths):
+        queries, length = rows.stop - rows.start, len(keys)
         above = _above(queries, length, length - queries, query.device)
         out[rows] = _one(query[rows], keys, values, scale_value, above)
 
@@ -216,13 +212,8 @@ def _npu_paged_attention_splitfuse(
         raise RuntimeError(
             f"{name}: expected a mask of {sum(asked)} tokens by {max(lengths, default=0)}, but got {tuple(mask.shape)}"
         )
-    for number, rows in _rows(asked):
-        queries, length = asked[number], lengths[number]
-        if queries > length:
-            raise RuntimeError(f"{name}: sequence {number} has {length} tokens, but query has {queries} of them")
-        keys = _paged(name, key_cache, block_table, number, length)
-        values = _paged(name, value_cache, block_table, number, length)
-        out[rows] = _one(query[rows], keys, values, scale_value, mask[rows, :length], added=True)
+    for rows, keys, values in _last_tokens(name, (key_cache, value_cache), block_table, asked, lengths):
+        out[rows] = _one(query[rows], keys, values, scale_value, mask[rows, : len(keys)], added=True)
 
 
 def _npu_rotary_embedding(
@@ -289,6 +280,18 @@ def _rows(lengths: list[int]) -> Iterator[tuple[int, slice]]:
     for number, length in enumerate(lengths):
         yield number, slice(start, start + length)
         start += length
+
+
+def _last_tokens(
+    name: str, caches: tuple[Tensor, Tensor], table: Tensor, asked: list[int], lengths: list[int]
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Of each sequence, the rows of its last tokens in query, and all its keys and values, from their paged caches."""
+    for number, rows in _rows(asked):
+        queries, length = asked[number], lengths[number]
+        if queries > length:
+            raise RuntimeError(f"{name}: sequence {number} has {length} tokens, but query has {queries} of them")
+        keys, values = (_paged(name, cache, table, number, length) for cache in caches)
+        yield rows, keys, values
 
 
 def _above(rows: int, columns: int, shift: int, device: torch.device) -> Tensor:
