@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["Section"]
-
 
 class Section(Protocol):
     """A section of the configuration. Its keys are attributes as well; what they hold is the user's."""

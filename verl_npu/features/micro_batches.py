@@ -26,23 +26,6 @@ from ..registry.state import LIVE, State
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "BOUNDED_UPSTREAM",
-    "Batch",
-    "Bins",
-    "Demand",
-    "agree_on_a_number",
-    "check_count",
-    "keep_token_budget",
-    "micro_batches",
-    "pack",
-    "partition",
-    "split_within_budget",
-    "spread",
-    "warn_if_none",
-]
-
-
 BOUNDED_UPSTREAM = Mentions("verl.utils.seqlen_balancing:rearrange_micro_batches", "ValueError")
 """Upstream's own bound, from v0.9.1 on, raises it for a sequence that is too long; before, asserts do."""
 micro_batches = Feature(

@@ -7,8 +7,6 @@ from pathlib import Path
 from ..registry.patch import Upstream
 from ..registry.source.assignments import PatchModule
 
-__all__ = ["NPU_PATCH", "PATCH_MODULES", "UPSTREAMS", "locks_folder"]
-
 # `recipe` lies beside `verl` in a checkout and is in no wheel.
 UPSTREAMS = (
     Upstream("verl", ("verl", "recipe")),

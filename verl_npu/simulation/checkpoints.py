@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-__all__ = ["leave_weights_out"]
-
 # What says how a model is built. All else that from_pretrained takes is about files, which are not read.
 _OF_BUILDING = ("attn_implementation", "dtype", "torch_dtype")
 

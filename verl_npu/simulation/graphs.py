@@ -11,8 +11,6 @@ from typing import Any
 
 from ..errors import GraphError
 
-__all__ = ["check_eager", "refuse_graphs"]
-
 
 def refuse_graphs(module: ModuleType) -> None:
     """Have vLLM ask `check_eager` when it chooses an engine's executor: its settings are final then, and no process of

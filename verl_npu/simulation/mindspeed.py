@@ -18,21 +18,6 @@ import torch
 from virtual_ascend.operators.experts import npu_grouped_matmul, npu_grouped_matmul_add_
 from virtual_ascend.operators.fused import Result, fused, is_fusible
 
-__all__ = [
-    "adamw_step",
-    "add_grouped_product",
-    "chunk_sort_map",
-    "grouped_product",
-    "grouped_product_backward",
-    "l2norm",
-    "offer_norm",
-    "offer_operators",
-    "offer_recurrence",
-    "offer_sorting",
-    "rotary_position_embedding",
-    "sorted_rows",
-]
-
 Groups: TypeAlias = "torch.Tensor | Sequence[int] | None"
 Tensors: TypeAlias = Sequence[torch.Tensor]
 

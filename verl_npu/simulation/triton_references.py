@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 from virtual_ascend.operators.devices import check_devices
 
-__all__ = ["REFERENCES", "launch_references"]
-
 Reference = Callable[..., None]
 
 

@@ -22,17 +22,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO
 
-__all__ = [
-    "Interrupted",
-    "Interruptions",
-    "ProcessTree",
-    "Started",
-    "answers",
-    "descendants",
-    "free_ports",
-    "why_port_is_taken",
-]
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)

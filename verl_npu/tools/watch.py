@@ -24,19 +24,6 @@ from statistics import median
 from .logs.metrics import DRIFT, ENTROPY, GRAD_NORM, SHOWN, STEP_SECONDS, THROUGHPUT, TOKENS, plain
 from .logs.training import TrainingLog, spans
 
-__all__ = [
-    "OTHER",
-    "Kind",
-    "Oddity",
-    "Phase",
-    "State",
-    "content",
-    "oddities",
-    "split",
-    "state_of",
-]
-
-
 OTHER = "the rest"
 """What is in the step and under no timer."""
 _PREFIX = "timing_s/"

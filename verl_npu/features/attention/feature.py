@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ...registry.patch import Feature
 
-__all__ = ["FLASH_ATTENTION", "NPU_MODULE", "UTILS", "attention"]
-
 NPU_MODULE = "transformers.integrations.npu_flash_attention"
 UTILS = "transformers.modeling_flash_attention_utils"
 FLASH_ATTENTION = "flash_attention_2"

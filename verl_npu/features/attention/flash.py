@@ -21,23 +21,6 @@ from .padding import kept_indices
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "Once",
-    "Packing",
-    "admit_flash_attention_in_dispatch_check",
-    "admit_flash_attention_in_model_check",
-    "compute_packing_once_and_check_settings",
-    "compute_unpadding_once_per_mask",
-    "host_copy",
-    "import_npu_flash_attention",
-    "packing",
-    "pass_sequence_lengths_from_host",
-    "prevent_cuda_kernel_download",
-    "unpadding",
-    "use_npu_attention_in_packed_qwen2_vl",
-]
-
-
 # A forward has one or two masks; a pipeline of micro batches a few more.
 _KEPT = 16
 

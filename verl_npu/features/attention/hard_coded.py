@@ -22,27 +22,6 @@ from ..configuration import Section
 from . import padding
 from .feature import FLASH_ATTENTION, NPU_MODULE, attention
 
-__all__ = [
-    "BERT_PADDING",
-    "PADDING",
-    "avoid_flash_attn_in_all_log_probs",
-    "avoid_flash_attn_in_pipeline_shapes",
-    "avoid_flash_attn_in_prime_reward_model",
-    "avoid_flash_attn_in_response_log_probs",
-    "avoid_flash_attn_in_spin_reward_model",
-    "avoid_flash_attn_in_vocab_parallel_log_probs",
-    "import_module",
-    "provide_rearrange_without_visible_npus",
-    "use_configured_attention_for_actor",
-    "use_configured_attention_for_critic",
-    "use_configured_attention_for_fsdp_engine",
-    "use_configured_attention_for_reward_model",
-    "use_configured_attention_for_sft",
-    "use_configured_attention_for_value_head",
-    "with_constant",
-    "with_import",
-]
-
 Function = TypeVar("Function", bound=Callable[..., object])
 
 

@@ -9,8 +9,6 @@ from ...errors import RearrangeError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["index_first_axis", "kept_indices", "pad_input", "rearrange", "unpad_input"]
-
 
 def index_first_axis(x: Tensor, indices: Tensor) -> Tensor:
     """Select rows: x [tokens, ...], indices [selected] -> [selected, ...]. Differentiable in `x`."""

@@ -13,8 +13,6 @@ from ...registry.source.probe import Defines, Mentions, Never
 from ..configuration import Section
 from .feature import DEFAULT_DEVICE, device
 
-__all__ = ["has_ascend_software"]
-
 _STILL_A_CONSTANT = "upstream decides this once, on import, and from the devices that are visible then"
 
 

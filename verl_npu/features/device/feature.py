@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ...registry.patch import Feature
 
-__all__ = ["DEFAULT_DEVICE", "device"]
-
 device = Feature(
     "device", "Jobs run on NPUs unless the user chose another device, and a job that cannot be placed is refused."
 )

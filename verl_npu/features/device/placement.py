@@ -14,13 +14,6 @@ from ...registry.source.probe import Mentions, Never, Not
 from .choice import has_ascend_software
 from .feature import DEFAULT_DEVICE, device
 
-__all__ = [
-    "ordinal",
-    "refuse_job_that_cannot_be_placed",
-    "request_npus_not_gpus",
-    "select_npu_assigned_by_ray",
-]
-
 Resources = Mapping[str, float]
 """Amounts by the name of the resource, for example {"CPU": 3, "NPU": 1}."""
 

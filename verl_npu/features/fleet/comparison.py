@@ -33,15 +33,6 @@ from ...registry.state import State
 from .feature import fleet
 from .manifests import Reading, join, publish, published
 
-__all__ = [
-    "compare",
-    "compare_processes_before_fully_async_training",
-    "compare_processes_before_spin_training",
-    "compare_processes_before_training",
-    "differences",
-    "publish_manifest_to_other_ranks",
-]
-
 _SEPARATE = "verl.experimental.separation.ray_trainer:SeparateRayPPOTrainer._fit_start_profile"
 _SPIN = "recipe.spin.spin_trainer:RaySPINTrainer.fit_dpo"
 _WHY = "If processes of a job are patched differently, it trains without an error, and the numbers are wrong."

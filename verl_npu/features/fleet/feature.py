@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from ...registry.patch import Feature
 
-__all__ = ["fleet"]
-
 fleet = Feature("fleet", "Every process gets the user's variables, and all are compared before training starts.")

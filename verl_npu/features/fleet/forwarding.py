@@ -29,8 +29,6 @@ from ...manifest import manifest
 from ...registry.source.probe import Never
 from .feature import fleet
 
-__all__ = ["add_variables", "forward_variables_to_workers", "install_hook", "refuse_other_values", "remove_hook"]
-
 _HOOK = "RAY_RUNTIME_ENV_HOOK"
 _OURS = f"{__name__}.add_variables"
 _SUBMITTED = "RAY_JOB_CONFIG_JSON_ENV_VAR"

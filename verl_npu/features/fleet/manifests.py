@@ -21,8 +21,6 @@ from ... import environment, process, reporting
 from ...manifest import Manifest, manifest
 from ..upstreams import UPSTREAMS
 
-__all__ = ["Reading", "join", "publish", "published"]
-
 _NAMESPACE = b"verl_npu"
 _SECONDS = 60.0
 """How long the manifests of ranks may take that have met already; they tell them at once."""

@@ -33,24 +33,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = [
-    "NEXT_BLOCK",
-    "QWEN3_MOE_BLOCK",
-    "VISION_BLOCK",
-    "Weights",
-    "dense_experts",
-    "expert_block",
-    "fused_experts",
-    "grouped_linear",
-    "has_operators",
-    "keep_transformers_expert_block_in_qwen3_vl_moe",
-    "keep_transformers_expert_blocks",
-    "routed",
-    "takes_indices",
-    "upstream_experts",
-    "vision_experts",
-]
-
 
 class Context(Protocol):
     """The context of an autograd function."""

@@ -17,20 +17,6 @@ from .. import upstreams
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "LINK",
-    "NPU_PATCH",
-    "UPSTREAM_DOES_IT",
-    "Operator",
-    "declare",
-    "fused_ops",
-    "is_plain",
-    "modeling",
-    "operator",
-    "promoted",
-    "upstream_assigns",
-]
-
 NPU_PATCH = upstreams.NPU_PATCH.name
 LINK = "https://github.com/volcengine/verl/pull/4436"
 UPSTREAM_DOES_IT: Probe = Defines(f"{NPU_PATCH}:apply_npu_patches")

@@ -14,12 +14,6 @@ from .feature import declare, fused_ops, modeling
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "let_logits_be_scaled_in_place",
-    "with_output_layer",
-    "with_positions",
-]
-
 _WRAPPED = Defines("verl.utils.fsdp_utils:_select_fsdp2_wrap_targets")
 """Since this function, the output layer is one of FSDP2's own units, and sharded whenever it is not called itself."""
 _FORWARD = "verl.models.transformers.{}:forward_with_torch_backend"

@@ -11,16 +11,6 @@ from .feature import Operator, declare, is_plain, modeling, operator, promoted
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "Activation",
-    "gated",
-    "is_silu",
-    "multimodal",
-    "rms_norm",
-    "text",
-    "vision",
-]
-
 
 class Norm(Protocol):
     """An RMS norm of transformers."""

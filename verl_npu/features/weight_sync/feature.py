@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ...registry.patch import Feature
 
-__all__ = ["GROUP", "weight_sync"]
-
 weight_sync = Feature("weight_sync", "weights go from trainer to rollout over HCCL, checked on every rank")
 
 GROUP = "actor_rollout"

@@ -7,8 +7,6 @@ from enum import Enum
 
 from ... import environment
 
-__all__ = ["WAIT_LONGER", "Check", "Settings"]
-
 WAIT_LONGER = f"{environment.WEIGHT_SYNC_TIMEOUT.name}=SECONDS"
 """The override in the errors of ranks that waited in vain."""
 

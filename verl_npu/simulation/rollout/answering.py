@@ -19,8 +19,6 @@ from .weights import Weights
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Answering"]
-
 # What vLLM takes out of a batch as well.
 _READ = ("raw_prompt_ids", "multi_modal_data")
 

@@ -20,18 +20,6 @@ from .weights import Adapter, Weights
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-__all__ = [
-    "Answers",
-    "Engine",
-    "ModelSettings",
-    "RolloutSettings",
-    "Sampling",
-    "adapter_of",
-    "checker_of",
-    "engine_of",
-    "sampling",
-]
-
 ANNOUNCEMENT = "SIMULATED: virtual rollout engine (transformers' generate on the CPU)"
 
 

@@ -10,8 +10,6 @@ import torch
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Place", "Sizes", "place", "share"]
-
 
 class Sizes(Protocol):
     """What is used of verl's section `rollout`."""

@@ -23,8 +23,6 @@ from ...errors import RolloutError
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-__all__ = ["build", "load", "own_class", "own_modules", "text_settings"]
-
 
 def _class_of(config: PretrainedConfig, path: str = "") -> type[PreTrainedModel]:
     """The model's class for text, or for images and text; at `path` lies its code if transformers has none."""

@@ -11,8 +11,6 @@ import torch
 
 from ...errors import RolloutError
 
-__all__ = ["Batch", "Processor", "Prompt", "Prompts"]
-
 
 class Processor(Protocol):
     """What is used of a model's processor."""

@@ -26,8 +26,6 @@ from .worker import server_name
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-__all__ = ["VirtualReplica", "VirtualServer"]
-
 # Requests that come within this time are answered as one batch.
 GATHER_SECONDS = 0.02
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from .weights import Weights
 
-__all__ = ["offer"]
-
 NAME = "virtual"
 _BUILD = "_build_rollout"
 

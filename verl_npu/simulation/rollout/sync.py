@@ -16,8 +16,6 @@ from .engine import ModelSettings, RolloutSettings, adapter_of
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["VirtualRollout"]
-
 
 class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no types
     """Generates with a model of its own, whose weights come through `update_weights` if `load_format` is dummy."""

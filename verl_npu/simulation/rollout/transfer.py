@@ -19,8 +19,6 @@ from torch.distributed import BroadcastOptions, ProcessGroup, TCPStore
 
 from ...features.weight_sync.transport import communicator, messages
 
-__all__ = ["Communicator", "make_group", "offer_checkpoint_engine", "offer_group"]
-
 _VLLM = "vllm"
 _GROUPS = "vllm.distributed.utils"
 _ENGINE = "verl.checkpoint_engine.hccl_checkpoint_engine"

@@ -12,8 +12,6 @@ import torch
 
 from ...errors import RolloutError
 
-__all__ = ["Adapter", "Names", "Weights"]
-
 _LORA = re.compile(r"^(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight$")
 
 

@@ -16,8 +16,6 @@ from .layout import place
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["VirtualServerAdapter", "buckets", "server_name"]
-
 BUCKET_BYTES = 256 << 20
 
 

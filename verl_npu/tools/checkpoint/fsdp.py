@@ -14,11 +14,6 @@ from .layout import Layout
 from .naming import of_adapters
 from .npu_names import allow_npu_names
 
-__all__ = [
-    "assemble",
-    "whole_tensors",
-]
-
 
 def whole_tensors(layout: Layout) -> Mapping[str, Callable[[], Any]]:
     """Return each tensor's name in Hugging Face's format, and what puts it together.

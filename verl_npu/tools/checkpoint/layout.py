@@ -15,13 +15,6 @@ from typing import IO
 
 from ...errors import CheckpointError
 
-__all__ = [
-    "Backend",
-    "Layout",
-    "check",
-    "find",
-]
-
 _SHARD = re.compile(r"model_world_size_(?P<world>\d+)_rank_(?P<rank>\d+)\.pt")
 _STEP = re.compile(r"global_step_(?P<step>\d+)")
 _LATEST = "latest_checkpointed_iteration.txt"

@@ -23,13 +23,6 @@ from typing import Any
 from ...errors import CheckpointError
 from .layout import Layout
 
-__all__ = [
-    "Shape",
-    "has_accelerator",
-    "parts_of",
-    "whole_tensors",
-]
-
 _HEAD = "output_layer.weight"
 _MODEL = ("embedding.", "decoder.", "output_layer.")
 """What the keys of a model start with; an optimizer's lie beside them in the same folder."""

@@ -19,8 +19,6 @@ from . import fsdp, megatron
 from .layout import Backend, Layout, check
 from .reading_back import Compared, compare
 
-__all__ = ["Merged", "merge"]
-
 _MERGER = "model_merger"
 _SCORE = "score."
 """What transformers calls the head of a model for token classification, which verl makes value models of."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["of_adapters"]
-
 _WRAPPED = "base_model.model."
 
 

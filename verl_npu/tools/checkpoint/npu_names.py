@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["allow_npu_names"]
-
 
 def allow_npu_names() -> None:
     """Let this process's torch read `npu:0`.

@@ -11,8 +11,6 @@ from typing import Any
 
 from ...errors import CheckpointError
 
-__all__ = ["Compared", "compare"]
-
 _ADAPTER = "lora_adapter/adapter_model.safetensors"
 _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 

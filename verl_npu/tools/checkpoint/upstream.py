@@ -6,8 +6,6 @@ import runpy
 
 from .npu_names import allow_npu_names
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run upstream's merger with the arguments of this process."""

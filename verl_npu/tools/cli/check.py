@@ -30,8 +30,6 @@ from .help import example
 from .script import check_script
 from .states import BAD, QUIET, colour
 
-__all__ = ["check", "judged_patches"]
-
 _MEANING = {
     State.VERIFIED: "fits, and is applied when verl is imported",
     State.NATIVE: "upstream does it itself",

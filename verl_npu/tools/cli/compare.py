@@ -20,8 +20,6 @@ from . import terminal
 from .extra import need
 from .help import example
 
-__all__ = ["compare_logs"]
-
 _STATUS = {Outcome.WITHIN: 0, Outcome.OUTSIDE: 1, Outcome.NOT_SHOWN: 2}
 _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "yellow", Outcome.NO_LIMIT: ""}
 

@@ -9,8 +9,6 @@ from ...features import load
 from ...registry.patch import Feature
 from .upstreams import INSTALLED, locks
 
-__all__ = ["HOW", "complete_name", "complete_pin", "complete_source"]
-
 HOW = """\b
 Completion by the Tab key (for zsh: zsh_source, for fish: fish_source):
   eval "$(_VERL_NPU_COMPLETE=bash_source verl-npu)"  # in ~/.bashrc"""

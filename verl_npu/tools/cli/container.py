@@ -18,8 +18,6 @@ from .extra import need
 from .generation import environment_option, named_of
 from .help import example
 
-__all__ = ["container"]
-
 _HEAD = """\
 # {pin} on {nodes} x {npus} NPUs ({server}). Made by verl-npu {version}.
 # The cluster needs KubeRay 1.6 or newer with batchScheduler.name=volcano, Volcano with Ascend's plugin, Ascend's

@@ -20,8 +20,6 @@ from .doctor_log import doctor_log
 from .help import example
 from .states import BAD
 
-__all__ = ["doctor"]
-
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "green", Severity.SKIPPED: "dim"}
 
 

@@ -14,8 +14,6 @@ import click
 from ..diagnosis.judgement import Conclusion, Diagnosis, LoggedError, diagnose
 from . import terminal
 
-__all__ = ["doctor_log"]
-
 _SHOWN = 6
 """Lines of an error that are shown."""
 _SAID = {

@@ -16,8 +16,6 @@ from . import terminal, upstreams
 from .completion import complete_source
 from .help import example
 
-__all__ = ["drift"]
-
 _MEANING = {
     Outcome.LANDED: "upstream does it itself now; retire the patch for this revision",
     Outcome.DRIFTED: "the target changed; adapt the patch",

@@ -9,8 +9,6 @@ from ...features.engine_names import NAMES, Lack, lacks
 from ...registry.source.tree import SourceTree
 from . import terminal
 
-__all__ = ["print_lacks", "rollout_lacks"]
-
 _DISTRIBUTIONS = {name.package: name.package.replace("_", "-") for name in NAMES}
 
 

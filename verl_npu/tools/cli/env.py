@@ -19,8 +19,6 @@ from . import terminal
 from .generation import environment_option, named_of
 from .help import example
 
-__all__ = ["env"]
-
 
 @click.command(epilog=example("verl-npu env", "verl-npu env --pin v0.7.1 --npu a3 --arch arm --output install"))
 @click.option("--pin", type=click.Choice([*PINS]), help="Print how an environment for this verl is installed.")

@@ -20,8 +20,6 @@ from . import terminal
 from .evaluate_screen import show
 from .help import example
 
-__all__ = ["evaluate"]
-
 _INTERRUPTED = 130
 _PATH = click.Path(path_type=Path)
 

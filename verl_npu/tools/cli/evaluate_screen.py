@@ -8,8 +8,6 @@ from ..evaluation.record import ANSWERS
 from ..evaluation.report import Figures, Interval, Report, comparable, difference
 from . import terminal
 
-__all__ = ["show"]
-
 _STYLES = {"higher": "green", "lower": "red"}
 
 

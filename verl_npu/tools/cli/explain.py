@@ -16,8 +16,6 @@ from . import terminal, upstreams
 from .completion import complete_name, complete_source
 from .help import example
 
-__all__ = ["explain"]
-
 _LONGEST = 200
 """Characters of a name that are compared with others: the comparison takes their product."""
 

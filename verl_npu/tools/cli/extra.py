@@ -6,8 +6,6 @@ import importlib.util
 
 from ...errors import TrainingLogError, VerlNpuError
 
-__all__ = ["need"]
-
 
 def need(package: str, purpose: str, extra: str = "report", error: type[VerlNpuError] = TrainingLogError) -> None:
     """Refuse at once what cannot be done without a package of an extra; raises `error` if it is not installed."""

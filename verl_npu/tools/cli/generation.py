@@ -6,8 +6,6 @@ import click
 
 from ...pins import PINS, Environment, Pin
 
-__all__ = ["environment_option", "named_of"]
-
 environment_option = click.option(
     "--for",
     "named",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["example"]
-
 
 def example(*commands: str) -> str:
     """Return the end of a command's help: calls that one can copy."""

@@ -16,8 +16,6 @@ from ..launch.preparation import check_restarts, prepare
 from . import terminal
 from .help import example
 
-__all__ = ["launch"]
-
 _SECONDS = click.FloatRange(1)
 
 

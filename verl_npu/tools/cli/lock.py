@@ -16,8 +16,6 @@ from . import terminal
 from .completion import complete_pin
 from .help import example
 
-__all__ = ["lock"]
-
 
 @click.command(epilog=example("verl-npu lock --pin v0.6.1 --source verl-0.6.1-py3-none-any.whl"))
 @click.option("--upstream", type=click.Choice([u.name for u in UPSTREAMS]), default="verl", show_default=True)

@@ -13,8 +13,6 @@ from ..checkpoint.merging import merge as run
 from . import terminal
 from .help import example
 
-__all__ = ["merge"]
-
 
 @click.command(
     epilog=example(

@@ -19,8 +19,6 @@ from ...pins import PINS
 from . import terminal
 from .help import example
 
-__all__ = ["mindspeed"]
-
 
 @click.command(
     epilog=example(

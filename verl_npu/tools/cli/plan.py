@@ -26,8 +26,6 @@ from .extra import need
 from .help import example
 from .script import asked_trainer
 
-__all__ = ["plan"]
-
 _STYLES = {Fit.FITS: "green", Fit.DOES_NOT: "red", Fit.FAILED: "red"}
 _STATUS = {Fit.FITS: 0, Fit.DOES_NOT: 1, Fit.FAILED: 1}
 _BAR = 40

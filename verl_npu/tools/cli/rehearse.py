@@ -22,8 +22,6 @@ from . import terminal, upstreams
 from .help import example
 from .script import asked_trainer
 
-__all__ = ["rehearse"]
-
 _RULES = [rule.name for rule in RULES]
 _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 

@@ -12,8 +12,6 @@ from ..logs.metrics import DRIFT, ENTROPY, GRAD_NORM, LOSS, REWARD, STEP_SECONDS
 from ..watch import State
 from .terminal import clean
 
-__all__ = ["render"]
-
 _CURVES = (REWARD, LOSS, ENTROPY, GRAD_NORM, DRIFT, STEP_SECONDS)
 _CHART_HEIGHT = 9
 _NARROWEST = 36

@@ -19,8 +19,6 @@ from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of, trainer_of_command
 from . import terminal, upstreams
 
-__all__ = ["asked_trainer", "check_script"]
-
 
 def check_script(script: Path, source: str, arguments: Sequence[str], as_json: bool) -> None:
     """Judge a script against the verl of its own tree, of `source`, or that is installed, and exit.

@@ -18,8 +18,6 @@ from ..serving.server import Running, started, tail
 from . import terminal
 from .help import example
 
-__all__ = ["serve"]
-
 _EVERY = 10.0
 """Seconds between two lines of progress in a pipe."""
 

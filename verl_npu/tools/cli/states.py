@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from ...manifest import Manifest
 from ...registry.state import State
 
-__all__ = ["BAD", "QUIET", "Share", "colour", "process", "shares"]
-
 BAD = frozenset({State.DRIFTED, State.FAILED, State.SHADOWED, State.MISSED, State.INEFFECTIVE})
 """States that a user has to do something about."""
 QUIET = frozenset(

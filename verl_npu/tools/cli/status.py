@@ -19,8 +19,6 @@ from ...manifest import Manifest, read_manifests
 from . import states, terminal
 from .help import example
 
-__all__ = ["status"]
-
 
 @click.command(epilog=example("verl-npu status outputs/manifests", "verl-npu status outputs/manifests --targets"))
 @click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False))

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 
 import click
 
-__all__ = ["Styled", "block", "clean", "echo", "fail", "line", "paragraph", "styled", "table", "trouble", "width"]
-
 _WIDEST = 100
 """Columns of running text: longer lines are hard to read, however wide the terminal is."""
 _LONGEST_ERROR = 2000

@@ -11,8 +11,6 @@ from ...registry.judge.lock import Lock, read_locks
 from ...registry.judge.verdict import judge
 from ...registry.source.tree import SourceTree
 
-__all__ = ["INSTALLED", "judged_tree", "locks", "nearest_pin", "of_job", "tree", "with_installed"]
-
 INSTALLED = "installed"
 
 

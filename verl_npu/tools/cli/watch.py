@@ -19,8 +19,6 @@ from . import terminal
 from .extra import need
 from .help import example
 
-__all__ = ["watch"]
-
 
 @click.command(epilog=example("verl-npu watch train.log", "verl-npu watch train.log --once --json"))
 @click.argument("log", type=click.Path(path_type=Path))

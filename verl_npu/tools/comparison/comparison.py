@@ -11,14 +11,6 @@ from ..logs.training import TrainingLog
 from . import standards
 from .standards import Baseline, Judged, Outcome, Verdict
 
-__all__ = [
-    "STANDARDS",
-    "Comparison",
-    "Pair",
-    "compare",
-    "content",
-]
-
 STANDARDS = (standards.PARITY, standards.REGRESSION)
 
 

@@ -17,13 +17,6 @@ from .standards import SOURCE, Baseline
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "draw",
-    "page",
-    "svg",
-]
-
-
 # Each stands for one colour of the page, which has another one by day and by night.
 _INK, _GRID, _NPU, _REFERENCE = "#1a1b1c", "#d0d1d2", "#0b62d6", "#b45309"
 _OF_THE_PAGE = {_INK: "var(--ink)", _GRID: "var(--grid)", _NPU: "var(--npu)", _REFERENCE: "var(--reference)"}

@@ -22,19 +22,6 @@ from pathlib import Path
 from ..logs.metrics import DRIFT, LOSS, MEMORY, REWARD, THROUGHPUT, Metric, mean
 from ..logs.training import TrainingLog, spans
 
-__all__ = [
-    "BASELINES",
-    "PARITY",
-    "REGRESSION",
-    "SOURCE",
-    "Baseline",
-    "Judged",
-    "Outcome",
-    "Verdict",
-    "judge_parity",
-    "judge_regression",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Baseline:

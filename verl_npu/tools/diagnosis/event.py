@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from ..logs.lines import Line, Process
 
-__all__ = ["Event", "Kind", "Reader"]
-
 MOST_LINES = 60
 """Lines of a message that are kept."""
 _FREE_LINES = 8

@@ -19,8 +19,6 @@ from ..logs.lines import DRIVER, Line, Process, lines_of, process_of_file
 from .event import Event, Kind, Reader
 from .rules import RULES, LogRule, Precision
 
-__all__ = ["Conclusion", "Diagnosis", "LoggedError", "diagnose", "judge"]
-
 _STEP = re.compile(r"step:(?P<step>\d+) - ")
 _END = ("Training Progress: 100%", "Final validation metrics:")
 _FILES = ("*.log", "*.out", "*.err", "*.txt")

@@ -26,8 +26,6 @@ from typing import Any
 
 from ...findings import Finding, Rule, Severity, Stage
 
-__all__ = ["KNOWN", "RULES", "LogRule", "Precision", "read_rules"]
-
 KNOWN = Path(__file__).with_name("known")
 _SUBJECTS = (
     "own",

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from ...errors import EvaluationError
 
-__all__ = ["Dataset", "Prompt", "need", "read"]
-
 COLUMNS = ("prompt", "data_source", "reward_model")
 _OF_MEDIA = ("images", "videos")
 _LAYOUT = "verl's parquet layout: prompt (chat messages), data_source, reward_model.ground_truth, extra_info"

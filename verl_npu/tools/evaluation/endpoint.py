@@ -12,13 +12,6 @@ from urllib.parse import urlsplit
 from ...errors import EvaluationError
 from .dataset import Prompt, need
 
-__all__ = [
-    "Answer",
-    "Endpoint",
-    "Model",
-    "Sampling",
-]
-
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 

@@ -14,8 +14,6 @@ from .endpoint import Answer, Endpoint, Model, Sampling
 from .record import Entry
 from .reward import Reward
 
-__all__ = ["Plan", "Progress", "evaluate"]
-
 Progress = Callable[[int, int, float], None]
 """Told how many answers are there, of how many, and their mean score."""
 

@@ -13,8 +13,6 @@ from typing import Any, TextIO
 
 from ...errors import EvaluationError
 
-__all__ = ["ANSWERS", "SETTINGS", "Entry", "answers", "opened", "settings", "write"]
-
 SETTINGS = "settings.json"
 ANSWERS = "answers.jsonl"
 _VERSION = 1

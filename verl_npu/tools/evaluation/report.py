@@ -13,20 +13,6 @@ from . import record
 from .dataset import need
 from .record import Entry
 
-__all__ = [
-    "CONFIDENCE",
-    "Difference",
-    "Figures",
-    "Interval",
-    "Report",
-    "comparable",
-    "content",
-    "difference",
-    "figures",
-    "pass_at",
-    "report",
-]
-
 _OF_THE_QUESTION = ("data", "reward")
 """Settings without which two means are of two things."""
 _OF_THE_DRAW = ("rounds", "sampling")

@@ -19,8 +19,6 @@ from typing import Any
 from ...errors import EvaluationError
 from .dataset import Prompt
 
-__all__ = ["Grade", "Reward", "load"]
-
 # What verl calls it; a function may look itself up there.
 _MODULE = "custom_module"
 

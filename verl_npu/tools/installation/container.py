@@ -20,20 +20,6 @@ from ...errors import ContainerError
 from ...pins import Pin
 from .target import Npu, Target
 
-__all__ = [
-    "DEVICES",
-    "FILES",
-    "SERVERS",
-    "SHARED_MEMORY",
-    "SHARED_MEMORY_GIB",
-    "Container",
-    "File",
-    "Server",
-    "container",
-    "docker_run",
-    "npu_device",
-]
-
 SHARED_MEMORY = "/dev/shm"
 SHARED_MEMORY_GIB = 64
 """Where Ray keeps its objects and the workers of a data loader their batches."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from ...errors import ContainerError
 from .container import FILES, SHARED_MEMORY, Container
 
-__all__ = ["Claim", "Job", "job"]
-
 _LONGEST_NAME = 47  # KubeRay appends to it, and refuses longer ones: MaxRayJobNameLength in utils/constant.go.
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

@@ -14,8 +14,6 @@ from ...ascend.variables import HCCL_INTERFACE, ON_EVERY_HOST
 from .container import FILES, SHARED_MEMORY, SHARED_MEMORY_GIB
 from .job import Job
 
-__all__ = ["RESOURCE", "manifest"]
-
 RESOURCE = "huawei.com/Ascend910"
 """What Ascend's device plugin calls an NPU of an A2 and of an A3 (component/ascend-common/api/default_name.go)."""
 

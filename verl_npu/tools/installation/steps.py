@@ -12,14 +12,6 @@ from dataclasses import dataclass
 from ...pins import Component, is_commit
 from .target import Arch, Npu, Target
 
-__all__ = [
-    "Step",
-    "constraints",
-    "dockerfile",
-    "requirements",
-    "steps",
-]
-
 _KEPT = "torch|torch_npu|torch-npu|torchvision|torchaudio|transformers|triton|triton-ascend|numpy|xformers"
 """What requirements of engines name, and constraints decide."""
 

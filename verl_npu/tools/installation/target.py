@@ -10,8 +10,6 @@ from packaging.specifiers import SpecifierSet
 
 from ...pins import Claim, Component, Environment, Image, Pin
 
-__all__ = ["Arch", "Npu", "Target"]
-
 _PYTHONS = ("3.11", "3.10", "3.12")
 """The versions that this package runs on, the one that most pins recommend first."""
 _OF_IMAGES = ("dockerfile", "docker/")

@@ -19,8 +19,6 @@ from ...errors import ScriptError
 from ..sandbox import Ended, Limits, Sandbox, device_cache, importable, run
 from . import stand_in
 
-__all__ = ["Call", "Capture", "capture", "tree_of"]
-
 STANDINS = (
     *("python", "python3", *(f"python3.{minor}" for minor in range(8, 15))),
     *("torchrun", "accelerate", "deepspeed", "ray", "vllm"),

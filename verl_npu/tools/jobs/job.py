@@ -17,8 +17,6 @@ from . import composing
 from .settings import Settings
 from .trainer import Trainer
 
-__all__ = ["Entry", "Job", "compose", "entry_of"]
-
 _SECONDS = 120.0
 _CONFIGURATIONS = Path("verl", "trainer", "config")
 

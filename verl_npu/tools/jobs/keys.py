@@ -4,41 +4,6 @@ from __future__ import annotations
 
 from .settings import Settings
 
-__all__ = [
-    "ACTOR",
-    "BATCH",
-    "CRITIC",
-    "ENGINE",
-    "ESTIMATOR",
-    "FREE_CACHE_ENGINE",
-    "GENERATION_BATCH",
-    "MAX_LENGTH",
-    "MAX_PROMPT",
-    "MAX_RESPONSE",
-    "MINI_BATCH",
-    "MODEL",
-    "NODES",
-    "NPUS",
-    "PACKED",
-    "PATH",
-    "REFERENCE",
-    "ROLES",
-    "ROLLOUT",
-    "ROLLOUT_NODES",
-    "ROLLOUT_NPUS",
-    "SAMPLES",
-    "STRATEGY",
-    "TRAIN_FILES",
-    "VALIDATION_BATCH",
-    "VALIDATION_FILES",
-    "has_critic",
-    "has_reference",
-    "is_megatron",
-    "may_sleep",
-    "rollout_npus",
-    "size",
-]
-
 ROLES = "actor_rollout_ref"
 """The section of those that have the actor's model."""
 ACTOR, REFERENCE, ROLLOUT, MODEL = f"{ROLES}.actor", f"{ROLES}.ref", f"{ROLES}.rollout", f"{ROLES}.model"

@@ -11,8 +11,6 @@ from .keys import ACTOR, NODES, NPUS, REFERENCE, ROLLOUT, ROLLOUT_NPUS, has_crit
 from .settings import Settings
 from .trainer import Trainer
 
-__all__ = ["Framework", "Indivisible", "Parallelism", "indivisible", "npus_of", "parallelism_of"]
-
 
 class Framework(enum.Enum):
     """What divides NPUs, and ends the job if it cannot."""

@@ -47,8 +47,6 @@ from .layout import Framework, indivisible, npus_of, parallelism_of
 from .settings import Settings
 from .trainer import Trainer
 
-__all__ = ["RULES", "Script", "findings"]
-
 _ROLLOUT_CONFIG = Target("verl.workers.config.rollout", "RolloutConfig")
 _OF_WORKERS = r"(?:HCCL|VLLM|ASCEND|PYTORCH_NPU|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|COMBINED)\w*"
 _ASSIGNED = re.compile(rf"^[ \t]*({_OF_WORKERS})=", re.MULTILINE)

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Settings", "override"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -12,8 +12,6 @@ from pathlib import Path
 from ...errors import ScriptError
 from .capture import Call, Capture
 
-__all__ = ["Trainer", "is_of_cluster", "runtime_environment", "trainer_of", "trainer_of_command"]
-
 _TORCHRUN_FLAGS = ("--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path", "--run_path")
 _TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
 _FEWEST_OVERRIDES = 3

@@ -10,16 +10,6 @@ from pathlib import Path
 from ...errors import LaunchError
 from .network import Interface, is_here
 
-__all__ = [
-    "PORT",
-    "Cluster",
-    "Request",
-    "cluster_of",
-    "expand",
-    "of_file",
-    "of_text",
-]
-
 PORT = 6766
 """Where Ray's control service listens on the head; the one of verl's page on several machines."""
 _SLURM_ONCE = "srun --ntasks-per-node=1 verl-npu launch …"

@@ -34,14 +34,6 @@ from .store import (
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-__all__ = [
-    "Head",
-    "compare",
-    "gather",
-    "run",
-    "run_job",
-]
-
 _UP = 180.0
 """Seconds for Ray's control service on this host."""
 _LOOK = 0.5

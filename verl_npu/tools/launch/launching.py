@@ -16,11 +16,6 @@ from .preparation import Prepared, examine, prepare, refusal
 from .ray import entrypoint, head_command, worker_command
 from .store import End, NoAnswer
 
-__all__ = [
-    "launch",
-    "lines",
-]
-
 
 def launch(request: Request, environ: Mapping[str, str], say: Callable[[str], None]) -> int:
     """Take part in a launch, and return the exit status; whatever happens, nothing that was started here stays.

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from ...errors import LaunchError
 
-__all__ = ["Interface", "here", "is_here", "named", "resolve", "towards"]
-
 _SIOCGIFCONF = 0x8912  # netdevice(7)
 _RECORD = 40
 """Bytes of an ifreq on 64-bit Linux: 16 of the name, then a sockaddr_in."""

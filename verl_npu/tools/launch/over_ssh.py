@@ -15,8 +15,6 @@ from ...errors import LaunchError
 from ..processes import ProcessTree, Started
 from .preparation import Prepared
 
-__all__ = ["Remote", "remote_command", "start"]
-
 _LINES = 6
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "HF_HOME", "HF_ENDPOINT", "TMPDIR")
 _BEGINNINGS = ("ASCEND_", "ATB_", "TOOLCHAIN_", "RAY_", "HF_HUB_", "VLLM_")

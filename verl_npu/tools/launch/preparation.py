@@ -21,18 +21,6 @@ from ..processes import Interruptions, ProcessTree, why_port_is_taken
 from .cluster import Cluster, Request, cluster_of
 from .network import Interface, here, is_here, named, resolve, towards
 
-__all__ = [
-    "Prepared",
-    "check_interfaces",
-    "check_restarts",
-    "count_npus",
-    "examine",
-    "host_variables",
-    "prepare",
-    "raise_limits",
-    "refusal",
-]
-
 _DOCTOR = 300.0
 """Seconds for the doctor, who reads files only."""
 

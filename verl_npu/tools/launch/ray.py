@@ -23,21 +23,6 @@ from .preparation import Prepared
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
 
-__all__ = [
-    "PATIENT",
-    "PORTS",
-    "Ended",
-    "Log",
-    "RayProcess",
-    "RunningJob",
-    "connect",
-    "ended",
-    "entrypoint",
-    "head_command",
-    "submit",
-    "worker_command",
-]
-
 PATIENT = {"RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "300"}
 """What lets Ray's dashboard, which has the job API, come up on a busy host: after half a minute it hangs for ever."""
 PORTS = 3

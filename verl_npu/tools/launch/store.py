@@ -20,20 +20,6 @@ from ..processes import answers
 from .cluster import Cluster
 from .network import resolve
 
-__all__ = [
-    "Announcement",
-    "End",
-    "Lost",
-    "Member",
-    "Membership",
-    "NoAnswer",
-    "RayNode",
-    "Store",
-    "missing_hosts",
-    "read_membership",
-    "unresponsive",
-]
-
 _SPACE = b"verl_npu_launch"
 _ANNOUNCEMENT, _END, _MEMBER = b"announcement", b"end", b"member/"
 _PATIENCE = 3.0

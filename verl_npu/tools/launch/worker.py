@@ -23,13 +23,6 @@ from .preparation import Prepared, refusal
 from .ray import PORTS, RayProcess, worker_command
 from .store import Announcement, End, Member, NoAnswer, Store
 
-__all__ = [
-    "free_name",
-    "read_announcement",
-    "run",
-    "tell",
-]
-
 _EVERY = 15.0
 """Seconds between two lines about the head that has not come."""
 _LOOK = 1.0

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-__all__ = ["COLOUR", "DRIVER", "Line", "Process", "clean", "lines_of", "process_of_file"]
-
 
 @dataclass(frozen=True, slots=True)
 class Process:

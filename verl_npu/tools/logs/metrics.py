@@ -11,24 +11,6 @@ from dataclasses import dataclass
 
 from .training import TrainingLog
 
-__all__ = [
-    "DRIFT",
-    "ENTROPY",
-    "GRAD_NORM",
-    "LOSS",
-    "MEMORY",
-    "REWARD",
-    "SHOWN",
-    "STEP_SECONDS",
-    "THROUGHPUT",
-    "TOKENS",
-    "Metric",
-    "drawable",
-    "mean",
-    "number",
-    "plain",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Metric:

@@ -20,19 +20,6 @@ from pathlib import Path
 from ...errors import TrainingLogError
 from .lines import COLOUR
 
-__all__ = [
-    "Assembly",
-    "Follower",
-    "Restart",
-    "StepLine",
-    "Steps",
-    "TrainingLog",
-    "follow",
-    "parse_step",
-    "read",
-    "spans",
-]
-
 # A progress bar on stderr may stand before it on the same line, with no space between.
 _STEP = re.compile(r"(?<![\w/])step:(\d{1,15}) - (\S.*)")
 _NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf)"

@@ -16,8 +16,6 @@ from .job import Phase
 from .lengths import Length
 from .share import MicroBatch, Share, divided, positive, replicas_of
 
-__all__ = ["MICRO_BATCH", "STEPS", "Names", "module_of", "names_of", "tuning_changes", "tuning_share"]
-
 MICRO_BATCH = "data.micro_batch_size_per_gpu"
 _TOKENS = "data.max_token_len_per_gpu"
 STEPS = 2

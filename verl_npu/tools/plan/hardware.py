@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GIB", "HARDWARE", "Figure", "Hardware", "Reserve", "reserve_of"]
-
 GIB = 1 << 30
 _MIB = 1 << 20
 _BUFFER = 200

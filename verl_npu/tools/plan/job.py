@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-__all__ = ["TOLD", "Holder", "Job", "Outcome", "Phase", "PhaseCost", "Picture", "Point"]
-
 
 class Phase(Enum):
     """What a rank of verl's does, in the order of a step."""

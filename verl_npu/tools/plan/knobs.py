@@ -15,8 +15,6 @@ from .planning import TORCHRUN_NODES, TORCHRUN_RANKS, Planned
 from .rollout import Rollout
 from .verdict import Fit, PhaseFit, Verdict
 
-__all__ = ["Knob", "knobs"]
-
 _RECOMPUTATION = "keeps a layer's input only"
 _SHARING = "shares a sequence among more NPUs"
 _DIVIDING = "divides weights, gradients and the optimizer's state among "

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from ...errors import PlanError
 
-__all__ = ["Length", "drawn_lengths", "heaviest", "measured_lengths"]
-
 Length = tuple[int, int]
 """Tokens of a prompt and of its answer."""
 _NAMES = ("prompt", "response")

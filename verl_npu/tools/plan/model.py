@@ -25,8 +25,6 @@ from .share import Share
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-__all__ = ["PUBLISHED", "Model", "check_text_only", "folder_of", "kind_of", "model_of", "picture_of", "published"]
-
 _BYTES = 2  # of bfloat16, in which engines keep keys and values
 
 

@@ -29,8 +29,6 @@ from .model import Model, check_text_only, folder_of, model_of, picture_of
 from .rollout import Rollout, rollout_of
 from .share import Share, keeps_budget, share_of
 
-__all__ = ["TORCHRUN_NODES", "TORCHRUN_RANKS", "Planned", "Request", "changed", "changes_of", "plan"]
-
 TORCHRUN_RANKS, TORCHRUN_NODES = "--nproc_per_node", "--nnodes"
 _FIELDS = {TORCHRUN_RANKS: "ranks", TORCHRUN_NODES: "nodes"}
 _MODELS = (PATH, "critic.model.path")

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["content", "draw", "page", "read"]
-
 _FORMAT = 1
 
 

@@ -10,8 +10,6 @@ from .hardware import Hardware
 from .model import Model
 from .share import Share
 
-__all__ = ["Rollout", "rollout_of"]
-
 _BYTES = 2  # of bfloat16
 _BUFFERS = 2 << 30
 

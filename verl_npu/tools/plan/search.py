@@ -15,8 +15,6 @@ from .planning import Planned, Request, plan
 from .share import MicroBatch
 from .verdict import Fit, Verdict, judge
 
-__all__ = ["Largest", "Probe", "Try", "largest_micro_batch", "make_fit"]
-
 _MOST_TRIES, _MOST_PROBES = 8, 10
 
 

@@ -38,19 +38,6 @@ from ..jobs.trainer import Trainer
 from .job import Phase
 from .lengths import Length, heaviest
 
-__all__ = [
-    "MicroBatch",
-    "Share",
-    "divided",
-    "enough",
-    "fullest",
-    "keeps_budget",
-    "micro_batches",
-    "positive",
-    "replicas_of",
-    "share_of",
-]
-
 _VERL = ("verl",)
 _DEEPEST = 2
 """Micro batches that a phase is given: the second one finds the gradients of the first."""

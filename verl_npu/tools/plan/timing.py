@@ -17,8 +17,6 @@ from .planning import Planned
 from .rollout import Rollout
 from .share import Share
 
-__all__ = ["EAGER", "GRAPHS", "Span", "assumptions", "spans", "total"]
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

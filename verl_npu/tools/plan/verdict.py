@@ -12,8 +12,6 @@ from .job import Holder, Phase, PhaseCost
 from .planning import Planned
 from .rollout import Rollout
 
-__all__ = ["Fit", "PhaseFit", "Verdict", "judge"]
-
 
 class Fit(Enum):
     """What can be said of a phase, or of a whole plan."""

@@ -9,8 +9,6 @@ from ..jobs.keys import ROLLOUT, ROLLOUT_NPUS, has_critic, size
 from ..jobs.layout import Parallelism
 from ..jobs.settings import Settings
 
-__all__ = ["MOST", "Layout", "layout_of"]
-
 MOST = 4
 """NPUs that a rehearsal takes by itself: each is a process with torch and a model, of about 1.5 GiB."""
 SHOWN = 2

@@ -12,8 +12,6 @@ from ... import errors
 from ..logs.lines import COLOUR, Process, lines_of, process_of_file
 from .training import Run
 
-__all__ = ["Failure", "Kind", "Outcome", "Owner", "judge"]
-
 
 class Kind(str, enum.Enum):
     """How it ended."""

@@ -25,16 +25,6 @@ from .rules import Setup
 from .small_model import ARCHITECTURES, LAYERS, Architecture, architecture_of
 from .training import convert, prepare_device
 
-__all__ = [
-    "ENGINES",
-    "Request",
-    "RolloutEngine",
-    "chosen_architecture",
-    "prepare",
-    "rollout_engine",
-    "write_questions",
-]
-
 PROMPT, RESPONSE = 64, 16
 _PICTURE_TOKENS = 64
 _MODELS = (PATH, "model.partial_pretrain", "model.path")

@@ -19,20 +19,6 @@ from .preparation import Request, chosen_architecture, prepare
 from .rules import RULES, Change, scale
 from .training import Run, command_of, prepare_device, train
 
-__all__ = [
-    "NOT_SHOWN",
-    "Rehearsed",
-    "ScaledJob",
-    "by_rule",
-    "content",
-    "error_content",
-    "features",
-    "page",
-    "rehearse",
-    "scale_down",
-    "scaled_content",
-]
-
 NOT_SHOWN = ("speed", "memory at full size", "an NPU's numbers", "several machines")
 """What no rehearsal shows."""
 

@@ -17,8 +17,6 @@ from ..jobs.keys import BATCH, MAX_LENGTH, MAX_PROMPT, MAX_RESPONSE, ROLLOUT, SA
 from ..jobs.settings import Settings, override
 from .layout import Layout
 
-__all__ = ["PROMPTS", "RULES", "Change", "Rule", "Setup", "scale"]
-
 PROMPTS = 8
 _MOST_SAMPLES, _MOST_MICRO, _MOST_GENERATED = 4, 2, 3
 _BUCKET_MEGABYTES = 64

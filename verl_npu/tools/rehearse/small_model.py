@@ -18,16 +18,6 @@ from ...errors import RehearsalError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = [
-    "ARCHITECTURES",
-    "LAYERS",
-    "Architecture",
-    "architecture_of",
-    "generate",
-    "source",
-    "tokenizer",
-]
-
 LAYERS = 2
 """The fewest that have every kind of layer."""
 _ARCHITECTURES = Path(__file__).with_name("architectures.json")

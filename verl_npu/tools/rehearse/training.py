@@ -21,14 +21,6 @@ from ..logs.training import Steps
 from ..sandbox import Ended, Limits, Sandbox, device_cache, importable, run, why_none
 from .rules import Change
 
-__all__ = [
-    "Run",
-    "command_of",
-    "convert",
-    "prepare_device",
-    "train",
-]
-
 _PROCESSORS = Path("/sys/devices/system")
 """Where programs look for the machine's processors: vLLM's build for CPUs ends if it finds none."""
 _PROCESSES = 4096

@@ -17,8 +17,6 @@ from typing import IO
 
 from ..processes import Interrupted, Interruptions, ProcessTree
 
-__all__ = ["guarded"]
-
 _LOOK = 0.2
 
 

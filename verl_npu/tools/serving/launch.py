@@ -16,8 +16,6 @@ from ...errors import EngineSettingError, ServingError
 from ...features.rollout import rules
 from ..processes import why_port_is_taken
 
-__all__ = ["Engine", "Launch", "check", "engine", "variables_of"]
-
 _SERVER = "vllm.entrypoints.openai.api_server"
 """The program of `vllm serve`, by a name that vLLM 0.7.3 to 0.25.1 have and that needs no script in PATH."""
 _PLUGINS = "VLLM_PLUGINS"

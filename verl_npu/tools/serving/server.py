@@ -19,8 +19,6 @@ from ..diagnosis.judgement import judge
 from .guardian import guarded
 from .launch import Launch
 
-__all__ = ["Running", "started", "tail"]
-
 PATIENCE = 30.0
 """Seconds that a server has to end by itself."""
 _EVERY = 0.5

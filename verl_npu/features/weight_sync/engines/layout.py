@@ -15,16 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Layout",
-    "Section",
-    "Share",
-    "kinds_of",
-    "layouts_of",
-    "rank_of",
-    "sections_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Share:

@@ -12,13 +12,6 @@ from . import layout
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "lay_out_experts_for_loading",
-    "refresh_copies_on_load",
-    "refuse_disposed_projections",
-    "refuse_square_experts",
-]
-
 # vLLM multiplies with views of MLA's kv_b_proj in decoding, vllm-ascend with copies of it: attention/mla_v1.py, and
 # sfa_v1.py, where they have other names in v0.11.0.
 _SOURCE = "kv_b_proj"

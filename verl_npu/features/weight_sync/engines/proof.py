@@ -24,15 +24,6 @@ from .layout import Layout, Section, layouts_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Difference",
-    "Expected",
-    "Proof",
-    "Verdict",
-    "explain",
-    "head_of",
-]
-
 _HEAD = 4096
 
 

@@ -14,8 +14,6 @@ from ..transport.tensors import Weight
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["SGLangEngine"]
-
 _PARALLEL = "infer_tp"
 
 

@@ -16,15 +16,6 @@ from .proof import SHOWN, Proof
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "VLLMEngine",
-    "Worker",
-    "refuse_lost_rl_mode",
-    "refuse_nz",
-    "runner_in",
-    "tell_layouts",
-]
-
 
 def refuse_lost_rl_mode(runner: object) -> None:
     """Raise EngineError if the engine of this runner was given `rl_config.enabled`, and vllm-ascend works without it.

@@ -24,8 +24,6 @@ from ..transport.tensors import Weight, digest_of, each
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Tally", "brings_adapter", "requested"]
-
 _MODULE = "verl.checkpoint_engine.hccl_checkpoint_engine"
 _ENGINE = f"{_MODULE}:HCCLCheckpointEngine"
 _RUN = f"{_MODULE}:BroadcastOperation._run"

@@ -14,8 +14,6 @@ from ..settings import Settings
 from ..transport import group
 from ..transport.messages import Meeting, open_meeting
 
-__all__ = ["create_collective_group", "in_place_of_ray"]
-
 _BACKENDS = ("nccl", "hccl")
 
 

@@ -23,12 +23,6 @@ from .workers import Rollout
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "prove_colocated_engine",
-    "prove_colocated_llm",
-    "prove_earlier_colocated_engine",
-]
-
 _ROLLOUT = "verl.workers.rollout.vllm_rollout"
 _SPMD = f"{_ROLLOUT}.vllm_rollout_spmd"
 _PROOFS = "_verl_npu_proofs"

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Rollout", "Worker", "sync_fsdp", "sync_megatron"]
-
 
 class Rollout(Protocol):
     """A rollout of verl's: over vLLM it has an `inference_engine`, over SGLang an `_engine`."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup
 
-__all__ = ["Work", "broadcast", "connect", "destroy", "finish", "group_timeout", "prove", "wait_for_device"]
-
 BACKEND = "hccl"
 _LONGEST = 2**31 - 1
 """Seconds. A time-out beyond it could not be made longer by what is added to it, nor be given to torch."""

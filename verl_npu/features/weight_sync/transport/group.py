@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup
 
-__all__ = ["Group", "find", "join", "refuse_second"]
-
 _groups: dict[str, Group] = {}
 
 

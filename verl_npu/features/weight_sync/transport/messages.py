@@ -23,18 +23,6 @@ from ..settings import WAIT_LONGER
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
-__all__ = [
-    "Meeting",
-    "Messages",
-    "Secret",
-    "SignedStore",
-    "Store",
-    "enter",
-    "first_line",
-    "open_meeting",
-    "serve",
-]
-
 _HASH = "sha256"
 _SIGNATURE = hashlib.sha256().digest_size
 

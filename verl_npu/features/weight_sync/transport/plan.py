@@ -12,17 +12,6 @@ from .tensors import Entry, Metadata, Spec, Weight
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Bucket",
-    "History",
-    "Plan",
-    "Slots",
-    "divide",
-    "find_tied",
-    "views",
-]
-
-
 # The alignment of torch_npu's allocator: every tensor starts where one with memory of its own would.
 ALIGNMENT = 512
 

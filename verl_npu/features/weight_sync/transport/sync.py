@@ -32,21 +32,6 @@ from .tensors import Metadata, Weight, as_bytes, checksum_of, disagreement, draw
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Announcement",
-    "Engine",
-    "Outcome",
-    "Seen",
-    "agree",
-    "follow",
-    "make_plan",
-    "preparing",
-    "receive",
-    "receive_buckets",
-    "send",
-    "send_buckets",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Announcement:

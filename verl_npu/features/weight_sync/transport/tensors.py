@@ -16,21 +16,6 @@ from ....errors import MetadataError, SettingError
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Entry",
-    "Metadata",
-    "Spec",
-    "Weight",
-    "as_bytes",
-    "checksum_of",
-    "digest_of",
-    "disagreement",
-    "draw",
-    "draw_no_more",
-    "each",
-    "exhaust",
-]
-
 SHOWN = 5
 Entry: TypeAlias = "tuple[str, Iterable[int], torch.dtype]"
 """Name, shape and dtype, as verl's trainers list their parameters."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from torch import Tensor
 
-__all__ = ["Rows", "fine_tune"]
-
 Row = Mapping[str, "Tensor"]
 Begin = Callable[[Phase], None]
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from megatron.core import ModelParallelConfig
     from omegaconf import DictConfig
 
-__all__ = ["Neighbours", "know_shapes", "not_shown", "prepare", "rows"]
-
 _LOADERS = ("load_megatron_gptmodel_weights", "load_mcore_dist_weights")
 """What reads a checkpoint into a model that has been made."""
 _MODULES = (

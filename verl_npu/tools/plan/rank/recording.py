@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-__all__ = ["Recording", "gradients"]
-
 _POINTS = 400
 """Of a timeline: more than a page or a terminal has columns."""
 _COPY = "copy between host and NPU"  # csrc/ledger.cpp

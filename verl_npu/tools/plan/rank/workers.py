@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from torch import Tensor
 
-__all__ = ["TOKEN", "EngineWorkers", "LegacyWorkers", "SleepingRollout", "Workers", "batch"]
-
 TOKEN = 5
 """Any token but the first few, which stand for padding and ends."""
 
