@@ -497,6 +497,14 @@ CASES = (
         "export VLLM_ASCEND_ENABLE_NZ=0",
     ),
     Case(
+        "the same where no vllm-ascend is: the job ends all the same",
+        "v0.7.1",
+        _all(_uninstall("vllm-ascend", "vllm"), _set("VLLM_ASCEND_ENABLE_NZ", "1")),
+        {"VLLM_ASCEND_ENABLE_NZ": ERROR, "engine-pair": WARNING},
+        "'1'",
+        "export VLLM_ASCEND_ENABLE_NZ=0",
+    ),
+    Case(
         "an allocator with which vllm-ascend cannot sleep",
         "v0.7.1",
         _set("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True"),

@@ -89,6 +89,7 @@ RIGHT_ONES = {
         {f"{ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": False},
         exports={"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"},
     ),
+    "kernels of which the documents say nothing": script({"model.use_liger": True}, pin="v0.9.1"),
     "CUDA by default": script({"trainer.device": "cuda"}, overrides=()),
     "a critic that is not trained": script({"critic.ulysses_sequence_parallel_size": 3}),
     "files that are here": script({"data.train_files": [__file__], "data.val_files": "hub/name"}),
@@ -129,6 +130,12 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
     "a variable that a cluster does not get": (script(exports={"VLLM_USE_V1": "1"}, runtime={}), "exports", False),
     "segments beside a sleeping engine": (script(exports=SEGMENTS), "allocator", False),
     "fused kernels": (script({"actor_rollout_ref.model.use_fused_kernels": True}), "fused kernels", False),
+    "kernels that NPUs are said not to run": (
+        script({"actor_rollout_ref.model.use_liger": True}, pin="796871d7"),
+        "liger-kernel",
+        False,
+    ),
+    "the same in fine-tuning": (script({"model.use_liger": True}, pin="v0.7.1"), "liger-kernel", False),
     "a file that is not here": (script({"data.train_files": ["/none/a", "/none/b"]}), "files", False),
     "engines that do not divide the NPUs": (
         script({f"{ROLLOUT}.pipeline_model_parallel_size": 3}),

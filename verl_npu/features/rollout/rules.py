@@ -313,7 +313,7 @@ def _kernels(config: Section) -> Iterator[Finding]:
     if model.get("use_liger"):
         yield remark(
             "rollout.kernels",
-            f"{_MODEL}.use_liger=True: upstream's documents for Ascend call liger-kernel not supported; "
+            f"{_MODEL}.use_liger=True: upstream's documents for Ascend up to v0.7.1 call liger-kernel not supported; "
             "if training ends in a Triton error, set it to False",
         )
 

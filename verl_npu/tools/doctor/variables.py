@@ -96,10 +96,6 @@ def _sleeping(text: str, site: Site) -> str:
     return "vllm-ascend cannot sleep with it" if serves and EXPANDABLE_SEGMENTS in text.replace(" ", "") else ""
 
 
-def _weight_format(text: str, site: Site) -> str:
-    return "" if text == NZ.value or site.package(Component.VLLM_ASCEND) is None else "not 0"
-
-
 def _without_v1(text: str, site: Site) -> str:
     vllm = site.package(Component.VLLM)
     recent = vllm is not None and vllm.parsed is not None and vllm.parsed.release >= (0, 11)
@@ -119,7 +115,14 @@ _BOTH = "names of network interfaces that every host has"
 _EITHER = (Stage.SCRIPT, Stage.ENVIRONMENT)
 
 RULES = (
-    VariableRule(NZ.name, _weight_format, "0", NZ.reason, Severity.ERROR, value="0"),
+    VariableRule(
+        NZ.name,
+        _one_of(NZ.value),
+        "0",
+        f"verl-npu ends a job that copies weights into an engine: {NZ.reason}",
+        Severity.ERROR,
+        value=NZ.value,
+    ),
     VariableRule(
         ALLOCATOR,
         _sleeping,

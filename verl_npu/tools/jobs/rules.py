@@ -25,7 +25,7 @@ from ...features.megatron.request import requests
 from ...features.megatron.rules import problems
 from ...features.rollout import rules as rollout
 from ...findings import Finding, Rule, Stage, error, find, refusals, warning
-from ...pins import PINS
+from ...pins import PINS, Component
 from ...registry.source.tree import SourceTree, Target
 from ..doctor.site import Site
 from ..doctor.variables import wrong_variables
@@ -311,6 +311,22 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
         )
 
 
+def _liger(script: Script) -> Iterator[Finding]:
+    """Warn of liger-kernel where the documents of the script's verl say that NPUs do not run it."""
+    cell = PINS[script.pin].cells.get(Component.LIGER_KERNEL) if script.pin in PINS else None
+    claims = [claim for claim in cell.claims if claim.unsupported] if cell else []
+    for key in (f"{MODEL}.use_liger", "model.use_liger"):
+        if claims and script.settings.truth(key) and not is_megatron(script.settings):
+            yield warning(
+                "liger-kernel",
+                "kernels of liger-kernel in place of the model's layers",
+                subject=f"{key}=True",
+                why=f"{claims[0].source} calls liger-kernel not supported; its releases from the end of 2025 "
+                "on have code for NPUs, which was not tried with this verl",
+                fix=f"set {key}=False: verl-npu puts the NPU's fused operators into these layers",
+            )
+
+
 def _files(script: Script) -> Iterator[Finding]:
     """Warn of paths that do not exist here. The cluster may have them."""
     missing: dict[str, None] = {}
@@ -352,6 +368,7 @@ RULES: tuple[Rule[Script], ...] = (
     _of("fleet", lambda script: refuse_other_values(script.environ, script.trainer.name), "required variables"),
     Rule("variables", _variables, (Stage.SCRIPT, Stage.ENVIRONMENT, Stage.JOB)),
     Rule("fused kernels", _fused_kernels, _BEFORE),
+    Rule("liger-kernel", _liger, _BEFORE),
     Rule("exports", _exports, _BEFORE),
     Rule("files", _files, _BEFORE),
 )
