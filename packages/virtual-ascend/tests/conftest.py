@@ -8,6 +8,7 @@ import os
 import pytest
 from virtual_ascend.testing.fixtures import npu as npu
 from virtual_ascend.testing.fixtures import python as python
+from virtual_ascend.testing.fixtures import torch_npu as torch_npu
 from virtual_ascend.testing.nightly import pytest_addoption as pytest_addoption
 from virtual_ascend.testing.nightly import pytest_configure as pytest_configure
 from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtest_setup

@@ -8,7 +8,16 @@ import json
 import os
 
 import pytest
+from virtual_ascend.exposure import SITE
 from virtual_ascend.testing.fixtures import Run
+
+NIGHTLY = pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/loading.py",
+    "packages/virtual-ascend/virtual_ascend/activation.py",
+    "packages/virtual-ascend/virtual_ascend/exposure.py",
+    "packages/virtual-ascend/virtual_ascend/device",
+)
+WITH_SITE = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
 
 
 def test_import_torch_brings_up_the_npu(python: Run) -> None:
@@ -17,20 +26,15 @@ def test_import_torch_brings_up_the_npu(python: Run) -> None:
 
 
 def test_import_torch_npu_alone_brings_up_everything(python: Run) -> None:
-    done = python("import torch_npu; import torch; print(torch_npu.npu is torch.npu)", PYTHONPATH=_site())
+    done = python("import torch_npu; import torch; print(torch_npu.npu is torch.npu)", PYTHONPATH=WITH_SITE)
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-@pytest.mark.nightly(
-    "packages/virtual-ascend/virtual_ascend/loading.py",
-    "packages/virtual-ascend/virtual_ascend/activation.py",
-    "packages/virtual-ascend/virtual_ascend/exposure.py",
-    "packages/virtual-ascend/virtual_ascend/device",
-)
+@NIGHTLY
 def test_import_torch_npu_works_without_autoload(python: Run) -> None:
     done = python(
         "import torch_npu, torch; print(torch.npu.device_count())",
-        PYTHONPATH=_site(),
+        PYTHONPATH=WITH_SITE,
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
     assert (done.stdout, done.stderr) == ("2\n", "")
@@ -60,12 +64,7 @@ def test_the_visible_devices_are_those_of_the_variable(python: Run, visible: str
     assert json.loads(done.stdout) == [expected, len(expected), bool(expected), [len(expected), 0]]
 
 
-@pytest.mark.nightly(
-    "packages/virtual-ascend/virtual_ascend/loading.py",
-    "packages/virtual-ascend/virtual_ascend/activation.py",
-    "packages/virtual-ascend/virtual_ascend/exposure.py",
-    "packages/virtual-ascend/virtual_ascend/device",
-)
+@NIGHTLY
 def test_the_visible_devices_are_read_until_first_use_and_then_fixed(python: Run) -> None:
     done = python(
         """
@@ -102,12 +101,7 @@ def test_a_forked_child_may_not_use_the_npu_again(python: Run) -> None:
     assert "Cannot re-initialize NPU in forked subprocess" in done.stdout
 
 
-@pytest.mark.nightly(
-    "packages/virtual-ascend/virtual_ascend/loading.py",
-    "packages/virtual-ascend/virtual_ascend/activation.py",
-    "packages/virtual-ascend/virtual_ascend/exposure.py",
-    "packages/virtual-ascend/virtual_ascend/device",
-)
+@NIGHTLY
 def test_a_data_loader_with_workers_fills_npu_batches(python: Run) -> None:
     done = python(
         """
@@ -148,18 +142,7 @@ def test_unset_means_nothing_happens(python: Run) -> None:
     assert (done.stdout, done.stderr) == ("False False\n", "")
 
 
-def _site() -> str:
-    from virtual_ascend.exposure import SITE
-
-    return os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
-
-
-@pytest.mark.nightly(
-    "packages/virtual-ascend/virtual_ascend/loading.py",
-    "packages/virtual-ascend/virtual_ascend/activation.py",
-    "packages/virtual-ascend/virtual_ascend/exposure.py",
-    "packages/virtual-ascend/virtual_ascend/device",
-)
+@NIGHTLY
 def test_the_versions_are_those_that_are_set(python: Run) -> None:
     done = python(
         """
@@ -179,12 +162,7 @@ def test_the_versions_are_those_that_are_set(python: Run) -> None:
     assert json.loads(done.stdout) == ["2.9.0.post2", "2.9.0.post2", "9.0.0", True, True]
 
 
-@pytest.mark.nightly(
-    "packages/virtual-ascend/virtual_ascend/loading.py",
-    "packages/virtual-ascend/virtual_ascend/activation.py",
-    "packages/virtual-ascend/virtual_ascend/exposure.py",
-    "packages/virtual-ascend/virtual_ascend/device",
-)
+@NIGHTLY
 @pytest.mark.parametrize("device", ["npu", "cpu"])
 def test_a_program_may_end_right_after_its_first_backward(python: Run, device: str) -> None:
     # The interval keeps Python's lock with the main thread: every one of autograd's threads still waits for it.

@@ -8,21 +8,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from virtual_ascend.testing import NoWheelError, install_torch_npu, run
+from virtual_ascend.testing import run
 from virtual_ascend.testing.fixtures import Run
 
 
 @pytest.fixture(scope="session")
-def torch_npu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the torch_npu for the installed torch; up to 44 MB, once in a session."""
+def installed() -> None:
+    """Skips where virtual-ascend is not installed, so that nothing of it comes before torch_npu."""
     if not any(str(path).endswith("virtual_ascend.pth") for path in importlib.metadata.files("virtual-ascend") or ()):
         pytest.skip("virtual-ascend is not installed, so that nothing of it comes before torch_npu")
-    folder = tmp_path_factory.mktemp("torch_npu")
-    try:
-        install_torch_npu(folder)
-    except NoWheelError as error:
-        pytest.skip(str(error))
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +27,7 @@ def version(torch_npu: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def settings(torch_npu: Path) -> dict[str, str]:
+def settings(installed: None, torch_npu: Path) -> dict[str, str]:
     """The variables of a process with the real torch_npu on virtual NPUs."""
     path = os.pathsep.join(filter(None, [str(torch_npu), os.environ.get("PYTHONPATH")]))
     return {"PYTHONPATH": path, "VIRTUAL_ASCEND_TORCH_NPU": "real"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
@@ -12,9 +13,9 @@ import pytest
 
 from .. import load
 from ..variables import NPUS, VISIBLE_DEVICES
-from . import NPUS_OF_A_TEST, run
+from . import NPUS_OF_A_TEST, NoWheelError, install_torch_npu, run
 
-__all__ = ["Run", "npu", "python"]
+__all__ = ["Run", "npu", "python", "torch_npu"]
 
 Run: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"
 
@@ -40,3 +41,14 @@ def npu() -> ModuleType:
 def python() -> Run:
     """Run a program with two virtual NPUs in a process of its own."""
     return run
+
+
+@pytest.fixture(scope="session")
+def torch_npu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the real torch_npu for the installed torch; up to 44 MB, once in a session. Skips without one."""
+    folder = tmp_path_factory.mktemp("torch_npu")
+    try:
+        install_torch_npu(folder)
+    except NoWheelError as error:
+        pytest.skip(str(error))
+    return folder
