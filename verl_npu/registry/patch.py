@@ -97,8 +97,12 @@ class _Declare:
         retired_by: Probe,
         requires: Probe | None = None,
         undoes: Sequence[str] = (),
+        name: str = "",
     ) -> Callable[[Implementation], Implementation]:
-        """Return the decorator. Raises DeclarationError for a text that is empty, or a target that is none."""
+        """Return the decorator; what implements several patches gives each a `name`, as its own one is taken.
+
+        Raises DeclarationError for a text that is empty, or a target that is none.
+        """
         for label, text in (("why", why), ("how", how), ("link", link)):
             if not text.strip():
                 raise DeclarationError(
@@ -111,7 +115,7 @@ class _Declare:
         def declare(implementation: Implementation) -> Implementation:
             self._feature.include(
                 Patch(
-                    id=f"{self._feature.name}.{implementation.__name__}",
+                    id=f"{self._feature.name}.{name or implementation.__name__}",
                     target=Target.parse(target),
                     action=self._action,
                     implementation=implementation,
@@ -167,10 +171,12 @@ class Feature:
         link: str,
         retired_by: Probe | None = None,
         requires: Probe | None = None,
+        name: str = "",
     ) -> Callable[[Implementation], Implementation]:
         """Declare what is put where upstream has nothing; a target that exists there retires it."""
         retired = Defines(target) if retired_by is None else retired_by
-        return _Declare(self, Action.ADD)(target, why=why, how=how, link=link, retired_by=retired, requires=requires)
+        declare = _Declare(self, Action.ADD)
+        return declare(target, why=why, how=how, link=link, retired_by=retired, requires=requires, name=name)
 
     def include(self, patch: Patch) -> None:
         """Take a patch into the feature. Raises ConflictError for a second one of the same id or target."""

@@ -40,17 +40,10 @@ def test_the_actor_gets_what_its_override_says(override: dict[str, str], expecte
     )
 
 
-@pytest.mark.parametrize(
-    "implementation",
-    [
-        hard_coded.use_configured_attention_for_critic,
-        hard_coded.use_configured_attention_for_reward_model,
-        hard_coded.use_configured_attention_for_fsdp_engine,
-    ],
-)
-def test_workers_get_what_the_model_says(implementation: Any) -> None:
-    assert implementation(build, None, SimpleNamespace(model=model(attn_implementation="eager"))) == "eager"
-    assert implementation(build, None, SimpleNamespace(model=model())) == "flash_attention_2"
+def test_workers_get_what_the_model_says() -> None:
+    chosen = hard_coded.use_configured_attention
+    assert chosen(build, None, SimpleNamespace(model=model(attn_implementation="eager"))) == "eager"
+    assert chosen(build, None, SimpleNamespace(model=model())) == "flash_attention_2"
 
 
 def test_fine_tuning_gets_what_the_model_says() -> None:

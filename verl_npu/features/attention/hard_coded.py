@@ -11,9 +11,10 @@ import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.abc import InspectLoader
 from types import CodeType, FunctionType, ModuleType
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from ...errors import RewriteError
 from ...registry.apply.replacement import clone
@@ -23,14 +24,6 @@ from . import padding
 from .feature import FLASH_ATTENTION, NPU_MODULE, attention
 
 Function = TypeVar("Function", bound=Callable[..., object])
-
-
-class SourceLoader(Protocol):
-    """A loader of modules that gives their code."""
-
-    get_code: Callable[[str], CodeType]
-
-    def exec_module(self, module: ModuleType) -> None: ...
 
 
 def with_import(function: Function, source: str, ours: str) -> Function:
@@ -60,9 +53,9 @@ def import_module(name: str, source: str, ours: str) -> ModuleType:
     spec = importlib.util.find_spec(name)
     if spec is None or not hasattr(spec.loader, "get_code"):
         raise ImportError(f"no module named {name!r} with source", name=name)
-    loader = cast(SourceLoader, spec.loader)
-    code = loader.get_code(name)
-    loader.get_code = lambda fullname: _in_code(code, source, ours, names=True, where=fullname)
+    loader = cast(InspectLoader, spec.loader)
+    code = cast(CodeType, loader.get_code(name))
+    loader.get_code = lambda fullname: _in_code(code, source, ours, names=True, where=fullname)  # type: ignore[method-assign]
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -150,23 +143,23 @@ _TWO = AnyOf(
 )
 
 
-def declare_helper(helper: Callable[..., object], requires: Probe) -> None:
-    """Declare that `helper` is added to transformers' NPU module, as the patch `add_<name of the helper>`."""
-    name = helper.__name__
+_HELPERS: Mapping[Callable[..., object], Probe] = {
+    padding.index_first_axis: _ALL_FOUR,
+    padding.rearrange: _ALL_FOUR,
+    padding.unpad_input: _TWO,
+    padding.pad_input: _TWO,
+}
+for _helper, _needed in _HELPERS.items():
+    _name = _helper.__name__
     attention.add(
-        f"{NPU_MODULE}:{name}",
+        f"{NPU_MODULE}:{_name}",
         why="transformers removed the helper from its NPU module in 4.55.2, and upstream imports it from there: "
-        f"`cannot import name '{name}' from '{NPU_MODULE}'`.",
+        f"`cannot import name '{_name}' from '{NPU_MODULE}'`.",
         how="The same function, written in plain torch, is added to that module.",
         link=_ISSUE,
-        requires=requires,
-    )(clone(cast(FunctionType, helper), name=f"add_{name}"))
-
-
-declare_helper(padding.index_first_axis, _ALL_FOUR)
-declare_helper(padding.rearrange, _ALL_FOUR)
-declare_helper(padding.unpad_input, _TWO)
-declare_helper(padding.pad_input, _TWO)
+        requires=_needed,
+        name=f"add_{_name}",
+    )(_helper)
 
 
 @attention.guard(
@@ -185,49 +178,29 @@ def provide_rearrange_without_visible_npus() -> None:
     vars(sys.modules[NPU_MODULE]).setdefault("rearrange", padding.rearrange)
 
 
-def declare_padding(target: str) -> Callable[[Implementation], Implementation]:
-    """Declare the decorated function for `target`, whose body imports the padding helpers from `flash_attn`."""
-    return attention.wrap(
-        target,
+def with_our_padding(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
+    """Call a copy of upstream's function, whose body imports the padding helpers from `flash_attn`."""
+    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
+
+
+for _name, _target in {
+    "response_log_probs": "verl.utils.torch_functional:log_probs_from_logits_response_rmpad",
+    "all_log_probs": "verl.utils.torch_functional:log_probs_from_logits_all_rmpad",
+    "vocab_parallel_log_probs": "verl.utils.megatron.tensor_parallel:"
+    "vocab_parallel_log_probs_from_logits_response_rmpad",
+    "pipeline_shapes": "verl.utils.megatron.pipeline_parallel:compute_transformers_input_shapes",
+    "spin_reward_model": "recipe.spin.fsdp_workers:RewardModelWorker._forward_micro_batch",
+}.items():
+    attention.wrap(
+        _target,
         why="The function imports the padding helpers from flash_attn, which does not exist on Ascend: "
         "`No module named 'flash_attn'`.",
         how="A copy of the function is called in which this one import gives verl-npu's padding helpers.",
         link=_ISSUE,
-        retired_by=Mentions(target, "verl.utils.attention_utils"),
-        requires=Mentions(target, BERT_PADDING),
-    )
-
-
-@declare_padding("verl.utils.torch_functional:log_probs_from_logits_response_rmpad")
-def avoid_flash_attn_in_response_log_probs(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Log probabilities of responses from packed logits."""
-    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
-
-
-@declare_padding("verl.utils.torch_functional:log_probs_from_logits_all_rmpad")
-def avoid_flash_attn_in_all_log_probs(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Log probabilities of whole sequences from packed logits."""
-    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
-
-
-@declare_padding("verl.utils.megatron.tensor_parallel:vocab_parallel_log_probs_from_logits_response_rmpad")
-def avoid_flash_attn_in_vocab_parallel_log_probs(
-    original: Callable[..., Result], *args: object, **kwargs: object
-) -> Result:
-    """Log probabilities of responses from packed logits whose vocabulary is split."""
-    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
-
-
-@declare_padding("verl.utils.megatron.pipeline_parallel:compute_transformers_input_shapes")
-def avoid_flash_attn_in_pipeline_shapes(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Shapes of the pipeline's inputs."""
-    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
-
-
-@declare_padding("recipe.spin.fsdp_workers:RewardModelWorker._forward_micro_batch")
-def avoid_flash_attn_in_spin_reward_model(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Rewards of a micro batch in the SPIN recipe."""
-    return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
+        retired_by=Mentions(_target, "verl.utils.attention_utils"),
+        requires=Mentions(_target, BERT_PADDING),
+        name=f"avoid_flash_attn_in_{_name}",
+    )(with_our_padding)
 
 
 @attention.wrap(
@@ -254,7 +227,7 @@ _OPTION = "attn_implementation"
 
 
 def declare_choice(
-    target: str, source: str = "model.override_config.attn_implementation"
+    target: str, source: str = "model.override_config.attn_implementation", name: str = ""
 ) -> Callable[[Implementation], Implementation]:
     """Declare the decorated function for `target`, which then takes the implementation from `source`."""
     return attention.wrap(
@@ -264,6 +237,7 @@ def declare_choice(
         how=f"A copy of the function is called in which the constant is replaced by {source}.",
         link="https://github.com/volcengine/verl/pull/3417",
         retired_by=AllOf(Defines(target), Not(Passes(target, _OPTION, FLASH_ATTENTION))),
+        name=name,
     )
 
 
@@ -283,26 +257,17 @@ def use_configured_attention_for_actor(
     return function(worker, model_path, fsdp_config, optim_config, override_model_config, *args, **kwargs)
 
 
-@declare_choice("verl.workers.fsdp_workers:CriticWorker._build_critic_model_optimizer")
-def use_configured_attention_for_critic(original: Callable[..., Result], worker: object, config: Section) -> Result:
-    """Build the critic."""
+def use_configured_attention(original: Callable[..., Result], worker: object, config: Section) -> Result:
+    """Build the model of a worker or an engine."""
     return _with_chosen(original, config)(worker, config)
 
 
-@declare_choice("verl.workers.fsdp_workers:RewardModelWorker._build_model")
-def use_configured_attention_for_reward_model(
-    original: Callable[..., Result], worker: object, config: Section
-) -> Result:
-    """Build the reward model."""
-    return _with_chosen(original, config)(worker, config)
-
-
-@declare_choice("verl.workers.engine.fsdp.engine_impl:FSDPEngine._build_model_optimizer")
-def use_configured_attention_for_fsdp_engine(
-    original: Callable[..., Result], engine: object, config: Section
-) -> Result:
-    """Build the model of an engine."""
-    return _with_chosen(original, config)(engine, config)
+for _name, _target in {
+    "critic": "verl.workers.fsdp_workers:CriticWorker._build_critic_model_optimizer",
+    "reward_model": "verl.workers.fsdp_workers:RewardModelWorker._build_model",
+    "fsdp_engine": "verl.workers.engine.fsdp.engine_impl:FSDPEngine._build_model_optimizer",
+}.items():
+    declare_choice(_target, name=f"use_configured_attention_for_{_name}")(use_configured_attention)
 
 
 @declare_choice("verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer._build_model_optimizer")

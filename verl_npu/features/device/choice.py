@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from types import FunctionType
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from ...errors import DeviceContradictionError
-from ...registry.apply.replacement import clone
 from ...registry.source.probe import Defines, Mentions, Never
 from ..configuration import Section
 from .feature import DEFAULT_DEVICE, device
@@ -81,25 +79,21 @@ def set_npu_in_run_ppo_config(
     return original(config, *args, **kwargs)
 
 
-def _declare_automatic(function: str) -> None:
-    """Declare that one of upstream's functions that set the device leaves cpu alone."""
+def keep_cpu(original: Callable[[Section], object], config: Section) -> object:
+    """Set the device, but leave cpu alone."""
+    return None if _is_cpu(config) else original(config)
 
-    def keep_cpu(original: Callable[[Section], object], config: Section) -> object:
-        return None if _is_cpu(config) else original(config)
 
-    target = f"verl.utils.device:{function}"
+for _function in ("auto_set_ascend_device_name", "auto_set_device"):
     device.wrap(
-        target,
+        f"verl.utils.device:{_function}",
         why="Upstream sets trainer.device to npu even if the user set it to cpu.",
         how="Upstream's function is not called if trainer.device is cpu.",
         link="https://github.com/volcengine/verl/pull/4489",
         retired_by=Never("every revision that has the function overrides cpu"),
-        requires=Defines(target),
-    )(clone(cast(FunctionType, keep_cpu), name=f"keep_cpu_in_{function}"))
-
-
-_declare_automatic("auto_set_ascend_device_name")
-_declare_automatic("auto_set_device")
+        requires=Defines(f"verl.utils.device:{_function}"),
+        name=f"keep_cpu_in_{_function}",
+    )(keep_cpu)
 
 
 def _is_cpu(config: Section | None) -> bool:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from packaging.version import InvalidVersion, Version
 
 from ... import reporting
-from ...registry.apply.replacement import clone
 from ...registry.patch import Feature
 from ...registry.source.probe import AllOf, Assigns, Defines, Probe
 from .. import upstreams
@@ -49,12 +47,12 @@ def declare(
 ) -> None:
     """Declare that calls of `target` go to `implementation`, as the patch `name`.
 
-    One implementation serves several targets, so each patch gets a copy of it with a name of its own. Unless something
-    else is said, it is retired if upstream assigns the same target.
+    Unless something else is said, it is retired if upstream assigns the same target.
     """
     retired_by = upstream_assigns(target) if retired_by is None else retired_by
-    wrap = fused_ops.wrap(target, why=why, how=how, link=link, retired_by=retired_by, requires=requires)
-    wrap(clone(cast(FunctionType, implementation), name=name))
+    fused_ops.wrap(target, why=why, how=how, link=link, retired_by=retired_by, requires=requires, name=name)(
+        implementation
+    )
 
 
 _DIFFERENTIABLE_FROM = {"npu_moe_token_permute": "2.7.1", "npu_moe_token_unpermute": "2.7.1"}
