@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any  # JSON.
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -30,6 +31,8 @@ PAGES = {"en": PROJECT / "docs" / "recipes.md", "zh": PROJECT / "docs" / "recipe
 BEGIN, END = "<!-- recipes: made by scripts/maintain/recipes_page.py -->", "<!-- end of recipes -->"
 BEGIN_SEVERAL = "<!-- several machines: made by scripts/maintain/recipes_page.py -->"
 END_SEVERAL = "<!-- end of several machines -->"
+_KEPT = ("verdict", "steps", "npus", "pin", "engine", "curves", "versions")
+"""What of a rehearsal's result is put on record, beside its day."""
 _SEVERAL = {
     "en": ("script", "at", "machines", "other numbers of machines", "command"),
     "zh": ("脚本", "版本", "机器", "其他机器数量", "命令"),
@@ -43,8 +46,16 @@ _HEADINGS = {
     "zh": ("支持表的行", "版本", "脚本", "需要什么", "预演", "只有 NPU 能展示的"),
 }
 _WORDS = {
-    "en": ("{} NPUs ({} x {})", "on {}: {}", "not yet", "HCCL between machines", "MindSpeed's operators"),
-    "zh": ("{} 块 NPU（{} x {}）", "{}：{}", "还没有", "机器之间的 HCCL", "MindSpeed 的算子"),
+    "en": ("{} NPUs ({} x {})", "not yet", "HCCL between machines", "MindSpeed's operators"),
+    "zh": ("{} 块 NPU（{} x {}）", "还没有", "机器之间的 HCCL", "MindSpeed 的算子"),
+}
+_REHEARSED = {
+    "en": ("on {}: ", "{} steps", "{} NPUs", "rollout {}", "at `{}`"),
+    "zh": ("{}：", "{} 步", "{} 块 NPU", "rollout 为 {}", "版本 `{}`"),
+}
+_CURVES = {
+    "en": {"critic/rewards/mean": "rewards {}", "train/loss": "losses {}"},
+    "zh": {"critic/rewards/mean": "奖励 {}", "train/loss": "损失 {}"},
 }
 
 
@@ -90,10 +101,14 @@ def recipes() -> list[Recipe]:
     return [read(path) for path in sorted(RECIPES.glob("*.sh"))]
 
 
-def table(found: Sequence[Recipe], results: Mapping[str, Mapping[str, str]], language: str) -> str:
+Results = Mapping[str, Mapping[str, Any]]
+"""What is kept of each recipe's last rehearsal, by the recipe's name."""
+
+
+def table(found: Sequence[Recipe], results: Results, language: str) -> str:
     """Return the recipes as a table in Markdown."""
     rows = [_HEADINGS[language], ("---",) * len(_HEADINGS[language])]
-    takes, on, not_yet, between, mindspeed = _WORDS[language]
+    takes, not_yet, between, mindspeed = _WORDS[language]
     for each in found:
         result = results.get(each.path.stem)
         only = [each.engine] if each.engine else []
@@ -105,11 +120,24 @@ def table(found: Sequence[Recipe], results: Mapping[str, Mapping[str, str]], lan
                 f"`{each.pin}`",
                 f"[{each.path.stem}](../scripts/recipes/{each.path.name})",
                 takes.format(each.nodes * each.npus, each.nodes, each.npus),
-                on.format(result["date"], result["verdict"]) if result else not_yet,
+                rehearsed(result, language) if result else not_yet,
                 "; ".join(only) or "-",
             )
         )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def rehearsed(result: Mapping[str, Any], language: str) -> str:
+    """Return what is kept of a rehearsal, as a cell of the table. What an older one did not keep is not there."""
+    day, steps, npus, engine, pin = _REHEARSED[language]
+    said = [steps.format(result["steps"]), npus.format(result["npus"])]
+    said += [pin.format(result["pin"])] if result.get("pin") else []
+    said += [engine.format(result["engine"])] if result.get("engine") else []
+    for name, values in result.get("curves", {}).items():
+        said.append(_CURVES[language][name].format(", ".join(f"{value:.4g}" for value in values)))
+    said += [f"{name} {version}" for name, version in result.get("versions", {}).items()]
+    text = f"{day.format(result['date'])}{result['verdict']}, {'; '.join((', '.join(said[:2]), *said[2:]))}"
+    return (text + (f": {result['error']}" if result.get("error") else "")).replace("|", "\\|")
 
 
 def several(language: str) -> str:
@@ -132,13 +160,13 @@ def several(language: str) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def render(text: str, language: str, results: Mapping[str, Mapping[str, str]]) -> str:
+def render(text: str, language: str, results: Results) -> str:
     """Return the text of a page with its tables made anew. Raises ValueError if a marker is missing."""
     text = replaced(text, BEGIN, END, table(recipes(), results, language))
     return replaced(text, BEGIN_SEVERAL, END_SEVERAL, several(language))
 
 
-def results() -> dict[str, dict[str, str]]:
+def results() -> dict[str, dict[str, Any]]:
     """Return what became of each recipe's last rehearsal that is on record."""
     return json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
 
@@ -149,10 +177,12 @@ def add(paths: Sequence[Path]) -> None:
     for path in paths:
         result = json.loads(path.read_text())
         day = time.strftime("%Y-%m-%d", time.gmtime(path.stat().st_mtime))
-        said = f"{result['verdict']}, {result['steps']} steps, {result['npus']} NPUs"
         failure = result.get("failure")
-        error = f": {failure['error']}"[:120] if failure else ""
-        known[Path(result["script"]).stem] = {"date": day, "verdict": (said + error).replace("|", "\\|")}
+        known[Path(result["script"]).stem] = {
+            "date": day,
+            **{name: result[name] for name in _KEPT if name in result},
+            **({"error": failure["error"][:120]} if failure else {}),
+        }
     RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -102,10 +103,33 @@ def test_the_pages_tables_are_those_of_the_headers() -> None:
 
 
 def test_a_recipes_result_is_in_its_row() -> None:
-    results = {RECIPES[0].path.stem: {"date": "2026-01-02", "verdict": "trained, 2 steps, 2 NPUs"}}
+    results = {RECIPES[0].path.stem: {"date": "2026-01-02", "verdict": "trained", "steps": 2, "npus": 2}}
     first, second = recipes_page.table(RECIPES[:2], results, "en").splitlines()[2:]
-    assert "on 2026-01-02: trained, 2 steps, 2 NPUs" in first
+    assert "| on 2026-01-02: trained, 2 steps, 2 NPUs |" in first
     assert "not yet" in second
+
+
+def test_of_a_rehearsal_the_page_keeps_pin_engine_rewards_and_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = {
+        "script": "scripts/recipes/a.sh",
+        "verdict": "trained",
+        "steps": 2,
+        "npus": 4,
+        "pin": "v0.6.1",
+        "engine": "hf",
+        "curves": {"critic/rewards/mean": [0.125, 0.5]},
+        "versions": {"torch": "2.7.1"},
+        "failure": None,
+    }
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    monkeypatch.setattr(recipes_page, "RESULTS", tmp_path / "rehearsed.json")
+    recipes_page.add([tmp_path / "result.json"])
+    kept = recipes_page.results()["a"]
+    assert recipes_page.rehearsed(kept, "en") == (
+        f"on {kept['date']}: trained, 2 steps, 4 NPUs; at `v0.6.1`; rollout hf; rewards 0.125, 0.5; torch 2.7.1"
+    )
 
 
 def test_a_header_without_a_pin_is_an_error(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_npu.tools.rehearse.rehearsal import _follows
+from verl_npu.tools.jobs.settings import Settings
+from verl_npu.tools.rehearse.rehearsal import _follows, curves, engine
 from verl_npu.tools.rehearse.rules import Change
 
 INTERPOLATIONS = {
@@ -35,3 +36,18 @@ def test_what_follows_a_changed_key_by_interpolation_is_not_written(key: str, af
 
 def test_a_change_is_its_keys_override() -> None:
     assert Change("a.b", 1, "x y", "rule").override() == "++a.b='x y'"
+
+
+@pytest.mark.parametrize(
+    ("changes", "ran_with"),
+    [((), "vllm"), ((Change("actor_rollout_ref.rollout.name", "vllm", "hf", "rollout engine"),), "hf")],
+    ids=["the script's own", "the one in its place"],
+)
+def test_the_engine_is_the_one_that_the_rehearsal_ran_with(changes: tuple[Change, ...], ran_with: str) -> None:
+    job = SimpleNamespace(settings=Settings({"actor_rollout_ref.rollout.name": "vllm"}))
+    assert engine(SimpleNamespace(job=job, changes=changes)) == ran_with  # type: ignore[arg-type]
+
+
+def test_rewards_are_kept_by_step_and_validation_before_the_first_is_none_of_them() -> None:
+    steps = {2: {"critic/rewards/mean": 0.5}, 0: {"val": 1.0}, 1: {"critic/rewards/mean": 0.25, "actor/pg_loss": 3.0}}
+    assert curves(SimpleNamespace(steps=steps)) == {"critic/rewards/mean": [0.25, 0.5]}  # type: ignore[arg-type]

@@ -88,7 +88,7 @@ def rehearse(
     if not as_json:
         _print_plan(made)
     done = run(made, request, (lambda step, metrics: None) if as_json else _print_step)
-    result = rehearsal.content(name if script is None else str(script), done)
+    result = rehearsal.content(name if script is None else str(script), done, upstreams.nearest_pin(tree))
     (made.folder / "result.json").write_text(json.dumps(result, indent=2, default=str))
     click.echo(json.dumps(result, indent=2, default=str)) if as_json else _print_outcome(done)
     sys.exit(0 if done.outcome.kind is Kind.TRAINED else 1)
@@ -112,7 +112,8 @@ def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) ->
         try:
             trainer, tree, name = asked_trainer("rehearse", script, (), verl)
             made = scale_down(compose(trainer, tree), name, request)
-            results.append(rehearsal.content(str(script), run(made, request, lambda step, metrics: None)))
+            done = run(made, request, lambda step, metrics: None)
+            results.append(rehearsal.content(str(script), done, upstreams.nearest_pin(tree)))
         except VerlNpuError as error:
             results.append(rehearsal.error_content(str(script), error))
         if not as_json:

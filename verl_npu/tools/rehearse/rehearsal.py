@@ -7,11 +7,14 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 
 from ...errors import RehearsalError
 from ...manifest import read_manifests
 from ..jobs.job import Job
+from ..jobs.keys import ENGINE
+from ..logs.metrics import LOSS, REWARD
 from ..sandbox import why_none
 from .layout import Layout, layout_of
 from .outcome import Outcome, judge
@@ -21,6 +24,19 @@ from .training import Run, command_of, prepare_device, train
 
 NOT_SHOWN = ("speed", "memory at full size", "an NPU's numbers", "several machines")
 """What no rehearsal shows."""
+_PACKAGES = (
+    "torch",
+    "torch_npu",
+    "transformers",
+    "tensordict",
+    "ray",
+    "vllm",
+    "vllm-ascend",
+    "sglang",
+    "megatron-core",
+    "mbridge",
+)
+"""Packages whose versions tell one environment from another; verl is told by its pin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +173,37 @@ def features(done: Rehearsed) -> dict[str, list[str]]:
     return found
 
 
-def content(script: str, done: Rehearsed) -> dict[str, object]:
-    """Return a rehearsal as JSON has it."""
+def engine(scaled: ScaledJob) -> str:
+    """Return the rollout engine that the rehearsal ran with; empty if the job generates nothing."""
+    changed = [str(change.after) for change in scaled.changes if change.key == ENGINE]
+    return changed[-1] if changed else scaled.job.settings.text(ENGINE)
+
+
+def curves(run: Run) -> dict[str, list[float]]:
+    """Return the rewards of a run, or the losses of a fine-tuning, step by step."""
+    return {
+        name: [metrics[name] for step, metrics in sorted(run.steps.items()) if step >= 1 and name in metrics]
+        for name in (*REWARD.names, *LOSS.names)
+        if any(name in metrics for metrics in run.steps.values())
+    }
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of what is installed here, where the job ran too."""
+    installed = {each.metadata["Name"].lower().replace("_", "-"): each.version for each in metadata.distributions()}
+    names = {name: name.lower().replace("_", "-") for name in _PACKAGES}
+    return {name: installed[key] for name, key in names.items() if key in installed}
+
+
+def content(script: str, done: Rehearsed, pin: str) -> dict[str, object]:
+    """Return a rehearsal as JSON has it; `pin` is the revision that its verl is nearest to."""
     failure = done.outcome.failure
     return {
         "script": script,
+        "pin": pin,
+        "engine": engine(done.scaled),
+        "curves": curves(done.run),
+        "versions": _versions(),
         "verdict": done.outcome.kind.value,
         "steps": done.outcome.steps,
         "seconds": round(done.seconds, 1),
