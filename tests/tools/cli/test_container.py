@@ -46,6 +46,7 @@ def test_the_manifest_is_yaml_below_what_it_needs(run: Run) -> None:
         (["--pin", "v0.9.1", "--format", "docker-run", "--nodes", "2"], "take --format rayjob"),
         (["--pin", "v0.9.1", "--format", "docker-run", "--", "bash", "run.sh"], "take --format rayjob"),
         (["--pin", "v0.9.1", "--format", "rayjob", "--claim", "data", "--", "x"], "NAME:/PATH"),
+        (["--pin", "796871d7", "--for", "image", "--format", "rayjob", "--", "x"], "--image REGISTRY/ascendhub/"),
     ],
 )
 def test_what_cannot_be_had_is_one_line(run: Run, arguments: list[str], said: str) -> None:
@@ -61,7 +62,7 @@ def test_the_published_image_of_a_pin_is_taken_by_its_name(run: Run) -> None:
     status, printed = run(*arguments, "--mount", "/models")
     assert status == 0
     assert "-v /home:/home -v /data:/data -v /models:/models" in printed
-    assert printed.endswith(" ascendhub/verl_pt27_25rc3:ax-x86 bash\n")
+    assert printed.endswith('/ascendhub/verl_pt27_25rc3:ax-x86" bash\n')
 
 
 def test_a_pin_that_is_unknown_is_named_beside_those_that_are(run: Run) -> None:

@@ -91,11 +91,23 @@ def test_the_published_image_runs_as_its_document_says(server: str, arch: str, i
     made = container(target("796871d7", server, arch, "image"), SERVERS[server], mounts=["/models", "/home"])
     words = shlex.split(docker_run(made))
     assert words[2] == "-dit"
-    assert words[-2:] == [f"ascendhub/verl_pt27_25rc3:{image}", "bash"]
+    assert words[-2].endswith(f"}}/ascendhub/verl_pt27_25rc3:{image}")
     given = values(docker_run(made), "-v")
     assert [each.split(":")[0] for each in given if not each.endswith(":ro")] == [*mounts, "/models"]
     tools = {"/usr/local/sbin", "/usr/local/Ascend/firmware", "/usr/bin/msnpureport", "/usr/local/bin/npu-smi"}
     assert tools <= {each.split(":")[0] for each in given if each.endswith(":ro")}
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [({"REGISTRY": "host/x"}, "host/x/ascendhub/verl_pt27_25rc3:a3-arm bash\n"), ({}, "the document of the image")],
+)
+def test_the_published_image_is_never_looked_for_without_its_registry(variables: dict[str, str], said: str) -> None:
+    text = docker_run(container(target("796871d7", "a3", "arm", "image"), SERVERS["a3"]))
+    shown = 'docker() { echo "$@"; }\n' + text
+    done = subprocess.run(["bash", "-c", shown], env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == bool(variables)
+    assert said in (done.stdout if variables else done.stderr)
 
 
 def test_an_image_that_is_not_published_for_these_processors_and_a_mount_that_is_no_path_are_refused() -> None:

@@ -107,6 +107,13 @@ def container(
             )
         click.echo(docker_run(made), nl=False)
         return
+    if made.published:
+        raise ContainerError(
+            subject="--format rayjob",
+            expected="the published image's name with the address of its registry, from which each machine gets it",
+            found=f"{made.image}, which Kubernetes would look for at Docker's own hub",
+            fix=f"add --image REGISTRY/{made.image}",
+        )
     parsed = [Claim.parse(text) for text in claims]
     asked = job(made, nodes, command, name=name, queue=queue, claims=parsed, interface=interface)
     click.echo(_yaml(asked, made), nl=False)

@@ -37,8 +37,9 @@ class Container:
     """Folders of the host that it can write to, each at its own path."""
     tools: tuple[str, ...] = ()
     """Files and folders of the host that it can read, beside the driver's own."""
-    detached: bool = False
-    """Whether it runs on in the background, to be entered by `docker exec`."""
+    published: bool = False
+    """Whether the image is one that is published, whose name lacks its registry's address. Its container runs in the
+    background, to be entered by `docker exec`."""
 
 
 def container(
@@ -70,7 +71,7 @@ def container(
         image=image or _own_image(target),
         mounts=tuple(dict.fromkeys((*(own.mounts if own else ()), *mounts))),
         tools=own.tools if own else (),
-        detached=published,
+        published=published,
     )
 
 
@@ -98,7 +99,7 @@ def docker_run(made: Container) -> str:
         else '-v "$HOME/.cache":/root/.cache -v "$PWD":/workspace -w /workspace'
     )
     lines = [
-        "docker run -dit --name verl-npu" if made.detached else "docker run -it --rm --name verl-npu",
+        "docker run -dit --name verl-npu" if made.published else "docker run -it --rm --name verl-npu",
         f"--net=host --shm-size={SHARED_MEMORY_GIB}g --ulimit nofile=1048576:1048576",
         *(
             " ".join(f"--device {npu_device(number)}" for number in numbers[first : first + 4])
@@ -107,9 +108,17 @@ def docker_run(made: Container) -> str:
         " ".join(f"--device {device}" for device in DEVICES),
         *(f"-v {path}:{path}:ro" for path in (*(file.path for file in FILES), *made.tools)),
         writable,
-        f"{shlex.quote(made.image)} bash",
+        f"{_name(made)} bash",
     ]
     return " \\\n    ".join(lines) + "\n"
+
+
+def _name(made: Container) -> str:
+    """Return the image as a shell reads it."""
+    if not made.published:
+        return shlex.quote(made.image)
+    # Without an address docker would take the name for one of its own hub, where anybody may have registered it.
+    return f'"${{REGISTRY:?set it to the address that the document of the image gives}}/{made.image}"'
 
 
 @dataclass(frozen=True, slots=True)
