@@ -40,13 +40,16 @@ def test_the_table_of_rules_is_up_to_date(language: str) -> None:
 
 
 def test_the_index_for_programs_lists_every_page() -> None:
-    listed = set(re.findall(r"/docs/([\w.-]+\.md)\)", (DOCS / "llms.txt").read_text()))
+    listed = set(re.findall(r"\(([\w.-]+\.md)\)", (DOCS / "llms.txt").read_text()))
     assert listed == {page.name for page in DOCS.glob("*.md") if ".zh-CN" not in page.name} - {"README.md"}
 
 
 def test_the_navigation_has_every_page_once() -> None:
     named = re.findall(r"(?m)^ {6}- ([\w.-]+\.md)$", (PROJECT / "mkdocs.yml").read_text())
     assert sorted(named) == sorted(page.name for page in DOCS.glob("*.md") if ".zh-CN" not in page.name)
+
+
+REPOSITORY = "https://example.invalid/us/verl-npu"
 
 
 @pytest.mark.parametrize(
@@ -56,16 +59,34 @@ def test_the_navigation_has_every_page_once() -> None:
         ("一。[English](design.md)", "一。"),
         ("[engines](engines.zh-CN.md#表)", "[engines](engines.md#表)"),
         ("[x](design.md#words)", "[x](design.md#words)"),
-        (
-            "[C](../CONTRIBUTING.md#tests)",
-            "[C](https://github.com/verl-npu/verl-npu/blob/main/CONTRIBUTING.md#tests)",
-        ),
-        ("[r](../scripts/recipes/a.sh)", "[r](https://github.com/verl-npu/verl-npu/blob/main/scripts/recipes/a.sh)"),
+        ("[C](../CONTRIBUTING.md#tests)", f"[C]({REPOSITORY}/blob/main/CONTRIBUTING.md#tests)"),
+        ("[r](../scripts/recipes/a.sh)", f"[r]({REPOSITORY}/blob/main/scripts/recipes/a.sh)"),
         ("[out](https://example.org/中文)", "[out](https://example.org/中文)"),
     ],
 )
 def test_links_are_rewritten_for_the_site(written: str, on_the_site: str) -> None:
-    assert site_hooks.on_page_markdown(written) == on_the_site
+    assert site_hooks.on_page_markdown(written, {"repo_url": f"{REPOSITORY}/"}) == on_the_site
+
+
+def test_a_link_out_of_the_pages_is_plain_words_where_the_repositorys_address_is_not_known() -> None:
+    written = "See [CONTRIBUTING](../CONTRIBUTING.md#tests) and [x](design.md)."
+    assert site_hooks.on_page_markdown(written, {"repo_url": ""}) == "See CONTRIBUTING and [x](design.md)."
+
+
+def test_the_sites_index_for_programs_leads_to_its_own_pages(tmp_path: Path) -> None:
+    (tmp_path / "llms.txt").write_text("- [a](doctor.md): A?\n- [b](../README.md): B?\n")
+    site_hooks.on_post_build({"repo_url": REPOSITORY, "site_dir": str(tmp_path)})
+    assert (tmp_path / "llms.txt").read_text() == f"- [a](doctor/): A?\n- [b]({REPOSITORY}/blob/main/README.md): B?\n"
+
+
+def test_no_page_and_no_metadata_names_a_repository_of_ours() -> None:
+    """Nobody has registered an address for this project: one that is written down could be registered by anybody."""
+    files = [*PAGES, *DOCS.glob("*.txt"), *PROJECT.glob("*.yml"), PROJECT / "pyproject.toml"]
+    files += [path for path in (PROJECT / "packages/virtual-ascend").rglob("*") if path.suffix in (".md", ".toml")]
+    ours = re.compile(
+        r"(github|gitee|gitcode|gitlab)\.(com|io)/(verl-npu|virtual-ascend)|verl-npu\.(github|readthedocs)\.io"
+    )
+    assert [path.name for path in files if ours.search(path.read_text())] == []
 
 
 def shown(page: Path) -> list[str]:

@@ -22,7 +22,6 @@ from maintain.section import options, rewrite
 __all__ = ["DOCS", "commands", "llms", "pages", "patches"]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-REPOSITORY = "https://github.com/verl-npu/verl-npu/blob/main"
 _MADE = "<!-- made by scripts/maintain/site_pages.py -->"
 
 
@@ -67,7 +66,7 @@ def llms() -> str:
     lines = [
         "# verl-npu",
         "",
-        "> pip install verl-npu, and unmodified upstream verl (reinforcement learning for large language models)",
+        "> With verl-npu installed, unmodified upstream verl (reinforcement learning for large language models)",
         "> trains on Huawei Ascend NPUs; with VIRTUAL_ASCEND=2 on virtual NPUs, on a machine without any.",
         "",
         "## Documents",
@@ -79,8 +78,7 @@ def llms() -> str:
         if path in seen:
             continue
         seen.add(path)
-        address = f"{REPOSITORY}/{path.removeprefix('../')}" if path.startswith("../") else f"{REPOSITORY}/docs/{path}"
-        lines.append(f"- [{name}]({address}): {question}")
+        lines.append(f"- [{name}]({path}): {question}")
     return "\n".join(lines) + "\n"
 
 

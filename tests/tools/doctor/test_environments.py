@@ -648,7 +648,7 @@ CASES = (
         _install("verl-npu", "0.1.0"),
         {"ways-in": ERROR},
         "no entry point",
-        "pip install --force-reinstall --no-deps verl-npu",
+        "pip install --force-reinstall --no-deps CHECKOUT_OR_WHEEL_OF_VERL_NPU",
     ),
     Case(
         "a verl that the patches do not fit",

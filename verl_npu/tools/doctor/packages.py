@@ -23,6 +23,7 @@ from .site import Need, Package, Site
 __all__ = [
     "CLASHES",
     "COMPARED",
+    "OURS",
     "Clash",
     "Judgement",
     "clash_with",
@@ -41,6 +42,8 @@ __all__ = [
 
 _GROUP = "torch.backends"
 _NAME = "verl-npu"
+OURS = "CHECKOUT_OR_WHEEL_OF_VERL_NPU"
+"""What stands in a command for where verl-npu is: it is in no package index, where anybody could take its name."""
 
 
 def judge_python(site: Site) -> Iterator[Finding]:
@@ -107,7 +110,7 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
             "verl-npu is on the path, and not installed",
             expected=f"its entry point in {_GROUP}",
             why=why,
-            fix="pip install verl-npu",
+            fix=f"pip install {OURS}",
         )
     elif not _has_entry_point(site):
         yield error(
@@ -115,7 +118,7 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
             f"verl-npu {site.packages[_NAME].version} has no entry point in {_GROUP}",
             expected=f"its entry point in {_GROUP}",
             why=why,
-            fix="pip install --force-reinstall --no-deps verl-npu",
+            fix=f"pip install --force-reinstall --no-deps {OURS}",
         )
     elif site.environ.get(AUTOLOAD) == "0":
         yield error(
