@@ -116,6 +116,13 @@ MINDSPEED = Text(
     forwarded=False,
     audience=CONTRIBUTOR,
 )
+VLLM_ASCEND_SOURCE = Text(
+    "VERL_NPU_VLLM_ASCEND_SOURCE",
+    "a checkout of vllm-ascend at 1de16ead8e, from which the engine of the published image is built for virtual NPUs",
+    expected="a folder",
+    forwarded=False,
+    audience=CONTRIBUTOR,
+)
 VLLM_ASCEND = Text(
     "VERL_NPU_VLLM_ASCEND",
     "the Pythons of environments with vllm-ascend, for the tests that serve with it on virtual NPUs",

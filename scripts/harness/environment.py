@@ -8,16 +8,25 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import venv
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import RunFailed
-from harness.pins import SCRIPTS, SMALL, Checkout, Engine, Pin
+from harness.pins import SCRIPTS, SMALL, Checkout, Engine, Pin, engine_source
 
 PROJECT = SCRIPTS.parent
 VIRTUAL_ASCEND = PROJECT / "packages" / "virtual-ascend"
 STAMP = "verl-npu-stamp"
+_LATER = "later_outputs.py"
+_FROM_LATER = """
+
+from vllm.v1.later_outputs import DraftTokenIds, without_proposals
+
+ModelRunnerOutput.__init__ = without_proposals(ModelRunnerOutput.__init__)
+"""
+"""What is added to the vLLM of an engine that is built from a commit; see later_outputs.py."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,7 @@ class Recipe:
             self.torch,
             self.torch_npu or "",
             *self.engine_packages(),
+            self.engine.commit if self.engine is not None and self.rollout != SMALL else "",
             self.requirements(),
             (PROJECT / "pyproject.toml").read_text(),
             (VIRTUAL_ASCEND / "pyproject.toml").read_text(),
@@ -108,14 +118,14 @@ class Recipe:
         """Return what is installed without dependencies, for they ask for another torch: vLLM first."""
         if self.engine is None:
             return ()
-        served = () if self.rollout == SMALL else (f"vllm-ascend=={self.engine.vllm_ascend}",)
+        served = () if self.rollout == SMALL or self.engine.commit else (f"vllm-ascend=={self.engine.vllm_ascend}",)
         return (*self.engine.packages, *served)
 
 
-def _pip(recipe: Recipe, *arguments: str) -> None:
+def _pip(recipe: Recipe, *arguments: str, **variables: str) -> None:
     command = [str(recipe.python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", *arguments]
     print(f"  pip install {' '.join(arguments)}", flush=True)
-    if subprocess.run(command, check=False).returncode != 0:
+    if subprocess.run(command, check=False, env=os.environ | variables).returncode != 0:
         raise RunFailed(f"pip install {' '.join(arguments)} failed, see above. Start again: what is done is not kept")
 
 
@@ -124,6 +134,8 @@ def make(recipe: Recipe) -> Path:
     if recipe.ready():
         _point(recipe)
         return recipe.python
+    if recipe.engine is not None and recipe.rollout != SMALL and recipe.engine.commit:
+        engine_source(recipe.engine)  # before minutes are spent
     print(f"making {recipe.folder} (minutes, once)", flush=True)
     # A half-made environment, or one of other inputs, tells us nothing worth keeping.
     shutil.rmtree(recipe.folder, ignore_errors=True)
@@ -142,6 +154,8 @@ def make(recipe: Recipe) -> Path:
     if recipe.engine is not None:
         _pip(recipe, "--no-deps", *recipe.engine_packages())
         _call_it_vllm(recipe, recipe.engine.vllm)
+        if recipe.rollout != SMALL and recipe.engine.commit:
+            _build(recipe, recipe.engine)
     if recipe.checkout is None:
         _pip(recipe, "--no-deps", f"verl=={recipe.pin.version}")
     if recipe.torch_npu:
@@ -153,10 +167,33 @@ def make(recipe: Recipe) -> Path:
     return recipe.python
 
 
+def _build(recipe: Recipe, engine: Engine) -> None:
+    """Build vllm-ascend from the user's checkout, without its operators, for which the virtual Ascend has others."""
+    with tempfile.TemporaryDirectory() as folder:
+        # A build writes into its source.
+        source = Path(folder) / "vllm-ascend"
+        shutil.copytree(engine_source(engine), source, ignore=shutil.ignore_patterns(".git"))
+        variables = {
+            "COMPILE_CUSTOM_KERNELS": "0",
+            "SOC_VERSION": "ascend910b1",
+            "SETUPTOOLS_SCM_PRETEND_VERSION": engine.vllm_ascend,
+        }
+        _pip(recipe, "--no-deps", "--no-build-isolation", str(source), **variables)
+    # It offers to sleep only if its allocator was compiled, in whose place the virtual Ascend puts its own.
+    said = _packages(recipe) / "vllm_ascend" / "_build_info.py"
+    said.write_text(said.read_text().replace("__sleep_mode_enabled__ = False", "__sleep_mode_enabled__ = True"))
+    outputs = _packages(recipe) / "vllm" / "v1" / "outputs.py"
+    shutil.copy(SCRIPTS / "harness" / _LATER, outputs.with_name(_LATER))
+    outputs.write_text(outputs.read_text() + _FROM_LATER)
+
+
+def _packages(recipe: Recipe) -> Path:
+    return next((recipe.folder / "lib").glob("python3.*")) / "site-packages"
+
+
 def _call_it_vllm(recipe: Recipe, version: str) -> None:
     # verl asks for a distribution named vllm, and vLLM looks for `cpu` in that one's version to know what it runs on.
-    packages = next((recipe.folder / "lib").glob("python3.*")) / "site-packages"
-    metadata = packages / f"vllm-{version}+cpu.dist-info"
+    metadata = _packages(recipe) / f"vllm-{version}+cpu.dist-info"
     metadata.mkdir(exist_ok=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
 
@@ -164,5 +201,4 @@ def _call_it_vllm(recipe: Recipe, version: str) -> None:
 def _point(recipe: Recipe) -> None:
     # An install from the folder would write build/ and egg-info into it; a .pth line leaves it alone.
     if recipe.checkout is not None:
-        packages = next((recipe.folder / "lib").glob("python3.*")) / "site-packages"
-        (packages / "verl-checkout.pth").write_text(f"{recipe.checkout.path}\n")
+        (_packages(recipe) / "verl-checkout.pth").write_text(f"{recipe.checkout.path}\n")

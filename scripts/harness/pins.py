@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Mapping
@@ -32,6 +33,12 @@ class Engine:
     """vLLM is in each environment of the pin: other jobs need it as well."""
     requirements: tuple[str, ...] = ()
     """What it needs beside the pin's own."""
+    commit: str = ""
+    """The commit of vllm-ascend that is built, from a checkout that the user has, where no release is meant."""
+    transformers: str = ""
+    """The version that goes with it, if that is not the pin's."""
+    mode: str = "async"
+    """The `rollout.mode` in which verl of that time serves with it."""
 
     @property
     def vllm(self) -> str:
@@ -85,6 +92,9 @@ def _pin(name: str, said: Mapping[str, Any]) -> Pin:
             packages=tuple(engine["packages"]),
             always=engine.get("always", False),
             requirements=tuple(engine.get("requirements", ())),
+            commit=engine.get("commit", ""),
+            transformers=engine.get("transformers", ""),
+            mode=engine.get("mode", "async"),
         )
     return Pin(
         name=name,
@@ -105,6 +115,8 @@ def _read() -> dict[str, Pin]:
 SMALL = "small"
 ENGINES = (SMALL, "vllm-ascend")
 """What generates on virtual NPUs: the project's own engine, or the real vllm-ascend."""
+SOURCE = "VERL_NPU_VLLM_ASCEND_SOURCE"
+"""The variable that names a checkout of vllm-ascend, for a pin whose engine is a commit and no release."""
 
 
 PINS = _read()
@@ -140,6 +152,26 @@ def check_engine(name: str, pin: Pin) -> None:
         )
 
 
+def transformers_for(pin: Pin, rollout: str) -> str:
+    """Return the version of transformers that is installed unless another is asked for."""
+    return (pin.engine.transformers if pin.engine is not None and rollout != SMALL else "") or pin.transformers
+
+
+def engine_source(engine: Engine) -> Path:
+    """Return the checkout that the engine is built from; raises BadInput unless one of its commit is named."""
+    named = os.environ.get(SOURCE, "")
+    wanted = f"expected {SOURCE} to be the folder of a checkout of vllm-ascend at {engine.commit}"
+    if not (Path(named) / "vllm_ascend" / "__init__.py").is_file():
+        raise BadInput(
+            f"--rollout vllm-ascend: {wanted}, found {named or 'nothing'}. "
+            f"Clone vllm-ascend, check out {engine.commit} and name the folder"
+        )
+    revision = _revision(Path(named))
+    if revision is not None and not revision.startswith(engine.commit):
+        raise BadInput(f"--rollout vllm-ascend: {wanted}, found {named} at {revision[:10]}. Check out {engine.commit}")
+    return Path(named).resolve()
+
+
 def read_checkout(path: Path) -> Checkout:
     """Look at a folder that should hold verl; raises BadInput when it does not."""
     version_file = path / "verl" / "version" / "version"
@@ -148,14 +180,17 @@ def read_checkout(path: Path) -> Checkout:
             f"--verl: expected a folder with verl's source (verl/__init__.py and verl/version/version), found {path}. "
             "Give the root of a clone of verl"
         )
-    revision = None
-    if (path / ".git").exists():
-        answer = subprocess.run(
-            ["git", "-C", str(path), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-        )
-        if answer.returncode == 0 and re.fullmatch(r"[0-9a-f]{40}", answer.stdout.strip()):
-            revision = answer.stdout.strip()
-    return Checkout(path.resolve(), version_file.read_text().strip(), revision)
+    return Checkout(path.resolve(), version_file.read_text().strip(), _revision(path))
+
+
+def _revision(path: Path) -> str | None:
+    """Return the commit of a git checkout; None of any other folder."""
+    if not (path / ".git").exists():
+        return None
+    command = ["git", "-C", str(path), "rev-parse", "HEAD"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = answer.stdout.strip()
+    return said if answer.returncode == 0 and re.fullmatch(r"[0-9a-f]{40}", said) else None
 
 
 def pin_of(checkout: Checkout) -> Pin:

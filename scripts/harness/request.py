@@ -120,7 +120,7 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
         steps=_whole("steps", found.steps, 1),
         npus=_whole("npus", found.npus, 1),
         seed=_whole("seed", found.seed, 0),
-        transformers=found.transformers or pin.transformers,
+        transformers=found.transformers or pins.transformers_for(pin, found.rollout),
         torch_npu=found.torch_npu,
         rollout=found.rollout,
         output=Path(found.output).resolve(),

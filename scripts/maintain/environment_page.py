@@ -47,6 +47,7 @@ CHINESE = {
     "VERL_NPU_MINDSPEED": "MindSpeed 的检出目录，供使用 Megatron 的作业使用",
     "VERL_NPU_TORCH_NPU": "装有 torch_npu 而没有 CANN 的各环境的 Python，供在其 wheel 上测试权重同步各 rank 使用",
     "VERL_NPU_VLLM_ASCEND_TESTS": "vllm-ascend 自己的单元测试另外需要的包，见 `python -m tests.vllm_ascend --help`",
+    "VERL_NPU_VLLM_ASCEND_SOURCE": "vllm-ascend 在 1de16ead8e 的检出目录，由它为虚拟 NPU 构建已发布镜像的引擎",
     "VERL_NPU_VLLM_ASCEND": "装有 vllm-ascend 的各环境的 Python，供在虚拟 NPU 上用它提供服务的测试使用",
 }
 

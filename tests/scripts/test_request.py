@@ -42,7 +42,11 @@ def test_settings_for_verl_are_passed_on() -> None:
         (["--job", "chess"], True, "expected one of grpo"),
         ([], True, "--job"),
         (["--rollout", "vllm"], False, "--rollout: expected one of small, vllm-ascend"),
-        (["--rollout", "vllm-ascend"], False, r"can be installed here \(ccd7d934, v0.7.1, v0.9.1\), found v0.6.1"),
+        (
+            ["--rollout", "vllm-ascend"],
+            False,
+            r"here \(796871d7, ccd7d934, v0.7.1, v0.9.1\), found v0.6.1",
+        ),
         (["--job", "grpo", "--timeout", "soon"], True, "--timeout"),
     ],
 )
@@ -137,6 +141,7 @@ def test_environment_is_reused_only_when_whole_and_of_the_same_inputs(
     assert "4.57.6" not in other.requirements()
 
 
+_AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b")
 SERVED = [pin for pin in pins.PINS.values() if pin.engine is not None]
 
 
@@ -149,13 +154,55 @@ def test_vllm_ascend_is_in_an_environment_of_its_own_with_its_torch(pin: pins.Pi
     assert served.torch == pin.engine.torch
     assert served.folder.name == f"{small.folder.name}-vllm-ascend-{pin.engine.vllm_ascend}"
     assert served.stamp() != small.stamp()
-    assert served.engine_packages() == (*pin.engine.packages, f"vllm-ascend=={pin.engine.vllm_ascend}")
+    release = () if pin.engine.commit else (f"vllm-ascend=={pin.engine.vllm_ascend}",)
+    assert served.engine_packages() == (*pin.engine.packages, *release)
     assert small.engine_packages() == (pin.engine.packages if pin.engine.always else ())
+
+
+def checkout_of_vllm_ascend(folder: Path) -> Path:
+    (folder / "vllm_ascend").mkdir(parents=True)
+    (folder / "vllm_ascend" / "__init__.py").touch()
+    return folder
+
+
+def test_an_engine_of_a_commit_is_built_from_the_checkout_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = pins.PINS["796871d7"].engine
+    assert engine is not None
+    assert engine.vllm_ascend.endswith(f"+g{engine.commit[:9]}")
+    monkeypatch.setenv(pins.SOURCE, str(checkout_of_vllm_ascend(tmp_path / "source")))
+    assert pins.engine_source(engine) == tmp_path / "source"
+
+
+@pytest.mark.parametrize("named", ["", "elsewhere", "empty"])
+def test_without_that_checkout_nothing_is_installed(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv(pins.SOURCE, str(tmp_path / named) if named else "")
+    monkeypatch.setenv("VERL_NPU_VENVS", str(tmp_path / "venvs"))
+    recipe = environment.Recipe(pins.PINS["796871d7"], None, "4.55.4", virtual=True, rollout="vllm-ascend")
+    with pytest.raises(BadInput, match=r"expected VERL_NPU_VLLM_ASCEND_SOURCE to be the folder of a checkout"):
+        environment.make(recipe)
+    assert not (tmp_path / "venvs").exists()
+
+
+def test_a_checkout_of_another_commit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = pins.PINS["796871d7"].engine
+    assert engine is not None
+    source = checkout_of_vllm_ascend(tmp_path / "source")
+    for words in (["init", "-q"], ["add", "."], [*_AUTHOR, "commit", "-qm", "one"]):
+        subprocess.run(["git", "-C", str(source), *words], check=True)
+    monkeypatch.setenv(pins.SOURCE, str(source))
+    with pytest.raises(BadInput, match=r"found .*source at [0-9a-f]{10}. Check out 1de16ead8e"):
+        pins.engine_source(engine)
 
 
 @pytest.mark.parametrize("pin", SERVED, ids=lambda pin: pin.name)
 def test_an_engines_list_names_each_package_once_and_in_one_version(pin: pins.Pin) -> None:
-    served = environment.Recipe(pin, None, pin.transformers, virtual=True, rollout="vllm-ascend").requirements()
+    transformers = pins.transformers_for(pin, "vllm-ascend")
+    served = environment.Recipe(pin, None, transformers, virtual=True, rollout="vllm-ascend").requirements()
     listed = [line for line in served.splitlines() if line and not line.startswith("#")]
     assert all("==" in line for line in listed)
     versions: dict[str, set[str]] = {}
@@ -163,7 +210,7 @@ def test_an_engines_list_names_each_package_once_and_in_one_version(pin: pins.Pi
         name, _, version = line.partition("==")
         versions.setdefault(name.partition("[")[0].lower(), set()).add(version)
     assert {name: found for name, found in versions.items() if len(found) > 1} == {}
-    assert f"transformers=={pin.transformers}" in listed
+    assert f"transformers=={transformers}" in listed
     assert {"numba", "compressed-tensors"} <= versions.keys()
 
 

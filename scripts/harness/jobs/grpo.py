@@ -51,7 +51,7 @@ def arguments(plan: Plan) -> list[str]:
         }
     if plan.virtual and not small_engine:
         settings |= {
-            "actor_rollout_ref.rollout.mode": "async",
+            "actor_rollout_ref.rollout.mode": "async" if pin.engine is None else pin.engine.mode,
             "actor_rollout_ref.rollout.max_model_len": 512,
             "actor_rollout_ref.rollout.max_num_batched_tokens": 1024,
             "actor_rollout_ref.rollout.calculate_log_probs": True,
