@@ -6,9 +6,10 @@ import asyncio
 import sys
 import types
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, List, Optional  # noqa: UP035  # an older torch knows these and not the built-in ones
 
 import pytest
+import torch
 from packaging import version
 
 from verl_npu.features.rollout.patches import (
@@ -17,6 +18,7 @@ from verl_npu.features.rollout.patches import (
     give_the_recipes_actor_a_pool,
     keep_weights_that_are_not_offloaded,
     keep_weights_that_are_not_offloaded_on_waking,
+    name_lists_of_operators_as_python_does,
     prevent_double_repetition_in_hf_rollout,
     reduce_vllm_version_to_release,
 )
@@ -149,6 +151,44 @@ def test_vllms_own_name_for_itself_becomes_the_release(found: str, made: str, mo
     monkeypatch.setitem(sys.modules, "vllm", vllm)
     assert reduce_vllm_version_to_release("0.11.0+empty") == "0.11.0+empty"
     assert vllm.__version__ == made  # type: ignore[attr-defined]
+
+
+# The types of vLLM's operators, as torch up to 2.6 knows them.
+
+
+def blockwise(x: torch.Tensor, sizes: list[int], shape: list[int] | None, weights: list[torch.Tensor]) -> torch.Tensor:
+    return x
+
+
+blockwise.__annotations__ |= {
+    "x": torch.Tensor,
+    "sizes": list[int],
+    "shape": Optional[list[int]],  # noqa: UP045  # as vLLM 0.9.1 writes it
+    "weights": list[torch.Tensor],
+    "return": torch.Tensor,
+}
+
+
+def test_an_older_torch_knows_lists_as_vllm_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = {
+        torch.Tensor: "Tensor",
+        List[torch.Tensor]: "Tensor[]",  # noqa: UP006  # these are what that torch has
+        List[int]: "SymInt[]",  # noqa: UP006
+        Optional[List[int]]: "SymInt[]?",  # noqa: UP006, UP045
+    }
+    monkeypatch.setattr("torch._library.infer_schema.SUPPORTED_PARAM_TYPES", old)
+    with pytest.raises(ValueError, match=r"Parameter sizes has unsupported type list\[int\]"):
+        torch.library.infer_schema(blockwise, mutates_args=())
+    name_lists_of_operators_as_python_does()
+    said = torch.library.infer_schema(blockwise, mutates_args=())
+    assert said == "(Tensor x, SymInt[] sizes, SymInt[]? shape, Tensor[] weights) -> Tensor"
+
+
+def test_what_a_torch_knows_already_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {List[int]: "SymInt[]", list[int]: "its own"}  # noqa: UP006
+    monkeypatch.setattr("torch._library.infer_schema.SUPPORTED_PARAM_TYPES", known)
+    name_lists_of_operators_as_python_does()
+    assert known[list[int]] == "its own"
 
 
 # Settings of other rollouts.

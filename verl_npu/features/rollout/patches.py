@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not
 from ..configuration import Section
@@ -228,6 +228,41 @@ def reduce_vllm_version_to_release(version: Result) -> Result:
     if isinstance(name, str) and name[:1].isdigit() and not isinstance(name, Release):
         vllm.__version__ = Release(name)  # type: ignore[union-attr]
     return version
+
+
+_VLLM = "verl.third_party.vllm:get_version"
+
+
+@rollout.guard(
+    _VLLM,
+    why="vLLM from 0.9 on writes `list[int]` where it registers operators, which torch up to 2.6 does not know. With "
+    "torch 2.5.1, as verl's documents name it beside vLLM 0.9.1, the import of a model with experts ends with "
+    "`infer_schema(func): Parameter block_size has unsupported type list[int]`, unless vllm-ascend has replaced that "
+    "function in the process.",
+    how="Before vLLM is imported, torch's table of the types of operators' parameters gets an entry for each list "
+    "that it knows by its name in `typing`, under the name of the built-in list. A newer torch has them.",
+    link="https://github.com/volcengine/verl/issues/2564",
+    retired_by=Never("it is between vLLM and torch, and which ones are installed is not seen from verl's source"),
+    requires=Defines(_VLLM),
+)
+def name_lists_of_operators_as_python_does() -> None:
+    """Add the built-in lists to the types that `torch.library.infer_schema` knows."""
+    from torch._library import infer_schema
+
+    for table in ("SUPPORTED_PARAM_TYPES", "SUPPORTED_RETURN_TYPES"):
+        known = getattr(infer_schema, table, {})
+        for annotation, written in list(known.items()):
+            known.setdefault(_with_builtin_list(annotation), written)
+
+
+def _with_builtin_list(annotation: Any) -> Any:
+    """Return `list[T]` for `typing.List[T]`, inside of Optional too; any other annotation as it is."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) is list:
+        return list[arguments]  # type: ignore[valid-type]  # it is made here, not read by a checker
+    if get_origin(annotation) is Union and any(get_origin(each) is list for each in arguments):
+        return Union[tuple(map(_with_builtin_list, arguments))]  # noqa: UP007  # they are as many as there are
+    return annotation
 
 
 @rollout.wrap(

@@ -11,12 +11,17 @@ from typing import Any
 import pytest
 import torch
 
+from verl_npu import reporting
 from verl_npu.errors import EngineError
 from verl_npu.features.weight_sync.patches.checkpoint_engine import (
     note_given_weights_for_proof,
     process_weights_once_and_prove_them,
 )
-from verl_npu.features.weight_sync.patches.vllm_model import prove_colocated_engine
+from verl_npu.features.weight_sync.patches.vllm_model import (
+    prove_colocated_engine,
+    prove_engine_beside_fsdp,
+    prove_engine_beside_megatron,
+)
 
 GIVEN = {"weight": torch.randn(3, 2), "bias": torch.randn(3)}
 
@@ -62,10 +67,45 @@ class Rollout(Worker):
         return asyncio.run(prove_colocated_engine(self.update, self, iter(GIVEN.items()), **kwargs))  # type: ignore[arg-type]
 
 
-@pytest.fixture(params=[Worker, Rollout])
+class FSDPManager(Worker):
+    """What verl of August 2025 has between FSDP and an engine in the same process."""
+
+    said = Rollout.said
+
+    def __init__(self, lost: str = "") -> None:
+        super().__init__(lost)
+        model = self.model_runner.model
+        model.load_weights = lambda weights: self.load(self, weights)
+        self.loader = model.load_weights
+
+    def update(self, manager: Any, updated_params: Any, peft_config: Any = None) -> str:
+        self.model_runner.model.load_weights(iter(updated_params.items()))
+        return "done"
+
+    def sync(self, peft_config: Any = None, **_kwargs: Any) -> object:
+        try:
+            return prove_engine_beside_fsdp(self.update, self, GIVEN, peft_config=peft_config)
+        finally:
+            assert self.model_runner.model.load_weights is self.loader
+
+
+class MegatronManager(FSDPManager):
+    """The same beside Megatron, which hands over as it is entered."""
+
+    def enter(self, manager: Any) -> str:
+        return self.update(manager, GIVEN)
+
+    def sync(self, **kwargs: Any) -> object:
+        if kwargs:  # it knows no adapters
+            return "done"
+        return prove_engine_beside_megatron(self.enter, self)
+
+
+@pytest.fixture(params=[Worker, Rollout, FSDPManager, MegatronManager])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Worker]:
     """An engine of which the user has requested it."""
     monkeypatch.setenv("VERL_NPU_WEIGHT_SYNC_CHECK", "engine")
+    monkeypatch.setattr(reporting, "_said", set())
     return request.param  # type: ignore[no-any-return]
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .... import reporting
 from ....registry.source.probe import Defines, Never
@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 
 _ROLLOUT = "verl.workers.rollout.vllm_rollout"
 _SPMD = f"{_ROLLOUT}.vllm_rollout_spmd"
+_MANAGERS = "verl.workers.sharding_manager"
 _PROOFS = "_verl_npu_proofs"
+_LOAD = "load_weights"
 Update = Callable[..., Awaitable[object]]
+Implementation = TypeVar("Implementation", bound=Callable[..., object])
 
 
-def _proving(target: str) -> Callable[[Update], Update]:
+def _proving(target: str) -> Callable[[Implementation], Implementation]:
     """Wrap one of upstream's methods that update an engine."""
     return weight_sync.wrap(
         target,
@@ -73,17 +76,71 @@ async def _proven(
     if brings_adapter(kwargs) or not requested(Check.ENGINE):
         return await original(rollout, weights, *args, **kwargs)
     model = runner_in(rollout.inference_engine).model
-    proof = Proof(model)
-    count = 0
+    proof, names = Proof(model), list[str]()
+    done = await original(rollout, _noted(weights, proof, names), *args, **kwargs)
+    _conclude(model, proof, len(names))
+    return done
 
-    def watched() -> Iterator[Weight]:
-        nonlocal count
-        for name, tensor in weights:
-            proof.expect(name, tensor)
-            count += 1
-            yield name, tensor
 
-    done = await original(rollout, watched(), *args, **kwargs)
+class ShardingManager(Protocol):
+    """What hands a trainer's weights to the engine on its NPUs, as of August 2025."""
+
+    model_runner: Any
+
+
+@_proving(f"{_MANAGERS}.fsdp_vllm:FSDPVLLMShardingManager.update_params")
+def prove_engine_beside_fsdp(
+    original: Callable[..., object],
+    manager: ShardingManager,
+    updated_params: Mapping[str, torch.Tensor],
+    peft_config: object = None,
+) -> object:
+    """Hand over what FSDP trains. Raises EngineError if the engine then does not compute with these weights."""
+    if peft_config is not None:
+        return original(manager, updated_params, peft_config=peft_config)
+    return _proven_on_load(manager, lambda: original(manager, updated_params))
+
+
+@_proving(f"{_MANAGERS}.megatron_vllm:MegatronVLLMShardingManager.__enter__")
+def prove_engine_beside_megatron(original: Callable[..., object], manager: ShardingManager) -> object:
+    """Hand over what Megatron trains. Raises EngineError if the engine then does not compute with these weights."""
+    return _proven_on_load(manager, lambda: original(manager))
+
+
+def _proven_on_load(manager: ShardingManager, hand_over: Callable[[], object]) -> object:
+    if not requested(Check.ENGINE):
+        return hand_over()
+    model = manager.model_runner.model
+    # It takes the loader's place for good, and is done here before this does so for a while.
+    refresh_copies_on_load(model)
+    held, upstreams = vars(model).get(_LOAD), model.load_weights
+    loads: list[tuple[Proof, list[str]]] = []
+
+    def load_weights(weights: Iterable[Weight], *args: object, **kwargs: object) -> object:
+        loads.append((Proof(model), []))  # not before: the engine may have slept until now
+        return upstreams(_noted(weights, *loads[-1]), *args, **kwargs)
+
+    model.load_weights = load_weights
+    try:
+        done = hand_over()
+    finally:
+        del model.load_weights
+        if held is not None:
+            model.load_weights = held
+    for proof, names in loads:
+        _conclude(model, proof, len(names))
+    return done
+
+
+def _noted(weights: Iterable[Weight], proof: Proof, names: list[str]) -> Iterator[Weight]:
+    """Yield the weights, each noted for the proof before it is loaded."""
+    for name, tensor in weights:
+        proof.expect(name, tensor)
+        names.append(name)
+        yield name, tensor
+
+
+def _conclude(model: torch.nn.Module, proof: Proof, count: int) -> None:
     verdict = proof.conclude()
     verdict.require()
     number = getattr(model, _PROOFS, 0) + 1
@@ -91,7 +148,6 @@ async def _proven(
     reporting.report(
         f"weight sync {number} of the engine in this process (pid {os.getpid()}): {count} tensors, {verdict}"
     )
-    return done
 
 
 _WORKERS = "verl.workers.rollout.vllm_rollout.utils"
