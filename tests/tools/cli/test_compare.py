@@ -265,7 +265,7 @@ def test_a_mistake_is_one_line(
 def test_without_matplotlib_it_is_said_what_to_install(
     run: Run, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("verl_npu.tools.cli.extra.importlib.util.find_spec", lambda package: None)
+    monkeypatch.setattr("verl_npu.tools.extras.importlib.util.find_spec", lambda package: None)
     log = str(write(text(rows(range(1, 16), 1))))
     status, output = run("compare", log, log, "--png", str(tmp_path / "x.png"))
     assert status == 2

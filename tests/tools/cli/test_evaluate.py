@@ -89,9 +89,7 @@ def test_a_wrong_call_is_one_line(evaluate: Evaluate, endpoint: Served, more: tu
 def test_a_missing_package_is_one_line_with_the_extra(
     evaluate: Evaluate, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from verl_npu.tools.evaluation import dataset
-
-    monkeypatch.setattr(dataset.importlib.util, "find_spec", lambda name: None if name == package else object())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else object())
     status, output = evaluate()
     assert status == 2
     assert f"expected the package {package}, found none; pip install 'verl-npu[evaluate]'" in output

@@ -87,7 +87,7 @@ def test_once_a_log_without_a_step_is_one_line(run: Run, write: Write) -> None:
 
 def test_without_rich_it_is_said_what_to_install(run: Run, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     log = str(write(STEPS))
-    monkeypatch.setattr("verl_npu.tools.cli.extra.importlib.util.find_spec", lambda package: None)
+    monkeypatch.setattr("verl_npu.tools.extras.importlib.util.find_spec", lambda package: None)
     status, output = run("watch", "--once", log)
     assert (status, len(output.splitlines())) == (2, 1)
     assert "pip install 'verl-npu[report]'" in output

@@ -14,18 +14,17 @@ from ...version import __version__
 from . import terminal
 from .check import check
 from .compare import compare_logs
-from .completion import HOW
 from .container import container
 from .doctor import doctor
 from .drift import drift
 from .env import env
 from .evaluate import evaluate
 from .explain import explain
-from .help import example
 from .launch import launch
 from .lock import lock
 from .merge import merge
 from .mindspeed import mindspeed
+from .options import HOW, example
 from .plan import plan
 from .rehearse import rehearse
 from .serve import serve

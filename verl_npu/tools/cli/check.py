@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ from ... import environment
 from ...ascend import software
 from ...errors import AscendSoftwareError
 from ...features import PATCH_MODULES, UPSTREAMS, load
-from ...features.engine_names import Lack
+from ...features.engine_names import NAMES, Lack, lacks
 from ...registry.judge.drift import drift_diff
 from ...registry.judge.lock import Lock, Record, Revision
 from ...registry.judge.natives import Native, confirmed, judge_natives, patched_packages
@@ -24,11 +25,9 @@ from ...registry.patch import Feature, Patch, owners
 from ...registry.source.tree import SourceTree
 from ...registry.state import State, feature_state
 from . import terminal, upstreams
-from .completion import complete_source
-from .engine_names import print_lacks, rollout_lacks
-from .help import example
+from .options import example, json_option, source_option
 from .script import check_script
-from .states import BAD, QUIET, colour
+from .status import BAD, QUIET, colour
 
 _MEANING = {
     State.VERIFIED: "fits, and is applied when verl is imported",
@@ -63,20 +62,13 @@ class _Result:
         "verl-npu check", "verl-npu check --source verl-0.7.1-py3-none-any.whl", "verl-npu check --script run.sh"
     )
 )
-@click.option(
-    "--source",
-    metavar="PATH",
-    default=upstreams.INSTALLED,
-    show_default=True,
-    shell_complete=complete_source,
-    help="A checkout or a wheel of verl.",
-)
+@source_option("A checkout or a wheel of verl.")
 @click.option(
     "--script", type=click.Path(path_type=Path), help="Judge this launch script instead; its arguments follow --."
 )
 @click.argument("arguments", nargs=-1)
 @click.option("--verbose", "-v", is_flag=True, help="Show every patch, and what differs from the nearest pin.")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+@json_option("Print the whole result as JSON.")
 @click.option("--diff", is_flag=True, help="Show how each drifted target differs from the nearest pin.")
 def check(
     source: str, script: Path | None, arguments: tuple[str, ...], verbose: bool, as_json: bool, diff: bool
@@ -109,7 +101,7 @@ def check(
 
 def _judged(features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]) -> _Result:
     revisions, verdicts, natives = judged_patches(features, tree, locks)
-    return _Result(features, revisions, verdicts, natives, software.problem(), rollout_lacks())
+    return _Result(features, revisions, verdicts, natives, software.problem(), _rollout_lacks())
 
 
 def judged_patches(
@@ -167,7 +159,7 @@ def _print(result: _Result, verbose: bool) -> None:
         for patch in shown:
             _print_patch(patch, result.verdicts[patch.id])
     _print_natives(result.natives, verbose)
-    print_lacks(result.lacks)
+    _print_lacks(result.lacks)
     terminal.echo()
     present = {*states, *(verdict.state for verdict in result.verdicts.values())}
     meanings = [(str(state), meaning) for state, meaning in _MEANING.items() if state in present]
@@ -252,3 +244,41 @@ def _diffs(result: _Result, tree: SourceTree, locks: Mapping[str, Sequence[Lock]
         if result.verdicts[patch.id].state is State.DRIFTED and lock is not None:
             texts.append(drift_diff(patch.target, pin, lock.targets.get(patch.target, Record()), tree))
     return texts
+
+
+_DISTRIBUTIONS = {name.package: name.package.replace("_", "-") for name in NAMES}
+
+
+def _rollout_lacks() -> Sequence[Lack]:
+    """Return the names that the vLLM and the vllm-ascend of this environment lack. Neither is imported."""
+    releases = _releases()
+    return list(lacks(NAMES, SourceTree.installed(list(releases)), releases)) if releases else []
+
+
+def _print_lacks(found: Sequence[Lack]) -> None:
+    """Print them, and what happens without each of them; nothing if there are none."""
+    for package, distribution in _DISTRIBUTIONS.items():
+        own = [lack for lack in found if lack.name.package == package]
+        if not own:
+            continue
+        terminal.echo()
+        terminal.paragraph(
+            f"{distribution} {own[0].release}, which is installed here, lacks {len(own)} "
+            f"name{'' if len(own) == 1 else 's'} that verl-npu relies on:"
+        )
+        for lack in own:
+            terminal.line("  ", lack.name.title)
+            terminal.paragraph(f"Found {lack.found}. Without it, {lack.name.absent}.", indent="    ")
+
+
+def _releases() -> Mapping[str, str]:
+    """Return the versions of what is installed, if they are versions: some builds call themselves `dev`."""
+    from packaging.version import InvalidVersion, Version
+
+    found = {}
+    for package, distribution in _DISTRIBUTIONS.items():
+        try:
+            found[package] = str(Version(metadata.version(distribution)))
+        except (metadata.PackageNotFoundError, InvalidVersion):
+            continue
+    return found

@@ -14,11 +14,11 @@ from ...errors import TrainingLogError
 from ..comparison.comparison import STANDARDS, Comparison, compare, content
 from ..comparison.page import draw, page
 from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
+from ..extras import need
 from ..logs.metrics import mean, number
 from ..logs.training import TrainingLog, read, spans
 from . import terminal
-from .extra import need
-from .help import example
+from .options import example, json_option
 
 _STATUS = {Outcome.WITHIN: 0, Outcome.OUTSIDE: 1, Outcome.NOT_SHOWN: 2}
 _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "yellow", Outcome.NO_LIMIT: ""}
@@ -43,7 +43,7 @@ _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "
     type=click.Choice(STANDARDS),
     help="What the verdict is of [default: parity; with --baseline, regression].",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option()
 @click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write the curves as a picture.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
 def compare_logs(

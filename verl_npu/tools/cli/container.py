@@ -9,14 +9,13 @@ import click
 from ...errors import ContainerError
 from ...pins import PINS
 from ...version import __version__
+from ..extras import need
 from ..installation.container import SERVERS, Container, docker_run
 from ..installation.container import container as make
 from ..installation.job import Claim, Job, job
 from ..installation.rayjob import manifest
 from ..installation.target import Arch, Target
-from .extra import need
-from .generation import environment_option, named_of
-from .help import example
+from .options import arch_option, environment_option, example, named_of
 
 _HEAD = """\
 # {pin} on {nodes} x {npus} NPUs ({server}). Made by verl-npu {version}.
@@ -47,13 +46,7 @@ _HEAD = """\
 )
 @click.option("--npus", type=int, help="NPUs on each machine [default: all that it has].")
 @environment_option
-@click.option(
-    "--arch",
-    type=click.Choice([each.value for each in Arch]),
-    default="arm",
-    show_default=True,
-    help="The processors.",
-)
+@arch_option
 @click.option("--image", default="", help="The image [default: the published one, or what `verl-npu env` builds].")
 @click.option(
     "--mount", "mounts", metavar="PATH", multiple=True, help="A folder of the host for a container of docker-run."

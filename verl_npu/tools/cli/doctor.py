@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -13,12 +15,12 @@ from ...features import UPSTREAMS, load
 from ...findings import Finding, Severity, exit_status
 from ...pins import PINS
 from ...registry.state import feature_state
+from ..diagnosis.judgement import Conclusion, Diagnosis, LoggedError, diagnose
 from ..doctor import Judged, Level, Site, cluster, examine
 from . import terminal, upstreams
 from .check import judged_patches
-from .doctor_log import doctor_log
-from .help import example
-from .states import BAD
+from .options import example, json_option
+from .status import BAD
 
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "green", Severity.SKIPPED: "dim"}
 
@@ -48,7 +50,7 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     multiple=True,
     help="Say why a job failed, from its log or a folder of logs (Ray's, CANN's); may be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a list of name, verdict, found, needed, why, fix.")
+@json_option("Print a list of name, verdict, found, needed, why, fix.")
 def doctor(level: str, pin: str | None, only: str, everywhere: bool, logs: tuple[Path, ...], as_json: bool) -> None:
     """Say what is wrong here or in a job's log, and what mends it.
 
@@ -59,7 +61,7 @@ def doctor(level: str, pin: str | None, only: str, everywhere: bool, logs: tuple
     log: 0 it has no error, 1 it has one, 2 it cannot be read.
     """
     if logs:
-        doctor_log(logs, as_json)
+        _judge_log(logs, as_json)
     names = [name.strip() for name in only.split(",") if name.strip()]
     if everywhere:
         arguments = ["--level", level, *(("--pin", pin) if pin else ()), *(("--only", only) if only else ())]
@@ -150,3 +152,119 @@ def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> int:
             _show(findings, indent="  ")
     status = max((exit_status(findings) for findings in nodes.values()), default=0)
     return max(status, int(bool(differ)))
+
+
+_SHOWN_LINES = 6
+"""Lines of an error that are shown."""
+_SAID = {
+    Conclusion.CAUSE: ("red", "the cause is known"),
+    Conclusion.CODE: ("yellow", "a code that has many causes, and nothing in the log that tells more"),
+    Conclusion.CONSEQUENCE: ("yellow", "the log has only consequences: the cause is in another process"),
+    Conclusion.UNKNOWN: ("yellow", "unknown: no rule knows this error"),
+    Conclusion.NONE: ("green", "no error"),
+}
+
+
+def _judge_log(paths: Sequence[Path], as_json: bool) -> NoReturn:
+    """Judge the logs of a job, print what they say, and exit.
+
+    Exit status: 0 there is no error, 1 there is one, 2 a log cannot be read.
+    """
+    said = diagnose(paths)
+    if as_json:
+        click.echo(json.dumps(_log_as_json(said), indent=2))
+    else:
+        _show_log(said)
+    sys.exit(int(said.root is not None))
+
+
+def _log_as_json(said: Diagnosis) -> dict[str, object]:
+    return {
+        "verdict": said.verdict.value,
+        "lines": said.lines,
+        "steps": said.steps,
+        "root": _error_as_json(said.root),
+        "before": _error_as_json(said.before),
+        "followed": [_error_as_json(each) for each in said.followed],
+        "hints": [_error_as_json(each) for each in said.hints],
+        "survived": [_error_as_json(each) for each in said.survived],
+    }
+
+
+def _error_as_json(error: LoggedError | None) -> dict[str, object] | None:
+    if error is None:
+        return None
+    event, finding = error.event, error.finding
+    process = event.process
+    return {
+        "rule": error.name or None,
+        "means": finding.why if finding else None,
+        "fix": finding.fix if finding else None,
+        "seen": list(finding.source) if finding else [],
+        "error": event.error,
+        "process": {
+            "name": process.name,
+            "pid": process.pid,
+            "host": process.ip,
+            "rank": process.rank,
+            "npu": process.device,
+        },
+        "log": event.log,
+        "line": event.line,
+        "text": _excerpt(error),
+    }
+
+
+def _excerpt(error: LoggedError) -> list[str]:
+    """What of an error is shown: the lines that a rule knows, or the end of the traceback."""
+    event, rule = error.event, error.rule
+    if rule is None:
+        return [*event.frames[-3:], *[line for line in event.message if line.strip()][:_SHOWN_LINES]]
+    found = rule.pattern.search(event.text)
+    if found is None:
+        return []
+    first, last = (event.text.count("\n", 0, place) for place in found.span())
+    return [line for line in event.message[first : last + 1] if line.strip()][:_SHOWN_LINES]
+
+
+def _show_log(said: Diagnosis) -> None:
+    style, words = _SAID[said.verdict]
+    terminal.line(terminal.styled(said.verdict.value, style), f": {words}")
+    if said.root is None:
+        done = f"; it has {said.steps} steps" if said.steps else ""
+        terminal.paragraph(f"{said.lines} lines were read, and none says that the job failed{done}.", indent="  ")
+    else:
+        _show_root(said.root)
+    if said.before:
+        terminal.echo()
+        terminal.paragraph(f"Before it, in {said.before.event.process}: {said.before.event.error}", indent="  ")
+    if said.followed:
+        terminal.echo()
+        counts = Counter(each.name or each.event.error.split(":")[0] for each in said.followed)
+        words = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.most_common(8))
+        terminal.paragraph(f"With it came: {words}.", indent="  ")
+    for hint in {each.name: each for each in said.hints}.values():
+        if hint.finding and said.root:
+            terminal.paragraph(f"{hint.finding.why}; to do: {hint.finding.fix}", label="note: ", indent="  ")
+    if said.survived:
+        names = ", ".join(sorted({each.name or each.event.error[:60] for each in said.survived}))
+        terminal.paragraph(f"the job went on after other errors ({names})", label="note: ", indent="  ")
+
+
+def _show_root(root: LoggedError) -> None:
+    event = root.event
+    where = f"{event.log}, line {event.line}" if event.log else f"line {event.line}"
+    terminal.line("  ", terminal.styled(root.name or event.error, "bold"))
+    terminal.paragraph(f"It began in {event.process} ({where}).", indent="    ")
+    for line in _excerpt(root):
+        terminal.line("    | ", line.strip())
+    if root.finding is None:
+        terminal.paragraph(
+            "No rule knows this error. It is the first of the log, and not Ray's copy of it; look for its text in the "
+            "issues of verl, vllm-ascend and Ascend/pytorch.",
+            indent="    ",
+        )
+        return
+    terminal.paragraph(f"It means: {root.finding.why}.", indent="    ")
+    terminal.paragraph(f"To do: {root.finding.fix}.", indent="    ")
+    terminal.paragraph(f"Seen in: {', '.join(root.finding.source)}.", indent="    ")

@@ -13,8 +13,7 @@ from ...features import UPSTREAMS, load
 from ...registry.judge.drift import Outcome, Surveyed, survey
 from ...registry.source.tree import SourceTree
 from . import terminal, upstreams
-from .completion import complete_source
-from .help import example
+from .options import complete_source, example
 
 _MEANING = {
     Outcome.LANDED: "upstream does it itself now; retire the patch for this revision",

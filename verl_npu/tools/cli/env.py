@@ -16,25 +16,18 @@ from ..installation.container import SERVERS, container, docker_run
 from ..installation.steps import constraints, dockerfile, requirements, steps
 from ..installation.target import Arch, Npu, Target
 from . import terminal
-from .generation import environment_option, named_of
-from .help import example
+from .options import arch_option, environment_option, example, json_option, named_of
 
 
 @click.command(epilog=example("verl-npu env", "verl-npu env --pin v0.7.1 --npu a3 --arch arm --output install"))
 @click.option("--pin", type=click.Choice([*PINS]), help="Print how an environment for this verl is installed.")
-@click.option(
-    "--arch",
-    type=click.Choice([each.value for each in Arch]),
-    default="arm",
-    show_default=True,
-    help="The processors.",
-)
+@arch_option
 @click.option(
     "--npu", type=click.Choice([each.value for each in Npu]), default="a2", show_default=True, help="The kind of NPUs."
 )
 @environment_option
 @click.option("--output", type=click.Path(path_type=Path), help="Write a script, pip's files and a Dockerfile there.")
-@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+@json_option("Print all of it as JSON.")
 def env(pin: str | None, arch: str, npu: str, named: str | None, output: Path | None, as_json: bool) -> None:
     """List the environment variables, or say how to install a pin.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -15,10 +15,10 @@ from ..evaluation import dataset, reward
 from ..evaluation.endpoint import Sampling
 from ..evaluation.evaluation import Plan, Progress
 from ..evaluation.evaluation import evaluate as run
-from ..evaluation.report import Report, content, report
+from ..evaluation.record import ANSWERS
+from ..evaluation.report import Figures, Interval, Report, comparable, content, difference, report
 from . import terminal
-from .evaluate_screen import show
-from .help import example
+from .options import example, json_option
 
 _INTERRUPTED = 130
 _PATH = click.Path(path_type=Path)
@@ -52,7 +52,7 @@ _PATH = click.Path(path_type=Path)
     "--against", metavar="DIR", type=_PATH, help="The --output of another evaluation, shown beside this one."
 )
 @click.option("--concurrency", type=click.IntRange(1), default=64, show_default=True, help="Requests at a time.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option()
 def evaluate(
     words: tuple[str, ...],
     url: str,
@@ -110,14 +110,10 @@ def evaluate(
         if sys.stderr.isatty() and not as_json:
             click.echo(err=True)
     made = report(output, correct_from)
-    _show(made, other, as_json)
-
-
-def _show(made: Report, other: Report | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(content(made, other), indent=2))
     else:
-        show(made, other)
+        _print(made, other)
 
 
 def _table(option: str, text: str) -> Mapping[str, object]:
@@ -156,3 +152,57 @@ def _progress() -> Progress:
         click.echo(f"\r\x1b[K{line}" if screen else line, err=True, nl=not screen)
 
     return say
+
+
+_STYLES = {"higher": "green", "lower": "red"}
+
+
+def _print(made: Report, other: Report | None) -> None:
+    """Print the figures; raises EvaluationError if the other one is not comparable."""
+    notes = comparable(made, other) if other is not None else []
+    both = [other, made] if other is not None else [made]
+    heads = ["before", "after"] if other is not None else ["value"]
+    for label, each in zip(heads if other is not None else ["model"], both, strict=True):
+        model = each.settings["model"]
+        root = f" ({model['root']})" if model["root"] not in ("", model["name"]) else ""
+        terminal.line(f"{label}: {model['name']}{root}, {each.total.prompts} prompts, {each.total.answers} answers")
+    _figures(heads, [each.total for each in both])
+    for name in made.sources:
+        terminal.line(terminal.styled(name, "bold"))
+        _figures(heads, [each.sources[name] for each in both])
+    for note in notes:
+        terminal.paragraph(note, label="  note: ", indent="    ")
+    if other is not None:
+        gap = difference(made.entries, other.entries)
+        reach = f", between {_between(gap.interval)}" if gap.interval else ""
+        verdict = terminal.styled(gap.verdict, _STYLES.get(gap.verdict, "yellow"))
+        terminal.line(verdict, f": the mean differs by {gap.mean:+.4f}{reach}, over {gap.prompts} prompts")
+    terminal.line(f"answers: {made.folder / ANSWERS}")
+
+
+def _figures(heads: Sequence[str], columns: Sequence[Figures]) -> None:
+    rows = [("", *heads, ""), *_rows(columns)]
+    terminal.table(rows, [""] * len(rows), indent="  ")
+
+
+def _rows(columns: Sequence[Figures]) -> Iterator[tuple[str, ...]]:
+    yield "mean", *(f"{each.mean:.4f}" for each in columns), "of all answers' scores"
+    yield "95 %", *(_between(each.over_prompts) for each in columns), "of the mean, over prompts"
+    yield "95 %", *(_between(each.over_rounds) for each in columns), "of the mean, over rounds of these prompts"
+    spreads = ["-" if each.spread is None else f"{each.spread:.4f}" for each in columns]
+    yield "spread", *spreads, "standard deviation of the rounds' means"
+    extremes = [f"{min(each.rounds):.4f} to {max(each.rounds):.4f}" for each in columns]
+    yield "rounds", *extremes, "lowest and highest mean of a round"
+    for k in columns[-1].pass_at:
+        yield f"pass@{k}", *(_share(each.pass_at.get(k)) for each in columns), "without bias"
+    yield "cut", *(_share(each.cut) for each in columns), "answers that ended at the limit of tokens"
+    lengths = ["-" if each.tokens is None else f"{each.tokens:.1f}" for each in columns]
+    yield "tokens", *lengths, "mean length of an answer"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+def _between(interval: Interval | None) -> str:
+    return "-" if interval is None else f"{interval.low:.4f} to {interval.high:.4f}"

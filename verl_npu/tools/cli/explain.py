@@ -13,8 +13,7 @@ from ...registry.judge.drift import patch_diff
 from ...registry.judge.lock import Lock
 from ...registry.patch import Action, Feature, Patch, owners
 from . import terminal, upstreams
-from .completion import complete_name, complete_source
-from .help import example
+from .options import complete_name, example, source_option
 
 _LONGEST = 200
 """Characters of a name that are compared with others: the comparison takes their product."""
@@ -28,14 +27,7 @@ _LONGEST = 200
     )
 )
 @click.argument("name", shell_complete=complete_name)
-@click.option(
-    "--source",
-    metavar="PATH",
-    default=upstreams.INSTALLED,
-    show_default=True,
-    shell_complete=complete_source,
-    help="A checkout or a wheel of verl, to show the change in.",
-)
+@source_option("A checkout or a wheel of verl, to show the change in.")
 def explain(name: str, source: str) -> None:
     """Explain a patch, or list the patches of a feature.
 

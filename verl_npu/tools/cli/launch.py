@@ -14,7 +14,7 @@ from ..launch.launching import launch as start
 from ..launch.launching import lines
 from ..launch.preparation import check_restarts, prepare
 from . import terminal
-from .help import example
+from .options import example
 
 _SECONDS = click.FloatRange(1)
 

@@ -13,8 +13,7 @@ from ...registry.patch import Action, Feature
 from ...registry.source.tree import SourceTree
 from ...registry.state import Standing
 from . import terminal
-from .completion import complete_pin
-from .help import example
+from .options import complete_pin, example
 
 
 @click.command(epilog=example("verl-npu lock --pin v0.6.1 --source verl-0.6.1-py3-none-any.whl"))

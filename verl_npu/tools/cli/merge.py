@@ -11,7 +11,7 @@ from ..checkpoint import layout
 from ..checkpoint.merging import Merged
 from ..checkpoint.merging import merge as run
 from . import terminal
-from .help import example
+from .options import example, json_option
 
 
 @click.command(
@@ -29,7 +29,7 @@ from .help import example
 )
 @click.option("--tie-word-embedding", is_flag=True, help="Megatron: leave out the output layer, which is the input's.")
 @click.option("--trust-remote-code", is_flag=True, help="Run the model's own code where its configuration names some.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option()
 def merge(
     checkpoint: Path, target: Path | None, tie_word_embedding: bool, trust_remote_code: bool, as_json: bool
 ) -> None:

@@ -17,7 +17,7 @@ from ...features.megatron.source import Installation, installation
 from ...findings import Finding, Severity
 from ...pins import PINS
 from . import terminal
-from .help import example
+from .options import example, json_option
 
 
 @click.command(
@@ -31,7 +31,7 @@ from .help import example
 @click.option("--check", "text", metavar="OVERRIDES", help="Judge 'key=value …', a Hydra command line, or a script.")
 @click.option("--revision", help="Judge by a recorded MindSpeed instead of the installed one.")
 @click.option("--pin", type=click.Choice(tuple(PINS)), help="Judge by the one that this verl's documents name.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option()
 def mindspeed(as_list: bool, text: str | None, revision: str | None, pin: str | None, as_json: bool) -> None:
     """Say what MindSpeed understands.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from ...errors import PlanError
+from ..extras import need
 from ..plan import report
 from ..plan.hardware import GIB, HARDWARE
 from ..plan.job import Holder
@@ -22,8 +23,7 @@ from ..plan.search import largest_micro_batch as largest_of
 from ..plan.timing import assumptions, spans, total
 from ..plan.verdict import Fit, PhaseFit, Verdict, judge
 from . import terminal
-from .extra import need
-from .help import example
+from .options import example, json_option, verl_option
 from .script import asked_trainer
 
 _STYLES = {Fit.FITS: "green", Fit.DOES_NOT: "red", Fit.FAILED: "red"}
@@ -52,7 +52,7 @@ _MARKS = {
 )
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1)
-@click.option("--verl", metavar="PATH", type=click.Path(path_type=Path), help="The source tree to start it in.")
+@verl_option
 @click.option("--npu", type=click.Choice(list(HARDWARE)), default="a2", show_default=True, help="The NPUs of the job.")
 @click.option(
     "--model-config", metavar="PATH", type=click.Path(path_type=Path), help="The config.json of the script's model."
@@ -89,7 +89,7 @@ _MARKS = {
 @click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write memory over time as a picture.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
 @click.option("--compare", metavar="FILE", type=click.Path(path_type=Path), help="A plan in JSON to compare with.")
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@json_option("Print the plan as JSON.")
 def plan(
     script: Path | None,
     arguments: tuple[str, ...],

@@ -19,7 +19,7 @@ from ..rehearse.rehearsal import Rehearsed, ScaledJob, scale_down
 from ..rehearse.rehearsal import rehearse as run
 from ..rehearse.rules import RULES
 from . import terminal, upstreams
-from .help import example
+from .options import example, json_option, verl_option
 from .script import asked_trainer
 
 _RULES = [rule.name for rule in RULES]
@@ -35,7 +35,7 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 )
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1)
-@click.option("--verl", metavar="PATH", type=click.Path(path_type=Path), help="The source tree to start it in.")
+@verl_option
 @click.option("--pin", metavar="PIN", default="", help="The revision that verl must be at.")
 @click.option(
     "--npus", type=click.IntRange(1, 64), help="Virtual NPUs [default: the fewest that show each dimension]."
@@ -47,7 +47,7 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 @click.option("--without", metavar="RULE", multiple=True, type=click.Choice(_RULES), help="Leave a rule out.")
 @click.option("--plan-only", is_flag=True, help="Only say what would be scaled.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/rehearse"), show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option()
 def rehearse(
     script: Path | None,
     arguments: tuple[str, ...],

@@ -16,7 +16,7 @@ from ...errors import ServingError
 from ..serving.launch import Engine, Launch, check, engine, variables_of
 from ..serving.server import Running, started, tail
 from . import terminal
-from .help import example
+from .options import example
 
 _EVERY = 10.0
 """Seconds between two lines of progress in a pipe."""

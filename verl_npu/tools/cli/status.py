@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -16,13 +18,14 @@ from ...ascend import software
 from ...errors import AscendSoftwareError, SourceError
 from ...features.fleet.comparison import differences
 from ...manifest import Manifest, read_manifests
-from . import states, terminal
-from .help import example
+from ...registry.state import State
+from . import terminal
+from .options import example, json_option
 
 
 @click.command(epilog=example("verl-npu status outputs/manifests", "verl-npu status outputs/manifests --targets"))
 @click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="Print the manifests as JSON.")
+@json_option("Print the manifests as JSON.")
 @click.option(
     "--targets",
     is_flag=True,
@@ -56,7 +59,7 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
             _print_targets(manifests)
     found = {feature["state"] for manifest in manifests for feature in manifest["features"].values()}
     unusable = problem is not None and environment.STRICT.read()
-    sys.exit(int(bool(unusable or differ or found & states.BAD)))
+    sys.exit(int(bool(unusable or differ or found & BAD)))
 
 
 def _here(problem: AscendSoftwareError | None) -> Manifest:
@@ -90,11 +93,11 @@ def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
         terminal.line(terminal.styled(f"TAINTED: {', '.join(tainted)} applied by force", "red"))
     rows = [("process", "upstream", "cost", "activated by"), *map(_row, manifests)]
     terminal.table(rows, [""] * len(rows))
-    shares = states.shares(manifests)
+    found = shares(manifests)
     terminal.echo()
-    if shares:
-        cells = [("feature", "state", "in"), *((share.feature, share.state, share.processes) for share in shares)]
-        terminal.table(cells, ["", *(states.colour(share.state) for share in shares)])
+    if found:
+        cells = [("feature", "state", "in"), *((share.feature, share.state, share.processes) for share in found)]
+        terminal.table(cells, ["", *(colour(share.state) for share in found)])
     elif not any(manifest["active"] for manifest in manifests):
         terminal.paragraph(
             "verl-npu is off: there is no Ascend software (torch_npu) here, or VERL_NPU is off. "
@@ -118,7 +121,7 @@ def _row(manifest: Manifest) -> tuple[str, ...]:
             break
     # A manifest may hold any number; no process needs a day for this.
     cost = f"{min(manifest['seconds'], 86400) * 1e3:.0f} ms"
-    return states.process(manifest), upstream or "-", cost, manifest["origin"] or "nothing"
+    return _name(manifest), upstream or "-", cost, manifest["origin"] or "nothing"
 
 
 def _print_trouble(manifests: Sequence[Manifest]) -> None:
@@ -127,10 +130,10 @@ def _print_trouble(manifests: Sequence[Manifest]) -> None:
         for manifest in manifests
         for feature in manifest["features"].values()
         for patch_id, patch in feature["patches"].items()
-        if patch["state"] in states.BAD
+        if patch["state"] in BAD
     }
     for patch_id, state, reason in reasons:
-        terminal.line("  ", patch_id, "  ", terminal.styled(state, states.colour(state)))
+        terminal.line("  ", patch_id, "  ", terminal.styled(state, colour(state)))
         terminal.paragraph(reason, indent="    ")
 
 
@@ -148,4 +151,76 @@ def _print_targets(manifests: Sequence[Manifest]) -> None:
         terminal.echo()
         terminal.line(patch_id, "  ", target)
         for state, processes in by_state.items():
-            terminal.line("  ", terminal.styled(state, states.colour(state)), " in ", ", ".join(processes))
+            terminal.line("  ", terminal.styled(state, colour(state)), " in ", ", ".join(processes))
+
+
+BAD = frozenset({State.DRIFTED, State.FAILED, State.SHADOWED, State.MISSED, State.INEFFECTIVE})
+"""States that a user has to do something about."""
+QUIET = frozenset(
+    {State.VERIFIED, State.APPLIED, State.PENDING, State.NATIVE, State.CLAIMED, State.SEEN, State.ABSENT}
+)
+"""States that are as they should be."""
+
+_COLOURS: Mapping[str, str] = {
+    State.DRIFTED: "red",
+    State.FAILED: "red",
+    State.SHADOWED: "red",
+    State.MISSED: "red",
+    State.INEFFECTIVE: "red",
+    State.ABSENT: "dim",
+    State.PENDING: "yellow",
+    State.DISABLED: "yellow",
+    State.VERIFIED: "green",
+    State.APPLIED: "green",
+    State.NATIVE: "green",
+    State.CLAIMED: "green",
+    State.SEEN: "green",
+}
+
+
+def colour(state: str) -> str:
+    """Return the style of a state in a terminal; none for a word that is no state."""
+    return _COLOURS.get(state, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The processes in which one feature is in one state."""
+
+    feature: str
+    state: str
+    processes: str
+    """For people: `all 6`, or the roles, with their number if there are several of one."""
+
+
+def _name(manifest: Manifest) -> str:
+    """Return the name of a process for people."""
+    return f"{manifest['role']} {manifest['host']}:{manifest['pid']}"
+
+
+def shares(manifests: Sequence[Manifest]) -> list[Share]:
+    """Return for each feature its states, and the processes that are in each."""
+    found = []
+    for name in dict.fromkeys(name for manifest in manifests for name in manifest["features"]):
+        by_state: dict[str, list[Manifest]] = {}
+        for manifest in manifests:
+            entry = manifest["features"].get(name)
+            by_state.setdefault(entry["state"] if entry else "unknown", []).append(manifest)
+        states = {state: _together(members, manifests) for state, members in by_state.items()}
+        found += [Share(name, state, processes) for state, processes in states.items()]
+    return found
+
+
+def _together(members: Sequence[Manifest], everybody: Sequence[Manifest]) -> str:
+    if len(members) == len(everybody):
+        return "the only process" if len(members) == 1 else f"all {len(members)} processes"
+    present = Counter(member["role"] for member in members)
+    total = Counter(manifest["role"] for manifest in everybody)
+    names = []
+    for role, count in present.items():
+        if count < total[role]:
+            # Some processes of this role are in another state: their numbers tell them apart.
+            names += [f"{role} {m['host']}:{m['pid']}" for m in members if m["role"] == role]
+        else:
+            names.append(role if count == 1 else f"{count} {role}")
+    return ", ".join(names)

@@ -12,18 +12,18 @@ from pathlib import Path
 import click
 
 from ...errors import TrainingLogError
+from ..extras import need
 from ..logs.metrics import LOSS, REWARD, number
 from ..logs.training import Follower, follow, read
 from ..watch import State, content, state_of
 from . import terminal
-from .extra import need
-from .help import example
+from .options import example, json_option
 
 
 @click.command(epilog=example("verl-npu watch train.log", "verl-npu watch train.log --once --json"))
 @click.argument("log", type=click.Path(path_type=Path))
 @click.option("--once", is_flag=True, help="Show the log as it is now, and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: without --once a line for each new state.")
+@json_option("Print JSON: without --once a line for each new state.")
 @click.option(
     "--every",
     metavar="SECONDS",

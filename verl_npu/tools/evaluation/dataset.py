@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import EvaluationError
+from ..extras import need
 
 COLUMNS = ("prompt", "data_source", "reward_model")
 _OF_MEDIA = ("images", "videos")
@@ -41,7 +41,7 @@ def read(path: Path, limit: int | None = None) -> Dataset:
     Raises:
         EvaluationError: it is not in verl's layout, or its prompts are not of text alone.
     """
-    need("pyarrow", "reading a data set")
+    need("pyarrow", "reading a data set", "evaluate", EvaluationError)
     import pyarrow.parquet
 
     try:
@@ -80,15 +80,3 @@ def _refusal(path: Path, found: str) -> EvaluationError:
     return EvaluationError(
         subject=str(path), expected=_LAYOUT, found=found, fix="convert it with verl's examples/data_preprocess"
     )
-
-
-def need(package: str, purpose: str) -> None:
-    """Refuse what cannot be done without a package of the extra `evaluate`.
-
-    Raises:
-        EvaluationError: it is not installed.
-    """
-    if importlib.util.find_spec(package) is None:
-        raise EvaluationError(
-            subject=purpose, expected=f"the package {package}", found="none", fix="pip install 'verl-npu[evaluate]'"
-        )

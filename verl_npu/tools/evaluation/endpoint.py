@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ...errors import EvaluationError
-from .dataset import Prompt, need
+from ..extras import need
+from .dataset import Prompt
 
 _HERE = ("localhost", "127.0.0.1", "::1")
 
@@ -72,7 +73,7 @@ class Endpoint:
     """A connection, closed at the end of its `async with`."""
 
     def __init__(self, url: str, retries: int, timeout: float) -> None:
-        need("openai", "asking an endpoint")
+        need("openai", "asking an endpoint", "evaluate", EvaluationError)
         import openai
 
         self.url = url

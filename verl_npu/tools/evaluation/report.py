@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import EvaluationError
+from ..extras import need
 from . import record
-from .dataset import need
 from .record import Entry
 
 _OF_THE_QUESTION = ("data", "reward")
@@ -240,7 +240,7 @@ def _interval(values: Sequence[float]) -> Interval | None:
     mean = _mean(values)
     if spread == 0:
         return Interval(mean, mean)
-    need("scipy", "the interval of a mean")
+    need("scipy", "the interval of a mean", "evaluate", EvaluationError)
     from scipy import stats
 
     error = spread / math.sqrt(len(values))

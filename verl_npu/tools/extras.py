@@ -1,10 +1,10 @@
-"""Packages of the extras, which some commands need: `report` for pictures and live screens, `kubernetes` for YAML."""
+"""Packages of the extras, which some commands need: pictures, live screens, YAML, endpoints, data sets."""
 
 from __future__ import annotations
 
 import importlib.util
 
-from ...errors import TrainingLogError, VerlNpuError
+from ..errors import TrainingLogError, VerlNpuError
 
 
 def need(package: str, purpose: str, extra: str = "report", error: type[VerlNpuError] = TrainingLogError) -> None:
