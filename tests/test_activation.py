@@ -88,7 +88,28 @@ def test_a_process_says_where_it_was_activated_from(ascend, tmp_path: Path) -> N
     program = tmp_path / "program.py"
     program.write_text(f"\nimport verl_npu\n{SHOW}\n")
     result = ascend.run(f"exec(compile(open({str(program)!r}).read(), {str(program)!r}, 'exec'))")
-    assert result.status["origin"] == f"{program}:2"
+    assert result.status["origin"] == f"an import in {program}:2"
+
+
+@pytest.mark.parametrize(
+    ("program", "origin"),
+    [
+        (f"import verl_npu; {SHOW}", "an import in the program after python -c"),
+        (f"import verl; {SHOW}", "the hook line in SITE/verl/__init__.py:1"),
+        (
+            f"from importlib.metadata import EntryPoint as E; E('a', 'verl_npu', 'a.group').load(); {SHOW}",
+            "the entry point a.group",
+        ),
+        (
+            "from importlib.metadata import EntryPoint as E; "
+            f"E('a', 'verl_npu', 'virtual_ascend.extensions').load(); {SHOW}",
+            "the start-up of virtual NPUs",
+        ),
+    ],
+)
+def test_an_origin_is_said_in_words(ascend, program: str, origin: str) -> None:
+    ascend.package("verl", "import verl_npu")
+    assert ascend.run(program).status["origin"] == origin.replace("SITE", str(ascend.site))
 
 
 def test_the_driver_prints_one_line_and_writes_a_manifest_where_one_is_asked_for(ascend, tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from verl_npu.pins import PINS
 from verl_npu.version import __version__
 
 from .interpreter import SHOW, Interpreter, Result
 
-# What Ascend's documents ask users to add to verl/__init__.py.
-HOOK = "if is_npu_available:\n    import verl_npu\n"
-# The line of verl/__init__.py that runs upstream's own patches for NPUs; what stands above it comes before them.
-UPSTREAMS_OWN = "if is_npu_available:\n    from .models.transformers import npu_patch"
+# The line that docs/activation.md gives for verl/__init__.py, and what Ascend's documents ask for at its end.
+HOOK = "import verl_npu\n"
+ASCENDS_HOOK = "if is_npu_available:\n    import verl_npu\n"
 # As much of torch_npu as `import verl` looks at: an NPU is there, and the operators can be imported.
 TORCH_NPU = """
 import types, torch
@@ -31,9 +31,11 @@ def load_general_plugins():
         entry.load()()
 """
 ENTRY_POINT_OFF = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+HOOK_ALONE = {**ENTRY_POINT_OFF, "VERL_USE_EXTERNAL_PLUGINS": "none"}
 
 pytestmark = pytest.mark.upstream
-# Each day sees all ways at once, at one pin.
+# Each day sees all ways at once at one pin, and the hook line on both sides of upstream's change of its condition.
+DAILY = ("796871d7", "v0.6.1")
 NIGHTLY = pytest.mark.nightly("verl_npu/activation.py", "verl_npu/session.py", "pyproject.toml")
 
 
@@ -48,20 +50,13 @@ def npu(interpreter: Interpreter) -> Interpreter:
 
 @pytest.fixture
 def verl(npu: Interpreter, importable: Callable[[str], Path]) -> Callable[..., Path]:
-    """Copy verl at a pin to where the interpreter finds it, with the hook line at the end of its `__init__` or above
-    upstream's own patches."""
+    """Copy verl at a pin to where the interpreter finds it, with lines put before and after its `__init__`."""
 
-    def copy(pin: str, hook: str = "") -> Path:
+    def copy(pin: str, first: str = "", last: str = "") -> Path:
         made = npu.site / "verl"
         shutil.copytree(importable(pin) / "verl", made)
         text = (made / "__init__.py").read_text()
-        changed = {
-            "": text,
-            "at the end": f"{text}\n{HOOK}",
-            "above upstream's own patches": text.replace(UPSTREAMS_OWN, f"{HOOK}\n{UPSTREAMS_OWN}"),
-        }[hook]
-        assert (changed != text) is bool(hook)
-        (made / "__init__.py").write_text(changed)
+        (made / "__init__.py").write_text(f"{first}{text}\n{last}")
         return made
 
     return copy
@@ -85,23 +80,44 @@ def test_the_entry_point_of_torch_needs_nothing_in_verl(npu, verl) -> None:
     assert activated(npu.run(f"import torch, verl; {SHOW}"), "796871d7") == "the entry point torch.backends"
 
 
-@pytest.mark.parametrize("place", ["at the end", "above upstream's own patches"])
-def test_the_hook_line_in_verls_init(npu, verl, place: str) -> None:
-    made = verl("796871d7", place)
-    line = (made / "__init__.py").read_text().splitlines().index("    import verl_npu") + 1
-    origin = activated(npu.run(f"import verl; {SHOW}", **ENTRY_POINT_OFF), "796871d7")
-    assert origin == f"{made / '__init__.py'}:{line}"
+@pytest.mark.parametrize("pin", [pin if pin in DAILY else pytest.param(pin, marks=NIGHTLY) for pin in PINS])
+def test_the_hook_line_alone_at_the_top_of_verls_init(npu, verl, pin: str) -> None:
+    made = verl(pin, first=HOOK)
+    origin = activated(npu.run(f"import verl; {SHOW}", **HOOK_ALONE), pin)
+    assert origin == f"the hook line in {made / '__init__.py'}:1"
+
+
+def test_the_hook_line_acts_where_no_npu_is_visible(npu, verl) -> None:
+    npu.package("torch_npu", TORCH_NPU.replace("lambda: True", "lambda: False"))
+    made = verl("v0.6.1", first=HOOK)
+    origin = activated(npu.run(f"import verl; {SHOW}", **HOOK_ALONE), "v0.6.1")
+    assert origin == f"the hook line in {made / '__init__.py'}:1"
+
+
+def test_the_lines_of_ascends_documents_act_at_their_own_pin_and_refuse_nothing(npu, verl) -> None:
+    made = verl("796871d7", last=ASCENDS_HOOK)
+    result = npu.run(f"import verl; {SHOW}", **HOOK_ALONE)
+    line = len((made / "__init__.py").read_text().splitlines())
+    assert activated(result, "796871d7") == f"the hook line in {made / '__init__.py'}:{line}"
+    assert result.status["features"]["fused_ops"]["state"] == "applied"
+
+
+def test_the_lines_of_ascends_documents_never_act_alone_from_the_second_pin_on(npu, verl) -> None:
+    """Upstream's condition asks whether something has imported torch_npu already, and nothing has."""
+    verl("v0.6.1", last=ASCENDS_HOOK)
+    result = npu.run("import sys, verl; print('verl_npu' in sys.modules)", **HOOK_ALONE)
+    assert result.out == "False\n"
 
 
 def test_the_hook_line_does_nothing_more_where_the_entry_point_came_first(npu, verl) -> None:
-    verl("796871d7", "at the end")
+    verl("796871d7", last=ASCENDS_HOOK)
     assert activated(npu.run(f"import verl; {SHOW}"), "796871d7") == "the entry point torch.backends"
 
 
 def test_a_plain_import_after_verl(npu, verl) -> None:
     verl("796871d7")
     origin = activated(npu.run(f"import verl, verl_npu; {SHOW}", **ENTRY_POINT_OFF), "796871d7")
-    assert origin == "<string>:1"
+    assert origin == "an import in the program after python -c"
 
 
 def test_vllms_plugins(npu, verl) -> None:
@@ -128,15 +144,13 @@ def test_external_modules_are_not_read_by_the_oldest_pin(npu, verl) -> None:
 
 @NIGHTLY
 def test_verls_plugins(npu, verl) -> None:
-    made = verl("v0.9.1")
+    verl("v0.9.1")
     origin = activated(npu.run(f"import verl; {SHOW}", **ENTRY_POINT_OFF), "v0.9.1")
-    path, _, line = origin.rpartition(":")
-    assert path == str(made / "__init__.py")
-    assert "load()" in Path(path).read_text().splitlines()[int(line) - 1]
+    assert origin == "the entry point verl.plugins"
 
 
 def test_all_ways_at_once_are_one_activation(npu, verl) -> None:
-    verl("v0.6.1", "at the end")
+    verl("v0.6.1", first=HOOK)
     npu.package("vllm", VLLM)
     program = f"import torch, verl_npu, verl, vllm; vllm.load_general_plugins(); verl_npu.activate(); {SHOW}"
     result = npu.run(program, VERL_USE_EXTERNAL_MODULES="verl_npu")

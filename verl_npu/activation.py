@@ -27,12 +27,19 @@ __all__ = ["activate", "autoload", "deactivate", "status"]
 
 _TRIGGER = "verl"
 
-# The functions of others that call the ways in, and what the user knows them as.
+# What the user knows the ways in as, by the function of others that calls one.
+_TORCH = "the entry point torch.backends"
 _ORIGINS = {
-    "_import_device_backends": "the entry point torch.backends",
+    "_import_device_backends": _TORCH,
     "load_general_plugins": "the entry point vllm.general_plugins",
     "load_plugins_by_group": "the entry point vllm.general_plugins",
     "import_external_libs": "VERL_USE_EXTERNAL_MODULES",
+}
+_VIRTUAL = "virtual_ascend.extensions"
+# By the name that Python gives to what is no file.
+_PROGRAMS = {
+    "<string>": "an import in the program after python -c",
+    "<stdin>": "an import in the program that Python reads from its input",
 }
 
 _active = False
@@ -49,7 +56,7 @@ def activate() -> None:
     try:
         _activate(origin)
     except Exception as error:
-        if origin != _ORIGINS["_import_device_backends"]:
+        if origin != _TORCH:
             raise
         _raise_from_trigger(error)
 
@@ -188,7 +195,12 @@ def _caller(frame: FrameType | None) -> str:
         name, code = frame.f_globals.get("__name__", ""), frame.f_code
         if code.co_name in _ORIGINS:
             return _ORIGINS[code.co_name]
-        if not name.startswith("importlib") and not code.co_filename.startswith((here, "<frozen")):
-            return f"{code.co_filename}:{frame.f_lineno}"
+        imports = name.startswith("importlib")
+        group = getattr(frame.f_locals.get("self"), "group", "") if imports and code.co_name == "load" else ""
+        if group:
+            return "the start-up of virtual NPUs" if group == _VIRTUAL else f"the entry point {group}"
+        if not imports and not code.co_filename.startswith((here, "<frozen")):
+            what = "the hook line" if name == _TRIGGER else "an import"
+            return _PROGRAMS.get(code.co_filename, f"{what} in {code.co_filename}:{frame.f_lineno}")
         frame = frame.f_back
     return "unknown"
