@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from verl_npu.features.micro_batches import Bins, partition
+from verl_npu.features.micro_batches import Bins, pack, spread
 
 # The mixes are those of the tests, which are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -34,7 +34,8 @@ Split = Callable[[list[int], int, list[int]], Bins]
 
 def ours(lengths: list[int], budget: int, weights: list[int]) -> Bins:
     """Our partition."""
-    return partition(lengths, budget, weights=weights)
+    packed = pack(lengths, budget)
+    return spread(packed, lengths, budget, len(packed), weights)
 
 
 def upstreams(lengths: list[int], budget: int, weights: list[int]) -> Bins:

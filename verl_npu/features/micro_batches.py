@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import heapq
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from .. import environment, reporting
 from ..errors import MicroBatchError
@@ -35,20 +35,6 @@ micro_batches = Feature(
 
 Bins = list[list[int]]
 """The indices of the sequences in each bin."""
-
-
-def partition(
-    lengths: Sequence[int], budget: int, *, least: int = 1, divisor: int = 1, weights: Sequence[int] | None = None
-) -> Bins:
-    """Return bins of sequences: none empty, none with more than `budget` tokens, even in their sums of `weights`.
-
-    `lengths` are in tokens, `weights` in any unit of work (default: the lengths). The number of bins is at least
-    `least` and a multiple of `divisor`. Raises MicroBatchError if a sequence alone is too long, or if there are fewer
-    sequences than bins.
-    """
-    packed = pack(lengths, budget)
-    count = -(-max(least, len(packed)) // divisor) * divisor
-    return spread(packed, lengths, budget, count, lengths if weights is None else weights)
 
 
 def pack(lengths: Sequence[int], budget: int) -> Bins:
@@ -149,12 +135,8 @@ _MARK = 1 << 40
 """Added to the length of a sequence that is too long, in place of a number of micro-batches: above any of those."""
 
 
-class Batch(Protocol):
-    """A batch of upstream: a TensorDict."""
-
-    def keys(self) -> Iterable[str]: ...
-
-    def __getitem__(self, name: str) -> torch.Tensor: ...
+Batch: TypeAlias = "Mapping[str, torch.Tensor]"
+"""A batch of upstream: a TensorDict."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from verl_npu.errors import MicroBatchError
-from verl_npu.features.micro_batches import Bins, partition
+from verl_npu.features.micro_batches import Bins, pack, spread
 
 from .mixes import MIXES, first_fit_decreasing, work
 
 BUDGET = 100
 LENGTHS = st.lists(st.integers(0, BUDGET), min_size=1, max_size=60)
 CHANCE = 20
+
+
+def partition(
+    lengths: list[int], budget: int, *, least: int = 1, divisor: int = 1, weights: list[int] | None = None
+) -> Bins:
+    packed = pack(lengths, budget)
+    count = -(-max(least, len(packed)) // divisor) * divisor
+    return spread(packed, lengths, budget, count, lengths if weights is None else weights)
 
 
 def fullest(bins: Bins, lengths: list[int]) -> int:

@@ -11,7 +11,7 @@ from verl_npu.tools.jobs.settings import Settings
 from verl_npu.tools.jobs.trainer import Trainer
 from verl_npu.tools.plan.fine_tuning import names_of, tuning_share
 from verl_npu.tools.plan.hardware import GIB, HARDWARE
-from verl_npu.tools.plan.job import Holder, Job, Outcome, PhaseCost
+from verl_npu.tools.plan.job import Holder, Outcome, PhaseCost, RankJob
 from verl_npu.tools.plan.model import Model
 from verl_npu.tools.plan.planning import Planned
 from verl_npu.tools.plan.rollout import Rollout, rollout_of
@@ -72,7 +72,7 @@ MODEL = Model(
 )
 
 
-def job_of(**others: object) -> Job:
+def job_of(**others: object) -> RankJob:
     """What a rank is told, with other things in their place."""
     known: dict[str, object] = {
         "tree": "",
@@ -95,7 +95,7 @@ def job_of(**others: object) -> Job:
         "flops": 1.0,
         "bandwidth": 1.0,
     }
-    return Job(**{**known, **others})  # type: ignore[arg-type]
+    return RankJob(**{**known, **others})  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -392,12 +392,6 @@ Attention: TypeAlias = "Callable[..., object]"
 _QWEN2_VL = "verl.models.transformers.qwen2_vl"
 
 
-class NpuModule(Protocol):
-    """transformers' module of flash attention on NPUs."""
-
-    npu_flash_attn_varlen_func: Attention
-
-
 @attention.set(
     f"{_QWEN2_VL}:flash_attn_varlen_func",
     why="Upstream imports the function from a module of transformers that has lost it in 4.53, and goes on with None: "
@@ -411,4 +405,5 @@ def use_npu_attention_in_packed_qwen2_vl(function: Attention | None) -> Attentio
     """Return the function for packed sequences: upstream's, if it found one."""
     if function is not None:
         return function
-    return cast(NpuModule, importlib.import_module(NPU_MODULE)).npu_flash_attn_varlen_func
+    found: Attention = importlib.import_module(NPU_MODULE).npu_flash_attn_varlen_func
+    return found

@@ -44,12 +44,6 @@ class Context(Protocol):
     def save_for_backward(self, *tensors: Tensor) -> None: ...
 
 
-class Product(Protocol):
-    """The autograd function of this module."""
-
-    def apply(self, x: Tensor, ends: Tensor, transposed: bool, *weights: Tensor) -> Tensor: ...
-
-
 def grouped_linear(x: Tensor, ends: Tensor, weights: Sequence[Tensor], *, transposed: bool) -> Tensor:
     """Multiply rows of x in groups, each group by its own matrix; differentiable in x and the weights.
 
@@ -57,7 +51,7 @@ def grouped_linear(x: Tensor, ends: Tensor, weights: Sequence[Tensor], *, transp
     of [inputs, outputs]; `transposed` if they are [.., outputs, inputs], as those of a Linear -> [rows, outputs]. A
     group may be empty; the gradient of its weight is zero then.
     """
-    return _product().apply(x, ends, transposed, *weights)
+    return _product()(x, ends, transposed, *weights)
 
 
 def _products_of_columns(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
@@ -104,7 +98,8 @@ def _operator_groups_columns(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _product() -> Product:
+def _product() -> Forward:
+    """The autograd function of this module: x, ends, transposed, *weights."""
     import torch
     import torch_npu
 
@@ -133,7 +128,7 @@ def _product() -> Product:
                 for_weights = [stacked] if len(weights) == 1 and weights[0].dim() == 3 else list(stacked.unbind(0))
             return for_x, None, None, *for_weights
 
-    made: Product = GroupedLinear
+    made: Forward = GroupedLinear.apply
     return made
 
 
@@ -432,19 +427,6 @@ declare(
 _APPLY = "verl.workers.engine.fsdp.utils:apply_npu_fsdp_patches"
 
 
-class HasForward(Protocol):
-    """A class of modules."""
-
-    forward: Forward
-
-
-class VisionModule(Protocol):
-    """transformers' module of Qwen3-VL-MoE."""
-
-    Qwen3VLMoeTextSparseMoeBlock: object
-    Qwen3VLMoeTextExperts: HasForward
-
-
 @fused_ops.wrap(
     f"{NPU_PATCH}:apply_npu_patches",
     why="Upstream puts in a block whose expert weights are [experts, width, inner], as in transformers 4. In "
@@ -457,11 +439,11 @@ class VisionModule(Protocol):
 )
 def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None]) -> None:
     """Run upstream's patches of the models, but keep a block of transformers that has another layout."""
-    module: VisionModule = importlib.import_module(modeling("qwen3_vl_moe"))
+    module = importlib.import_module(modeling("qwen3_vl_moe"))
     own = module.Qwen3VLMoeTextSparseMoeBlock
     original()
     if takes_indices(module.Qwen3VLMoeTextExperts.forward):
-        module.Qwen3VLMoeTextSparseMoeBlock = own
+        vars(module)["Qwen3VLMoeTextSparseMoeBlock"] = own
 
 
 @fused_ops.wrap(
@@ -481,7 +463,7 @@ def keep_transformers_expert_blocks(original: Callable[..., Result], *args: obje
     if importlib.util.find_spec("transformers.models.qwen3_5") is None:
         # Upstream's patches cannot be imported, which it logs, and goes on.
         return original(*args, **kwargs)
-    vision: VisionModule = importlib.import_module(modeling("qwen3_vl_moe"))
+    vision = importlib.import_module(modeling("qwen3_vl_moe"))
     blocks = [*_blocks("qwen3_moe", "Qwen3Moe"), *_blocks("qwen3_next", "Qwen3Next")]
     forwards = [block.forward for block in blocks]
     own = vision.Qwen3VLMoeTextSparseMoeBlock
@@ -489,11 +471,11 @@ def keep_transformers_expert_blocks(original: Callable[..., Result], *args: obje
     for block, forward in zip(blocks, forwards, strict=True):
         block.forward = forward
     if takes_indices(vision.Qwen3VLMoeTextExperts.forward):
-        vision.Qwen3VLMoeTextSparseMoeBlock = own
+        vars(vision)["Qwen3VLMoeTextSparseMoeBlock"] = own
     return result
 
 
-def _blocks(model: str, prefix: str) -> list[HasForward]:
+def _blocks(model: str, prefix: str) -> list[type[torch.nn.Module]]:
     """Return the block of a model, if its experts are one module as in transformers 5 and no list of modules."""
     module = importlib.import_module(modeling(model))
     return [getattr(module, f"{prefix}SparseMoeBlock")] if hasattr(module, f"{prefix}Experts") else []

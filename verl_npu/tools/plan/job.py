@@ -69,7 +69,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RankJob:
     """One rank, the trainer's configuration, and the share of a step that it gets."""
 
     tree: str
@@ -106,7 +106,7 @@ class Job:
     """Bytes that an NPU reads and writes in a second at best."""
 
     @classmethod
-    def of_json(cls, told: Mapping[str, Any]) -> Job:
+    def of_json(cls, told: Mapping[str, Any]) -> RankJob:
         picture = told["picture"]
         return cls(**{**told, "picture": Picture(**picture) if picture else None})
 

@@ -16,14 +16,13 @@ from pathlib import Path
 from ... import environment
 from ...ascend.variables import VIRTUAL_MEMORY, VIRTUAL_NPUS, VIRTUAL_PHANTOM
 from ...errors import PlanError
-from ..jobs.job import Job as ComposedJob
-from ..jobs.job import compose
+from ..jobs.job import Job, compose
 from ..jobs.keys import ACTOR, BATCH, CRITIC, MAX_PROMPT, MINI_BATCH, PATH, SAMPLES, has_critic, has_reference
 from ..jobs.settings import Settings, override
 from ..jobs.trainer import Trainer, is_of_cluster
 from .fine_tuning import Names, module_of, names_of, tuning_changes, tuning_share
 from .hardware import Hardware
-from .job import Job, Outcome, Picture
+from .job import Outcome, Picture, RankJob
 from .lengths import Length, drawn_lengths, measured_lengths
 from .model import Model, check_text_only, folder_of, model_of, picture_of
 from .rollout import Rollout, rollout_of
@@ -101,7 +100,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
         work = _fine_tuning(names, composed, request, bounded)
     share, folder = work.share, request.output.resolve()
     jobs = [
-        Job(
+        RankJob(
             tree=str(tree),
             config=composed.config,
             changes=work.changes,
@@ -174,7 +173,7 @@ def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work
     )
 
 
-def _fine_tuning(names: Names, job: ComposedJob, request: Request, bounded: bool) -> _Work:
+def _fine_tuning(names: Names, job: Job, request: Request, bounded: bool) -> _Work:
     path = job.settings.text(names.model)
     uneven = _uneven(path, request, job.settings, answers=1)
     share = tuning_share(names, job.trainer, job.settings, request.response, request.prompt, uneven, bounded)
@@ -199,7 +198,7 @@ def _model(path: str, request: Request) -> Model:
     return request.model or model_of(path, request.model_config, request.output.resolve() / "model")
 
 
-def _run(job: Job, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None]) -> Outcome:
+def _run(job: RankJob, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None]) -> Outcome:
     """Have `rank` answer in a process of its own."""
     log = folder / f"rank-{job.rank}.log"
     with log.open("w") as errors:
@@ -235,7 +234,7 @@ def _run(job: Job, trainer: Trainer, request: Request, folder: Path, told: Calla
     return Outcome.of_json(json.loads(answer))
 
 
-def _variables(job: Job, trainer: Trainer) -> dict[str, str]:
+def _variables(job: RankJob, trainer: Trainer) -> dict[str, str]:
     exported = {name: text for name, text in trainer.exports.items() if not is_of_cluster(name)}
     # With Ray's, verl's workers would ask it for their NPU: a plan has no Ray.
     given = {name: text for name, text in (os.environ | exported).items() if not name.startswith("RAY_")}

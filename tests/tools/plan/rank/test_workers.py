@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from verl_npu.tools.plan.job import Job, Picture
+from verl_npu.tools.plan.job import Picture, RankJob
 
 from ..conftest import job_of
 
@@ -49,7 +49,7 @@ def test_a_picture_stands_before_the_answer_and_has_its_patches() -> None:
 
 def test_a_job_is_the_same_after_it_was_told_as_json() -> None:
     job = job_of(picture=Picture(token=9, width=6, patches=4, positions=4))
-    assert Job.of_json(json.loads(json.dumps(dataclasses.asdict(job)))) == dataclasses.replace(
+    assert RankJob.of_json(json.loads(json.dumps(dataclasses.asdict(job)))) == dataclasses.replace(
         job, lengths=[], scored_lengths=[]
     )
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..job import Job, Outcome, Phase
+from ..job import Outcome, Phase, RankJob
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -28,7 +28,7 @@ _HOST = "127.0.0.1"
 
 def main() -> int:
     """Answer with an Outcome; an exception of verl's is one too, with the phase that it came from."""
-    job = Job.of_json(json.load(sys.stdin))
+    job = RankJob.of_json(json.load(sys.stdin))
     # Whatever verl prints must not be taken for the answer.
     answer, sys.stdout = sys.stdout, sys.stderr
     began = time.monotonic()
@@ -39,7 +39,7 @@ def main() -> int:
     os._exit(0)
 
 
-def _run(job: Job) -> Outcome:
+def _run(job: RankJob) -> Outcome:
     sys.path.insert(0, job.tree)
     os.environ.update(_variables(job))
     import torch  # noqa: F401 - brings up the virtual NPUs
@@ -74,7 +74,7 @@ def _run(job: Job) -> Outcome:
         )
 
 
-def _fine_tune(job: Job, recording: Recording, folder: str) -> None:
+def _fine_tune(job: RankJob, recording: Recording, folder: str) -> None:
     from .fine_tuning import fine_tune
 
     config = _configuration(job)
@@ -83,7 +83,7 @@ def _fine_tune(job: Job, recording: Recording, folder: str) -> None:
         fine_tune(config, job, recording)
 
 
-def _run_phases(job: Job, recording: Recording, folder: str, missing: list[str]) -> None:
+def _run_phases(job: RankJob, recording: Recording, folder: str, missing: list[str]) -> None:
     """Run one phase after the other; `missing` is told of those that one rank alone cannot do."""
     config = _configuration(job)
     workers = _workers(config, job)
@@ -105,7 +105,7 @@ def _run_phases(job: Job, recording: Recording, folder: str, missing: list[str])
             workers.checkpoint(folder)
 
 
-def _workers(config: DictConfig, job: Job) -> Workers:
+def _workers(config: DictConfig, job: RankJob) -> Workers:
     # v0.7 has both; "auto" are the old ones there.
     legacy = importlib.util.find_spec("verl.workers.fsdp_workers") is not None
     if legacy and config.trainer.get("use_legacy_worker_impl", "auto") != "disable":
@@ -117,7 +117,7 @@ def _workers(config: DictConfig, job: Job) -> Workers:
     return EngineWorkers(config, job)
 
 
-def _configuration(job: Job) -> DictConfig:
+def _configuration(job: RankJob) -> DictConfig:
     from omegaconf import OmegaConf
 
     config = OmegaConf.create(dict(job.config))
@@ -141,7 +141,7 @@ def _writing_nothing() -> Iterator[None]:
         torch.save = before
 
 
-def _variables(job: Job) -> dict[str, str]:
+def _variables(job: RankJob) -> dict[str, str]:
     """What Ray's worker group sets for a worker: verl/single_controller/base/worker.py, `env_keys`."""
     return {
         "RANK": str(job.rank),

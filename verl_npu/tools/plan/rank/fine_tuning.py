@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..fine_tuning import STEPS
-from ..job import Job, Phase
+from ..job import Phase, RankJob
 from .recording import Recording
 from .workers import TOKEN
 
@@ -21,7 +21,7 @@ Row = Mapping[str, "Tensor"]
 Begin = Callable[[Phase], None]
 
 
-def fine_tune(config: DictConfig, job: Job, recording: Recording) -> None:
+def fine_tune(config: DictConfig, job: RankJob, recording: Recording) -> None:
     """Run `run_sft` of the trainer that the job names, and record its phases.
 
     The trainer makes its model, its optimizer and its batches and has its own loop. In place of its data are rows
@@ -63,7 +63,7 @@ class Rows:
     Source: verl/utils/dataset/multiturn_sft_dataset.py and sft_dataset.py, `__getitem__`.
     """
 
-    def __init__(self, job: Job, padded: bool, phase: Phase) -> None:
+    def __init__(self, job: RankJob, padded: bool, phase: Phase) -> None:
         self.phase = phase
         self._padded = padded
         self._most = job.prompt + job.response

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from virtual_ascend import ledger
 
 from ...jobs.keys import ROLES
-from ..job import Holder, Job, Phase, Picture
+from ..job import Holder, Phase, Picture, RankJob
 from .megatron import not_shown, prepare
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ TOKEN = 5
 """Any token but the first few, which stand for padding and ends."""
 
 
-def batch(job: Job, training: bool) -> dict[str, Any]:
+def batch(job: RankJob, training: bool) -> dict[str, Any]:
     """Return what verl's trainer hands to the phases of a step that train, or to those that do not, on the host.
 
     `input_ids`, `attention_mask`, `position_ids` [sequences, prompt + response]; `prompts` [sequences, prompt]; all
@@ -97,7 +97,7 @@ class Workers(ABC):
     _critic: Any
     _reference: Any
 
-    def __init__(self, config: DictConfig, job: Job) -> None:
+    def __init__(self, config: DictConfig, job: RankJob) -> None:
         self._config, self._roles, self._job = config, config[ROLES], job
         self.not_shown = not_shown(self._roles)
         """What one rank alone cannot do, and why."""
@@ -167,7 +167,7 @@ class SleepingRollout:
 class LegacyWorkers(Workers):
     """The roles of one rank, as verl/trainer/ppo/ray_trainer.py of v0.6.1 makes and calls them."""
 
-    def __init__(self, config: DictConfig, job: Job) -> None:
+    def __init__(self, config: DictConfig, job: RankJob) -> None:
         if config[ROLES].actor.strategy == "megatron":
             from verl.workers.megatron_workers import ActorRolloutRefWorker, CriticWorker
         else:
@@ -230,7 +230,7 @@ def _give_out_shards(module: Any) -> None:
 class EngineWorkers(Workers):
     """The roles of one rank, as verl/trainer/ppo/ray_trainer.py of v0.9 makes and calls them."""
 
-    def __init__(self, config: DictConfig, job: Job) -> None:
+    def __init__(self, config: DictConfig, job: RankJob) -> None:
         import verl.workers.engine  # noqa: F401 - MindSpeed comes before Megatron and its bridges
         from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
