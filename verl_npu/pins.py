@@ -186,7 +186,7 @@ class Pin:
 
     def name_of(self, environment: Environment) -> str:
         """Return the pin's name, with that of the environment if it is not what verl's own documents say."""
-        return self.name if environment is self.environments[0] else f"{self.name}, {environment.id}"
+        return self.name if environment is self.environments[0] else f"{self.name}'s {environment.id}"
 
 
 def parse_version(text: str) -> Version | None:
@@ -231,7 +231,7 @@ def _environment(said: Mapping[str, Any]) -> Environment:
         Image(
             npu=each["npu"],
             base=each["base"],
-            source=Source("verl", each["revision"], each["document"]),
+            source=Source("image" if said.get("published") else "verl", each["revision"], each["document"]),
             arch=each.get("arch", ""),
             mounts=tuple(each.get("mounts", ())),
             tools=tuple(each.get("tools", ())),

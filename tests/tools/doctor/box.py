@@ -34,7 +34,7 @@ class Right:
 
     @property
     def name(self) -> str:
-        return f"{self.pin}, {self.environment}" if self.environment else self.pin
+        return f"{self.pin}'s {self.environment}" if self.environment else self.pin
 
 
 def _of(text: str) -> dict[str, str]:

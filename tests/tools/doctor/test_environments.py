@@ -29,7 +29,7 @@ def test_a_right_environment_has_no_alarm(make: Make, pin: str, npus: str) -> No
     assert exit_status(findings) == 0
 
 
-IMAGE = "796871d7, image"
+IMAGE = "796871d7's image"
 
 
 @pytest.mark.parametrize(
