@@ -71,7 +71,7 @@ def test_no_order_of_healthy_lines_makes_an_error(lines: list[str]) -> None:
     assert judge(lines).verdict is Conclusion.NONE
 
 
-@settings(max_examples=300)
+@settings(max_examples=50)
 @given(st.lists(st.text(max_size=80), max_size=30))
 def test_any_text_is_read_to_its_end(lines: list[str]) -> None:
     assert judge(lines).lines == len(lines)
@@ -198,7 +198,7 @@ def plain(one: Quoted) -> str:
     return "\n".join(line.partition("\x1b[0m ")[2] for line in one.text.splitlines())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_prefixes_colours_and_interleaving_do_not_change_the_verdict(data: st.DataObject) -> None:
     cause = data.draw(st.sampled_from(CAUSES))

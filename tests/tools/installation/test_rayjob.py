@@ -26,7 +26,10 @@ KUBERAY = "kuberay-v1.7.0"
 COMMAND = ("bash", "run.sh", "data.train_files=['/data/a b.parquet']")
 JOBS = [(server, nodes) for server in SERVERS for nodes in (1, 2, 16)]
 
-every = pytest.mark.parametrize(("server", "nodes"), JOBS, ids=lambda each: str(each))
+NIGHTLY = pytest.mark.nightly("verl_npu/tools/installation/")
+every = pytest.mark.parametrize(
+    ("server", "nodes"), [pytest.param(*each, marks=() if each == ("a3", 2) else NIGHTLY) for each in JOBS]
+)
 
 
 def asked(server: str = "a3", nodes: int = 2, npus: int | None = None, **more: object) -> Job:

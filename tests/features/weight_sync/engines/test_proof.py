@@ -19,10 +19,6 @@ RANKS, RANK, HIDDEN = 2, 1, 6
 Weights = dict[str, torch.Tensor]
 
 
-def second_halves(sent: Weights, *projections: str) -> torch.Tensor:
-    return torch.cat([sent[f"{each}_proj.weight"].chunk(2)[1] for each in projections])
-
-
 class Dense(torch.nn.Module):
     """A rank's part of a model with a layer of each kind, filled by hand and not by a loader."""
 
