@@ -14,8 +14,6 @@ from . import is_loaded, variables
 from .errors import VirtualAscendError
 from .settings import Settings
 
-__all__ = ["autoload", "expose", "load"]
-
 EXTENSIONS = "virtual_ascend.extensions"
 """The entry points of packages that have something to do when virtual NPUs come up."""
 

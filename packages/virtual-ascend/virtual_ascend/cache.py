@@ -16,8 +16,6 @@ from pathlib import Path
 
 from .errors import BuildError
 
-__all__ = ["check_owner", "is_finished", "publish", "work_folder"]
-
 _BUILD = "build-"
 
 

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .device.extension import Handle
 
-__all__ = ["stand_in"]
-
 _LIBRARY, _OPERATORS = "vllm_ascend.vllm_ascend_C", "vllm_ascend.meta_registration"
 
 

@@ -21,8 +21,6 @@ from . import soc
 from .cache import check_owner
 from .variables import HOME, OPERATORS
 
-__all__ = ["install"]
-
 # A line `#!` cannot hold a path with a blank in it, so the shell starts Python.
 _NPU_SMI = """#!/bin/sh
 ''':'

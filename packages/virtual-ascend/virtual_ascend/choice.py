@@ -8,8 +8,6 @@ from . import exposure, variables
 from .errors import SettingError
 from .settings import Settings
 
-__all__ = ["is_real", "wheel"]
-
 
 def is_real(settings: Settings) -> bool:
     """Whether the installed torch_npu is brought up over a stub CANN.

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from .reporting import report
 
-__all__ = ["install"]
-
 LINE = "SIMULATED: torch.compile runs eagerly: Inductor makes no code for virtual NPUs"
 
 _installed = False

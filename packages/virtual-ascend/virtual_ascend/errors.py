@@ -5,8 +5,6 @@ An error says what it is about, what was expected, what was found, and how to me
 
 from __future__ import annotations
 
-__all__ = ["BuildError", "RealAscendError", "SettingError", "TorchError", "VirtualAscendError"]
-
 
 class VirtualAscendError(RuntimeError):
     """The root of all errors of the virtual Ascend; its text is one line."""

@@ -11,8 +11,6 @@ from pathlib import Path
 from . import variables
 from .errors import RealAscendError
 
-__all__ = ["CANN_SITE", "SITE", "expose", "expose_cann", "installed", "withdraw"]
-
 SITE = Path(__file__).parent / "site"
 CANN_SITE = Path(__file__).parent / "site_cann"
 """What CANN brings, and no torch_npu: Ray counts the NPUs of a machine by `acl`."""

@@ -26,17 +26,6 @@ from typing import ParamSpec, Protocol, TypeVar
 from .errors import SettingError
 from .variables import FAULTS
 
-__all__ = [
-    "Device",
-    "Fault",
-    "Kind",
-    "check_operators",
-    "failing",
-    "install",
-    "parse",
-    "wrap",
-]
-
 
 class Kind(Enum):
     """What goes wrong."""

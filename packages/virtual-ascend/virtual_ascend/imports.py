@@ -12,8 +12,6 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
-__all__ = ["after", "before"]
-
 Hook = Callable[[ModuleType], None]
 
 _before: dict[str, list[Hook]] = {}

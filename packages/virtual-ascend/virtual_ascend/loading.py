@@ -16,8 +16,6 @@ from .hccl import backend, library
 from .settings import Settings
 from .variables import HCCL_LIBRARY, HOME, OPERATORS
 
-__all__ = ["load"]
-
 _lock = threading.RLock()
 _loading = False
 _failure: Exception | None = None

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from packaging.version import Version
 
-__all__ = ["RECORDED", "of_module", "outside", "release"]
-
 RECORDED = Path(__file__).with_name("names.json")
 
 

@@ -10,8 +10,6 @@ import contextlib
 import logging
 import sys
 
-__all__ = ["LOGGER", "report", "warn"]
-
 LOGGER = "virtual_ascend"
 
 _said: set[str] = set()

@@ -10,8 +10,6 @@ from . import variables
 from .errors import SettingError
 from .faults import Fault, parse
 
-__all__ = ["Settings"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

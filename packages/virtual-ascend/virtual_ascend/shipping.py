@@ -16,8 +16,6 @@ from .errors import VirtualAscendError
 from .hccl import library
 from .variables import cache_folder
 
-__all__ = ["ship"]
-
 
 def ship(torch_version: str, cache: Path) -> list[Path]:
     """Copy the device for this torch, and libhccl.so, into the package, and return their paths.

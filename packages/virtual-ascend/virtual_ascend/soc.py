@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CUBE_CORES", "L2_CACHE", "NAME", "VECTOR_CORES", "VERSION"]
-
 NAME = "Ascend910B2"
 """The name that AscendCL and npu-smi give it."""
 

@@ -15,8 +15,6 @@ from packaging.version import Version
 from . import variables
 from .variables import AUTOLOAD
 
-__all__ = ["restores", "switch_back", "switch_off", "torch_is_there"]
-
 _RESTORING = ("2.7.1.post11", "2.9.0.post9", "2.10.0.post7", "2.12.0.post3")
 """In each series the first version that sets it back; from 2.13 on all do."""
 

@@ -9,29 +9,6 @@ from pathlib import Path
 
 from .errors import SettingError
 
-__all__ = [
-    "AUTOLOAD",
-    "CACHE",
-    "CANN_VERSION",
-    "COPIES",
-    "DRIVER_VERSION",
-    "FAULTS",
-    "HCCL_INTERFACE",
-    "HCCL_LIBRARY",
-    "HOME",
-    "MEMORY",
-    "NPUS",
-    "OPERATORS",
-    "PHANTOM",
-    "TORCH_NPU",
-    "TORCH_NPU_VERSION",
-    "VARIABLES",
-    "VISIBLE_DEVICES",
-    "Choice",
-    "Number",
-    "Variable",
-]
-
 VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 """The numbers of the NPUs that a process may use, separated by commas."""
 HOME = "ASCEND_HOME_PATH"

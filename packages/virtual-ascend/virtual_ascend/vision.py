@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["declare_operators"]
-
 _OPERATORS = ("nms", "qnms")
 """The second is newer; what a torchvision does not ask for does no harm."""
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"

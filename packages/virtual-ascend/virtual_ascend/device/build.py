@@ -23,20 +23,6 @@ from ..errors import BuildError
 from ..reporting import report
 from .extension import Extension
 
-__all__ = [
-    "DEVICE",
-    "NAME",
-    "PREBUILT",
-    "SOURCES",
-    "Module",
-    "compile_once",
-    "compiler",
-    "key",
-    "library",
-    "load",
-    "run_compiler",
-]
-
 NAME = "virtual_ascend_C"
 SOURCES = Path(__file__).parent / "csrc"
 PREBUILT = Path(__file__).parent / "prebuilt"

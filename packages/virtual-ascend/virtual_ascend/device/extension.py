@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed import Backend
 
-__all__ = ["Extension", "Handle", "extension", "hold", "is_loaded"]
-
 Handle: TypeAlias = "tuple[int, int, int, int]"
 """An allocation of vllm-ascend's: device, size in bytes, address, and a number that is not used here."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed import Backend, P2POp, ProcessGroup, Store, Work
 
-__all__ = ["be_alone", "interface", "register"]
-
 NAME = "hccl"
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own variable
 _SIOCGIFADDR = 0x8915  # netdevice(7)

@@ -11,8 +11,6 @@ from pathlib import Path
 from ..cache import check_owner, is_finished, publish
 from ..device import build
 
-__all__ = ["NAME", "SOURCE", "library", "load", "sources"]
-
 NAME = "libhccl.so"
 SOURCE = Path(__file__).parent / "libhccl.cpp"
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", f"-Wl,-soname,{NAME}")

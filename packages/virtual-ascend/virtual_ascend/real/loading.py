@@ -18,8 +18,6 @@ from ..reporting import report
 from ..settings import Settings
 from . import stub
 
-__all__ = ["COMPUTE", "computed", "expose", "is_loaded", "load", "version"]
-
 COMPUTE = build.Module("virtual_ascend_compute_C", Path(__file__).parent / "compute")
 _QUEUE = "TASK_QUEUE_ENABLE"
 _TORCH_NPU = "torch_npu"

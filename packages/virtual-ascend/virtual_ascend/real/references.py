@@ -21,23 +21,6 @@ from ..operators.schemas import by_name
 if TYPE_CHECKING:
     from ..operators.schemas import Operator
 
-__all__ = [
-    "NAMESPACE",
-    "REFERENCES",
-    "attention",
-    "attention_grad",
-    "dropout",
-    "dropout_backward",
-    "is_tensor",
-    "permute_grad",
-    "permute_grad_v2",
-    "register",
-    "unpermute",
-    "unpermute_grad",
-    "unpermute_grad_v2",
-    "vjp",
-]
-
 _RENAMED = {"pre_tokens": "pre_tockens", "next_tokens": "next_tockens", "scale_value": "scale"}
 _ATTENTION = (
     "pse",

@@ -20,8 +20,6 @@ from ..reporting import report
 from ..settings import Settings
 from . import wheel
 
-__all__ = ["CORE", "build_stub", "key", "load"]
-
 CORE = "libvirtual_ascend_cann.so"
 """The library that all functions are in; the others have CANN's names, and nothing but a reference to it."""
 _HCCL = "libhccl.so"

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from ..errors import BuildError
 
-__all__ = ["Needs", "defined_in", "read_needs"]
-
 # Part of every Linux. What these do not define is looked for elsewhere.
 _SYSTEM = ("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1")
 _NOT_OF_CANN = (*_SYSTEM, "ld-linux", "libc10", "libtorch", "libshm", "libgomp", "libpython")
