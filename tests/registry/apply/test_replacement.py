@@ -309,7 +309,7 @@ SEEN = {
     # The wrapper calls what the decorator made of it.
     ("a decorator that keeps the name", "wrap"): NEITHER,
     ("a decorator that does not", "replace"): CHECK,
-    ("a decorator that does not", "wrap"): APPLICATION,
+    ("a decorator that does not", "wrap"): NEITHER,
     ("setattr at the end", "replace"): APPLICATION,
     ("setattr at the end", "wrap"): APPLICATION,
     ("assigned at the end", "replace"): APPLICATION,

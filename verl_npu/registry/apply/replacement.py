@@ -94,7 +94,10 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
         return
     if definition.plain and not isinstance(value, _TYPES[definition.kind]):
         raise _unexpected(patch, f"the {definition.kind} defined in {module.__file__}", f"{value!r}")
-    code = getattr(inspect.unwrap(_inner(value)), "__code__", None)
+    function = inspect.unwrap(_inner(value))
+    if not definition.plain and any(_is_where_the_source_has_it(each, patch, module) for each in _enclosed(function)):
+        return
+    code = getattr(function, "__code__", None)
     # What a decorator made of it may have no code of its own; then the source's fingerprint has to do.
     if definition.plain or code is not None:
         where = f"{value!r}" if code is None else f"{code.co_name} from {code.co_filename}"
@@ -113,6 +116,26 @@ def _is_where_the_source_has_it(value: object, patch: Patch, module: types.Modul
     # A closure of the same name in the same file is not the target; before 3.11 code does not keep its full name.
     name = getattr(code, "co_qualname", function.__qualname__)
     return (code.co_filename, name) == (module.__file__, patch.target.qualname)
+
+
+def _enclosed(function: object) -> list[types.FunctionType]:
+    """Return the functions that a decorator's closure holds: one without functools.wraps tells in no other way."""
+    found: list[types.FunctionType] = []
+    waiting = [function]
+    while waiting:
+        for cell in getattr(waiting.pop(), "__closure__", None) or ():
+            held = _content(cell)
+            if isinstance(held, types.FunctionType) and held not in found:
+                found.append(held)
+                waiting.append(inspect.unwrap(held))
+    return found
+
+
+def _content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty: what it is for has not run yet
+        return None
 
 
 def comes_from(value: object, module: types.ModuleType) -> bool:

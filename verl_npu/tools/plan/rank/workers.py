@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from virtual_ascend import ledger
@@ -212,9 +213,9 @@ class LegacyWorkers(Workers):
         asyncio.run(actor.rollout.release())
 
 
-def _no_engine(*_: object, **__: object) -> tuple[None, None]:
-    """In place of what starts an engine, and at 796871d7 returns it with what hands it the weights."""
-    return None, None
+def _no_engine(*_: object, **__: object) -> tuple[SimpleNamespace, None]:
+    """In place of what starts an engine, and at 796871d7 returns it, to be told what hands it the weights."""
+    return SimpleNamespace(), None
 
 
 def _give_out_shards(module: Any) -> None:

@@ -1,0 +1,147 @@
+"""The Megatron workers of early upstreams keep a batch on the host, and move one micro batch at a time.
+
+Upstream is given a batch with the same keys and sizes, whose tensors have no elements, and moves that to the NPU. The
+elements stay on the host until the actor makes micro batches of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...registry.source.probe import AllOf, Defines, Mentions
+from .feature import megatron
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "broadcast_through_the_npu",
+    "hold_the_batch",
+    "keep_mini_batches_on_the_host",
+    "move_micro_batches",
+    "take_the_held_batch",
+]
+
+Result = TypeVar("Result")
+HELD = "_verl_npu_held"
+"""The attribute of a batch without elements that holds the batch that it stands for."""
+_PIECE = 32 << 20
+"""Bytes that are broadcast at once."""
+_WORKER = "verl.workers.megatron_workers:ActorRolloutRefWorker"
+_ACTOR = "verl.workers.actor.megatron_actor:MegatronPPOActor"
+_COMPUTE = f"{_ACTOR}.forward_backward_batch"
+_MINI_BATCHES = f"{_ACTOR}.make_minibatch_iterator"
+_BROADCAST = "verl.utils.torch_functional:broadcast_dict_tensor"
+_MICRO_BATCHES = "verl.utils.megatron.pipeline_parallel:make_batch_generator"
+_STEPS = ("compute_log_prob", "compute_ref_log_prob", "update_actor")
+_WHY = (
+    "Upstream moves a rank's share of a whole step to the NPU, and keeps it there while the log-probabilities are "
+    "computed and the actor is updated. With long answers training ends with `NPU out of memory`: 4096 sequences of "
+    "35840 tokens take 9 GB."
+)
+_HOW = "The batch stays on the host, and each micro batch is moved to the NPU when its forward pass begins."
+_LINK = "https://github.com/volcengine/verl/pull/3106"
+_NATIVE = Mentions(_COMPUTE, "get_device_id")
+_THERE = AllOf(
+    *map(Defines, (_COMPUTE, _MINI_BATCHES, _BROADCAST, _MICRO_BATCHES, *(f"{_WORKER}.{step}" for step in _STEPS)))
+)
+
+# Upstream computes with one batch at a time; a critic's has none that is held.
+_computed: ContextVar[Any] = ContextVar("_computed", default=None)
+
+
+def hold_the_batch(original: Callable[..., Result], worker: object, data: Any) -> Result:
+    """Do a worker's part of a step with a batch without elements, so that upstream moves none to the NPU."""
+    return original(worker, _without_elements(data))
+
+
+for _step in _STEPS:
+    megatron.wrap(
+        f"{_WORKER}.{_step}",
+        why=_WHY,
+        how=_HOW,
+        link=_LINK,
+        retired_by=_NATIVE,
+        requires=_THERE,
+        name=f"hold_the_batch_of_{_step}",
+    )(hold_the_batch)
+
+
+@megatron.wrap(_MINI_BATCHES, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+def keep_mini_batches_on_the_host(original: Callable[..., Iterable[Any]], actor: object, data: Any) -> Iterator[Any]:
+    """Return mini batches without elements, each of which holds its own."""
+    return map(_without_elements, original(actor, getattr(data, HELD, data)))
+
+
+@megatron.wrap(_COMPUTE, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+def take_the_held_batch(
+    original: Callable[..., Result], actor: object, data: Any, *args: object, **kwargs: object
+) -> Result:
+    """Compute with the batch that is held, if one is."""
+    held = getattr(data, HELD, None)
+    if held is None:
+        return original(actor, data, *args, **kwargs)
+    before = _computed.set(held)
+    try:
+        return original(actor, held, *args, **kwargs)
+    finally:
+        _computed.reset(before)
+
+
+@megatron.wrap(_BROADCAST, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+def broadcast_through_the_npu(original: Callable[..., None], tensors: Any, src: int, group: Any) -> None:
+    """Broadcast a batch; one that is held in pieces, since HCCL takes nothing from the host."""
+    from torch import distributed
+
+    held = _computed.get()
+    if held is None or tensors is not held.batch:
+        return original(tensors, src, group)
+    if distributed.get_world_size(group) > 1:
+        for key in tensors.sorted_keys:
+            _broadcast(tensors[key], src, group)
+    return None
+
+
+@megatron.wrap(_MICRO_BATCHES, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+def move_micro_batches(original: Callable[..., Any], batches: Any, vpp_size: int) -> Any:
+    """Return an iterator over micro batches, or one for each chunk of the model; those that are held are moved."""
+    made = original(batches, vpp_size)
+    if _computed.get() is None:
+        return made
+    return [_moved(each) for each in made] if isinstance(made, list) else _moved(made)
+
+
+def _without_elements(data: Any) -> Any:
+    """Return a DataProto with the keys and sizes of `data`, which it holds: tensors [..., 0] in place of [...].
+
+    What upstream writes to its `meta_info` is written to that of `data`.
+    """
+    empty = dataclasses.replace(data, batch=data.batch.apply(lambda tensor: tensor.new_empty((*tensor.shape, 0))))
+    setattr(empty, HELD, data)
+    return empty
+
+
+def _broadcast(tensor: torch.Tensor, src: int, group: Any) -> None:
+    """Broadcast a tensor [rows, ...] of the host, some rows at a time."""
+    from torch import distributed
+
+    row = tensor[:1].numel() * tensor.element_size()
+    for rows in tensor.split(max(_PIECE // max(row, 1), 1)):
+        moved = rows.to(_device()).contiguous()
+        distributed.broadcast(moved, src=src, group=group, async_op=False)
+        rows.copy_(moved)
+
+
+def _moved(batches: Iterable[Any]) -> Iterator[Any]:
+    device = _device()
+    return (batch.to(device) for batch in batches)
+
+
+def _device() -> str:
+    from verl.utils.device import get_device_name
+
+    name: str = get_device_name()
+    return name
