@@ -15,7 +15,11 @@ from .variables import AUTOLOAD, virtual_npus
 
 PATIENCE = 300.0  # seconds: on a file system of a cluster an import may take minutes
 
-_SET_ENV = ("/usr/local/Ascend/ascend-toolkit/set_env.sh", "/usr/local/Ascend/cann/set_env.sh")
+_SET_ENV = (
+    "/usr/local/Ascend/ascend-toolkit/set_env.sh",
+    "/usr/local/Ascend/cann/ascend-toolkit/set_env.sh",
+    "/usr/local/Ascend/cann/set_env.sh",
+)
 _LIBRARY = re.compile(r"\blib[\w+-]+\.so\b")
 _OF_THE_DRIVER = ("libascend_hal.so", "libdrvdsmi_host.so")
 

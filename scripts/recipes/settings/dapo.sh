@@ -97,6 +97,19 @@ no_dropout=(
     +actor_rollout_ref.model.override_config.resid_pdrop=0.
 )
 
+# Batches of as many sequences as are said, whatever their lengths.
+fixed_batches=(
+    actor_rollout_ref.actor.use_dynamic_bsz=False
+    actor_rollout_ref.ref.log_prob_use_dynamic_bsz=False
+    actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=False
+)
+one_sequence=(
+    "${fixed_batches[@]}"
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1
+    actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=1
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1
+)
+
 # What the scripts of v0.6.1 for dense models have besides.
 dense=(
     "${no_dropout[@]}"

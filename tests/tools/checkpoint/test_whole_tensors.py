@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -66,6 +67,23 @@ class Runs:
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Path.mkdir, (self.path,))
+
+
+def test_a_format_that_only_torch_npu_reads_is_named_with_where_to_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rebuild() -> None: ...
+
+    rebuild.__module__, rebuild.__qualname__ = "torch_npu.made_up", "rebuild"
+    module = ModuleType("torch_npu.made_up")
+    module.rebuild = rebuild  # type: ignore[attr-defined]
+    path = tmp_path / "shard.pt"
+    with monkeypatch.context() as there:
+        there.setitem(sys.modules, "torch_npu", ModuleType("torch_npu"))
+        there.setitem(sys.modules, "torch_npu.made_up", module)
+        torch.save({"weight": rebuild}, path)
+    with pytest.raises(CheckpointError, match=r"\(torch_npu\.made_up\.rebuild\).*; merge it where torch_npu is"):
+        fsdp._load(path)
 
 
 def test_the_name_of_an_npu_is_read_where_there_is_none(tmp_path: Path) -> None:

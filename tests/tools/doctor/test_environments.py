@@ -100,6 +100,18 @@ def _all(*changes: Callable[[Box], object]) -> Callable[[Box], object]:
     return lambda box: [change(box) for change in changes]
 
 
+def _where_the_image_has_it(box: Box) -> None:
+    box.not_sourced()
+    box.environ.pop("ATB_HOME_PATH")
+    ascend = box.path("usr/local/Ascend")
+    (ascend / "cann").mkdir()
+    for name in ("ascend-toolkit", "nnal"):
+        (ascend / name).rename(ascend / "cann" / name)
+    toolkit = ascend / "cann" / "ascend-toolkit"
+    (toolkit / "latest").unlink()
+    (toolkit / "latest").symlink_to(next(each for each in toolkit.iterdir() if each.is_dir()))
+
+
 def _old_libstdcxx(box: Box) -> None:
     box.library("needs15.so", "site/torch_npu/lib/libtorch_npu.so")
     box.library("stdc++13.so", "usr/lib/libstdc++.so.6")
@@ -204,6 +216,14 @@ CASES = (
         "ascend-toolkit/set_env.sh",
     ),
     Case(
+        "a shell of the published image that has not sourced set_env.sh",
+        IMAGE,
+        _where_the_image_has_it,
+        {"cann": ERROR, "torch_npu-libraries": ERROR, "nnal": WARNING},
+        "8.3.RC1 in ",
+        "Ascend/cann/ascend-toolkit/set_env.sh",
+    ),
+    Case(
         "libraries without ASCEND_HOME_PATH",
         "v0.6.1",
         lambda box: box.environ.pop("ASCEND_HOME_PATH"),
@@ -241,7 +261,7 @@ CASES = (
         _atb_missing,
         {"vllm-ascend-libraries": ERROR},
         "libatb.so is not found",
-        "source /usr/local/Ascend/nnal/atb/set_env.sh",
+        "nnal/atb/set_env.sh",
     ),
     Case(
         "the driver's library that is not mounted",

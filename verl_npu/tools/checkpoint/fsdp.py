@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...ascend.variables import VIRTUAL_NPUS
 from ...errors import CheckpointError
 from .layout import Layout
 from .naming import of_adapters
 from .npu_names import allow_npu_names
+
+_REFUSED = re.compile(r"Unsupported (?:global: GLOBAL|class) (\S+)")
+"""What torch.load names that it would have to run."""
 
 
 def whole_tensors(layout: Layout) -> Mapping[str, Callable[[], Any]]:
@@ -52,18 +57,28 @@ def _load(path: Path) -> dict[str, Any]:
         # Nothing of a shard is executed, and it stays on disk until a tensor of it is read.
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, RuntimeError) as error:
-        first = (str(error).strip().splitlines() or [repr(error)])[0]
-        raise CheckpointError(
-            subject=str(path),
-            expected="tensors and DTensors, as FSDP saves them",
-            found=first,
-            fix="merge it where it was saved, with the torch that saved it",
-        ) from error
+        raise _unreadable(path, error) from error
     if not isinstance(loaded, dict):
         raise CheckpointError(
             subject=str(path), expected="a table of tensors", found=type(loaded).__name__, fix="copy the shard again"
         )
     return {str(name): tensor for name, tensor in loaded.items()}
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    refused = _REFUSED.search(str(error))
+    if refused is None:
+        first = (str(error).strip().splitlines() or [repr(error)])[0]
+        found, fix = first, "merge it where it was saved, with the torch that saved it"
+    elif refused[1].startswith("torch_npu."):
+        # torch_npu 2.7.1 saves with torch 2.7 each tensor with its format, and itself has what reads that.
+        found = f"tensors that torch_npu saved with their format ({refused[1]}), and no torch_npu in this process"
+        fix = f"merge it where torch_npu is; if virtual NPUs saved it, with {VIRTUAL_NPUS}=1 in front"
+    else:
+        found, fix = f"{refused[1]}, which would be run as it is loaded", "take the shards that FSDP saved"
+    return CheckpointError(
+        subject=str(path), expected="tensors and DTensors, as FSDP saves them", found=found, fix=fix
+    )
 
 
 def assemble(name: str, parts: Sequence[Any]) -> Any:

@@ -37,8 +37,14 @@ __all__ = [
 
 _TOOLKIT_HOME = "ASCEND_TOOLKIT_HOME"
 _ATB_HOME = "ATB_HOME_PATH"
-_USUAL = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/cann", "/usr/local/Ascend/latest")
-_NNAL = "/usr/local/Ascend/nnal/atb"
+_USUAL = (
+    "/usr/local/Ascend/ascend-toolkit/latest",
+    # The published image has toolkit and nnal one folder further down.
+    "/usr/local/Ascend/cann/ascend-toolkit/latest",
+    "/usr/local/Ascend/cann",
+    "/usr/local/Ascend/latest",
+)
+_NNAL = ("/usr/local/Ascend/nnal/atb", "/usr/local/Ascend/cann/nnal/atb")
 _SCRIPT = "set_env.sh"
 _WHY_SOURCED = (
     "torch_npu looks for CANN's libraries on LD_LIBRARY_PATH; without them `import torch` ends with "
@@ -134,7 +140,7 @@ def _judge_version(need: Need, found: Toolkit) -> Finding:
 def judge_nnal(site: Site) -> Iterator[Finding]:
     """Whether the library ATB, which vllm-ascend needs, is there and set up."""
     named = site.environ.get(_ATB_HOME, "")
-    usual = site.at(_NNAL)
+    usual = _nnal(site)
     if site.virtual:
         yield skipped("nnal", "not needed on virtual NPUs (SIMULATED)")
     elif named and Path(named).is_dir():
@@ -154,8 +160,13 @@ def judge_nnal(site: Site) -> Iterator[Finding]:
             why="vllm-ascend's operators end with `libatb.so: cannot open shared object file` without it",
             fix=f"source {shlex.quote(str(usual / _SCRIPT))}  # {_WHERE}"
             if there
-            else f"install nnal of CANN's version, then `source {_NNAL}/{_SCRIPT}` {_WHERE}",
+            else f"install nnal of CANN's version, then `source {_NNAL[0]}/{_SCRIPT}` {_WHERE}",
         )
+
+
+def _nnal(site: Site) -> Path:
+    places = [site.at(place) for place in _NNAL]
+    return next((place for place in places if place.is_dir()), places[0])
 
 
 def _install(need: Need) -> str:
@@ -491,7 +502,7 @@ def explain(site: Site, library: str) -> tuple[str, str]:
             return whose, f"export LD_LIBRARY_PATH={':'.join(folders)}:$LD_LIBRARY_PATH"
         return whose, "docker run -v /usr/local/Ascend/driver:/usr/local/Ascend/driver …  # or install the driver"
     if whose == Origin.NNAL:
-        return whose, "source /usr/local/Ascend/nnal/atb/set_env.sh"
+        return whose, f"source {shlex.quote(str(_nnal(site) / _SCRIPT))}"
     found = toolkit(site)
     if found is None:
         return whose, "install the CANN toolkit and its kernels, then source its set_env.sh"
