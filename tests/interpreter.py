@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["SHOW", "Interpreter", "Result", "import_path"]
+__all__ = ["SHOW", "Interpreter", "Result", "import_path", "python"]
 
 SHOW = "import json, verl_npu; print(json.dumps(verl_npu.status()))"
 """A program whose last line `Result.status` reads."""
@@ -21,6 +22,23 @@ def import_path(*folders: Path) -> str:
     Not `sys.path`: tests before may have added the virtual Ascend to it.
     """
     return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def python(
+    *words: str, paths: Iterable[Path] = (), clean: str | tuple[str, ...] = (), cwd: Path | None = None, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run this Python to its end, with folders first on its path, without variables that begin as `clean` says, and
+    with `more` ones."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(clean)}
+    return subprocess.run(
+        [sys.executable, *words],
+        env={**inherited, "PYTHONPATH": import_path(*paths), **more},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
 
 
 @dataclass
@@ -48,14 +66,5 @@ class Interpreter:
         path.write_text(source)
 
     def run(self, program: str, **environment: str) -> Result:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "ASCEND_"))}
-        path = os.pathsep.join([str(self.site), *filter(None, [os.environ.get("PYTHONPATH")])])
-        result = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**inherited, "PYTHONPATH": path, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        result = python("-c", program, paths=[self.site], clean=("VERL_", "ASCEND_"), **environment)
         return Result(result.stdout, result.stderr, result.returncode)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from maintain import design_page
+
+from .interpreter import python
 
 PROJECT = Path(__file__).resolve().parents[1]
 PACKAGES = (PROJECT / "verl_npu", PROJECT / "packages/virtual-ascend/virtual_ascend")
@@ -32,14 +32,8 @@ ARROWS = {
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     """Judge the packages in a folder by the contracts."""
-    return subprocess.run(
-        [sys.executable, "-c", LINT, "--no-cache", "--config", str(PROJECT / "pyproject.toml")],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("-B", "-c", LINT, "--no-cache", "--config", str(PROJECT / "pyproject.toml"))
+    return python(*words, cwd=folder, PYTHONPATH=str(folder), COLUMNS="200")
 
 
 @pytest.fixture

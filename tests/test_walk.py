@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.interpreter import python
 
 from .pages import fences
 
@@ -35,15 +36,8 @@ class Installed:
         self.package = folder / "site" / "verl_npu"
 
     def run(self, arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("VERL_")}
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.folder,
-            env={**inherited, "PYTHONPATH": str(self.folder / "site"), **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        site = str(self.folder / "site")
+        return python(*arguments, cwd=self.folder, clean="VERL_", **{"PYTHONPATH": site, **environment})
 
     def state(self, source: Path) -> str:
         """What `check` says of the patch of the page."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from tests.interpreter import python
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -23,17 +22,13 @@ def side(
 
     Raises RuntimeError where it fails.
     """
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "ASCEND_", "NPU_"))}
-    paths = [*map(str, folders), str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     switches = {"VERL_NPU": "off"} if name == "cpu" else {"VIRTUAL_ASCEND": "2"}
-    result = subprocess.run(
-        [sys.executable, "-m", f"tests.parity.{module}", name, str(path), *cases],
+    result = python(
+        *("-m", f"tests.parity.{module}", name, str(path), *cases),
+        paths=[*folders, PROJECT],
+        clean=("VERL_", "ASCEND_", "NPU_"),
         cwd=PROJECT,
-        env={**inherited, **switches, **environment, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
+        **{**switches, **environment},
     )
     if result.returncode:
         raise RuntimeError(f"the side {name} failed:\n{result.stdout}\n{result.stderr}")

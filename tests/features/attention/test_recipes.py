@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.interpreter import python
 
 pytest.importorskip("torch")
 
@@ -32,15 +32,7 @@ def test_the_reward_model_of_prime_is_imported(pin: str) -> None:
     folder = os.environ.get("VERL_NPU_UPSTREAMS")
     if not folder:
         pytest.skip("recipes are in no wheel: set VERL_NPU_UPSTREAMS to a folder with verl-796871d7/ and so on")
-    paths = [str(Path(folder) / f"verl-{pin}"), str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "VERL_NPU": "off"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    result = python("-c", PROGRAM, paths=[Path(folder) / f"verl-{pin}", PROJECT], VERL_NPU="off")
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == [
         "flash_attn",

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
+from tests.interpreter import python
 from verl_npu import reporting
 from verl_npu.errors import FleetError
 from verl_npu.features.fleet import comparison
@@ -179,15 +177,8 @@ ray.shutdown()
 def test_in_a_real_ray_job_under_strict_alike_processes_train_and_others_do_not() -> None:
     pytest.importorskip("verl")
     pytest.importorskip("ray")
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_NPU", "RAY_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**inherited, "VERL_NPU": "on", "VERL_NPU_STRICT": "1", "RAY_USAGE_STATS_ENABLED": "0"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    own = {"VERL_NPU": "on", "VERL_NPU_STRICT": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    done = python("-c", PROGRAM, clean=("VERL_NPU", "RAY_"), **own)
     assert done.returncode == 0, done.stderr
     alike, mixed = json.loads(done.stdout.rpartition("FACTS ")[2])
     roles = ["Importing", "Importing", "Runner", "driver"]

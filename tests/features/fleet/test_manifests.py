@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.interpreter import python
 from verl_npu import reporting
 from verl_npu.features.fleet import manifests
 
@@ -87,17 +85,9 @@ def test_ranks_that_torchrun_started_are_compared(
 ) -> None:
     pytest.importorskip("verl")
     (tmp_path / "program.py").write_text(PROGRAM)
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("VERL_NPU")}
     own = {"VERL_NPU": "on", "VERL_NPU_STRICT": strict, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "program.py"), *of_rank_1],
-        env={**inherited, **own},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    done = python(*ranks, str(tmp_path / "program.py"), *of_rank_1, clean="VERL_NPU", **own)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("TRAINED") == 2
     assert said in done.stderr

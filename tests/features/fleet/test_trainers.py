@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.interpreter import python
 from verl_npu import environment
 from verl_npu.features import locks_folder
 from verl_npu.features.fleet import comparison
 from verl_npu.registry.judge.lock import read_locks
-
-from ...interpreter import import_path
 
 FOLDERS = ("verl/trainer", "verl/experimental", "recipe", "examples")
 # Trains nothing: FullyAsyncTrainer, which uses what it generates, compares.
@@ -159,15 +155,7 @@ def test_the_fit_of_each_trainer_compares_before_it_does_anything_else(
         for path, owner, fit, _ in fits(tree)
         if owner not in GENERATES and not path.startswith("examples")
     ]
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_NPU", "RAY_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(asked)],
-        env={**inherited, "VERL_NPU": "on", "PYTHONPATH": import_path(tree)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = python("-c", PROGRAM, json.dumps(asked), paths=[tree], clean=("VERL_NPU", "RAY_"), VERL_NPU="on")
     lines = [line.removeprefix("OUTCOME ") for line in done.stdout.splitlines() if line.startswith("OUTCOME ")]
     outcomes = dict(json.loads(line) for line in lines)
     assert len(outcomes) == len(asked), done.stderr

@@ -6,14 +6,13 @@ Upstream's patches of the models put in blocks of experts; those that do not fit
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 import pytest
-from virtual_ascend.testing import environment
+from virtual_ascend.testing import run
 
 from verl_npu.features.fused_ops.experts import keep_transformers_expert_blocks
 
@@ -54,13 +53,7 @@ print(json.dumps([out, refused]))
     ],
 )
 def test_experts_have_their_gradients_with_every_torch_npu(version: str, refuses: bool) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment(VIRTUAL_ASCEND_TORCH_NPU_VERSION=version),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(PROGRAM, VIRTUAL_ASCEND_TORCH_NPU_VERSION=version)
     assert done.returncode == 0, done.stderr
     right, refused = json.loads(done.stdout.splitlines()[-1])
     assert right == [True] * 8

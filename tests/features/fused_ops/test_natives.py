@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.version import Version
+
+from tests.interpreter import python
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
@@ -39,15 +38,7 @@ def upstream_patches_by_a_function() -> None:
 
 
 def run(*folders: Path, **environment: str) -> dict[str, Any]:
-    paths = [*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "VIRTUAL_ASCEND": "1", "PYTHONPATH": os.pathsep.join(paths), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = python("-c", PROGRAM, paths=folders, **{"VIRTUAL_ASCEND": "1", **environment})
     if done.returncode:
         return {"raised": done.stderr}
     return json.loads(done.stdout.splitlines()[-1])

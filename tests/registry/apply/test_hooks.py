@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 import sys
 import threading
 import warnings
@@ -13,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.interpreter import python
 from verl_npu.registry.apply import hooks
 from verl_npu.registry.apply.hooks import add_hook, remove_hook
 
@@ -276,11 +275,5 @@ def test_a_program_started_by_dash_m_runs_its_hooks_before_it_starts(package, tm
         """,
     )
     package.write("up.job", "word = 'upstream'\nif __name__ == '__main__':\n    print(word)\n")
-    result = subprocess.run(
-        [sys.executable, "-m", "up.job"],
-        env={**os.environ, "VERL_NPU": "off", "PYTHONPATH": os.pathsep.join([str(package.root), str(PROJECT)])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = python("-m", "up.job", paths=[package.root, PROJECT], VERL_NPU="off")
     assert result.stdout == "hooked __main__\n", result.stderr

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.interpreter import python
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
@@ -46,16 +46,7 @@ def test_the_workers_methods_are_ours_and_dispatched_to_all_without_waiting(pin:
     if not folder:
         pytest.skip(f"recipes are in no registry: set VERL_NPU_UPSTREAMS to a folder with verl-{pin}/")
     checkout = Path(folder) / f"verl-{pin}"
-    paths = [str(checkout), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "VIRTUAL_ASCEND": "2", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    ended = subprocess.run(
-        [sys.executable, "-B", "-c", PROGRAM, *TARGETS[pin]],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    ended = python("-B", "-c", PROGRAM, *TARGETS[pin], paths=[checkout], VIRTUAL_ASCEND="2")
     assert ended.returncode == 0, ended.stderr[-3000:]
     found, states = json.loads(ended.stdout.rpartition("FACTS ")[2])
     assert set(states.values()) == {"applied"}, states

@@ -6,11 +6,9 @@ What phases cost, from a ledger of blocks.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
-from virtual_ascend.testing import environment
+from virtual_ascend.testing import run
 
 from verl_npu.tools.plan.job import Holder, Phase
 from verl_npu.tools.plan.rank.recording import Recording
@@ -88,14 +86,7 @@ WEIGHTS = 4 * 512 * 512
 @pytest.fixture(scope="module")
 def kept() -> dict[str, int]:
     """What each case has of gradients at most, in bytes."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment(VERL_NPU="off", VIRTUAL_ASCEND_PHANTOM="0.0625"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run(PROGRAM, VERL_NPU="off", VIRTUAL_ASCEND_PHANTOM="0.0625")
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, int] = json.loads(done.stdout)
     return found
