@@ -38,6 +38,7 @@ OF_OTHERS = {
     ("verl_npu.features.weight_sync.engines.vllm", "get_npu_format"): "torch_npu",
     ("verl_npu.features.weight_sync.patches.collective", "value"): "multiprocessing",
     ("verl_npu.features.weight_sync.patches.collective", "worker_dict"): "verl's workers",
+    ("verl_npu.features.weight_sync.patches.vllm_model", "model_runner"): "verl's sharding manager",
     ("verl_npu.features.weight_sync.patches.vllm_model", "update_weights_from_ipc"): "verl's worker",
     ("verl_npu.features.weight_sync.patches.vllm_model", "vLLMColocateWorkerExtension"): "verl's worker",
     ("verl_npu.features.weight_sync.patches.workers", "_engine"): "verl's SGLang rollout",
