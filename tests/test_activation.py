@@ -150,7 +150,7 @@ def test_an_error_inside_us_does_not_break_the_import(ascend) -> None:
         "print('alive')\n"
     )
     result = ascend.run(program)
-    assert result.out == "alive\n"
+    assert result.out.startswith("alive\n")
     (line,) = result.err.splitlines()
     assert "broken" in line
 
@@ -251,3 +251,33 @@ def test_processes_that_start_at_once_leave_a_whole_manifest_each_and_no_other_f
     assert all(set(manifest["features"]) == FEATURES for manifest in manifests)
     after = {path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts and folder not in path.parents}
     assert after - before == {folder}
+
+
+EARLIER = "import sys, types; sys.modules['verl_npu.plugin'] = types.ModuleType('verl_npu.plugin'); "
+
+
+def test_beside_the_earlier_plugin_of_the_same_name_it_is_an_error(ascend) -> None:
+    result = ascend.run(f"{EARLIER} import verl_npu")
+    last = result.err.splitlines()[-1]
+    assert "EarlierPluginError" in last
+    assert "found the earlier plugin of the same name in one process with it (verl_npu.plugin)" in last
+    assert "pip uninstall verl_npu" in last
+
+
+def test_by_the_entry_point_of_torch_the_import_of_verl_says_so(ascend) -> None:
+    load = (
+        "from importlib.metadata import EntryPoint as E; E('a', 'verl_npu', 'torch.backends').load(); print('alive')"
+    )
+    result = ascend.run(f"{EARLIER} {load}; import verl")
+    assert result.out.startswith("alive\n")
+    assert "EarlierPluginError" in result.err.splitlines()[-1]
+
+
+def test_the_earlier_plugin_cannot_be_imported_after_it(ascend) -> None:
+    """Where files of both lie in one folder."""
+    left = ascend.site / "left" / "plugin.py"
+    left.parent.mkdir()
+    left.write_text("print('patched by both')\n")
+    result = ascend.run(f"import verl_npu; verl_npu.__path__.append({str(left.parent)!r}); import verl_npu.plugin")
+    assert "EarlierPluginError" in result.err.splitlines()[-1]
+    assert "patched by both" not in result.out

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["activate", "autoload", "deactivate", "status"]
 
 _TRIGGER = "verl"
+# The module of an earlier plugin of the same name that applies its patches. It can be in one process with this package
+# only if files of both lie in one folder.
+_EARLIER = f"{__package__}.plugin"
 
 # What the user knows the ways in as, by the function of others that calls one.
 _TORCH = "the entry point torch.backends"
@@ -73,8 +76,11 @@ def _activate(origin: str) -> None:
         return
     from .registry.apply import hooks
 
+    if _EARLIER in sys.modules:
+        _refuse_earlier_plugin(sys.modules[_EARLIER])
     _active = True
     _origin = origin
+    hooks.add_hook(_EARLIER, _refuse_earlier_plugin, before=True)
     hooks.add_hook(_TRIGGER, _begin, before=True)
     if _TRIGGER in sys.modules:
         _begin(sys.modules[_TRIGGER])
@@ -92,6 +98,7 @@ def deactivate() -> None:
         from .registry.apply import hooks
 
         hooks.remove_hook(_TRIGGER, _begin)
+        hooks.remove_hook(_EARLIER, _refuse_earlier_plugin)
     if _session is not None:
         _session.end()
     _active = False
@@ -144,6 +151,18 @@ def _has_torch_npu() -> bool:
     return False
 
 
+def _refuse_earlier_plugin(module: ModuleType) -> None:
+    from .errors import EarlierPluginError
+
+    raise EarlierPluginError(
+        subject=os.path.dirname(__file__),
+        expected="this package alone",
+        found=f"the earlier plugin of the same name in one process with it ({module.__name__})",
+        fix="pip uninstall verl_npu until it finds none, remove that folder, install this package again, and restore "
+        "the files that `verl-npu doctor` names (docs/installation.md, After the earlier plugin)",
+    )
+
+
 def _raise_from_trigger(error: Exception) -> None:
     # torch would say that it cannot load us, and could not be imported again in this process.
     from .registry.apply import hooks
@@ -152,7 +171,7 @@ def _raise_from_trigger(error: Exception) -> None:
         raise error
 
     spec = getattr(sys.modules.get(_TRIGGER), "__spec__", None)
-    if getattr(spec, "_initializing", False):
+    if _TRIGGER not in sys.modules or getattr(spec, "_initializing", False):
         hooks.add_hook(_TRIGGER, refuse)
     else:
         reporting.warn(f"{error}; verl is imported already, so this could not be raised by its import")

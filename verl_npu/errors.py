@@ -76,6 +76,10 @@ class AscendSoftwareError(VerlNpuError):
     """torch_npu is installed and cannot be imported."""
 
 
+class EarlierPluginError(VerlNpuError):
+    """An earlier plugin of the same name is in the same process."""
+
+
 class CommandLineError(VerlNpuError):
     """A command line of Hydra overrides cannot be read."""
 

@@ -214,3 +214,23 @@ def test_a_source_is_enough_where_nothing_is_installed(run: Run, pristine: Path)
     status, output = run("check", "--source", str(pristine.parent), "--json")
     assert status == 0
     assert json.loads(output)["revision"]["nearest_pin"] == "v0.6.1"
+
+
+def test_what_an_earlier_plugin_edited_is_said_with_what_restores_it(run: Run, tree: Path) -> None:
+    with (tree / "verl/__init__.py").open("a") as stream:
+        stream.write("\n# NPU acceleration support added by mindspeed-rl plugin\nimport verl_npu\n")
+    (tree / ".git").mkdir()
+    status, content, _ = states(run, tree)
+    assert status == 0
+    (trace,) = content["earlier_plugin"]
+    assert trace["found"] == f"the earlier plugin edited in {tree}: verl/__init__.py (imports verl_npu at its end)"
+    assert trace["fix"] == f"git -C {tree} checkout -- verl/__init__.py"
+    _, output = run("check", "--source", str(tree), columns=300)
+    assert f"earlier plugin: {trace['found']}" in output
+    assert f"fix {trace['fix']}" in " ".join(output.split())
+
+
+def test_without_an_earlier_plugin_nothing_is_said_of_one(run: Run, tree: Path) -> None:
+    _, content, _ = states(run, tree)
+    assert content["earlier_plugin"] == []
+    assert "earlier plugin" not in run("check", "--source", str(tree))[1]

@@ -24,6 +24,7 @@ from ...registry.judge.verdict import Verdict, judge
 from ...registry.patch import Feature, Patch, owners
 from ...registry.source.tree import SourceTree
 from ...registry.state import State, feature_state
+from ..doctor import Site, Trace, find_traces
 from . import terminal, upstreams
 from .options import example, json_option, source_option
 from .script import check_script
@@ -52,6 +53,8 @@ class _Result:
     """Why the torch_npu that is installed here cannot be imported."""
     lacks: Sequence[Lack]
     """The names that the installed vLLM and vllm-ascend lack."""
+    traces: Sequence[Trace]
+    """What an earlier plugin of the same name has left."""
 
     def state(self, feature: Feature) -> State:
         return feature_state(self.verdicts[patch.id].state for patch in feature)
@@ -87,7 +90,7 @@ def check(
     if arguments:
         raise click.UsageError(f"arguments are a script's: expected --script SCRIPT before {' '.join(arguments)}")
     features, tree, locks = load(), upstreams.judged_tree(source), upstreams.locks()
-    result = _judged(features, tree, locks)
+    result = _judged(features, tree, locks, _traces(source))
     if as_json:
         click.echo(json.dumps(_content(result), indent=2))
     else:
@@ -99,9 +102,11 @@ def check(
     sys.exit(int(unusable or any(verdict.state in BAD for verdict in result.verdicts.values())))
 
 
-def _judged(features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]) -> _Result:
+def _judged(
+    features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]], traces: Sequence[Trace]
+) -> _Result:
     revisions, verdicts, natives = judged_patches(features, tree, locks)
-    return _Result(features, revisions, verdicts, natives, software.problem(), _rollout_lacks())
+    return _Result(features, revisions, verdicts, natives, software.problem(), _rollout_lacks(), traces)
 
 
 def judged_patches(
@@ -139,6 +144,7 @@ def _content(result: _Result) -> dict[str, object]:
         "natives": [native.as_json() for native in result.natives],
         "torch_npu": None if result.problem is None else str(result.problem),
         "engine_names": [lack.as_json() for lack in result.lacks],
+        "earlier_plugin": [{"found": each.found, "why": each.why, "fix": each.fix} for each in result.traces],
     }
 
 
@@ -160,6 +166,7 @@ def _print(result: _Result, verbose: bool) -> None:
             _print_patch(patch, result.verdicts[patch.id])
     _print_natives(result.natives, verbose)
     _print_lacks(result.lacks)
+    _print_traces(result.traces)
     terminal.echo()
     present = {*states, *(verdict.state for verdict in result.verdicts.values())}
     meanings = [(str(state), meaning) for state, meaning in _MEANING.items() if state in present]
@@ -269,6 +276,20 @@ def _print_lacks(found: Sequence[Lack]) -> None:
         for lack in own:
             terminal.line("  ", lack.name.title)
             terminal.paragraph(f"Found {lack.found}. Without it, {lack.name.absent}.", indent="    ")
+
+
+def _traces(source: str) -> Sequence[Trace]:
+    return find_traces(Site.here(None, None), None if source == upstreams.INSTALLED else Path(source) / "verl")
+
+
+def _print_traces(found: Sequence[Trace]) -> None:
+    """Print what an earlier plugin of the same name has left, and what removes it; nothing if there is nothing."""
+    for trace in found:
+        terminal.echo()
+        mark = terminal.styled("earlier plugin", "red" if trace.fails else "yellow")
+        terminal.line(mark, ": ", trace.found)
+        terminal.paragraph(f"{trace.why}.", indent="  ")
+        terminal.paragraph(trace.fix, indent="       ", label="  fix  ")
 
 
 def _releases() -> Mapping[str, str]:

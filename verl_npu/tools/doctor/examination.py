@@ -9,6 +9,7 @@ from functools import partial
 from ...errors import CommandLineError
 from ...findings import Finding, Rule, Stage
 from . import cann, machine, packages, variables
+from .earlier_plugin import judge_earlier_plugin
 from .probes import PROBES, probe
 from .site import Level, Site
 
@@ -31,6 +32,7 @@ SUBJECTS = (
     Subject("verl", packages.judge_verl),
     Subject("patches", packages.judge_patches),
     Subject("ways-in", packages.judge_ways_in),
+    Subject("earlier-plugin", judge_earlier_plugin),
     Subject("npus", machine.judge_npus, parts=("npu-memory",)),
     Subject("driver", machine.judge_driver),
     Subject("cann", cann.judge_cann),

@@ -18,12 +18,12 @@ from ...ascend.variables import AUTOLOAD
 from ...environment import SWITCH
 from ...findings import Finding, Severity, error, ok, skipped, warning
 from ...pins import PINS, Component, is_commit
+from .earlier_plugin import NAME, OURS, is_earlier
 from .site import Need, Package, Site
 
 __all__ = [
     "CLASHES",
     "COMPARED",
-    "OURS",
     "Clash",
     "Judgement",
     "clash_with",
@@ -41,9 +41,6 @@ __all__ = [
 ]
 
 _GROUP = "torch.backends"
-_NAME = "verl-npu"
-OURS = "CHECKOUT_OR_WHEEL_OF_VERL_NPU"
-"""What stands in a command for where verl-npu is: it is in no package index, where anybody could take its name."""
 
 
 def judge_python(site: Site) -> Iterator[Finding]:
@@ -104,7 +101,8 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
     """Whether every process that imports torch loads verl-npu."""
     why = "`import torch` calls it in every process, Ray's workers included; otherwise verl runs unpatched"
     switch = SWITCH.text(site.environ)
-    if _NAME not in site.packages:
+    found = [each for each in metadata.distributions(name=NAME, path=list(site.path)) if not is_earlier(each)]
+    if not found:
         yield warning(
             "ways-in",
             "verl-npu is on the path, and not installed",
@@ -112,10 +110,10 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
             why=why,
             fix=f"pip install {OURS}",
         )
-    elif not _has_entry_point(site):
+    elif not any(point.group == _GROUP and point.name == "verl_npu" for each in found for point in each.entry_points):
         yield error(
             "ways-in",
-            f"verl-npu {site.packages[_NAME].version} has no entry point in {_GROUP}",
+            f"verl-npu {found[0].version} has no entry point in {_GROUP}",
             expected=f"its entry point in {_GROUP}",
             why=why,
             fix=f"pip install --force-reinstall --no-deps {OURS}",
@@ -138,11 +136,6 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
         )
     else:
         yield ok("ways-in", f"{_GROUP}, {SWITCH.name}={switch}")
-
-
-def _has_entry_point(site: Site) -> bool:
-    found = metadata.distributions(name=_NAME, path=list(site.path))
-    return any(point.group == _GROUP and point.name == "verl_npu" for each in found for point in each.entry_points)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ __all__ = [
     "Package",
     "Site",
     "ask_npu_smi",
+    "distribution_url",
     "installed_packages",
     "parse_npu_smi",
 ]
@@ -289,6 +290,19 @@ def _package(name: str, distribution: metadata.Distribution) -> Package:
         commit, branch = _head(checkout)
         folder = checkout if checkout.is_dir() else folder
     return Package(name, distribution.version, folder, tuple(distribution.requires or ()), commit, branch)
+
+
+def distribution_url(name: str, path: Sequence[str]) -> str:
+    """Return what pip would install a distribution from again: an address with its commit, or a file; empty if it came
+    from an index, or that is not known."""
+    for each in metadata.distributions(name=name, path=list(path)):
+        content = _json(each.read_text("direct_url.json"))
+        url, vcs, folder = str(content.get("url", "")), content.get("vcs_info"), content.get("dir_info")
+        if isinstance(vcs, dict):
+            return f"{name} @ {vcs.get('vcs', 'git')}+{url}@{vcs.get('commit_id', '')}"
+        if url and not (isinstance(folder, dict) and folder.get("editable")):
+            return unquote(urlsplit(url).path) if url.startswith("file:") else url
+    return ""
 
 
 def _json(text: str | None) -> dict[str, object]:
