@@ -597,6 +597,14 @@ CASES = (
         "export HCCL_CONNECT_TIMEOUT=1500",
     ),
     Case(
+        "a timeout beyond what HCCL reads",
+        "v0.7.1",
+        _set("HCCL_EXEC_TIMEOUT", "1E100"),
+        {"HCCL_EXEC_TIMEOUT": WARNING},
+        "out of its range",
+        "export HCCL_EXEC_TIMEOUT=3600",
+    ),
+    Case(
         "ports that are no range",
         "v0.7.1",
         _set("HCCL_HOST_SOCKET_PORT_RANGE", "60050-60000"),

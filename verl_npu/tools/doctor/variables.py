@@ -163,7 +163,14 @@ RULES = (
         value="1500",
         stages=_EITHER,
     ),
-    VariableRule("HCCL_EXEC_TIMEOUT", _number(0), _SECONDS, _HCCL_REFUSES, value="3600", stages=_EITHER),
+    VariableRule(
+        "HCCL_EXEC_TIMEOUT",
+        _number(0, 2**31 - 1),
+        f"{_SECONDS} from 0 to {2**31 - 1}",
+        _HCCL_REFUSES,
+        value="3600",
+        stages=_EITHER,
+    ),
     VariableRule(
         "HCCL_BUFFSIZE", _number(1), "a number of MB, at least 1", _HCCL_REFUSES, value="200", stages=_EITHER
     ),
