@@ -58,6 +58,8 @@ def test_another_commit_of_transformers_than_the_images_is_judged_by_its_version
     (finding,) = (each for each in examine(box.site()) if each.code == "transformers")
     assert finding.severity is WARNING
     assert "index_first_axis" in finding.why
+    # What the rest of the image goes with, and not what verl's documents of that time name.
+    assert "checkout 836570e925" in finding.fix
 
 
 def test_the_doctor_says_that_it_compares_with_the_image(make: Make) -> None:

@@ -262,6 +262,7 @@ _OF_NPUS = frozenset(
 )
 """Parts that follow from torch_npu, whose place virtual NPUs take."""
 _GIT = {
+    Component.TRANSFORMERS: "https://github.com/huggingface/transformers",
     Component.VLLM: "https://github.com/vllm-project/vllm.git",
     Component.VLLM_ASCEND: "https://github.com/vllm-project/vllm-ascend.git",
     Component.SGLANG: "https://github.com/sgl-project/sglang.git",
@@ -331,10 +332,12 @@ def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
 def _clashing(need: Need, package: Package, clash: Judgement) -> Finding:
     # The documents of some pins leave room for versions that fail.
     told = bool(need.supported) and package.parsed is not None and not need.met_by(package.parsed)
+    # A published environment has a commit, and its other parts go with that one.
+    named = bool(need.supported) and bool(need.supported[0].revision)
     name = need.component.value
-    fix = install_command(need) if told else f"pip install {name}=={clash.install}"
+    fix = install_command(need) if told or named else f"pip install {name}=={clash.install}"
     judge = warning if clash.healed else error
-    return judge(name, str(package), expected=str(need) if told else clash.needed, why=clash.why, fix=fix)
+    return judge(name, str(package), expected=str(need) if told or named else clash.needed, why=clash.why, fix=fix)
 
 
 def _absent(site: Site, need: Need, unsupported: bool) -> Finding:
