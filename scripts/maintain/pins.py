@@ -137,7 +137,8 @@ def _smoke(pins: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for name, pin in pins.items():
         for row in pin["smoke"]:
             source = {} if pin["released"] else {"commit": pin["commit"]}
-            asked = {"pin": name, "job": row["job"], **source, **row}
+            built = pin["training"].get("engine", {}).get("commit") if "rollout" in row else None
+            asked = {"pin": name, "job": row["job"], **source, **row, **({"engine": built} if built else {})}
             yield f"          - {{ {', '.join(f'{key}: {value}' for key, value in asked.items())} }}"
 
 
