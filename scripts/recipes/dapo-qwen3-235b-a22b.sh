@@ -19,8 +19,8 @@ dapo=("${dapo[@]/#actor_rollout_ref.model.use/+actor_rollout_ref.model.use}")
 lengths 1024 34816 8
 batches 256 256 32
 sizes=("${sizes[@]/#data.gen_batch_size/+data.gen_batch_size}")
-# MindSpeed-RL patches verl's engine so that 128 NPUs share the experts (TP 4, DP 32). TP 16 holds the weights without.
-engine 16 0.6 0.7
+# 128 NPUs share the experts: 32 engines of 4.
+engine 4 0.6 0.7
 filter True 30
 groups=("${groups[@]/#/+}")
 over_megatron 4 8 8 8 True
@@ -32,6 +32,8 @@ start_dapo --config-path=../../verl/trainer/config --config-name=ppo_megatron_tr
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32 \
     actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=32 \
     actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1 \
+    +actor_rollout_ref.rollout.dp_model_parallel_size=32 \
+    +actor_rollout_ref.rollout.enable_expert_parallel=True \
     actor_rollout_ref.rollout.load_format=safetensors \
     actor_rollout_ref.rollout.enable_chunked_prefill=False \
     actor_rollout_ref.rollout.max_num_batched_tokens=2048 \

@@ -213,16 +213,19 @@ def readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 ASKED: dict[str, tuple[dict[str, Any], str]] = {
     "data_parallel_size": (
-        {"data_parallel_size": 2},
-        r"found 2, which nothing .*; leave it out, or use verl v0\.6\.1",
+        {"data_parallel_size": 2, "mode": "async"},
+        r"found 2 beside rollout\.mode=async, .*; leave it out, or set rollout\.mode=sync",
     ),
-    "dp_model_parallel_size": ({"dp_model_parallel_size": 32}, "found 32, which nothing"),
+    "dp_model_parallel_size": (
+        {"dp_model_parallel_size": 32, "mode": "async"},
+        r"found 32 beside rollout\.mode=async",
+    ),
     "expert_parallel_size": (
         {"expert_parallel_size": 4},
         r"set .*\.enable_expert_parallel=True with rollout\.mode=sync",
     ),
     "enable_expert_parallel": ({"enable_expert_parallel": True, "mode": "async"}, "found True, which nothing"),
-    "hybrid_tp": ({"hybrid_tp": {"enabled": True}}, "vllm-ascend 0.7.3 divides no layer by itself"),
+    "hybrid_tp": ({"hybrid_tp": {"enabled": True}}, "neither vllm-ascend 0.7.3 nor the published image's"),
 }
 
 
@@ -238,7 +241,9 @@ def test_a_setting_that_nothing_reads_is_refused(setting: str) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        {"data_parallel_size": 1},
+        {"data_parallel_size": 1, "mode": "async"},
+        {"data_parallel_size": 2, "mode": "sync"},
+        {"dp_model_parallel_size": 32},
         {"hybrid_tp": {"enabled": False}},
         {"enable_expert_parallel": True, "mode": "sync"},
         {"data_parallel_size": 2, "name": "sglang"},

@@ -221,7 +221,7 @@ def test_a_recipe_may_have_an_engine_of_its_own(verl: Callable[..., SourceTree])
 
 
 def test_a_way_to_divide_is_refused_that_the_scripts_verl_passes_over(verl: Callable[..., SourceTree]) -> None:
-    settings = {f"{ROLLOUT}.data_parallel_size": 2}
+    settings = {f"{ROLLOUT}.data_parallel_size": 2, f"{ROLLOUT}.mode": "async"}
     assert found(script(settings, sources=verl("", "config.data_parallel_size"))) == []
     assert found(script(settings, sources=verl(""))) == [("rollout parallelism", True)]
     off = {"VERL_NPU_DISABLE": "attention, rollout"}

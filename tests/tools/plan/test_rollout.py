@@ -36,6 +36,8 @@ def test_experts_are_divided_among_a_replica(settings) -> None:
     experts = dataclasses.replace(MODEL, experts=6_000_000_000)
     divided = _rollout(settings, experts, tensor_model_parallel_size=2, data_parallel_size=4, expert_parallel_size=8)
     assert divided.engine_weights == 2 * (2_000_000_000 // 2 + 6_000_000_000 // 8)
+    early = {"dp_model_parallel_size": 4, "enable_expert_parallel": True}
+    assert _rollout(settings, experts, tensor_model_parallel_size=2, **early) == divided
     whole = _rollout(settings, experts, tensor_model_parallel_size=2, data_parallel_size=4)
     assert whole.engine_weights == 2 * 8_000_000_000 // 2
 

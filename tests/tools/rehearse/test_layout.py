@@ -23,6 +23,7 @@ def sizes(**given: object) -> Settings:
         "sp": f"{ACTOR}.ulysses_sequence_parallel_size",
         "rtp": f"{ROLLOUT}.tensor_model_parallel_size",
         "rdp": f"{ROLLOUT}.data_parallel_size",
+        "rdmp": f"{ROLLOUT}.dp_model_parallel_size",
         "rep": f"{ROLLOUT}.expert_parallel_size",
         "own": "rollout.n_gpus_per_node",
     }
@@ -55,6 +56,7 @@ TABLE = [
     ({"sp": 8, "rtp": 4}, 1, {"npus": 1}),
     ({"rtp": 4, "rdp": 8}, None, {"rtp": 2, "dp": 2, "npus": 2}),
     ({"rtp": 4, "rdp": 8}, 4, {"rtp": 2, "rdp": 2, "dp": 4, "npus": 4}),
+    ({"rtp": 4, "rdmp": 8}, 4, {"rtp": 2, "rdp": 2, "dp": 4, "npus": 4}),
     ({"rtp": 1, "rdp": 8, "rep": 8}, None, {"rdp": 2, "rep": 2, "dp": 2, "npus": 2}),
     ({"tp": 4}, None, {"tp": 2, "npus": 2}),
     ({"tp": 4, "pp": 8}, None, {"tp": 2, "pp": 2, "npus": 4}),

@@ -12,6 +12,7 @@ from ...findings import Finding
 from ...registry.source.probe import Defines
 from ...registry.source.tree import SourceTree
 from ..configuration import Section
+from .data_parallel import join
 from .feature import refusal, remark, rollout
 
 __all__ = ["give_engine_the_users_arguments", "unknown_arguments", "unread_arguments"]
@@ -90,9 +91,11 @@ def _is_known(key: str, known: frozenset[str]) -> bool:
     _ENGINE,
     why="An argument of engine_kwargs.vllm that upstream gives as well, such as enable_prefix_caching, ends the job: "
     "TypeError: LLM() got multiple values for keyword argument. max_num_seqs, cudagraph_capture_sizes and "
-    "enable_expert_parallel of the rollout reach no engine.",
+    "enable_expert_parallel of the rollout reach no engine, and neither does data_parallel_size (or "
+    "dp_model_parallel_size): a model of experts that several engines should share does not fit.",
     how="The engine gets all of them: the user's engine_kwargs come last, as at later revisions, and what is a "
-    "mapping on both sides, such as compilation_config, is merged.",
+    "mapping on both sides, such as compilation_config, is merged. Data parallel engines are told by vLLM's variables "
+    "VLLM_DP_* which of them each is, and where they meet.",
     link="https://github.com/volcengine/verl/commit/ff6978c14",
     retired_by=Defines("verl.workers.config.rollout:RolloutConfig"),
     requires=Defines(_ENGINE),
@@ -101,6 +104,7 @@ def give_engine_the_users_arguments(
     original: Callable[..., None], engine: object, model_path: str, config: Section, *args: object, **kwargs: object
 ) -> None:
     """Build the engine."""
+    join(config)
     own = copy.deepcopy(config)
     if _asked(config):
         own.engine_kwargs.vllm = {}

@@ -23,6 +23,7 @@ from ...findings import Finding, Rule, Stage
 from ...registry.source.tree import SourceTree, Target
 from ...reporting import warn
 from ..configuration import Section
+from . import data_parallel
 from .engine_arguments import unknown_arguments, unread_arguments
 from .engine_versions import unfit_releases
 from .feature import refusal, remark
@@ -47,18 +48,20 @@ _KEEP_CACHE = f"{_ROLLOUT}.free_cache_engine=False"
 _READERS = "verl.workers.rollout"
 # From this class on upstream itself refuses what it does not know.
 _SCHEMA = Target("verl.workers.config.rollout", "RolloutConfig")
-_USE_LATER_VERL = "leave it out, or use verl v0.6.1 or later, whose server has it together with expert parallelism"
+_SHARE = (
+    "leave it out, or set rollout.mode=sync in an environment like the published image's, whose vLLM 0.10 has engines "
+    "that take their steps together"
+)
 _USE_EXPERT_PARALLEL = (
     f"leave it out, or set +{_ROLLOUT}.enable_expert_parallel=True with rollout.mode=sync: vLLM 0.9.1 then divides "
     "the experts over the ranks of each engine"
 )
 _NO_FINE_DIVISION = (
-    "leave it out: vllm-ascend 0.7.3 divides no layer by itself, and 0.9.1 only DeepSeek's output head, between data "
-    "parallel engines, which this verl does not have"
+    "leave it out: neither vllm-ascend 0.7.3 nor the published image's, at 1de16ead8e, divides a layer by itself, and "
+    "0.9.1 only DeepSeek's output head, between data parallel engines of one rank each"
 )
 _SIZES = {
-    "data_parallel_size": _USE_LATER_VERL,
-    "dp_model_parallel_size": _USE_LATER_VERL,
+    **dict.fromkeys(data_parallel.SETTINGS, _SHARE),
     "expert_parallel_size": _USE_EXPERT_PARALLEL,
 }
 
@@ -172,14 +175,16 @@ def _ranks(config: Section) -> Iterator[Finding]:
     apart = config.get("rollout") or engine.get("n_gpus_per_node") or engine.get("nnodes")
     hybrid = config.actor_rollout_ref.get("hybrid_engine", True)
     size = _number(engine.get("tensor_model_parallel_size")) * _number(engine.get("pipeline_model_parallel_size"))
+    shared = data_parallel.data_parallel_size(engine)
     if engine.get("name") not in ("vllm", "sglang") or apart or not hybrid:
         return
-    if isinstance(nodes, int) and isinstance(each, int) and nodes * each % size:
+    if isinstance(nodes, int) and isinstance(each, int) and nodes * each % (size * shared):
         yield refusal(
             "rollout.ranks",
             subject=_TENSOR,
             expected=f"engines of as many ranks as divide the job's {nodes * each} NPUs",
-            found=f"engines of {size} (tensor_model_parallel_size x pipeline_model_parallel_size)",
+            found=f"engines of {size} (tensor_model_parallel_size x pipeline_model_parallel_size)"
+            + (f", {shared} of which share a model" if shared > 1 else ""),
             fix="change one of them, trainer.nnodes or trainer.n_gpus_per_node",
         )
 
@@ -261,12 +266,20 @@ def unread_parallelism(config: Section, tree: SourceTree | None = None) -> Itera
         return
     words = frozenset().union(*map(tree.used_names, tree.modules_below(_READERS)))
     for setting, (found, fix) in asked.items():
-        if setting not in words:
+        expected, reason = (
+            "a setting that the rollout of the installed verl reads",
+            f", which nothing in {_READERS} reads",
+        )
+        if setting in data_parallel.SETTINGS:
+            # verl-npu reads it: `give_engine_the_users_arguments`.
+            alone = data_parallel.never_together(engine, SourceTree.installed(("vllm",)))
+            expected, reason = "engines that can share a model", f" beside {alone}" if alone else ""
+        if setting not in words and reason:
             yield refusal(
                 "rollout.unread_parallelism",
                 subject=f"{_ROLLOUT}.{setting}",
-                expected="a setting that the rollout of the installed verl reads",
-                found=f"{found}, which nothing in {_READERS} reads",
+                expected=expected,
+                found=f"{found}{reason}",
                 fix=fix,
             )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...features.rollout.data_parallel import SETTINGS as DATA_PARALLEL
 from ..jobs.keys import ROLLOUT, ROLLOUT_NPUS, rollout_npus, size
 from ..jobs.settings import Settings
 from .hardware import Hardware
@@ -88,6 +89,6 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
 def _weights(settings: Settings, model: Model, tensor: int) -> int:
     """Bytes on one NPU. With expert parallelism vLLM divides the experts among all NPUs of a replica."""
     among = tensor
-    if settings.whole(f"{ROLLOUT}.expert_parallel_size", 1) > 1:
-        among = tensor * size(settings, f"{ROLLOUT}.data_parallel_size")
+    if settings.whole(f"{ROLLOUT}.expert_parallel_size", 1) > 1 or settings.truth(f"{ROLLOUT}.enable_expert_parallel"):
+        among = tensor * max(size(settings, f"{ROLLOUT}.{name}") for name in DATA_PARALLEL)
     return ((model.parameters - model.experts) // tensor + model.experts // among) * _BYTES

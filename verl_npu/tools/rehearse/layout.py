@@ -85,7 +85,7 @@ def _wanted(settings: Settings) -> Layout:
         expert_tensor=most("expert_tensor_parallel_size") if any(map(settings.whole, experts)) else tensor,
         sequence=most("ulysses_sequence_parallel_size", "ulysses_parallel_size"),
         rollout_tensor=of_rollout("tensor_model"),
-        rollout_data=of_rollout("data"),
+        rollout_data=max(map(of_rollout, ("data", "dp_model"))),
         rollout_expert=of_rollout("expert"),
     )
 

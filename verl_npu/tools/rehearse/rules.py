@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...features.rollout.data_parallel import SETTINGS as DATA_PARALLEL
 from ..jobs import keys
 from ..jobs.keys import BATCH, MAX_LENGTH, MAX_PROMPT, MAX_RESPONSE, ROLLOUT, SAMPLES
 from ..jobs.settings import Settings, override
@@ -352,7 +353,7 @@ def _parallel(script: Settings, now: Settings, setup: Setup) -> Changed:
     }
     rollout = {
         "tensor_model_parallel_size": layout.rollout_tensor,
-        "data_parallel_size": layout.rollout_data,
+        **dict.fromkeys(DATA_PARALLEL, layout.rollout_data),
         "expert_parallel_size": layout.rollout_expert,
         "pipeline_model_parallel_size": 1,
     }
