@@ -58,6 +58,10 @@ class AscendUnquantizedFusedMoEMethod:
     """vllm-ascend's: experts are transposed."""
 
 
+OF_THE_IMAGE = type("AscendUnquantizedFusedMoEMethod", (), {})()
+"""vllm-ascend's at 1de16ead8e, of the same name: experts are as they were sent."""
+
+
 class UnquantizedFusedMoEMethod:
     """vLLM's own: they are not."""
 

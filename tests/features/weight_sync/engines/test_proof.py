@@ -236,7 +236,11 @@ def holding(sent: Weights, numbers: list[int], method: Any, names: Names = HUGGI
     return Experts(layer)
 
 
-@pytest.mark.parametrize("method", [layers.UnquantizedFusedMoEMethod(), layers.AscendUnquantizedFusedMoEMethod()])
+@pytest.mark.parametrize(
+    "method",
+    [layers.UnquantizedFusedMoEMethod(), layers.AscendUnquantizedFusedMoEMethod(), layers.OF_THE_IMAGE],
+    ids=["vLLM's", "vllm-ascend's", "that of the published image"],
+)
 @pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [2, 3], [3, 0]], ids=["all", "the last", "in another order"])
 @pytest.mark.parametrize("names", [HUGGING_FACE, MIXTRAL])
 def test_experts_of_this_rank_are_compared_and_those_of_others_left(

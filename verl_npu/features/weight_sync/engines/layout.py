@@ -215,7 +215,9 @@ def _without_base(name: str) -> str:
 
 
 def _experts(paths: Sequence[str], layer: Any, leaf: str, projections: Sequence[Sequence[str]], fused: str) -> Layout:
-    transposed = UNQUANTIZED in kinds_of(getattr(layer, "quant_method", None))
+    # vllm-ascend 1de16ead8e, in the published image, leaves both as they are sent; its releases transpose both.
+    as_sent = layer.w13_weight.shape[1] == 2 * layer.w2_weight.shape[2]
+    transposed = UNQUANTIZED in kinds_of(getattr(layer, "quant_method", None)) and not as_sent
     experts, others = _expert_numbers(layer, getattr(layer, leaf).shape[0])
     # From 0.25 on vLLM keeps them in the layer's configuration, and its layer inside another one.
     sizes = layer if hasattr(layer, "tp_size") else getattr(layer, "moe_config", None)
