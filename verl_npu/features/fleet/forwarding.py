@@ -27,6 +27,7 @@ from ...ascend.variables import REQUIRED, SHARED
 from ...errors import FleetError, SettingError
 from ...manifest import manifest
 from ...registry.source.probe import Never
+from ...registry.source.tree import SourceTree
 from .feature import fleet
 
 _HOOK = "RAY_RUNTIME_ENV_HOOK"
@@ -149,12 +150,16 @@ def _load(path: str) -> Hook:
 
 
 def refuse_other_values(variables: Mapping[str, str], program: str) -> None:
-    """Raise FleetError if a variable has another value than every job needs that copies weights into an engine."""
+    """Raise FleetError if a variable has another value than every job needs that copies weights into an engine.
+
+    The vllm-ascend that is installed here has to read it: those before 0.11.0rc1 do not, nor does another engine.
+    """
     if program in _NO_WEIGHT_SYNC:
         return
+    read = SourceTree.installed(("vllm_ascend",)).used_names("vllm_ascend.envs")
     for requirement in REQUIRED:
         value = variables.get(requirement.name, requirement.value)
-        if value != requirement.value:
+        if value != requirement.value and requirement.name in read:
             raise FleetError(
                 subject=f"{requirement.name}={value}",
                 expected=f"{requirement.name}={requirement.value}, because {requirement.reason}",

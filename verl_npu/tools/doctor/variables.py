@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.version import Version
+
 from ...ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS, NZ, SHARED, VISIBLE_DEVICES
 from ...errors import SettingError
 from ...findings import Finding, Severity, Stage, error, ok
@@ -96,6 +98,12 @@ def _sleeping(text: str, site: Site) -> str:
     return "vllm-ascend cannot sleep with it" if serves and EXPANDABLE_SEGMENTS in text.replace(" ", "") else ""
 
 
+def _weight_format(text: str, site: Site) -> str:
+    engine = site.package(Component.VLLM_ASCEND)
+    reads = engine is not None and engine.parsed is not None and engine.parsed >= _READS_NZ
+    return "not 0" if reads and text != NZ.value else ""
+
+
 def _without_v1(text: str, site: Site) -> str:
     vllm = site.package(Component.VLLM)
     recent = vllm is not None and vllm.parsed is not None and vllm.parsed.release >= (0, 11)
@@ -108,6 +116,8 @@ def _preloaded(text: str, site: Site) -> str:
 
 
 _SECONDS = "a number of seconds"
+_READS_NZ = Version("0.11.0rc1")
+"""The first vllm-ascend that reads the variable."""
 _HCCL_REFUSES = "HCCL refuses other values when the first communicator is made"
 _HCCL_MEETS = "the ranks of HCCL meet over it, and do not find each other"
 _BOTH = "names of network interfaces that every host has"
@@ -117,7 +127,7 @@ _EITHER = (Stage.SCRIPT, Stage.ENVIRONMENT)
 RULES = (
     VariableRule(
         NZ.name,
-        _one_of(NZ.value),
+        _weight_format,
         "0",
         f"verl-npu ends a job that copies weights into an engine: {NZ.reason}",
         Severity.ERROR,
