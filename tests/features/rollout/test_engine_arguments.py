@@ -22,7 +22,9 @@ OWN = {"dtype": "bfloat16", "enable_prefix_caching": True, "compilation_config":
 
 
 def settings(mode: str = "sync", kwargs: object = None, **engine: Any) -> Any:
-    return omegaconf.OmegaConf.create({"name": "vllm", "mode": mode, "engine_kwargs": {"vllm": kwargs}, **engine})
+    return omegaconf.OmegaConf.create(
+        {"name": "vllm", "mode": mode, "enforce_eager": True, "engine_kwargs": {"vllm": kwargs}, **engine}
+    )
 
 
 def refuse_unknown_arguments(config: Any) -> None:
@@ -63,7 +65,7 @@ def test_an_argument_that_upstream_gives_too_is_the_users(built: list[dict[str, 
 
 def test_mappings_are_merged_and_never_replaced(built: list[dict[str, object]]) -> None:
     asked = {"compilation_config": {"use_inductor": False}, "additional_config": {"refresh": True}}
-    build(settings(kwargs=asked, cudagraph_capture_sizes=[1, 8]))
+    build(settings(kwargs=asked, cudagraph_capture_sizes=[1, 8], enforce_eager=False))
     assert built[0]["compilation_config"] == {"level": 0, "use_inductor": False, "cudagraph_capture_sizes": [1, 8]}
     assert built[0]["additional_config"] == {"refresh": True}
     assert all(type(value) is not omegaconf.DictConfig for value in built[0].values())
@@ -71,8 +73,19 @@ def test_mappings_are_merged_and_never_replaced(built: list[dict[str, object]]) 
 
 def test_graph_sizes_of_the_user_win_over_those_of_the_rollout(built: list[dict[str, object]]) -> None:
     asked = {"compilation_config": {"cudagraph_capture_sizes": [4]}}
-    build(settings(kwargs=asked, cudagraph_capture_sizes=[1, 8]))
+    build(settings(kwargs=asked, cudagraph_capture_sizes=[1, 8], enforce_eager=False))
     assert built[0]["compilation_config"] == {"level": 0, "cudagraph_capture_sizes": [4]}
+
+
+def test_an_engine_with_graphs_of_which_nobody_named_the_sizes_captures_few(built: list[dict[str, object]]) -> None:
+    build(settings(enforce_eager=False))
+    sizes = [8, 16, 32, 64, 128, 192, 256, 384]
+    assert built[0]["compilation_config"] == {"level": 0, "cudagraph_capture_sizes": sizes}
+
+
+def test_sizes_that_vllm_reckons_for_the_user_stay_its_own(built: list[dict[str, object]]) -> None:
+    build(settings(kwargs={"cuda_graph_sizes": [64]}, enforce_eager=False))
+    assert built[0]["compilation_config"] == {"level": 0}
 
 
 def test_an_eager_engine_gets_no_graph_sizes(built: list[dict[str, object]]) -> None:

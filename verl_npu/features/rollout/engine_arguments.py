@@ -30,6 +30,10 @@ _MODULES = (
 """Where vLLM's source writes down the arguments of its engine and of its server."""
 _DEFAULTS = {"swap_space", "disable_mm_preprocessor_cache"}
 """What upstream's own configuration has there."""
+_CAPTURE_SIZES = (8, 16, 32, 64, 128, 192, 256, 384)
+"""Those that the published image's own plugin gives."""
+_OTHER_SIZES = "cuda_graph_sizes"
+"""vLLM's own argument for the same, from which it reckons them."""
 _MAX_NUM_SEQS = 1024
 """Upstream's own default at 796871d7, where it reached no engine."""
 
@@ -95,7 +99,8 @@ def _is_known(key: str, known: frozenset[str]) -> bool:
     "dp_model_parallel_size): a model of experts that several engines should share does not fit.",
     how="The engine gets all of them: the user's engine_kwargs come last, as at later revisions, and what is a "
     "mapping on both sides, such as compilation_config, is merged. Data parallel engines are told by vLLM's variables "
-    "VLLM_DP_* which of them each is, and where they meet.",
+    "VLLM_DP_* which of them each is, and where they meet. An engine with graphs of which nobody has named the sizes "
+    "captures eight, and not the 67 of vLLM's own default: each is memory of the NPU, and time before the first step.",
     link="https://github.com/volcengine/verl/commit/ff6978c14",
     retired_by=Defines("verl.workers.config.rollout:RolloutConfig"),
     requires=Defines(_ENGINE),
@@ -140,10 +145,11 @@ def _arguments(engine: Section) -> dict[str, object]:
         asked["max_num_seqs"] = engine.get("max_num_seqs")
     if engine.get("enable_expert_parallel"):
         asked["enable_expert_parallel"] = True
-    sizes = engine.get("cudagraph_capture_sizes")
-    if sizes and not engine.get("enforce_eager"):
+    of_the_user = _asked(engine)
+    if not engine.get("enforce_eager") and _OTHER_SIZES not in of_the_user:
+        sizes = engine.get("cudagraph_capture_sizes") or _CAPTURE_SIZES
         asked["compilation_config"] = {"cudagraph_capture_sizes": list(sizes)}
-    return _merged(asked, _asked(engine))
+    return _merged(asked, of_the_user)
 
 
 def _asked(engine: Section) -> dict[str, object]:
