@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness import pins, training
 from harness.errors import BadInput
-from harness.jobs import dapo, grpo
+from harness.jobs import dapo, grpo, ppo
 from harness.jobs.base import Plan
 
 
@@ -37,6 +37,14 @@ def test_the_device_is_left_to_verl_npu(pin: pins.Pin, virtual: bool, plan: Plan
     assert settings["actor_rollout_ref.rollout.name"] == (pin.virtual_rollout if virtual else "vllm")
     answers = int(settings["data.train_batch_size"]) * int(settings["actor_rollout_ref.rollout.n"])
     assert answers == grpo.PROMPTS * grpo.ANSWERS
+
+
+@pytest.mark.parametrize("job", [grpo, ppo])
+@pytest.mark.parametrize("npus", [1, 2, 4, 8])
+def test_a_rank_has_whole_micro_batches_over_any_number_of_npus(job: Any, npus: int, plan: Plan) -> None:
+    settings = dict(word.split("=", 1) for word in job.arguments(replace(plan, npus=npus, generated=True))[2:])
+    share = int(settings["data.train_batch_size"]) * int(settings["actor_rollout_ref.rollout.n"]) // npus
+    assert share % int(settings["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"]) == 0
 
 
 def outcome(log: Path, job: str, steps: int = 2) -> Any:

@@ -14,7 +14,7 @@ ANSWERS = 8
 def arguments(plan: Plan) -> list[str]:
     """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
     pin = plan.pin
-    micro = PROMPTS * ANSWERS // 2 if plan.generated else 4
+    micro = PROMPTS * ANSWERS // max(2, plan.npus) if plan.generated else 4
     small_engine = plan.virtual and plan.rollout == pins.SMALL
     settings: dict[str, object] = {
         "algorithm.adv_estimator": "grpo",

@@ -11,7 +11,7 @@ from harness.jobs.base import Plan
 
 def arguments(plan: Plan) -> list[str]:
     """Return GRPO's command with a critic put in; what comes later on Hydra's command line wins."""
-    micro = grpo.PROMPTS * grpo.ANSWERS // 2 if plan.generated else 4
+    micro = grpo.PROMPTS * grpo.ANSWERS // max(2, plan.npus) if plan.generated else 4
     settings: dict[str, object] = {
         "algorithm.adv_estimator": "gae",
         "critic.model.path": plan.model,
