@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -40,29 +41,23 @@ def test_every_process_gets_the_layout_that_new_weights_may_be_copied_into(monke
     assert made["MINE"] == "1"
 
 
-@pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The variables of an installed vllm-ascend."""
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_layout_is_left_to_an_installed_engine_that_does_not_read_the_variable(
+    reads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     variables = tmp_path / "vllm_ascend" / "envs.py"
     variables.parent.mkdir()
     variables.with_name("__init__.py").touch()
-    variables.write_text('names = {"VLLM_ASCEND_ENABLE_NZ": 1}\n')
+    variables.write_text('names = {"VLLM_ASCEND_ENABLE_NZ": 1}\n' if reads else "names = {}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    return variables
-
-
-def test_a_layout_is_left_to_an_engine_that_does_not_read_the_variable(
-    engine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine.write_text("names = {}\n")
     monkeypatch.setattr(manifest, "_activities", [lambda: {**status(), "active": True}])
-    made = add_variables({"env_vars": {"VLLM_ASCEND_ENABLE_NZ": "1"}})
-    assert made["env_vars"]["VLLM_ASCEND_ENABLE_NZ"] == "1"
+    with pytest.raises(FleetError) if reads else contextlib.nullcontext():
+        made = add_variables({"env_vars": {"VLLM_ASCEND_ENABLE_NZ": "1"}})
+        assert made["env_vars"]["VLLM_ASCEND_ENABLE_NZ"] == "1"
 
 
 @pytest.mark.parametrize("asked_in", ["shell", "runtime environment"])
 @pytest.mark.parametrize("added", [add_variables, lambda runtime: forward_variables_to_workers(lambda: runtime)])
-@pytest.mark.usefixtures("engine")
 def test_a_layout_that_garbles_new_weights_is_refused(
     asked_in: str, added: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from pathlib import PurePath
 from typing import TypedDict, cast
 
 from ... import environment
-from ...ascend.variables import REQUIRED, SHARED
+from ...ascend.variables import NZ, REQUIRED, SHARED
 from ...errors import FleetError, SettingError
 from ...manifest import manifest
 from ...registry.source.probe import Never
@@ -152,14 +152,15 @@ def _load(path: str) -> Hook:
 def refuse_other_values(variables: Mapping[str, str], program: str) -> None:
     """Raise FleetError if a variable has another value than every job needs that copies weights into an engine.
 
-    The vllm-ascend that is installed here has to read it: those before 0.11.0rc1 do not, nor does another engine.
+    A vllm-ascend that is installed here and does not read the variable, as none before 0.11.0rc1 does, needs nothing.
     """
     if program in _NO_WEIGHT_SYNC:
         return
-    read = SourceTree.installed(("vllm_ascend",)).used_names("vllm_ascend.envs")
+    engine = SourceTree.installed(("vllm_ascend",))
+    unread = "vllm_ascend" in engine and NZ.name not in engine.used_names("vllm_ascend.envs")
     for requirement in REQUIRED:
         value = variables.get(requirement.name, requirement.value)
-        if value != requirement.value and requirement.name in read:
+        if value != requirement.value and not (unread and requirement is NZ):
             raise FleetError(
                 subject=f"{requirement.name}={value}",
                 expected=f"{requirement.name}={requirement.value}, because {requirement.reason}",

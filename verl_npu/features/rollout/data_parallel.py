@@ -87,11 +87,11 @@ def _exchange(world: int) -> list[tuple[str, int]]:
     return found
 
 
-def never_together(engine: Section, vllm: SourceTree) -> str:
+def never_together(engine: Section, tree: SourceTree) -> str:
     """Return why the engines that are asked for would not share a model; empty if nothing speaks against it."""
     if engine.get("mode") == "async":
         return "rollout.mode=async, whose engines at this revision are started one by one"
-    known = vllm.read(_ENGINE) is not None
-    if "vllm" in vllm and not (known and _STEPS_TOGETHER in vllm.used_names(_ENGINE)):
+    known = tree.read(_ENGINE) is not None
+    if "vllm" in tree and not (known and _STEPS_TOGETHER in tree.used_names(_ENGINE)):
         return "a vLLM whose engines take each step alone"
     return ""

@@ -113,7 +113,7 @@ def give_engine_the_users_arguments(
     own = copy.deepcopy(config)
     if _asked(config):
         own.engine_kwargs.vllm = {}
-    with _adding(_arguments(config)):
+    with _adding(_with_few_graphs(config)):
         original(engine, model_path, own, *args, **kwargs)
 
 
@@ -145,11 +145,18 @@ def _arguments(engine: Section) -> dict[str, object]:
         asked["max_num_seqs"] = engine.get("max_num_seqs")
     if engine.get("enable_expert_parallel"):
         asked["enable_expert_parallel"] = True
-    of_the_user = _asked(engine)
-    if not engine.get("enforce_eager") and _OTHER_SIZES not in of_the_user:
-        sizes = engine.get("cudagraph_capture_sizes") or _CAPTURE_SIZES
+    sizes = engine.get("cudagraph_capture_sizes")
+    if sizes and not engine.get("enforce_eager"):
         asked["compilation_config"] = {"cudagraph_capture_sizes": list(sizes)}
-    return _merged(asked, of_the_user)
+    return _merged(asked, _asked(engine))
+
+
+def _with_few_graphs(engine: Section) -> dict[str, object]:
+    """Return the same, with sizes of graphs for an engine that captures some and of which nobody has named any."""
+    asked = _arguments(engine)
+    if engine.get("enforce_eager") or _OTHER_SIZES in asked:
+        return asked
+    return _merged({"compilation_config": {"cudagraph_capture_sizes": list(_CAPTURE_SIZES)}}, asked)
 
 
 def _asked(engine: Section) -> dict[str, object]:

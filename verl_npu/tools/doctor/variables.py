@@ -100,8 +100,8 @@ def _sleeping(text: str, site: Site) -> str:
 
 def _weight_format(text: str, site: Site) -> str:
     engine = site.package(Component.VLLM_ASCEND)
-    reads = engine is not None and engine.parsed is not None and engine.parsed >= _READS_NZ
-    return "not 0" if reads and text != NZ.value else ""
+    unread = engine is not None and engine.parsed is not None and engine.parsed < _READS_NZ
+    return "" if unread or text == NZ.value else "not 0"
 
 
 def _without_v1(text: str, site: Site) -> str:
