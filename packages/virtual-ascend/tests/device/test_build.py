@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from virtual_ascend import shipping
 from virtual_ascend.cache import publish
 from virtual_ascend.device import build
@@ -152,3 +153,42 @@ def test_a_finished_library_in_a_cache_that_cannot_be_written_to_is_used(
     monkeypatch.setattr(build, "compile_once", lambda target, make: pytest.fail("it was to be compiled"))
     assert build.library("0", tmp_path) == finished
     assert sorted(path.name for path in finished.parent.iterdir()) == before
+
+
+def test_compiling_is_never_silent_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "EVERY", 0.05)
+    failing = tmp_path / "cxx"
+    failing.write_text("#!/bin/sh\nsleep 0.5\nexit 1\n")
+    failing.chmod(0o755)
+    monkeypatch.setenv("CXX", str(failing))
+    with pytest.raises(BuildError):
+        build.library("0.0", tmp_path)
+    said = capfd.readouterr().err
+    assert "the first time only: about" in said
+    assert "still compiling: 0 s of about" in said
+
+
+def test_a_process_that_waits_for_the_compiler_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "EVERY", 0.05)
+    monkeypatch.setattr(build, "PATIENCE", 0.2)
+    target = tmp_path / "key" / "x.so"
+    target.parent.mkdir()
+    with FileLock(target.parent / "lock"), pytest.raises(BuildError) as error:
+        build.compile_once(target, lambda path: None)
+    assert "waiting for another process that compiles the virtual Ascend" in capfd.readouterr().err
+    assert "to finish within 0 s" in str(error.value)
+
+
+def test_what_is_announced_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(build, "_unit", lambda: 0.0057)
+    idle = build.expected_seconds()
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 0.0, 0.0))
+    assert build.expected_seconds() == pytest.approx(4 * idle)
+    monkeypatch.setattr(build, "_unit", lambda: 6 * 0.0057)
+    assert build.expected_seconds() == pytest.approx(24 * idle)

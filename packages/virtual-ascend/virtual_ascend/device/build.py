@@ -12,16 +12,20 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from .. import variables
 from ..cache import check_owner, is_finished, publish, work_folder
 from ..errors import BuildError
 from ..reporting import report
 from .extension import Extension
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 NAME = "virtual_ascend_C"
 SOURCES = Path(__file__).parent / "csrc"
@@ -38,7 +42,11 @@ class Module:
 
 DEVICE = Module(NAME, SOURCES)
 FLAGS = ("-O1", "-finline-small-functions", "-g0", "-Wall", "-Wno-unused-parameter")
-SECONDS = 30  # what is announced: measured on two cores
+WORK = 10_000
+"""CPU time of compiling the device, in units of what `_unit` measures: 57 s beside 5.7 ms, on two kinds of machine."""
+TOGETHER = 2
+"""Compilers that run at once."""
+EVERY = 8.0  # seconds between two lines of progress
 PATIENCE = 900.0  # how long to wait for another process that compiles
 
 
@@ -147,9 +155,16 @@ def compile_once(target: Path, make: Callable[[Path], None]) -> None:
         raise _without("filelock") from error
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(target.parent / "lock", timeout=PATIENCE):
+        with _acquired(FileLock(target.parent / "lock")):
             if not is_finished(target):
                 make(target)
+    except Timeout as error:  # before OSError, of which it is one
+        raise BuildError(
+            subject=f"compiling {target}",
+            expected=f"another process, which compiles it now, to finish within {PATIENCE:.0f} s",
+            found="that it has not",
+            fix=f"end that process, delete {target.parent} and try again",
+        ) from error
     except OSError as error:
         raise BuildError(
             subject=f"compiling {target}",
@@ -157,13 +172,27 @@ def compile_once(target: Path, make: Callable[[Path], None]) -> None:
             found=str(error),
             fix="set VIRTUAL_ASCEND_CACHE to another folder, or compile into this one as a user who may",
         ) from error
-    except Timeout as error:
-        raise BuildError(
-            subject=f"compiling {target}",
-            expected=f"another process, which compiles it now, to finish within {PATIENCE:.0f} s",
-            found="that it has not",
-            fix=f"end that process, delete {target.parent} and try again",
-        ) from error
+
+
+@contextmanager
+def _acquired(lock: FileLock) -> Iterator[None]:
+    """Hold a lock, for which another process that compiles is waited for. Raises Timeout after 15 minutes."""
+    from filelock import Timeout
+
+    started = time.monotonic()
+    while True:
+        try:
+            lock.acquire(timeout=EVERY)
+            break
+        except Timeout:
+            waited = time.monotonic() - started
+            if waited > PATIENCE:
+                raise
+            report(f"waiting for another process that compiles the virtual Ascend: {waited:.0f} s")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _compile(target: Path, module: Module) -> None:
@@ -171,31 +200,65 @@ def _compile(target: Path, module: Module) -> None:
     missing = [name for name in ("ninja", "setuptools") if not _available(name)]
     if missing:
         raise _without(" and ".join(missing))
-    report(f"compiling the virtual Ascend for this torch (first time only, about {SECONDS} s) ...")
+    expected = expected_seconds()
+    report(
+        f"compiling the virtual Ascend for this torch, the first time only: about {expected:.0f} s on this machine as "
+        "busy as it is now"
+    )
     started = time.monotonic()
+    log = target.parent / "build.log"
     with work_folder(target.parent) as work:
         # In a process of its own: the build tools take seconds to import, and what they load here would register
         # twice.
-        result = subprocess.run(
-            [sys.executable, "-m", "virtual_ascend.device.compiling", module.name, str(module.sources), str(work)],
-            env=_clean_environment(cxx),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        program = [sys.executable, "-m", "virtual_ascend.device.compiling"]
+        with log.open("w") as output:
+            command = [*program, module.name, str(module.sources), str(work)]
+            process = subprocess.Popen(command, env=_clean_environment(cxx), stdout=output, stderr=subprocess.STDOUT)
+            status = _watched(process, started, expected)
         built = work / f"{module.name}.so"
-        if result.returncode != 0 or not built.is_file():
-            log = target.parent / "build.log"
-            log.write_text(result.stdout)
+        if status != 0 or not built.is_file():
             raise BuildError(
                 subject="compiling the virtual Ascend",
                 expected="the compiler to succeed",
-                found=_first_error(result.stdout),
+                found=_first_error(log.read_text(errors="replace")),
                 fix=f"see {log}",
             )
         publish(built, target)
+    log.unlink()
     report(f"compiled in {time.monotonic() - started:.0f} s")
+
+
+def _watched(process: subprocess.Popen[bytes], started: float, expected: float) -> int:
+    """Wait for the compiler, and say now and then how long it has been at it. It is ended with this process."""
+    try:
+        while True:
+            try:
+                return process.wait(EVERY)
+            except subprocess.TimeoutExpired:
+                report(f"still compiling: {time.monotonic() - started:.0f} s of about {expected:.0f}")
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def expected_seconds() -> float:
+    """Return the seconds that compiling takes here, by how fast this machine is and what else runs on it."""
+    cores = os.cpu_count() or 1
+    # What runs already has its part of the cores, and the compilers have theirs.
+    running = os.getloadavg()[0] + TOGETHER
+    return WORK * _unit() / (TOGETHER * min(1.0, cores / running))
+
+
+def _unit() -> float:
+    """Return the CPU seconds of a short loop, which are longer by as much as a machine is slower."""
+    taken = []
+    for _ in range(5):
+        started, total = time.process_time(), 0
+        for number in range(200_000):
+            total += number & 3
+        taken.append(time.process_time() - started)
+    return min(taken)
 
 
 def _without(packages: str) -> BuildError:
