@@ -25,9 +25,10 @@ from typing import TypedDict, cast
 from ... import environment
 from ...ascend.variables import NZ, REQUIRED, SHARED
 from ...errors import FleetError, SettingError
-from ...manifest import manifest
+from ...manifest import Manifest, manifest
 from ...registry.source.probe import Never
 from ...registry.source.tree import SourceTree
+from ...registry.state import FeatureEntry
 from .feature import fleet
 
 _HOOK = "RAY_RUNTIME_ENV_HOOK"
@@ -114,9 +115,18 @@ def _add(runtime: RuntimeEnvironment, leave: Mapping[str, str] | None = None) ->
         **{shared.name: os.environ[shared.name] for shared in SHARED if shared.name in os.environ},
         **{requirement.name: requirement.value for requirement in REQUIRED},
         **environment.forwarded(),
-        environment.DRIVER_MANIFEST.name: json.dumps(manifest()),
+        environment.DRIVER_MANIFEST.name: json.dumps(_compared(manifest())),
     }
     runtime["env_vars"] = {**{name: text for name, text in added.items() if name not in leave}, **given}
+
+
+def _compared(whole: Manifest) -> Manifest:
+    """Return the parts of a manifest by which processes are compared.
+
+    Ray and upstream print the variables of a job in one line, in which all patches would be 35,000 characters.
+    """
+    features = {name: FeatureEntry(state=entry["state"], patches={}) for name, entry in whole["features"].items()}
+    return {**whole, "features": features, "natives": {}}
 
 
 def _submitted() -> Mapping[str, str]:
