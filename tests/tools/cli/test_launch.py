@@ -100,3 +100,20 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_started(run: Run, ow
     assert status == 2
     assert output.startswith(f"verl-npu: port {port} of this host: expected a free port for Ray")
     assert output.count("\n") == 1
+
+
+def test_a_launch_is_planned_on_a_login_node(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIRTUAL_ASCEND")
+    monkeypatch.setenv("PATH", "")
+    output = plan(run, "--nodes", "4", "--head", "no-such-host.invalid", "--", "bash", "run.sh")
+    assert "a node of the head no-such-host.invalid" in output
+    assert "could not be started on this machine: no-such-host.invalid: expected the name" in output
+    assert "could not be started on this machine: NPUs of this host: expected at least one" in output
+
+
+def test_a_job_itself_is_refused_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIRTUAL_ASCEND")
+    monkeypatch.setenv("PATH", "")
+    status, output = run("launch", "--no-doctor", "--", "bash", "run.sh")
+    assert status == 2
+    assert "NPUs of this host: expected at least one" in " ".join(output.split())

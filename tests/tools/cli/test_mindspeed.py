@@ -161,7 +161,7 @@ def test_a_pin_and_a_revision_are_not_asked_for_together() -> None:
     assert "--revision or --pin" in output
 
 
-@pytest.mark.parametrize("text", ["", "nothing of Megatron's", "trainer.nnodes=1", "a='b"])
+@pytest.mark.parametrize("text", ["", "nothing = of Megatron's", "trainer.nnodes=1", "a='b"])
 def test_a_text_that_is_no_override_is_one_clear_error(text: str) -> None:
     status, output = run("--check", text, *REVISION)
     assert status == 2
@@ -190,3 +190,15 @@ def test_nothing_heavy_is_imported() -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-2:] == ["1", "[]"]
+
+
+def test_a_script_is_read_by_its_path(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(COMMAND.format(critic=""))
+    assert run("--check", str(script), *REVISION) == run("--check", script.read_text(), *REVISION)
+
+
+def test_a_path_that_is_not_there_is_one_clear_error() -> None:
+    status, output = run("--check", "no/such/run.sh")
+    assert status == 2
+    assert "no/such/run.sh: there is no such file" in " ".join(output.split())

@@ -22,7 +22,7 @@ _LONGEST = 200
 @click.command(
     epilog=example(
         "verl-npu explain device",
-        "verl-npu explain device.called_device",
+        "verl-npu explain device.request_npus_not_gpus",
         "verl-npu explain verl.trainer.main_ppo:run_ppo",
     )
 )

@@ -43,7 +43,7 @@ _SECONDS = click.FloatRange(1)
 @click.option("--temp-dir", type=click.Path(path_type=Path), help="For Ray's sockets and logs [default: a new one].")
 @click.option("--doctor/--no-doctor", default=True, show_default=True, help="Whether the doctor looks at it first.")
 @click.option("--attached", is_flag=True, hidden=True)
-@click.option("--dry-run", is_flag=True, help="Only say what would happen.")
+@click.option("--dry-run", is_flag=True, help="Only say what would happen, on a machine without NPUs too.")
 def launch(
     command: tuple[str, ...],
     nodes: int | None,
@@ -91,7 +91,8 @@ def launch(
         ssh=ssh, attached=attached,
     )  # fmt: skip
     if dry_run:
-        for line in lines(prepare(request, os.environ)):
+        doubts: list[str] = []
+        for line in lines(prepare(request, os.environ, doubts), doubts):
             terminal.echo(line)
         return
     if ssh and not prepare(request, os.environ).cluster.is_head:

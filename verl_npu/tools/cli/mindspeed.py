@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from pathlib import Path
 
 import click
 
@@ -16,19 +17,23 @@ from ...features.megatron.rules import in_words, problems
 from ...features.megatron.source import Installation, installation
 from ...findings import Finding, Severity
 from ...pins import PINS
+from ...registry.source.tree import PlainFolder
 from . import terminal
 from .options import example, json_option
+
+_LONGEST_PATH = 255
+"""Characters: Linux's limit for a name, which a text of overrides may exceed."""
 
 
 @click.command(
     epilog=example(
         "verl-npu mindspeed --list",
         "verl-npu mindspeed --check 'use_flash_attn=True swap_optimizer=True'",
-        'verl-npu mindspeed --pin v0.8.0 --check "$(cat run.sh)"',
+        "verl-npu mindspeed --pin v0.8.0 --check run.sh",
     )
 )
 @click.option("--list", "as_list", is_flag=True, help="The features that can be switched on, and their overrides.")
-@click.option("--check", "text", metavar="OVERRIDES", help="Judge 'key=value …', a Hydra command line, or a script.")
+@click.option("--check", "text", metavar="WHAT", help="Judge 'key=value …', a Hydra command line, or a script's file.")
 @click.option("--revision", help="Judge by a recorded MindSpeed instead of the installed one.")
 @click.option("--pin", type=click.Choice(tuple(PINS)), help="Judge by the one that this verl's documents name.")
 @json_option()
@@ -40,7 +45,8 @@ def mindspeed(as_list: bool, text: str | None, revision: str | None, pin: str | 
     Exit status: 0 if nothing is refused, 1 if an override is, 2 for a wrong call.
     """
     if as_list == (text is not None):
-        raise click.UsageError("give either --list or --check OVERRIDES")
+        raise click.UsageError("give either --list or --check WHAT")
+    text = _read(text) if text is not None else None
     if revision is not None and pin is not None:
         raise click.UsageError("give either --revision or --pin")
     if pin is not None:
@@ -57,6 +63,16 @@ def mindspeed(as_list: bool, text: str | None, revision: str | None, pin: str | 
     else:
         _print(source, verdicts, notes)
     sys.exit(int(any(problem.refused for verdict in verdicts for problem in verdict.problems)))
+
+
+def _read(given: str) -> str:
+    """Return what is to be judged: a script's text if `given` is its path, else the text itself."""
+    path = Path(given)
+    may_be_path = "\n" not in given and len(given) < _LONGEST_PATH and path.name
+    script = PlainFolder(path.parent).read(path.name) if may_be_path else None
+    if script is None and may_be_path and "=" not in given:
+        raise click.UsageError(f"--check {given}: there is no such file, and it is no override, which is key=value")
+    return given if script is None else script.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)

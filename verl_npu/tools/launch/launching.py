@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import LaunchError, VerlNpuError
@@ -66,8 +66,8 @@ def _take_part(
 _TEMP = Path("/tmp/verl-npu-…")
 
 
-def lines(prepared: Prepared) -> Iterator[str]:
-    """Yield the plan."""
+def lines(prepared: Prepared, doubts: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the plan; `doubts` are what this host lacks for it."""
     cluster, request = prepared.cluster, prepared.request
     role = "the head" if cluster.is_head else f"a node of the head {cluster.head} ({prepared.address})"
     yield f"{prepared.name}: {role}; {cluster.needed} nodes, {cluster.spare} spare"
@@ -87,4 +87,6 @@ def lines(prepared: Prepared) -> Iterator[str]:
     else:
         yield f"  wait       {request.wait:g} s for the head"
         yield f"  Ray        {shlex.join(worker_command(prepared, (0, 0, 0)))}"
+    for doubt in doubts:
+        yield f"it could not be started on this machine: {doubt}"
     yield f"every other node: the same command there, or over ssh ({'asked for' if request.ssh else 'not asked for'})"

@@ -84,10 +84,13 @@ def resolve(host: str) -> str:
 
 
 def is_here(host: str, interfaces: Sequence[Interface]) -> bool:
-    """Whether a host is this one. Raises LaunchError if it has no address."""
+    """Whether a host is this one: a name that has no address here is another one's."""
     if host.partition(".")[0] == socket.gethostname().partition(".")[0]:
         return True
-    address = resolve(host)
+    try:
+        address = resolve(host)
+    except LaunchError:
+        return False
     return address.startswith("127.") or any(interface.address == address for interface in interfaces)
 
 

@@ -6,9 +6,10 @@ import resource
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from subprocess import DEVNULL
+from typing import TypeVar
 
 from ...ascend.variables import HCCL_INTERFACE, ON_EVERY_HOST, VIRTUAL_NPUS, VISIBLE_DEVICES, virtual_npus
 from ...errors import LaunchError, SettingError
@@ -23,6 +24,9 @@ from .network import Interface, here, is_here, named, resolve, towards
 
 _DOCTOR = 300.0
 """Seconds for the doctor, who reads files only."""
+_NOT_KNOWN = Interface("INTERFACE", "ADDRESS")
+"""In a plan, where this machine cannot tell."""
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +51,32 @@ class Prepared:
         return f"{self.head}:{self.request.port}"
 
 
-def prepare(request: Request, environ: Mapping[str, str]) -> Prepared:
-    """Look at this host. Nothing is started or changed but this process's limits. Raises LaunchError."""
+def prepare(request: Request, environ: Mapping[str, str], doubts: list[str] | None = None) -> Prepared:
+    """Look at this host. Nothing is started or changed but this process's limits.
+
+    What this host lacks is added to `doubts`, if they are given: who plans a launch may sit at a machine without NPUs.
+    Raises LaunchError.
+    """
     interfaces = here()
     cluster = cluster_of(request, environ, interfaces)
-    check_interfaces(environ, interfaces)
+
+    def tolerated(look: Callable[[], Found], otherwise: Found) -> Found:
+        try:
+            return look()
+        except LaunchError as refusal:
+            if doubts is None:
+                raise
+            doubts.append(str(refusal))
+            return otherwise
+
+    tolerated(lambda: check_interfaces(environ, interfaces), None)
     if cluster.is_head:
         own = _of_head(request, cluster, interfaces)
         head = own.address
-        taken = why_port_is_taken("", request.port)
-        if taken:
-            raise LaunchError(
-                subject=f"port {request.port} of this host",
-                expected="a free port for Ray",
-                found=taken,
-                fix="give all nodes another one with --port; the other launch or Ray on this host is not touched",
-            )
+        tolerated(lambda: _check_port(request.port), None)
     else:
-        head = resolve(cluster.head)
-        own = named(request.interface, interfaces) if request.interface else towards(head, interfaces)
-        if own.is_loopback:
-            raise LaunchError(
-                subject=f"the head {cluster.head}",
-                expected="an address that this host reaches over a network",
-                found=f"{head}, which is this host",
-                fix="correct the name's entry in /etc/hosts, or give the address with --head",
-            )
-    count = count_npus(environ, request.npus)
+        head, own = tolerated(lambda: _of_node(request, cluster.head, interfaces), (cluster.head, _NOT_KNOWN))
+    count = tolerated(lambda: count_npus(environ, request.npus), 0)
     added = host_variables(environ, own, alone=cluster.most == 1)
     # Another Ray that the user's shell points to is none of this launch.
     kept = {
@@ -81,6 +84,31 @@ def prepare(request: Request, environ: Mapping[str, str]) -> Prepared:
     }
     raise_limits()
     return Prepared(request, cluster, own, socket.gethostname(), count, {**kept, **added}, added, head)
+
+
+def _check_port(port: int) -> None:
+    taken = why_port_is_taken("", port)
+    if taken:
+        raise LaunchError(
+            subject=f"port {port} of this host",
+            expected="a free port for Ray",
+            found=taken,
+            fix="give all nodes another one with --port; the other launch or Ray on this host is not touched",
+        )
+
+
+def _of_node(request: Request, name: str, interfaces: tuple[Interface, ...]) -> tuple[str, Interface]:
+    """Return the address of the head, and the interface at which this host reaches it."""
+    head = resolve(name)
+    own = named(request.interface, interfaces) if request.interface else towards(head, interfaces)
+    if own.is_loopback:
+        raise LaunchError(
+            subject=f"the head {name}",
+            expected="an address that this host reaches over a network",
+            found=f"{head}, which is this host",
+            fix="correct the name's entry in /etc/hosts, or give the address with --head",
+        )
+    return head, own
 
 
 def _of_head(request: Request, cluster: Cluster, interfaces: tuple[Interface, ...]) -> Interface:
