@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_npu.tools.diagnosis.judgement import Conclusion, Diagnosis, judge
+from verl_npu.errors import LogError
+from verl_npu.tools.diagnosis.judgement import Conclusion, Diagnosis, diagnose, judge
 
 from .quoted import QUOTED, Quoted, raised, worker
 
@@ -230,3 +235,24 @@ def test_a_cause_that_ray_passes_on_has_the_same_name(one: Quoted) -> None:
     root = said(copy).root
     assert root is not None
     assert (root.name, root.event.process.pid) == (one.rule, "4711")
+
+
+def test_a_line_of_any_length_does_not_fill_the_memory(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    with log.open("wb") as stream:
+        stream.seek(256 << 20)
+        stream.write(f"\nTraceback (most recent call last):\n{OOM}\n".encode())
+    tracemalloc.start()
+    try:
+        found = diagnose([log])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.root is not None
+    assert found.root.name == "npu-memory"
+    assert most < 16 << 20
+
+
+def test_a_device_is_no_log() -> None:
+    with pytest.raises(LogError, match="a device, which may have no end"):
+        diagnose([Path(os.devnull)])

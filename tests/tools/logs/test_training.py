@@ -12,6 +12,8 @@ import json
 import math
 import os
 import pprint
+import time
+import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -298,14 +300,41 @@ def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
     assert read(path).steps == {1: {"a/b": 1.0}}
 
 
-def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("verl_npu.tools.logs.training._LONGEST_LINE", 1000)
-    path = tmp_path / "train.log"
-    path.write_text("step:1 - a/b:1.0 " + "x" * (3 << 20) + "\n" + line(2, {"a/b": 2.0}))
-    follower = follow(path)
-    follower.poll()
-    # What stood at the beginning of the long line was not kept.
-    assert follower.log().steps == {2: {"a/b": 2.0}}
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    with log.open("w") as stream:
+        stream.write("step:1 - critic/rewards/mean:0.5\n")
+        for _ in range(64):
+            stream.write("step:7 - " + "1" * (1 << 20))
+        stream.write("\nstep:2 - critic/rewards/mean:0.25\n")
+    tracemalloc.start()
+    try:
+        found = read(log)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert list(found.steps) == [1, 2]
+    assert most < 16 << 20
+
+
+def test_new_metrics_in_each_line_do_not_take_longer_and_longer() -> None:
+    def seconds(lines: int) -> float:
+        assembly, start = Assembly(), time.thread_time()
+        for number in range(lines):
+            assembly.add(StepLine(number, {f"metric {number}": 1.0}))
+        return time.thread_time() - start
+
+    assert min(seconds(16000) for _ in range(3)) < 12 * min(seconds(4000) for _ in range(3))
+
+
+def test_what_is_repeated_in_a_log_is_told_a_few_times() -> None:
+    assembly = Assembly()
+    for run in range(1000):
+        for step in (1, 5):
+            assembly.add(StepLine(step, {"reward": float(run)}))
+    notes = assembly.log("train.log").notes()
+    assert len(notes) < 20
+    assert "it went back 991 more times" in notes
 
 
 NO_LOGS: dict[str, tuple[Callable[[Path], object], str]] = {

@@ -424,7 +424,7 @@ def _unfit(annotation: str, value: object) -> str:
 
 
 def _any(value: object, kinds: set[str], annotation: str) -> bool:
-    outside = re.sub(r"[Ll]ist\[[^\]]*\]", "", annotation)
+    outside = re.sub(r"[Ll]ist\[[^\]]{0,200}\]", "", annotation)
     return any(kind in outside and _is(value, kind) for kind in kinds)
 
 

@@ -95,8 +95,8 @@ def _for_a_page(text: str, description: str) -> str:
         text = text.replace(drawn, named)
     # matplotlib numbers its groups anew in each chart, nothing refers to them, and its style sheet is for all charts.
     text = re.sub(r' id="[a-z0-9.]+_\d+"', "", text)
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<metadata>(?:(?!<metadata>).)*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<style(?:(?!<style).)*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)
     # The page's own font: the chart's may not be there.
     text = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", text)

@@ -64,7 +64,9 @@ class Event:
 _START = re.compile(r"Traceback \(most recent call last\):\s*$")
 _CHAIN = re.compile(r"(?:The above exception was the direct cause|During handling of the above exception)")
 _FRAME = re.compile(r'\s*File "[^"]+", line \d+, in \S+')
-_RAY = re.compile(r"ray::(?:(?P<name>[\w.:<>]+)\(\)|(?P<other>\S+)) \(pid=(?P<pid>\d+)(?:, ip=(?P<ip>[^,)]*))?")
+_RAY = re.compile(
+    r"ray::(?:(?P<name>[\w.:<>]{1,300})\(\)|(?P<other>\S{1,300})) \(pid=(?P<pid>\d+)(?:, ip=(?P<ip>[^,)]*))?"
+)
 _BARE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit)(?:\(\w+\))?(?::|$)")
 _CODE = re.compile(r"(?:\bE[A-Z][0-9A-Z]\d{3}|\bE\d{5})(?:\)?: |\[PID)|\bERR\d{5} [A-Z]")
 _ABOUT = re.compile(r"\(PID:(?P<pid>\d+), Device:(?P<device>-?\d+), RankID:(?P<rank>-?\d+)\)")

@@ -7,19 +7,22 @@ write, where both have one, else by their place in the log.
 
 from __future__ import annotations
 
+import bisect
 import enum
+import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import LogError
 from ...findings import Finding
-from ..logs.lines import DRIVER, Line, Process, lines_of, process_of_file
+from ..logs.lines import DRIVER, Line, Process, lines_of, parts_of, process_of_file
 from .event import Event, Kind, Reader
 from .rules import RULES, LogRule, Precision
 
-_STEP = re.compile(r"step:(?P<step>\d+) - ")
+_STEP = re.compile(r"step:(?P<step>\d{1,15}) - ")
 _END = ("Training Progress: 100%", "Final validation metrics:")
 _FILES = ("*.log", "*.out", "*.err", "*.txt")
 _WENT_ON = 2
@@ -105,7 +108,7 @@ class _Progress:
 
     def survived(self, line: int) -> bool:
         """Whether the job went on after an error in this line."""
-        return self.ended or sum(number > line for number in self.steps) >= _WENT_ON
+        return self.ended or len(self.steps) - bisect.bisect_right(self.steps, line) >= _WENT_ON
 
 
 def judge(
@@ -210,7 +213,9 @@ def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnos
 def _judged(path: Path, rules: Sequence[LogRule]) -> Diagnosis:
     try:
         with path.open(encoding="utf-8", errors="replace") as source:
-            return judge(source, str(path), process_of_file(path), rules)
+            if stat.S_ISCHR(os.fstat(source.fileno()).st_mode) and not source.isatty():
+                raise _refusal(path, "a device, which may have no end")
+            return judge(parts_of(source), str(path), process_of_file(path), rules)
     except OSError as error:
         raise _refusal(path, error.strerror or str(error)) from None
 

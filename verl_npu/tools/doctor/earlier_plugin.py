@@ -60,7 +60,7 @@ def _has_renamed_lists(text: str) -> bool:
     """It puts `List` at the end of one import, and turns every `list` into `List`, with that import or without."""
     imported = re.search(r"(?m)^from typing import (Any, Callable\b.*)$", text)
     if imported is None:
-        return "List[" in text and re.search(r"(?m)^(from typing import .*\bList\b|\s+List,)", text) is None
+        return "List[" in text and re.search(r"(?m)^(from typing import .*\bList\b|[ \t]+List,)", text) is None
     names = imported[1].split(", ")
     return names[-1] == "List" and (names != sorted(names) or "list" not in text)
 

@@ -347,8 +347,8 @@ SMI_PATIENCE = 15.0
 """In seconds. It asks each NPU's controller, and hangs where one does not answer."""
 _VERSION = re.compile(r"npu-smi\s+\S+\s+Version:\s*(\S+)|npu-smi version:\s*(\S+)")
 _NPU = re.compile(r"^\|\s*(\d+)\s+([A-Za-z0-9][\w-]*)\s*\|\s*([A-Za-z]+)\s*\|")
-_CHIP = re.compile(r"^\|\s*\d+(?:\s+\d+)?\s*\|\s*[0-9A-Fa-fx:.NA-]+\s*\|.*?(\d+)\s*/\s*(\d+)\s*\|\s*$")
-_HOLDER = re.compile(r"^\|\s*(\d+)\s+(\d+)\s*\|\s*(\d+)\s*\|\s*(.*?)\s*\|\s*(\d+)\s*\|\s*$")
+_CHIP = re.compile(r"^\|\s*\d+(?:\s+\d+)?\s*\|\s*[0-9A-Fa-fx:.NA-]+\s*\|.*?(?<!\d)(\d+)\s*/\s*(\d+)\s*\|\s*$")
+_HOLDER = re.compile(r"^\|\s*(\d+)\s+(\d+)\s*\|\s*(\d+)\s*\|([^|]*)\|\s*(\d+)\s*\|\s*$")
 _PHYSICAL = re.compile(r"Phy-ID", re.IGNORECASE)
 
 
@@ -430,7 +430,7 @@ def parse_npu_smi(text: str) -> Answer:
     for line in text.splitlines():
         if held := _HOLDER.match(line):
             card, chip, process, name, memory = held.groups()
-            holders.append(Holder(int(card), int(chip), int(process), name, int(memory)))
+            holders.append(Holder(int(card), int(chip), int(process), name.strip(), int(memory)))
         elif seen := _NPU.match(line):
             card, name, health = seen.groups()
             npus.append(Npu(int(card), name, health, kind=_kind(name, physical)))

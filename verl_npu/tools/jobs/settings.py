@@ -85,7 +85,7 @@ def _written(value: object) -> str:
         return "{" + ",".join(f"{key}:{_written(each)}" for key, each in value.items()) + "}"
     if isinstance(value, str):
         # Hydra takes a backslash as it is, unless a quote or the end comes after it.
-        return "'" + re.sub(r"(\\*)('|\Z)", _escaped, value) + "'"
+        return "'" + re.sub(r"(?<!\\)(\\*)('|\Z)", _escaped, value) + "'"
     return str(value)
 
 

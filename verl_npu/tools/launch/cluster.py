@@ -164,8 +164,14 @@ def expand(text: str) -> tuple[str, ...]:
     Raises:
         LaunchError: it cannot be read.
     """
-    # A comma within brackets parts numbers, any other one parts hosts.
-    parts = re.split(r",(?![^\[]*\])", text.strip())
+    parts, inside = [""], False
+    for character in text.strip():
+        inside = character == "[" or (inside and character != "]")
+        # A comma within brackets parts numbers, any other one parts hosts.
+        if character == "," and not inside:
+            parts.append("")
+        else:
+            parts[-1] += character
     return _distinct([host for part in parts for host in _of_part(part.strip(), text)], text)
 
 

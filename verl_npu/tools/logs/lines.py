@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TextIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Line:
     """A logger wrote it as information or as a warning."""
 
 
-COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+_COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 """What a terminal is told, not its reader: colours, and titles of windows."""
 _RAY = re.compile(r"\((?:(?P<name>[A-Za-z_][\w. \[\]:-]*?) )?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[^)]+))?\) ?")
 _DAEMON = re.compile(r"\((?P<name>raylet|autoscaler|gcs_server|scheduler)(?:, ip=(?P<ip>[^)]+)| [^)]*)?\) ?")
@@ -72,9 +73,25 @@ _PLOG = re.compile(r"\[(?P<level>ERROR|WARNING|INFO|DEBUG|EVENT|TRACE)\] [A-Z_]+
 _ORDINARY = re.compile(
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S*\s+(?:\S+ )?(?:- )?\[?(?:INFO|WARNING|DEBUG)\b|(?:INFO|WARNING|DEBUG)[: ]"
 )
+_LONGEST = 1 << 14
+"""Characters of a line that are read: what tells what happened stands at its beginning."""
 _LOW = ("INFO", "WARNING", "DEBUG", "EVENT", "TRACE")
 _RAY_FILE = re.compile(r"(?:worker|python-core-worker)-\w+(?:-\w+)?[-_](?P<pid>\d+)\.(?:out|err|log)$")
 _PLOG_FILE = re.compile(r"(?:plog|device)-(?P<pid>\d+)_\d+\.log$")
+
+
+def uncoloured(text: str) -> str:
+    """Return a text without what only a terminal is told."""
+    return _COLOUR.sub("", text) if "\x1b" in text else text
+
+
+def parts_of(stream: TextIO) -> Iterator[str]:
+    """Yield the lines of a log, of a long one its beginning: it need not fit into the memory, nor ever end."""
+    whole = True
+    while part := stream.readline(_LONGEST):
+        if whole:
+            yield part
+        whole = part.endswith("\n")
 
 
 def lines_of(source: Iterable[str], process: Process = DRIVER) -> Iterator[Line]:
@@ -94,21 +111,24 @@ def process_of_file(path: Path) -> Process:
 
 def clean(raw: str, number: int = 0, process: Process = DRIVER) -> Line:
     """Return a line of a log without colours and prefixes."""
-    text = COLOUR.sub("", raw).rstrip("\r\n").replace("\r", "")
-    text = _REPEATED.sub("", text)
+    text = uncoloured(raw).rstrip("\r\n").replace("\r", "")
+    if "[repeated " in text:
+        text = _REPEATED.sub("", text)
     ordinary = False
+    at = 0
     while True:
-        found = _RAY.match(text) or _DAEMON.match(text) or _RANK.match(text) or _WORKER.match(text)
+        found = _RAY.match(text, at) or _DAEMON.match(text, at) or _RANK.match(text, at) or _WORKER.match(text, at)
         if found:
             # The innermost prefix is the process itself, the others only pass its lines on.
             known = {key: value for key, value in found.groupdict().items() if value}
             process = Process(**known) if "pid" in known or "name" in known else replace(process, **known)
         else:
-            found = _LOGGER.match(text) or _STAMP.match(text)
+            found = _LOGGER.match(text, at) or _STAMP.match(text, at)
             if found is None:
                 break
             ordinary = ordinary or any(value in _LOW for value in found.groupdict().values())
-        text = text[found.end() :]
+        at = found.end()
+    text = text[at:]
     plog = _PLOG.match(text)
     if plog:
         process = Process(name=process.name, pid=plog["pid"], ip=process.ip)

@@ -18,11 +18,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from ...errors import TrainingLogError
-from .lines import COLOUR
+from .lines import uncoloured
 
 # A progress bar on stderr may stand before it on the same line, with no space between.
 _STEP = re.compile(r"(?<![\w/])step:(\d{1,15}) - (\S.*)")
-_NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf)"
+_NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|inf)"
 # Names hold colons where a data set's name does; what follows a blank is not verl's, but Ray's or a progress bar's.
 _METRIC = re.compile(
     rf"(?P<name>\S.*?):(?:np\.\w+\((?P<numpy>{_NUMBER}|True|False)\)|(?P<plain>{_NUMBER}|True|False))(?=\s|$)",
@@ -33,8 +33,10 @@ _LARGEST = 1 << 1023
 _TRUTH = {"true": 1.0, "false": 0.0}
 _EVENT_FILE = "tfevents"
 _CHUNK = 1 << 20
-_LONGEST_LINE = 1 << 24
-"""Bytes. A step's line has a few thousand; a file without line ends must not fill the memory."""
+_LONGEST_LINE = 1 << 20
+"""Bytes. A step's line has a few thousand; a longer one is left out, and a file without line ends fills no memory."""
+_SHOWN = 8
+"""Restarts, and rows of steps that are missing, that are named one by one."""
 _SAYS_SIMULATED = b"SIMULATED"
 _OURS = b"verl-npu: "
 
@@ -51,9 +53,9 @@ class StepLine:
 
 def parse_step(text: str) -> StepLine | None:
     """Return what a line says, or None when it is no step line."""
-    if text.lstrip().startswith("{"):
+    if text.lstrip()[:1] == "{":
         return _file_logger(text)
-    found = _STEP.search(COLOUR.sub("", text))
+    found = _STEP.search(uncoloured(text))
     if found is None:
         return None
     metrics: dict[str, float] = {}
@@ -146,13 +148,17 @@ class TrainingLog:
         said = [
             f"it went back from step {restart.after} to step {restart.to}; of a step that was run twice, the later "
             "run counts"
-            for restart in self.restarts
+            for restart in self.restarts[:_SHOWN]
         ]
+        if len(self.restarts) > _SHOWN:
+            said.append(f"it went back {len(self.restarts) - _SHOWN} more times")
         if self.left_over:
             said.append(f"{_steps(self.left_over)} of an earlier run, and no later run has come so far")
         if self.gaps():
-            rows = ", ".join(_span(first, final) for first, final in self.gaps())
-            said.append(f"it has no line of step {rows}")
+            gaps = self.gaps()
+            more = f" and {len(gaps) - _SHOWN} more rows" if len(gaps) > _SHOWN else ""
+            rows = ", ".join(_span(first, final) for first, final in gaps[:_SHOWN])
+            said.append(f"it has no line of step {rows}{more}")
         if self.damaged:
             said.append(f"{self.damaged} values in its step lines are damaged and were left out")
         if self.cut:
@@ -182,8 +188,9 @@ class Assembly:
         if this_run and all(_same(known.get(name), value) for name, value in line.metrics.items()):
             return
         if any(self._latest.get(name, -1) >= line.step for name in line.metrics):
-            self._restarts.append(Restart(max(self._latest.values()), line.step))
+            self._restarts.append(Restart(self._last, line.step))
             self._latest.clear()
+            self._last = line.step
             this_run = False
         if not this_run and not known.keys().isdisjoint(line.metrics):
             # Nothing of the earlier run's may stand among the later one's.
@@ -191,7 +198,7 @@ class Assembly:
         self._steps.setdefault(line.step, {}).update(line.metrics)
         self._run_of[line.step] = len(self._restarts)
         self._latest.update(dict.fromkeys(line.metrics, line.step))
-        self._last = max(self._latest.values())
+        self._last = max(self._last, line.step)
         self._damaged += line.damaged
 
     def log(self, source: str) -> TrainingLog:
@@ -274,6 +281,25 @@ def _events(files: Sequence[Path]) -> Iterator[StepLine]:
                 yield StepLine(event.step, metrics)
 
 
+class _Splitter:
+    """Cuts what is read of a file into lines, and leaves out those that are too long."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+        """A last line without an end."""
+        self._skips = False
+
+    def lines(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that end in the next chunk."""
+        if self._skips:
+            _, end, chunk = chunk.partition(b"\n")
+            self._skips = not end
+        *lines, self.rest = (self.rest + chunk).split(b"\n")
+        if len(self.rest) > _LONGEST_LINE:
+            self.rest, self._skips = b"", True
+        return [line for line in lines if len(line) <= _LONGEST_LINE]
+
+
 class Follower(ABC):
     """Reads what is new in a log each time it is asked to."""
 
@@ -299,15 +325,17 @@ class Follower(ABC):
 
 
 class _Lines(Follower):
-    _offset = 0
-    _rest = b""
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._offset = 0
+        self._splitter = _Splitter()
 
     def poll(self) -> bool:
         try:
             with self.path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self._offset:
                     # The job was started again with the same file.
-                    self._offset, self._rest, self._assembly = 0, b"", Assembly()
+                    self._offset, self._splitter, self._assembly = 0, _Splitter(), Assembly()
                 file.seek(self._offset)
                 return self._take(iter(lambda: file.read(_CHUNK), b""))
         except OSError as error:
@@ -319,10 +347,7 @@ class _Lines(Follower):
             if self._offset == 0 and b"\0" in chunk[:4096]:
                 raise _unreadable(self.path, "a binary file")
             self._offset += len(chunk)
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            if len(self._rest) > _LONGEST_LINE:
-                self._rest = b""
-            for line in lines:
+            for line in self._splitter.lines(chunk):
                 self._add(line)
         return self._offset > before
 
@@ -336,8 +361,8 @@ class _Lines(Follower):
 
     def finish(self) -> TrainingLog:
         # Of a last line that is cut off, what it says for sure.
-        text = self._rest.decode(errors="replace")
-        self._rest = b""
+        text = self._splitter.rest.decode(errors="replace")
+        self._splitter = _Splitter()
         whole = parse_step(text)
         if text.lstrip().startswith("{"):
             self._assembly.cut = whole is None
@@ -415,18 +440,16 @@ class Steps:
     def __init__(self, files: Callable[[], Iterable[Path]]) -> None:
         self._files = files
         self._read: dict[Path, int] = {}
+        self._splitters: dict[Path, _Splitter] = {}
         self.by_step: dict[int, dict[str, float]] = {}
 
     def poll(self) -> list[int]:
         """Read what is new; return the new steps in order."""
         new = []
         for path in self._files():
-            with path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
-                chunk = file.read()
-            whole = chunk.rfind(b"\n") + 1
-            self._read[path] = self._read.get(path, 0) + whole
-            for text in chunk[:whole].decode(errors="replace").splitlines():
+            splitter = self._splitters.setdefault(path, _Splitter())
+            for raw in self._lines(path, splitter):
+                text = raw.decode(errors="replace")
                 line = parse_step(text)
                 if line is None:
                     continue
@@ -435,6 +458,13 @@ class Steps:
                 # Training and validation of one step have a line each.
                 self.by_step[line.step] = {**line.metrics, **self.by_step.get(line.step, {})}
         return sorted(new)
+
+    def _lines(self, path: Path, splitter: _Splitter) -> Iterator[bytes]:
+        with path.open("rb") as file:
+            file.seek(self._read.get(path, 0))
+            while chunk := file.read(_CHUNK):
+                self._read[path] = file.tell()
+                yield from splitter.lines(chunk)
 
     def series(self, metric: str) -> list[float]:
         """Return one metric by step, as far as it has no gap from step 1 on."""

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from ...errors import PlanError
 
+_LARGEST = 1 << 30
+"""Characters of a file."""
+_DIGITS = 9
 Length = tuple[int, int]
 """Tokens of a prompt and of its answer."""
 _NAMES = ("prompt", "response")
@@ -70,9 +73,12 @@ def heaviest(lengths: Sequence[Length], sequences: int) -> tuple[Length, ...]:
 
 def _rows(file: Path) -> Sequence[Mapping[str, object]]:
     try:
-        text = file.read_text()
+        with file.open(encoding="utf-8") as stream:
+            text = stream.read(_LARGEST + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise _wrong(file, str(error)) from error
+    if len(text) > _LARGEST:
+        raise _wrong(file, f"more than {_LARGEST >> 20} million characters")
     if not text.lstrip().startswith("{"):
         return list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
     rows = []
@@ -81,7 +87,7 @@ def _rows(file: Path) -> Sequence[Mapping[str, object]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _wrong(f"{file}, line {number}", str(error)) from error
         if not isinstance(row, dict):
             raise _wrong(f"{file}, line {number}", line[:80])
@@ -91,7 +97,7 @@ def _rows(file: Path) -> Sequence[Mapping[str, object]]:
 
 def _length(row: Mapping[str, object], place: str) -> Length:
     found = [str(row.get(name, "")).strip() for name in _NAMES]
-    if not all(each.isdigit() and int(each) > 0 for each in found):
+    if not all(each.isdecimal() and len(each) <= _DIGITS and int(each) > 0 for each in found):
         raise _wrong(place, json.dumps(row, default=str)[:120])
     prompt, response = map(int, found)
     return prompt, response

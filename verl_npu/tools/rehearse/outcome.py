@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import errors
-from ..logs.lines import COLOUR, Process, lines_of, process_of_file
+from ..logs.lines import Process, lines_of, process_of_file, uncoloured
 from .training import Run
 
 
@@ -132,7 +132,7 @@ def _first_failure(run: Run, tree: Path) -> Failure:
 
 def _last_words(run: Run, lines: Sequence[str]) -> str:
     line = next((line for line in reversed(lines) if line.strip()), "none")
-    last = COLOUR.sub("", line)[:400]
+    last = uncoloured(line)[:400]
     ended = f"it ended with status {run.ended.status} after {_done(run)} steps"
     return f"no error was found: {ended}; its last line: {last}"
 

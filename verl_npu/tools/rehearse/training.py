@@ -70,7 +70,7 @@ def convert(job: Job, model: Path, folder: Path, npus: int) -> str:
     ended = run(sandbox, command, job.tree, variables, limits, log)
     if ended.status == 0 and not ended.limit:
         return ""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if re.search(r"\w+Error: ", line)]
+    lines = [line for line in log.read_text(errors="replace").splitlines() if re.search(r"\wError: ", line)]
     return ended.limit or (lines[0].partition("]: ")[2] or lines[0] if lines else f"status {ended.status}")
 
 

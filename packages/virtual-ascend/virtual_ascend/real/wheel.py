@@ -81,7 +81,7 @@ def _symbols(library: Path, which: str) -> set[str]:
 
 
 def _needed(library: Path) -> set[str]:
-    return set(re.findall(r"\(NEEDED\).*\[(.*)\]", _run("readelf", "-dW", str(library))))
+    return set(re.findall(r"\(NEEDED\)[^\n\[]{0,100}\[([^\]\n]{1,300})\]", _run("readelf", "-dW", str(library))))
 
 
 def _system_libraries() -> list[Path]:
