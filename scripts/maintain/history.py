@@ -260,7 +260,9 @@ def _watched() -> frozenset[str]:
     return frozenset(name for lock in locks for module in lock.files for name in _files(module))
 
 
-def _files(module: str) -> tuple[str, str]:
+def _files(module: str) -> tuple[str, ...]:
+    if "/" in module:  # a file of the configuration
+        return (module,)
     stem = module.replace(".", "/")
     return f"{stem}.py", f"{stem}/__init__.py"
 

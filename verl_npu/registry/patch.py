@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import ConflictError, DeclarationError
+from .source.collaborator import Collaborator
 from .source.probe import Atom, Defines, Probe
 from .source.tree import Target
 from .state import Word
@@ -65,6 +66,8 @@ class Patch:
     """When this does not hold of the source, there is nothing to patch: the patch is absent."""
     undoes: tuple[Target, ...] = ()
     """What upstream assigns by itself in another package and this patch may put back."""
+    uses: tuple[Collaborator, ...] = ()
+    """What else of upstream the implementation needs, or may use."""
 
     @property
     def feature(self) -> str:
@@ -97,11 +100,14 @@ class _Declare:
         retired_by: Probe,
         requires: Probe | None = None,
         undoes: Sequence[str] = (),
+        uses: Sequence[str] = (),
+        may_use: Sequence[str] = (),
         name: str = "",
     ) -> Callable[[Implementation], Implementation]:
         """Return the decorator; what implements several patches gives each a `name`, as its own one is taken.
 
-        Raises DeclarationError for a text that is empty, or a target that is none.
+        `uses` are the collaborators without which the implementation fails or does nothing, and `may_use` those whose
+        absence it handles. Raises DeclarationError for a text that is empty, or a target or collaborator that is none.
         """
         for label, text in (("why", why), ("how", how), ("link", link)):
             if not text.strip():
@@ -125,6 +131,7 @@ class _Declare:
                     retired_by=retired_by,
                     requires=requires,
                     undoes=tuple(map(Target.parse, undoes)),
+                    uses=(*map(Collaborator.parse, uses), *(Collaborator.parse(m, optional=True) for m in may_use)),
                 )
             )
             return implementation
@@ -171,12 +178,23 @@ class Feature:
         link: str,
         retired_by: Probe | None = None,
         requires: Probe | None = None,
+        uses: Sequence[str] = (),
+        may_use: Sequence[str] = (),
         name: str = "",
     ) -> Callable[[Implementation], Implementation]:
         """Declare what is put where upstream has nothing; a target that exists there retires it."""
         retired = Defines(target) if retired_by is None else retired_by
-        declare = _Declare(self, Action.ADD)
-        return declare(target, why=why, how=how, link=link, retired_by=retired, requires=requires, name=name)
+        return _Declare(self, Action.ADD)(
+            target,
+            why=why,
+            how=how,
+            link=link,
+            retired_by=retired,
+            requires=requires,
+            uses=uses,
+            may_use=may_use,
+            name=name,
+        )
 
     def include(self, patch: Patch) -> None:
         """Take a patch into the feature. Raises ConflictError for a second one of the same id or target."""

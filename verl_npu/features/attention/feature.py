@@ -6,6 +6,7 @@ from ...registry.patch import Feature
 
 NPU_MODULE = "transformers.integrations.npu_flash_attention"
 UTILS = "transformers.modeling_flash_attention_utils"
+ON_NPU = "transformers.utils:is_torch_npu_available()"
 FLASH_ATTENTION = "flash_attention_2"
 """The implementation of attention that upstream's workers have hard-coded."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, SupportsInt, TypeAlias, Typ
 
 from ...errors import AttentionSettingError, NoFlashAttentionError
 from ...registry.source.probe import AllOf, Defines, Mentions, Never
-from .feature import FLASH_ATTENTION, NPU_MODULE, UTILS, attention
+from .feature import FLASH_ATTENTION, NPU_MODULE, ON_NPU, UTILS, attention
 from .padding import kept_indices
 
 if TYPE_CHECKING:
@@ -132,6 +132,11 @@ Config = TypeVar("Config", bound=AttentionConfig)
 
 @attention.wrap(
     f"{_MODEL}._check_and_enable_flash_attn_2",
+    uses=(
+        ON_NPU,
+        f"{_MODEL}._supports_flash_attn_2",
+        "transformers.configuration_utils:PretrainedConfig._attn_implementation",
+    ),
     why="MindSpeed puts a dummy flash_attn without a version into sys.modules. transformers' check then fails with "
     "`No package metadata was found for flash_attn`.",
     how="On NPUs the check does not look for flash_attn: every model that supports flash attention gets it.",
@@ -158,6 +163,8 @@ def admit_flash_attention_in_model_check(
 
 @attention.wrap(
     _CAN_DISPATCH,
+    uses=(ON_NPU, f"{_MODEL}._supports_flash_attn", f"{UTILS}:_lazy_imports"),
+    may_use=(f"{_MODEL}._supports_flash_attn_2",),
     why="transformers 4.54 to 4.55.2 look up the version of flash_attn on NPUs as well, and fail with "
     "`No package metadata was found for flash_attn`.",
     how="On NPUs every model that supports flash attention gets it, as in transformers from 4.55.3 on.",
@@ -187,6 +194,7 @@ def admit_flash_attention_in_dispatch_check(
 
 @attention.wrap(
     f"{UTILS}:_lazy_imports",
+    uses=(ON_NPU,),
     why="transformers 4.55.0 to 4.55.2 import flash_attn for flash_attention_2 on NPUs as well, and fail with "
     "`No module named 'flash_attn'`.",
     how="On NPUs the function is called without a name, and then imports the NPU's flash attention.",
@@ -204,6 +212,11 @@ def import_npu_flash_attention(
 
 @attention.wrap(
     f"{_MODEL}._check_and_adjust_attn_implementation",
+    uses=(
+        ON_NPU,
+        f"{_MODEL}.get_correct_attn_implementation(requested_attention, is_init_check)",
+        f"{UTILS}:lazy_import_flash_attention(implementation)",
+    ),
     why="If the package kernels is installed, transformers 4.56 and 4.57 download the CUDA kernel "
     "`kernels-community/flash-attn` and use it in place of the NPU's flash attention.",
     how="On NPUs flash_attention_2 is not exchanged for a kernel from the hub.",
@@ -278,6 +291,7 @@ def pass_sequence_lengths_from_host(
 
 @attention.wrap(
     f"{UTILS}:_flash_attention_forward",
+    may_use=(f"{UTILS}:_is_packed_sequence",),
     why="Position ids are fetched from the NPU in every layer to see whether sequences are packed. A sliding window "
     "and a soft cap are ignored on NPUs without an error.",
     how="Position ids are fetched once, and lengths passed on. A setting that NPUs ignore is an error, except for a "
@@ -394,6 +408,7 @@ _QWEN2_VL = "verl.models.transformers.qwen2_vl"
 
 @attention.set(
     f"{_QWEN2_VL}:flash_attn_varlen_func",
+    uses=(f"{NPU_MODULE}:npu_flash_attn_varlen_func",),
     why="Upstream imports the function from a module of transformers that has lost it in 4.53, and goes on with None: "
     "packed sequences end the job with `TypeError: 'NoneType' object is not callable`.",
     how="None becomes transformers' own function for NPUs, which is the one that was there before 4.53.",

@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import InspectLoader
 from types import CodeType, FunctionType, ModuleType
 from typing import TypeVar, cast
@@ -164,6 +164,7 @@ for _helper, _needed in _HELPERS.items():
 
 @attention.guard(
     f"{NPU_MODULE}:repeat",
+    may_use=(f"{NPU_MODULE}:rearrange",),
     why="Up to 4.55.1 transformers imports `rearrange` and `repeat` from einops only in a process that sees an NPU. "
     "Ray hides all NPUs from actors that asked for none, such as TaskRunner, and the import of upstream's workers "
     f"there ends with `cannot import name 'rearrange' from '{NPU_MODULE}'`.",
@@ -227,11 +228,18 @@ _OPTION = "attn_implementation"
 
 
 def declare_choice(
-    target: str, source: str = "model.override_config.attn_implementation", name: str = ""
+    target: str,
+    source: str = "model.override_config.attn_implementation",
+    name: str = "",
+    *,
+    uses: Sequence[str] = (),
+    may_use: Sequence[str] = (),
 ) -> Callable[[Implementation], Implementation]:
     """Declare the decorated function for `target`, which then takes the implementation from `source`."""
     return attention.wrap(
         target,
+        uses=uses,
+        may_use=may_use,
         why="flash_attention_2 is hard-coded here, so a model that needs sdpa or eager attention cannot be trained: "
         "what the user configures has no effect.",
         how=f"A copy of the function is called in which the constant is replaced by {source}.",
@@ -262,21 +270,35 @@ def use_configured_attention(original: Callable[..., Result], worker: object, co
     return _with_chosen(original, config)(worker, config)
 
 
-for _name, _target in {
-    "critic": "verl.workers.fsdp_workers:CriticWorker._build_critic_model_optimizer",
-    "reward_model": "verl.workers.fsdp_workers:RewardModelWorker._build_model",
-    "fsdp_engine": "verl.workers.engine.fsdp.engine_impl:FSDPEngine._build_model_optimizer",
-}.items():
-    declare_choice(_target, name=f"use_configured_attention_for_{_name}")(use_configured_attention)
+for _name, _target, _section in (
+    ("critic", "verl.workers.fsdp_workers:CriticWorker._build_critic_model_optimizer", "critic"),
+    ("reward_model", "verl.workers.fsdp_workers:RewardModelWorker._build_model", "reward_model"),
+    ("fsdp_engine", "verl.workers.engine.fsdp.engine_impl:FSDPEngine._build_model_optimizer", "critic"),
+):
+    declare_choice(
+        _target,
+        name=f"use_configured_attention_for_{_name}",
+        uses=(f"verl/trainer/config/ppo_trainer.yaml: {_section}.model",),
+    )(use_configured_attention)
 
 
-@declare_choice("verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer._build_model_optimizer")
+@declare_choice(
+    "verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer._build_model_optimizer",
+    uses=(
+        "verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer.config",
+        "verl/trainer/config/sft_trainer.yaml: model",
+    ),
+)
 def use_configured_attention_for_sft(original: Callable[..., Result], trainer: Section) -> Result:
     """Build the model of supervised fine-tuning."""
     return _with_chosen(original, trainer.config)(trainer)
 
 
-@declare_choice("verl.utils.model:load_valuehead_model", "the model configuration's own attn_implementation")
+@declare_choice(
+    "verl.utils.model:load_valuehead_model",
+    "the model configuration's own attn_implementation",
+    may_use=("transformers.configuration_utils:PretrainedConfig._attn_implementation",),
+)
 def use_configured_attention_for_value_head(
     original: Callable[..., Result],
     local_path: object,

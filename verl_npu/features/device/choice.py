@@ -11,6 +11,13 @@ from ...registry.source.probe import Defines, Mentions, Never
 from ..configuration import Section
 from .feature import DEFAULT_DEVICE, device
 
+_CONFIG = "verl/trainer/config"
+_DEVICE = f"{_CONFIG}/ppo_trainer.yaml: trainer.device = {DEFAULT_DEVICE}"
+"""What the other programs have by default counts where they are."""
+_DEVICE_OF_OTHERS = tuple(
+    f"{_CONFIG}/{program}.yaml: trainer.device = {DEFAULT_DEVICE}"
+    for program in ("ppo_megatron_trainer", "sft_trainer", "sft_trainer_engine", "generation")
+)
 _STILL_A_CONSTANT = "upstream decides this once, on import, and from the devices that are visible then"
 
 
@@ -50,6 +57,8 @@ Result = TypeVar("Result")
 
 @device.wrap(
     "hydra.core.utils:run_job",
+    uses=(_DEVICE, "hydra.conf:HydraConf.overrides", "hydra.conf:OverridesConf.task"),
+    may_use=_DEVICE_OF_OTHERS,
     why="trainer.device is cuda by default, so Ray waits without end for a GPU that an NPU cluster does not have.",
     how="Unless the user set trainer.device, it becomes npu in the composed configuration before the job starts.",
     link="https://github.com/volcengine/verl/issues/3583",
@@ -66,6 +75,8 @@ def set_npu_in_hydra_config(
 
 @device.wrap(
     "verl.trainer.main_ppo:run_ppo",
+    uses=(_DEVICE,),
+    may_use=_DEVICE_OF_OTHERS,
     why="Programs that call run_ppo without Hydra leave trainer.device at cuda as well, and wait without end.",
     how="If trainer.device has its default, it becomes npu before upstream's function reads it.",
     link="https://github.com/volcengine/verl/issues/3583",
@@ -87,6 +98,7 @@ def keep_cpu(original: Callable[[Section], object], config: Section) -> object:
 for _function in ("auto_set_ascend_device_name", "auto_set_device"):
     device.wrap(
         f"verl.utils.device:{_function}",
+        uses=(f"{_CONFIG}/ppo_trainer.yaml: trainer.device",),
         why="Upstream sets trainer.device to npu even if the user set it to cpu.",
         how="Upstream's function is not called if trainer.device is cpu.",
         link="https://github.com/volcengine/verl/pull/4489",

@@ -138,6 +138,7 @@ def _fix(needed: Resources, total: Resources) -> str:
 
 @device.wrap(
     "verl.single_controller.base.worker:Worker._setup_env_cuda_visible_devices",
+    uses=("verl.utils.ray_utils:ray_noset_visible_devices()",),
     why="If Ray hides no NPUs, upstream uses an NPU's id on the host, or the rank, as the index in the process. "
     "Workers fail with `invalid device ordinal` if the list is 1,3, and a second job takes the first one's NPUs.",
     how="The index is the position in ASCEND_RT_VISIBLE_DEVICES of the NPU that Ray assigned to the worker.",

@@ -365,13 +365,21 @@ VISION_BLOCK = f"{modeling('qwen3_vl_moe')}:Qwen3VLMoeTextSparseMoeBlock"
 
 
 def _declare(
-    model: str, owner: str, implementation: Callable[..., object], *mentioned: str, retired_by: Probe
+    model: str,
+    owner: str,
+    implementation: Callable[..., object],
+    *mentioned: str,
+    retired_by: Probe,
+    uses: Sequence[str] = (),
+    may_use: Sequence[str] = (),
 ) -> None:
     target = f"{modeling(model)}:{owner}.forward"
     declare(
         f"fuse_experts_in_{model}_{owner}",
         target,
         implementation,
+        uses=[f"{modeling(model)}:{name}" for name in uses],
+        may_use=[f"{modeling(model)}:{name}" for name in may_use],
         why="The loop over the experts waits for the NPU in every round. Upstream's own fused block returns the wrong "
         "rank for a batch above one, and copies all weights of all experts three times in every forward.",
         how=_HOW,
@@ -387,6 +395,8 @@ _declare(
     expert_block,
     "norm_topk_prob",
     "one_hot",
+    uses=[f"Qwen3MoeSparseMoeBlock.{name}" for name in ("experts", "gate", "top_k")] + ["Qwen3MoeMLP.act_fn"],
+    may_use=[f"Qwen3MoeMLP.{name}" for name in ("gate_proj", "up_proj", "down_proj")],
     retired_by=upstream_assigns(QWEN3_MOE_BLOCK),
 )
 _declare(
@@ -395,6 +405,7 @@ _declare(
     fused_experts,
     "top_k_weights",
     "gate_up_proj",
+    uses=[f"Qwen3MoeExperts.{name}" for name in ("gate_up_proj", "down_proj", "act_fn")],
     # Upstream's block reads the experts' weights and never calls the experts.
     retired_by=upstream_assigns(QWEN3_MOE_BLOCK),
 )
@@ -405,6 +416,7 @@ _declare(
     "gate_up_proj",
     "down_proj",
     "one_hot",
+    uses=["Qwen3VLMoeTextExperts.act_fn"],
     # Upstream's block brings experts of its own, but only in the layout of transformers 4.
     retired_by=AllOf(
         upstream_assigns(VISION_BLOCK),
@@ -415,6 +427,10 @@ declare(
     "fuse_experts_in_verl_NPUQwen3VLMoeTextExperts",
     f"{NPU_PATCH}:NPUQwen3VLMoeTextExperts.forward",
     upstream_experts,
+    uses=[
+        f"{NPU_PATCH}:NPUQwen3VLMoeTextExperts.{name}"
+        for name in ("gate_up_proj", "down_proj", "act_fn", "num_experts")
+    ],
     why="Upstream's own class gets the probabilities of the chosen experts only, and looks them up by the numbers of "
     "all: they are wrong, or the index is out of range. In evaluation every expert computes every token.",
     how=_HOW,
@@ -424,11 +440,18 @@ declare(
 )
 
 
+_VISION_EXPERTS = f"{modeling('qwen3_vl_moe')}:Qwen3VLMoeTextExperts"
+_BLOCKS = tuple(
+    f"{modeling(model)}:{prefix}{name}"
+    for model, prefix in (("qwen3_moe", "Qwen3Moe"), ("qwen3_next", "Qwen3Next"))
+    for name in ("SparseMoeBlock.forward", "Experts")
+)
 _APPLY = "verl.workers.engine.fsdp.utils:apply_npu_fsdp_patches"
 
 
 @fused_ops.wrap(
     f"{NPU_PATCH}:apply_npu_patches",
+    uses=(VISION_BLOCK, f"{_VISION_EXPERTS}.forward"),
     why="Upstream puts in a block whose expert weights are [experts, width, inner], as in transformers 4. In "
     "transformers 5 they are transposed, so a checkpoint does not fit.",
     how="With transformers 5 its own block stays, and the fused experts of this feature run in it.",
@@ -448,6 +471,8 @@ def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None])
 
 @fused_ops.wrap(
     _APPLY,
+    uses=(VISION_BLOCK, f"{_VISION_EXPERTS}.forward"),
+    may_use=_BLOCKS,
     why="v0.8.0 puts in blocks that are written for the experts of transformers 4, and its guide for Ascend names "
     "transformers 5.3. Qwen3-MoE and Qwen3-Next end with `AttributeError: 'tuple' object has no attribute 'softmax'`, "
     "and a checkpoint of Qwen3-VL-MoE does not fit.",

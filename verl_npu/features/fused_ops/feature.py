@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from packaging.version import InvalidVersion, Version
@@ -44,15 +44,25 @@ def declare(
     requires: Probe,
     retired_by: Probe | None = None,
     link: str = LINK,
+    uses: Sequence[str] = (),
+    may_use: Sequence[str] = (),
 ) -> None:
     """Declare that calls of `target` go to `implementation`, as the patch `name`.
 
     Unless something else is said, it is retired if upstream assigns the same target.
     """
     retired_by = upstream_assigns(target) if retired_by is None else retired_by
-    fused_ops.wrap(target, why=why, how=how, link=link, retired_by=retired_by, requires=requires, name=name)(
-        implementation
-    )
+    fused_ops.wrap(
+        target,
+        uses=uses,
+        may_use=may_use,
+        why=why,
+        how=how,
+        link=link,
+        retired_by=retired_by,
+        requires=requires,
+        name=name,
+    )(implementation)
 
 
 _DIFFERENTIABLE_FROM = {"npu_moe_token_permute": "2.7.1", "npu_moe_token_unpermute": "2.7.1"}

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 _WRAPPED = Defines("verl.utils.fsdp_utils:_select_fsdp2_wrap_targets")
 """Since this function, the output layer is one of FSDP2's own units, and sharded whenever it is not called itself."""
 _FORWARD = "verl.models.transformers.{}:forward_with_torch_backend"
+_MODELS = {
+    "dense_common": ("qwen2", "Qwen2ForCausalLM"),
+    "glm4v": ("glm4v", "Glm4vForConditionalGeneration"),
+    "qwen2_vl": ("qwen2_vl", "Qwen2VLForConditionalGeneration"),
+    "qwen3_vl": ("qwen3_vl", "Qwen3VLForConditionalGeneration"),
+    "qwen3_5": ("qwen3_5", "Qwen3_5ForConditionalGeneration"),
+}
+"""A model of transformers that each of upstream's forward passes is for."""
 _VISION = {"qwen3_vl": "Qwen3VLVisionModel", "qwen3_vl_moe": "Qwen3VLMoeVisionModel"}
 _MONKEY_PATCH = "verl.models.transformers.monkey_patch"
 Result = TypeVar("Result")
@@ -48,12 +56,13 @@ def _gathered(layer: str, original: Callable[..., Result], model: object, *args:
             read.reshard()
 
 
-for _model in ("dense_common", "glm4v", "qwen2_vl", "qwen3_vl", "qwen3_5"):
+for _model, (_file, _class) in _MODELS.items():
     _target = _FORWARD.format(_model)
     declare(
         f"gather_the_output_layer_of_{_model}",
         _target,
         with_output_layer,
+        may_use=(f"{modeling(_file)}:{_class}.lm_head",),
         why="With strategy=fsdp2 and use_fused_kernels=True the first log-probabilities end with RuntimeError: "
         "aten.mm.default got mixed torch.Tensor and DTensor, because the weights of the output layer are read without "
         "the layer being called. In models for which upstream gathers them by full_tensor(), each rank keeps part of "
@@ -69,6 +78,7 @@ for _model, _class in _VISION.items():
         f"gather_the_positions_of_{_model}",
         _target,
         with_positions,
+        uses=(f"{modeling(_model)}:{_class}.pos_embed",),
         why="With strategy=fsdp2 and a model that is offloaded, the first image ends with RuntimeError: Expected all "
         "tensors to be on the same device: the indices are made on the device of the table, which is the host.",
         how="FSDP2 gathers the table first, so that it is on the NPU.",

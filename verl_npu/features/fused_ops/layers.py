@@ -34,6 +34,7 @@ def _declare_norm(model: str, owner: str) -> None:
         f"fuse_norm_in_{model}_{owner}",
         target,
         rms_norm,
+        uses=(f"{modeling(model)}:{owner}.weight",),
         why="Each norm is five small kernels with three passes over memory. Upstream's fused norm fails, or changes "
         "the result's dtype, if the weight has another dtype than the input.",
         how="Tensors on an NPU go through torch_npu.npu_rms_norm, together with the weight in their common dtype.",

@@ -36,6 +36,8 @@ _COMPUTE = f"{_ACTOR}.forward_backward_batch"
 _MINI_BATCHES = f"{_ACTOR}.make_minibatch_iterator"
 _BROADCAST = "verl.utils.torch_functional:broadcast_dict_tensor"
 _MICRO_BATCHES = "verl.utils.megatron.pipeline_parallel:make_batch_generator"
+_BATCH = ("verl.protocol:DataProto.batch",)
+_DEVICE = "verl.utils.device:get_device_name()"
 _STEPS = ("compute_log_prob", "compute_ref_log_prob", "update_actor")
 _WHY = (
     "Upstream moves a rank's share of a whole step to the NPU, and keeps it there while the log-probabilities are "
@@ -61,6 +63,7 @@ def hold_the_batch(original: Callable[..., Result], worker: object, data: Any) -
 for _step in _STEPS:
     megatron.wrap(
         f"{_WORKER}.{_step}",
+        uses=_BATCH,
         why=_WHY,
         how=_HOW,
         link=_LINK,
@@ -70,7 +73,7 @@ for _step in _STEPS:
     )(hold_the_batch)
 
 
-@megatron.wrap(_MINI_BATCHES, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+@megatron.wrap(_MINI_BATCHES, uses=_BATCH, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
 def keep_mini_batches_on_the_host(original: Callable[..., Iterable[Any]], actor: object, data: Any) -> Iterator[Any]:
     """Return mini batches without elements, each of which holds its own."""
     return map(_without_elements, original(actor, getattr(data, HELD, data)))
@@ -91,7 +94,7 @@ def take_the_held_batch(
         _computed.reset(before)
 
 
-@megatron.wrap(_BROADCAST, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+@megatron.wrap(_BROADCAST, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
 def broadcast_through_the_npu(original: Callable[..., None], tensors: Any, src: int, group: Any) -> None:
     """Broadcast a batch; one that is held in pieces, since HCCL takes nothing from the host."""
     from torch import distributed
@@ -105,7 +108,7 @@ def broadcast_through_the_npu(original: Callable[..., None], tensors: Any, src: 
     return None
 
 
-@megatron.wrap(_MICRO_BATCHES, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+@megatron.wrap(_MICRO_BATCHES, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
 def move_micro_batches(original: Callable[..., Any], batches: Any, vpp_size: int) -> Any:
     """Return an iterator over micro batches, or one for each chunk of the model; those that are held are moved."""
     made = original(batches, vpp_size)

@@ -29,6 +29,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+_MANAGER = "mindspeed.patch_utils:MindSpeedPatchesManager"
+_PATCH = "mindspeed.patch_utils:Patch"
+_SAVED = (
+    f"{_MANAGER}.patches_info",
+    *(
+        f"{_PATCH}.{name}"
+        for name in ("orig_func", "orig_func_name", "orig_module", "orig_module_name", "final_patch_func")
+    ),
+)
+_FEATURES_OF = "mindspeed.features_manager"
 _FEATURES = Defines("mindspeed.features_manager:create_features_list")
 _FLASH_ATTN = "flash_attn"
 _INSTALLED_BY = {"megatron.core": "megatron-core", "triton": "triton-ascend"}
@@ -85,6 +95,14 @@ def missing_packages(mindspeed: Path | None) -> list[str]:
 
 @megatron.wrap(
     "mindspeed.megatron_adaptor:repatch",
+    uses=(
+        *_SAVED,
+        "mindspeed.args_utils:get_full_args()",
+        f"{_FEATURES_OF}.features_manager:MindSpeedFeaturesManager.FEATURES_LIST",
+        f"{_FEATURES_OF}.feature:MindSpeedFeature.is_need_apply(args)",
+        f"{_FEATURES_OF}.feature:MindSpeedFeature.pre_register_patches(patch_manager, args)",
+        f"{_FEATURES_OF}.feature:MindSpeedFeature.register_patches(patch_manager, args)",
+    ),
     why="repatch ignores keys that it does not know, keeps the overrides of one worker for the next, and leaves half "
     "of its patches in place if one of its features raises.",
     how="Keys, types and combinations are checked first, a second worker in the process must agree on what is "
@@ -100,6 +118,7 @@ def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, obj
 
 @megatron.wrap(
     "mindspeed.args_utils:get_full_args",
+    uses=("mindspeed.args_utils:get_mindspeed_args()",),
     why="If megatron.training can be imported, repatch ends with AssertionError: args is not initialized. verl never "
     "initialises megatron.training.",
     how="On this AssertionError MindSpeed's own arguments are returned, as later revisions of MindSpeed do.",
@@ -139,6 +158,7 @@ def remove_mindspeeds_empty_flash_attn(
 
 @megatron.wrap(
     "mindspeed.features_manager.features_manager:MindSpeedFeaturesManager.apply_features_pre_patches",
+    uses=(f"{_MANAGER}.patches_info",),
     why="A repatch silently loses 8 or 9 of MindSpeed's patches, for example the one of the gradients' reduction: it "
     "overwrites MindSpeed's own functions with Megatron's, and then registers those.",
     how="The functions that MindSpeed's modules define are put back before they are registered as patches again.",
@@ -200,6 +220,7 @@ _COMPILE = "verl.utils.torch_functional:use_original_torch_compile"
 
 @megatron.wrap(
     _COMPILE,
+    uses=(f"{_MANAGER}.patches_info", f"{_PATCH}.is_applied", f"{_PATCH}.orig_func"),
     why="The function calls MindSpeed's Patch.is_applied, which is a bool, hides the error (TypeError: 'bool' object "
     "is not callable), and so leaves MindSpeed's torch.compile in place.",
     how="Within its context torch.compile is the function that MindSpeed replaced, and after it MindSpeed's again.",

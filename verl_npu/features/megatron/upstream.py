@@ -26,6 +26,7 @@ _SAVE_MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager:MegatronCheck
 
 @megatron.wrap(
     _SAVE_MANAGER,
+    uses=(f"{_SAVE_MANAGER.rpartition('.')[0]}.bridge",),
     why="With the mbridge on PyPI, saving a model ends with TypeError: save_weights() got an unexpected keyword "
     "argument 'distributed_filesystem'. memory_efficient fails for a model in a single file.",
     how="While a checkpoint is saved, only the options that the installed mbridge can follow are passed to it.",
@@ -139,6 +140,7 @@ _HEAD = "verl.models.llama.megatron.layers.parallel_linear"
 
 @megatron.guard(
     f"{_INITIALIZER}:BaseModelInitializer",
+    uses=(f"{_HEAD}:LinearForLastLayer",),
     why="Building a critic ends with ModuleNotFoundError: No module named 'flash_attn', because its last layer is in "
     "a package whose other modules import flash_attn, which does not exist on Ascend.",
     how="The one module that is needed is loaded from its file; it does not import flash_attn.",
@@ -166,6 +168,7 @@ _KERNELS = "verl.utils.kernel.kernels"
 
 @megatron.guard(
     f"{_CALLER}:linear_cross_entropy",
+    may_use=(f"{_KERNELS}:efficient_entropy_forward",),
     why="Importing the Megatron workers loads triton kernels, and ends with RuntimeError: 0 active drivers ([]). "
     "There should only be one., if triton has no driver for the NPU.",
     how="The kernels' module is executed when it is first used, as in later revisions of verl.",
@@ -220,6 +223,7 @@ def set_the_experimental_flag_of_an_older_megatron(
 
 @megatron.wrap(
     _MODULE,
+    uses=("verl.models.mcore.patch_v012:apply_patch()",),
     why="DeepSeek-V3 or Moonlight through mbridge on Megatron 0.12.1: the first log-probabilities end in an error of "
     "shapes, in MindSpeed's fused rotary embedding or beside it. That Megatron rotates packed sequences as if they "
     "were a batch, which upstream mends for models without mbridge alone.",
@@ -246,11 +250,17 @@ def _packs() -> bool:
     return "squeeze(1)" in inspect.getsource(MLASelfAttention.get_query_key_value_tensors)
 
 
-_COUNT = "verl.utils.megatron.router_replay_utils:get_moe_num_layers_to_build"
+_REPLAY = "verl.utils.megatron.router_replay_utils"
+_COUNT = f"{_REPLAY}:get_moe_num_layers_to_build"
 
 
 @megatron.wrap(
     _COUNT,
+    uses=(
+        f"{_REPLAY}:get_transformer_layer_offset",
+        f"{_REPLAY}:get_num_layers_to_build(config, vp_stage=, pp_rank=)",
+        f"{_REPLAY}:is_moe_layer(tf_config, layer_idx)",
+    ),
     why="The first log-probabilities of a Megatron actor end with TypeError: get_transformer_layer_offset() got an "
     "unexpected keyword argument 'vp_stage', dense models included: Megatron 0.12.1, which the guide for Ascend "
     "names, has no such argument.",

@@ -23,6 +23,15 @@ _WORKERS = "verl.workers.megatron_workers"
 _LINK_WORKERS = "none: compare the calls of repatch in verl/workers/megatron_workers.py"
 
 
+_REPATCH = "mindspeed.megatron_adaptor:repatch(args)"
+_CONFIG = "verl/trainer/config/ppo_megatron_trainer.yaml"
+
+
+def _read_of(place: str) -> tuple[str, ...]:
+    """Return what is read of a worker's section, beside its overrides; `place` is how its keys begin."""
+    return tuple(f"{place}.{key}" for key in SECTION_KEYS)
+
+
 def request_of(worker: str, section: Section) -> Request:
     """Return what a worker asks of MindSpeed; `section` is the `megatron` section of its configuration."""
     overrides = plain_values(section.get("override_transformer_config", {}))
@@ -38,6 +47,12 @@ def repatch_again(owner: object) -> None:
 
 @megatron.wrap(
     f"{_WORKERS}:ActorRolloutRefWorker.__init__",
+    uses=(
+        _REPATCH,
+        f"{_CONFIG}: actor_rollout_ref.actor.megatron.override_transformer_config",
+        f"{_CONFIG}: actor_rollout_ref.ref.megatron.override_transformer_config",
+    ),
+    may_use=_read_of(f"{_CONFIG}: actor_rollout_ref.actor.megatron"),
     why="Upstream gives MindSpeed the actor's overrides for a reference worker too, so the reference model is "
     "computed with settings that are not its own, without an error.",
     how="A reference worker gives its own overrides and an actor its own; upstream's call of repatch then gives the "
@@ -65,6 +80,8 @@ def _declare_worker(owner: str, worker: str, name: str) -> None:
 
     megatron.wrap(
         target,
+        uses=(_REPATCH, f"{_CONFIG}: {worker}.megatron.override_transformer_config"),
+        may_use=_read_of(f"{_CONFIG}: {worker}.megatron"),
         why=f"Upstream calls repatch for the actor only: the {worker.replace('_', ' ')}'s override_transformer_config "
         "has no effect on MindSpeed, without an error.",
         how="MindSpeed gets the worker's own overrides before its process groups are made.",
@@ -80,6 +97,7 @@ _declare_worker("RewardModelWorker", "reward_model", "give_mindspeed_the_reward_
 
 @megatron.wrap(
     f"{_WORKERS}:MegatronWorker._init_hf_config_and_tf_config",
+    uses=(_REPATCH,),
     why="MindSpeed merges the overrides of the last worker in the process into each later configuration of a model, "
     "so a model may be built with another model's settings, without an error.",
     how="The worker's own overrides are put in force again while its model's configuration is made.",
@@ -123,12 +141,15 @@ _LM, _VALUE = f"{_ENGINES}:MindspeedEngineWithLMHead", f"{_ENGINES}:MindspeedEng
 _PERMUTATION = "megatron.core.transformer.moe.moe_utils"
 _EARLY = Mentions(_ENGINES, "_mindspeed_repatch")
 _BUILD = "verl.workers.engine.megatron.transformer_impl:MegatronEngine._build_tf_config"
+_ENGINE_CONFIG = "verl.workers.config.engine:McoreEngineConfig"
 _LANGUAGE_MODEL = "the language model's engine"
 _LINK_ENGINES = "https://github.com/volcengine/verl/pull/5697"
 
 
 @megatron.wrap(
     f"{_LM}.__init__",
+    uses=(_REPATCH, f"{_ENGINE_CONFIG}.override_transformer_config"),
+    may_use=_read_of(_ENGINE_CONFIG),
     why="Upstream calls repatch after the process groups are made, too late for MindSpeed's patches of the groups, "
     "and drops the user's override_transformer_config or writes to it.",
     how="The engine's own overrides are put in force before upstream's constructor runs; its later call of repatch "
@@ -164,6 +185,8 @@ def _declare_groups(owner: str, engine: str, name: str) -> None:
 
     megatron.wrap(
         f"{owner}._init_device_mesh",
+        uses=(f"{owner}.engine_config", f"{_ENGINE_CONFIG}.override_transformer_config"),
+        may_use=_read_of(_ENGINE_CONFIG),
         why="Upstream passes the overrides to MindSpeed without the megatron section that they stand in, so a "
         "contradiction between the two, such as two values of context_parallel_size, is not noticed.",
         how="The engine's overrides are checked together with its section when upstream calls repatch.",
@@ -179,6 +202,8 @@ _declare_groups(_VALUE, "the value model's engine", "check_the_value_model_engin
 
 @megatron.wrap(
     _BUILD,
+    uses=(_REPATCH,),
+    may_use=(f"{_BUILD.rpartition('.')[0]}.provider",),
     why="MindSpeed merges the overrides of the last engine in the process into each later configuration of a model, "
     "so a model may be built with another model's settings, without an error. Into Megatron-Bridge's, whose classes "
     "are older than the overrides, it merges none: without use_flash_attn=True in the script the first log-"

@@ -93,6 +93,18 @@ def _is_known(key: str, known: frozenset[str]) -> bool:
 
 @rollout.wrap(
     _ENGINE,
+    uses=(f"{_SPMD}:LLM",),
+    may_use=tuple(
+        f"verl/trainer/config/ppo_trainer.yaml: actor_rollout_ref.rollout.{key}"
+        for key in (
+            "engine_kwargs",
+            "max_num_seqs",
+            "enforce_eager",
+            "tensor_model_parallel_size",
+            "data_parallel_size",
+            "cudagraph_capture_sizes",
+        )
+    ),
     why="An argument of engine_kwargs.vllm that upstream gives as well, such as enable_prefix_caching, ends the job: "
     "TypeError: LLM() got multiple values for keyword argument. max_num_seqs, cudagraph_capture_sizes and "
     "enable_expert_parallel of the rollout reach no engine, and neither does data_parallel_size (or "

@@ -38,6 +38,8 @@ _CHECK_HOW = (
 
 @rollout.wrap(
     _VALIDATE,
+    uses=(rules.SECTION,),
+    may_use=rules.SETTINGS,
     why=_CHECK_WHY,
     how=_CHECK_HOW,
     link="https://github.com/volcengine/verl/issues/3902",
@@ -54,6 +56,8 @@ def check_and_complete_engine_settings(
 
 @rollout.wrap(
     _VALIDATE_IN_TRAINER,
+    uses=(rules.SECTION, "verl.trainer.ppo.ray_trainer:RayPPOTrainer.config"),
+    may_use=rules.SETTINGS,
     why=_CHECK_WHY,
     how=_CHECK_HOW,
     link="https://github.com/volcengine/verl/issues/3902",
@@ -82,6 +86,12 @@ _limit: ContextVar[int | None] = ContextVar("_limit", default=None)
 
 @rollout.wrap(
     _EARLY,
+    uses=(
+        f"{_SERVER}:vLLMHttpServerBase.config",
+        f"{_SERVER}:vLLMHttpServerBase.engine",
+        "verl.workers.config.rollout:RolloutConfig.response_length",
+        f"{rules.SECTION}.response_length",
+    ),
     why="An answer may take all that its prompt leaves of prompt_length and response_length together. What is longer "
     "than response_length is generated, and then cut off.",
     how="The engine is told to end an answer at response_length, unless the caller says how long it may be.",
@@ -131,11 +141,19 @@ _OFFLOAD_WHY = (
     "Expects tensor to be on the compute device npu:0, was on cpu. After each hand-over upstream moves the trainer's "
     "weights to the host, and brings them back only if offloading is on."
 )
+_OFFLOAD_USES = (
+    "verl.workers.engine_workers:ActorRolloutRefWorker.actor",
+    "verl.workers.engine.base:BaseEngine.is_param_offload_enabled",
+    "verl.workers.engine.base:BaseEngine.to",
+)
+_OFFLOAD_ENGINE = ("verl.workers.engine_workers:TrainingWorker.engine",)
 _OFFLOAD_HOW = "They stay on the NPU unless offloading is on."
 
 
 @rollout.wrap(
     _UPDATE,
+    uses=_OFFLOAD_USES,
+    may_use=_OFFLOAD_ENGINE,
     why=_OFFLOAD_WHY,
     how=_OFFLOAD_HOW,
     link=_OFFLOAD_LINK,
@@ -151,6 +169,8 @@ async def keep_weights_that_are_not_offloaded(
 
 @rollout.wrap(
     _WAKE,
+    uses=_OFFLOAD_USES,
+    may_use=_OFFLOAD_ENGINE,
     why=_OFFLOAD_WHY,
     how=_OFFLOAD_HOW,
     link=_OFFLOAD_LINK,
@@ -267,6 +287,7 @@ def _with_builtin_list(annotation: Any) -> Any:
 
 @rollout.wrap(
     "verl.workers.rollout.hf_rollout:HFRollout.__init__",
+    uses=(f"{rules.SECTION}.n",),
     why="The trainer repeats every prompt n times, and the HF rollout n times again. With n above 1 training fails: "
     "`Two tensor dict must have identical batch size`.",
     how="The engine is built from a copy of its configuration in which n is 1; the trainer's n stays.",
@@ -289,6 +310,7 @@ _POOL = "global_pool"
 
 @rollout.wrap(
     _POOLS,
+    uses=("verl.trainer.main_ppo:TaskRunner.mapping", "verl.trainer.main_ppo:TaskRunner.role_worker_mapping"),
     why="The recipe r1_ascend, for DeepSeek-V3 on NPUs, ends with KeyError: <Role.ActorRollout: 2> before any model "
     "is built: since upstream's trainer has its pools set role by role, the recipe's own method sets none.",
     how="A role with a worker and no pool is put into upstream's one pool, as its other roles are.",

@@ -109,6 +109,7 @@ def _set(config: Section, where: str, value: object) -> None:
 
 @rollout.wrap(
     _RUN,
+    uses=(f"{_SERVER}:build_app",),
     why="vllm-ascend's rl_config, which verl-npu enables where it is known, sets VLLM_SERVER_DEV_MODE=1: whoever "
     "reaches the port of verl's server could run any method of its workers.",
     how="As the server makes its application, the variable is again what it was before the engine was made.",

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...errors import LockError
 from ..patch import Action, Patch, Upstream
+from ..source.collaborator import Collaborator
 from ..source.definition import NORMALISER, Definition
 from ..source.lookup import is_there, package_of, similarity, surroundings
 from ..source.probe import Atom, Probe
 from ..source.tree import SourceTree, Target
 from ..state import Standing, UpstreamEntry
 
-SCHEMA = 2
+SCHEMA = 3
 FILE_NAME = "lock.json"
 THERE = "there"
 """What a lock says of a subject that its pin has."""
@@ -68,11 +69,14 @@ class Lock:
     targets: Mapping[Target, Record]
     patches: Mapping[str, Standing]
     files: Mapping[str, str]
-    """SHA-256 of the source of each module that is asked about: equal bytes need not be parsed to be known."""
+    """SHA-256 of each module and file of the configuration that is asked about: equal bytes need not be parsed to be
+    known."""
     answers: Mapping[str, bool]
     """What the source answers to each question that a patch asks about this upstream."""
     subjects: Mapping[str, str]
     """Of each target, and of all else that is asked about: `there`, or what surrounds the place where it is not."""
+    uses: Mapping[str, str]
+    """What stands for each collaborator of a patch; empty if that is not what the patch uses."""
 
 
 def standing(patch: Patch, tree: SourceTree) -> Standing:
@@ -104,16 +108,32 @@ def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, p
     subjects = {str(patch.target) for patch in own} | {atom.subject for atom in atoms.values()}
     subjects |= {patch.target.module for patch in own if patch.action is Action.ADD}
     modules = {subject.partition(":")[0] for subject in subjects}
+    used, beside = collaborators(patches, upstream.packages), tree.fresh()
+    uses = {use.text: recorded(use, beside if use.decides else tree) for use in used}
+    modules |= {name for name in beside.files if package_of(name) in upstream.packages}
     return Lock(
         upstream=upstream.name,
         pin=pin,
         revision=revision,
         targets={patch.target: Record.of(tree.definition(patch.target)) for patch in own},
         patches={patch.id: standing(patch, tree) for patch in own},
-        files={module: tree.digest(module) or "" for module in sorted(modules)},
+        files={name: tree.digest(name) or "" for name in sorted(modules)},
         answers={text: atom.holds(tree) for text, atom in atoms.items()},
         subjects={s: THERE if is_there(s, tree) else str(surroundings(s, tree)) for s in subjects},
+        uses=uses,
     )
+
+
+def collaborators(patches: Iterable[Patch], packages: Collection[str]) -> list[Collaborator]:
+    """Return what patches use of some packages, each once."""
+    every = {use.text: use for patch in patches for use in patch.uses if use.package in packages}
+    return list(every.values())
+
+
+def recorded(use: Collaborator, tree: SourceTree) -> str:
+    """Return what a lock keeps of a collaborator."""
+    found = use.find(tree)
+    return found.what if found.fits else ""
 
 
 def write_lock(lock: Lock, folder: Path) -> Path:
@@ -131,6 +151,7 @@ def write_lock(lock: Lock, folder: Path) -> Path:
         "files": dict(sorted(lock.files.items())),
         "answers": dict(sorted(lock.answers.items())),
         "subjects": dict(sorted(lock.subjects.items())),
+        "uses": dict(sorted(lock.uses.items())),
     }
     path.write_text(json.dumps(content, indent=2) + "\n")
     return path
@@ -157,6 +178,7 @@ def read_lock(path: Path) -> Lock:
             files=content["files"],
             answers=content["answers"],
             subjects=content["subjects"],
+            uses=content["uses"],
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LockError(
@@ -187,8 +209,8 @@ class Revision:
     nearest_pin: str
     exact: bool
     differs: tuple[str, ...]
-    """The targets that are not as the nearest pin has them, what else is not there as it is at that pin, and the
-    questions that have another answer."""
+    """The targets that are not as the nearest pin has them, what else is not there as it is at that pin, the questions
+    that have another answer, and the collaborators of which something else stands there."""
 
     def as_json(self) -> UpstreamEntry:
         """The plain form for manifests and commands."""
@@ -200,12 +222,15 @@ class Revision:
         return f"nearest {self.nearest_pin}, {len(self.differs)} difference(s)" if self.nearest_pin else "not found"
 
 
-def identify(tree: SourceTree, locks: Sequence[Lock], atoms: Iterable[Atom]) -> tuple[Revision, Lock | None]:
+def identify(
+    tree: SourceTree, locks: Sequence[Lock], atoms: Iterable[Atom], uses: Iterable[Collaborator]
+) -> tuple[Revision, Lock | None]:
     """Find the pin that `tree` is, or the one that it shares most targets with.
 
-    It is that very pin if every target is the same, and every question that a patch asks (`atoms`) has the same
-    answer and is about something that is there as it is at the pin: what a lock says is believed for no other tree.
-    Packages that are not in the tree do not count: recipes lie beside verl in a checkout, and are in no wheel.
+    It is that very pin if every target and collaborator is the same, and every question that a patch asks (`atoms`)
+    has the same answer and is about something that is there as it is at the pin: what a lock says is believed for no
+    other tree. Packages that are not in the tree do not count: recipes lie beside verl in a checkout, and are in no
+    wheel.
     """
     # Hashing bytes is far cheaper than parsing: the usual case, an untouched release, ends here.
     same_files = [lock for lock in locks if lock.files and _same_files(tree, lock)]
@@ -227,6 +252,8 @@ def identify(tree: SourceTree, locks: Sequence[Lock], atoms: Iterable[Atom]) -> 
     subjects = sorted({atom.subject for atom in asked.values()} - {*differs})
     differs += [s for s in subjects if is_there(s, tree) != (nearest.subjects.get(s) == THERE)]
     differs += sorted(text for text, atom in asked.items() if nearest.answers.get(text) != atom.holds(tree))
+    present = sorted((use for use in uses if use.decides and use.package in tree), key=str)
+    differs += [use.text for use in present if nearest.uses.get(use.text) != recorded(use, tree)]
     return Revision(nearest.pin, not differs, tuple(differs)), nearest
 
 

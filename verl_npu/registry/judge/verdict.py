@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from ...errors import DeclarationError, DriftError
 from ..patch import Action, Feature, Patch, Upstream
+from ..source.collaborator import Collaborator, Found
 from ..source.definition import Kind
 from ..source.lookup import elsewhere, importer, is_there, namesake, package_of, surroundings
 from ..source.probe import Assigns, Atom
 from ..source.tree import SourceTree, Target
 from ..state import UPSTREAMS_OWN, Standing, State
-from .lock import THERE, Lock, Record, Revision, identify
+from .lock import THERE, Lock, Record, Revision, collaborators, identify
 
 WHOLE = "a feature is applied whole or not at all"
 """Why one patch decides about the others of its feature."""
@@ -102,7 +103,8 @@ def baselines(
         revision, lock = Revision("", False, ()), None
         if any(package in tree for package in upstream.packages):
             own = [atom for atom in atoms.values() if package_of(atom.subject) in upstream.packages]
-            revision, lock = identify(tree, locks[upstream.name], own)
+            uses = collaborators(patches, upstream.packages)
+            revision, lock = identify(tree, locks[upstream.name], own, uses)
         revisions[upstream.name] = revision
         known |= dict.fromkeys(
             upstream.packages, Baseline(lock, revision.exact, locks[upstream.name], upstream.packages)
@@ -244,6 +246,19 @@ class Answers:
                 absences.append(self.absence(subject))
         return [absence.reason for absence in absences if absence is not None]
 
+    def lacks(self, use: Collaborator) -> Found | None:
+        """Return what stands for a collaborator if that is not what stood there at the nearest pin or another one.
+
+        It is None for what the nearest pin does not have either, and for what is not there and may be missing.
+        """
+        known = self.known[use.package]
+        before = known.nearest.uses.get(use.text) if known.nearest is not None else None
+        if not before or use.package not in self.tree or known.exact:
+            return None
+        found = use.find(self.tree)
+        as_before = found.fits and found.what in {lock.uses.get(use.text) for lock in known.locks}
+        return None if as_before or (use.optional and not found.what) else found
+
     def absence(self, subject: str) -> Absence | None:
         """Say why a subject is not there; None if it is."""
         if subject not in self._absences:
@@ -298,11 +313,29 @@ def verify(patch: Patch, answers: Answers) -> Verdict:
         unread = "; ".join(answers.unread(patch.retired_by.atoms()))
         reason = f"it cannot be told whether {patch.retired_by}: {unread}"
         return Verdict(State.DRIFTED, reason, expected=f"{patch.retired_by}", found=unread)
+    used = _used(patch, answers)
+    if used is not None:
+        return used
     if adds:
         return Verdict(State.VERIFIED, "not defined upstream")
     if known.exact and known.nearest is not None and patch.target in known.nearest.targets:
         return Verdict(State.VERIFIED, f"as at pin {known.nearest.pin}")
     return _compared(patch, Record.of(answers.tree.definition(patch.target)), known.locks)
+
+
+def _used(patch: Patch, answers: Answers) -> Verdict | None:
+    """The verdict on a patch whose own code uses what is not there any more, or is another thing now."""
+    for use in patch.uses:
+        found = answers.lacks(use)
+        if found is not None:
+            nearest = answers.known[use.package].nearest
+            return Verdict(
+                State.DRIFTED,
+                f"the patch uses {use}, and here is {found}",
+                expected=f"{use}, as at {nearest.pin if nearest is not None else 'any pin'}",
+                found=str(found),
+            )
+    return None
 
 
 def _claimed(patch: Patch, claims: tuple[str, ...], answers: Answers) -> Verdict:

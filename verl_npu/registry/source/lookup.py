@@ -185,8 +185,8 @@ class Surroundings:
 
 
 def package_of(subject: str) -> str:
-    """Return the top-level package of a subject, which is a target or a module itself."""
-    return subject.partition(":")[0].partition(".")[0]
+    """Return the top-level package of a subject: a target, a module, or a file of the configuration."""
+    return subject.partition(":")[0].partition("/")[0].partition(".")[0]
 
 
 def is_there(subject: str, tree: SourceTree) -> bool:

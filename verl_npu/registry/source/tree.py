@@ -294,6 +294,15 @@ class SourceTree:
         """This tree, with the packages that `other` speaks of taken from there."""
         return SourceTree({**self._folders, **other._folders}, self.memory)
 
+    def fresh(self) -> SourceTree:
+        """This tree, of which nothing has been read yet: `files` then tells what an answer depends on."""
+        return SourceTree(self._folders, self.memory)
+
+    @property
+    def files(self) -> frozenset[str]:
+        """All modules and files of which the source was asked for."""
+        return frozenset(self._bytes)
+
     def __contains__(self, package: str) -> bool:
         return self._folders.get(package) is not None
 
@@ -302,12 +311,19 @@ class SourceTree:
         return package in self._folders
 
     def read(self, module: str) -> bytes | None:
-        """The source of `module`, or None where there is none (no such module, or compiled only)."""
+        """The source of `module`, or None where there is none (no such module, or compiled only).
+
+        A file of the configuration is named by its path: `pkg/config/main.yaml`.
+        """
         if module not in self._bytes:
             self._bytes[module] = self._read(module)
         return self._bytes[module]
 
     def _read(self, module: str) -> bytes | None:
+        if "/" in module:
+            package, *parts = module.split("/")
+            folder = self._folders.get(package)
+            return None if folder is None or ".." in parts else folder.read(*parts)
         package, *parts = module.split(".")
         folder = self._folders.get(package)
         if folder is None:

@@ -103,6 +103,7 @@ def brings_adapter(arguments: Mapping[str, object]) -> bool:
 
 @weight_sync.wrap(
     _RECEIVE,
+    uses=(f"{_ENGINE}.rank", f"{_ENGINE}.socket"),
     why="If generated text looks wrong, nothing shows whether a rollout received what the trainer sent.",
     how="With VERL_NPU_WEIGHT_SYNC_CHECK the SHA-256 over all names and bytes is compared with the trainer's.",
     link=_LINK,
@@ -236,6 +237,7 @@ def _heard(socket: Socket, call: int) -> bool:
 
 @weight_sync.wrap(
     f"{_ENGINE}.init_process_group",
+    uses=[f"{_ENGINE}.{name}" for name in ("pyhccl", "rank", "world_size", "group_name", "socket", "topic")],
     why="If PyHccl finds no libhccl, it broadcasts nothing, without an error. Names that the trainer publishes before "
     "a rollout has subscribed are lost: that rollout loads wrong weights or waits for ever.",
     how="A disabled communicator is an error, and the trainer publishes calls until every rollout has heard one.",
@@ -265,6 +267,7 @@ def verify_checkpoint_engine_connections(
 
 @weight_sync.wrap(
     _RUN,
+    uses=(f"{_MODULE}:BroadcastOperation.rank",),
     why="If the trainer dies during a sync, each rollout waits for the next bucket for ever and prints nothing.",
     how="A rollout waits VERL_NPU_WEIGHT_SYNC_TIMEOUT seconds and then raises an error that names the trainer.",
     link="none: nobody seems to have reported it",
@@ -289,6 +292,10 @@ def limit_wait_for_bucket(original: Callable[[Broadcast], object], operation: Br
 
 @weight_sync.replace(
     _START,
+    uses=[
+        f"{_MODULE}:BroadcastOperation.{name}"
+        for name in ("rank", "pyhccl", "bucket", "metadata", "socket", "topic", "_task", "_run()")
+    ],
     why="v0.9.0 broadcasts each bucket in another thread than the one that has set its NPU, and the sync ends with an "
     "HCCL error. Upstream took it back for the next release.",
     how="A bucket is broadcast in the thread that asks for it, as in every other release.",
@@ -321,6 +328,7 @@ def broadcast_bucket_in_calling_thread(
 
 @weight_sync.wrap(
     f"{_ENGINE}.send_weights",
+    uses=[f"{_ENGINE}.{name}" for name in ("rank", "socket", "topic")],
     why="A weight that is not contiguous ends the sync on the trainer with `RuntimeError: view size is not compatible "
     "with input tensor's size and stride`, and the rollouts wait for ever.",
     how="Such a weight is made contiguous before it is sent.",
@@ -351,6 +359,7 @@ async def make_sent_weights_contiguous(
 
 @weight_sync.wrap(
     f"{_ENGINE}.finalize",
+    uses=(f"{_ENGINE}.rebuild_group", f"{_ENGINE}.pyhccl"),
     why="With rebuild_group=True the job ends after the first sync: upstream calls destroyComm, and vllm-ascend's "
     "PyHccl has none (`AttributeError: 'PyHcclCommunicator' object has no attribute 'destroyComm'`).",
     how="A communicator without destroyComm is dropped, as vllm-ascend's own weight transfer does it.",
@@ -370,6 +379,7 @@ def drop_communicator_without_destroy(
 
 @weight_sync.wrap(
     f"{_SENDER}._init_socket",
+    uses=(f"{_SENDER}.socket",),
     why="If the worker of the rollout engine fails while it loads a bucket, the process that hands it the next bucket "
     "waits for ever and prints nothing.",
     how="The socket to the worker waits VERL_NPU_WEIGHT_SYNC_TIMEOUT seconds at most.",
@@ -393,6 +403,7 @@ def limit_wait_for_engine_worker(original: Callable[[Sender], object], sender: S
 
 @weight_sync.wrap(
     f"{_SENDER}.async_send_weights",
+    uses=(f"{_SENDER}.zmq_handle",),
     why="When the wait for the rollout engine's worker has lasted too long, ZeroMQ's error does not name the worker: "
     "`zmq.error.Again: Resource temporarily unavailable`.",
     how="It is replaced by an error that names the worker's address and says where to look.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from types import ModuleType
 from typing import Any, TypeVar
@@ -43,17 +43,83 @@ _GROUP_HOW = "The workers meet at a store that rank 0 serves and make an HCCL gr
 _GROUP_HOW += "trainer.device decides, because the trainer's process sees no NPU."
 _ONE_STEP_LINK = "https://github.com/volcengine/verl/issues/4651"
 
+_VLLM_ROLLOUT = "verl.workers.rollout.vllm_rollout"
+_SGLANG_ROLLOUT = "verl.workers.rollout.sglang_rollout.sglang_rollout"
+_USES = (
+    "verl.utils.device:get_torch_device()",
+    "verl.utils.vllm.patch:patch_vllm_moe_model_weight_loader(model)",
+    "verl/trainer/config/ppo_trainer.yaml: actor_rollout_ref.rollout.name",
+    f"{_VLLM_ROLLOUT}.vllm_rollout:vLLMAsyncRollout.inference_engine or "
+    f"{_VLLM_ROLLOUT}.vllm_rollout_spmd:vLLMRollout.inference_engine",
+)
+"""What a sync uses of any worker; of an SGLang engine also:"""
+_SGLANG = (
+    "verl.workers.fsdp_workers:ActorRolloutRefWorker.rollout_device_mesh",
+    f"{_SGLANG_ROLLOUT}:SGLangRollout._engine or {_SGLANG_ROLLOUT}:ServerAdapter._engine",
+)
+
+
+def _of_fsdp(trainer: str, rollout: str) -> tuple[str, ...]:
+    """Return what a sync uses of workers over FSDP, which are of these classes."""
+    return (
+        *_USES,
+        *_of(trainer, rollout, "_get_actor_params()", "actor_module_fsdp"),
+        "verl.utils.fsdp_utils:load_fsdp_model_to_gpu(model)",
+        "verl.utils.fsdp_utils:offload_fsdp_model_to_cpu(model)",
+    )
+
+
+def _of_megatron(trainer: str, rollout: str) -> tuple[str, ...]:
+    """Return what a sync uses of workers over Megatron, which are of these classes."""
+    return (
+        *_USES,
+        *_of(trainer, rollout, "_get_actor_params_generator()", "actor_module"),
+        "verl.utils.megatron_utils:load_megatron_model_to_gpu(models)",
+        "verl.utils.megatron_utils:offload_megatron_model_to_cpu(models)",
+    )
+
+
+def _of(trainer: str, rollout: str, *trained: str) -> Iterator[str]:
+    yield from (f"{trainer}.{name}" for name in ("_is_actor", "_is_offload_param", "_weights_info", *trained))
+    yield from (f"{rollout}.{name}" for name in ("_is_actor", "_weights_info", "config", "rollout"))
+
+
+def _later(module: str) -> tuple[str, str]:
+    """Return the classes of a recipe's trainer and rollout."""
+    return f"{module}:DetachActorWorker", f"{module}:DetachAsyncRolloutWorker"
+
+
+def _early(module: str) -> tuple[str, str]:
+    """Return the same, as of August 2025."""
+    return f"{module}:ActorRolloutRefWorker", f"{module}:RolloutWorker"
+
+
+_GKD_ACTOR_CLASS = _GKD_ACTOR.rpartition(".")[0]
+_GKD_WORKERS = (_GKD_ACTOR_CLASS, _GKD_ROLLOUT.rpartition(".")[0])
+_GKD_USES = (
+    *_of_megatron(*_GKD_WORKERS),
+    "verl/trainer/config/ppo_megatron_trainer.yaml: actor_rollout_ref.rollout.update_weights_bucket_megabytes",
+)
 Method = TypeVar("Method", bound=Callable[..., object])
 
 
 def _sync(
-    target: str, link: str, why: str = _SYNC_WHY, how: str = _SYNC_HOW, later: str = ""
+    target: str, link: str, why: str = _SYNC_WHY, how: str = _SYNC_HOW, later: str = "", *, uses: Sequence[str]
 ) -> Callable[[Method], Method]:
     """Replace a method that broadcasts the weights over Ray's collectives, until it mentions what came `later`."""
     gone = AllOf(Defines(target), Not(Mentions(target, "collective")))
     retired_by = Mentions(target, later) if later else gone
     requires = Mentions(target, "collective")
-    return weight_sync.replace(target, why=why, how=how, link=link, retired_by=retired_by, requires=requires)
+    return weight_sync.replace(
+        target,
+        uses=uses,
+        may_use=_SGLANG,
+        why=why,
+        how=how,
+        link=link,
+        retired_by=retired_by,
+        requires=requires,
+    )
 
 
 @weight_sync.set(
@@ -71,23 +137,35 @@ def make_fully_async_group_over_hccl(rays: ModuleType) -> ModuleType:
     return over_hccl
 
 
-@_sync(f"{_ASYNC_FSDP}.sync_rollout_weights", _ASYNC_LINK, later="_weight_sync_group")
+@_sync(
+    f"{_ASYNC_FSDP}.sync_rollout_weights",
+    _ASYNC_LINK,
+    later="_weight_sync_group",
+    uses=_of_fsdp(*_later(f"{_ASYNC}.fsdp_workers")),
+)
 def sync_fully_async_fsdp_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one worker over FSDP."""
     sync_fsdp(worker, sync_group_name)
 
 
-@_sync(f"{_ASYNC_MEGATRON}.sync_rollout_weights", _ASYNC_LINK, later="_weight_sync_group")
+@_sync(
+    f"{_ASYNC_MEGATRON}.sync_rollout_weights",
+    _ASYNC_LINK,
+    later="_weight_sync_group",
+    uses=_of_megatron(*_later(f"{_ASYNC}.megatron_worker")),
+)
 def sync_fully_async_megatron_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one worker over Megatron."""
     sync_megatron(worker, sync_group_name)
 
 
-def _bypass(worker: str) -> Callable[[Method], Method]:
+def _bypass(worker: str, uses: Sequence[str]) -> Callable[[Method], Method]:
     """Replace a worker's sync by the recipe's own checkpoint engine."""
     target = f"{worker}.sync_rollout_weights_by_checkpoint"
     return weight_sync.replace(
         target,
+        uses=uses,
+        may_use=_SGLANG,
         why=_ENGINE_WHY,
         how="With checkpoint_engine.enable the weights go over the HCCL group in buckets, as they do without it.",
         link=_ASYNC_LINK,
@@ -108,13 +186,13 @@ def _leave_out(worker: str) -> Callable[[Method], Method]:
     )
 
 
-@_bypass(_ASYNC_FSDP)
+@_bypass(_ASYNC_FSDP, _of_fsdp(*_later(f"{_ASYNC}.fsdp_workers")))
 def bypass_fully_async_fsdp_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one worker over FSDP."""
     sync_fsdp(worker, sync_group_name)
 
 
-@_bypass(_ASYNC_MEGATRON)
+@_bypass(_ASYNC_MEGATRON, _of_megatron(*_later(f"{_ASYNC}.megatron_worker")))
 def bypass_fully_async_megatron_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one worker over Megatron."""
     sync_megatron(worker, sync_group_name)
@@ -136,6 +214,7 @@ def skip_fully_async_megatron_checkpoint_engine_setup(
 
 @weight_sync.wrap(
     _GKD_TRAINER,
+    uses=("recipe.gkd.ray_trainer:OnPolicyDistillTrainer.device_name",),
     why="The trainer makes a group of Ray's collectives under the fixed name nccl. On NPUs the job ends with "
     "`RuntimeError: NCCL is not available`.",
     how="The workers meet at a store that rank 0 serves and make an HCCL group of their own. The setting "
@@ -150,13 +229,13 @@ def make_gkd_group_over_hccl(original: Callable[[Any], None], trainer: Any) -> N
         original(trainer)
 
 
-@_sync(_GKD_ACTOR, _RAY_LINK, _GKD_WHY, _GKD_HOW)
+@_sync(_GKD_ACTOR, _RAY_LINK, _GKD_WHY, _GKD_HOW, uses=_GKD_USES)
 def send_gkd_trainer_weights_over_hccl(worker: Worker) -> None:
     """Send the weights of one trainer."""
     sync_megatron(worker, GROUP, int(worker.config.rollout.update_weights_bucket_megabytes) << 20)
 
 
-@_sync(_GKD_ROLLOUT, _RAY_LINK, _GKD_WHY, _GKD_HOW)
+@_sync(_GKD_ROLLOUT, _RAY_LINK, _GKD_WHY, _GKD_HOW, uses=_of_megatron(*_GKD_WORKERS))
 def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
     """Receive the weights of one rollout."""
     sync_megatron(worker, GROUP)
@@ -164,6 +243,13 @@ def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
 
 @weight_sync.wrap(
     _GKD_WEIGHTS,
+    uses=(
+        *(f"{_GKD_ACTOR_CLASS}.{name}" for name in ("bridge", "actor", "actor_model_config", "dtype", "tf_config")),
+        "recipe.gkd.megatron_workers:OnPolicyDistillActor.actor_module",
+        "verl.models.mcore:get_mcore_weight_converter(hf_config, dtype)",
+        "verl.utils.megatron_utils:per_tensor_generator(actor_module, model_config, weight_converter, "
+        "transformer_config, layer_name_mapping)",
+    ),
     why="With tensor or expert parallelism the first sync ends with a TypeError about `group_dst`: the recipe passes "
     "it to torch.distributed.gather, and torch_npu's gather does not take it up to 2.10.",
     how="Without a bridge the weights are gathered by verl's own generator, as in the other recipes. That costs no "
@@ -191,6 +277,11 @@ def gather_gkd_weights_without_group_dst(original: Callable[[Any], Iterable[Weig
 
 @weight_sync.replace(
     f"{_ONE_STEP_TRAINER}._create_weight_sync_group",
+    uses=(
+        *(f"{_ONE_STEP_TRAINER}.{name}" for name in ("device_name", "actor_wg", "rollout_wg")),
+        "verl.single_controller.base.worker_group:WorkerGroup.workers or "
+        "verl.single_controller.ray.base:RayWorkerGroup.workers",
+    ),
     why=_GROUP_WHY,
     how=_GROUP_HOW,
     link=_ONE_STEP_LINK,
@@ -213,6 +304,7 @@ def make_one_step_off_group_over_hccl(trainer: Any) -> None:
 
 @weight_sync.wrap(
     f"{_ONE_STEP_TRAINER}.init_workers",
+    uses=(f"{_ONE_STEP_TRAINER}.device_name",),
     why=_GROUP_WHY,
     how=_GROUP_HOW,
     link=_RAY_LINK,
@@ -228,25 +320,43 @@ def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Any], 
         original(trainer)
 
 
-@_sync(f"{_ONE_STEP_FSDP}:DetachSync.sync_rollout_weights", _ONE_STEP_LINK, later="_weight_sync_group")
+@_sync(
+    f"{_ONE_STEP_FSDP}:DetachSync.sync_rollout_weights",
+    _ONE_STEP_LINK,
+    later="_weight_sync_group",
+    uses=_of_fsdp(*_later(_ONE_STEP_FSDP)),
+)
 def sync_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
     """Sync the weights of one worker over FSDP."""
     sync_fsdp(worker, GROUP)
 
 
-@_sync(f"{_ONE_STEP_MEGATRON}:DetachSync.sync_rollout_weights", _ONE_STEP_LINK, later="_weight_sync_group")
+@_sync(
+    f"{_ONE_STEP_MEGATRON}:DetachSync.sync_rollout_weights",
+    _ONE_STEP_LINK,
+    later="_weight_sync_group",
+    uses=_of_megatron(*_later(_ONE_STEP_MEGATRON)),
+)
 def sync_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
     """Sync the weights of one worker over Megatron."""
     sync_megatron(worker, GROUP)
 
 
-@_sync(f"{_ONE_STEP_FSDP}:ActorRolloutRefWorker.sync_rollout_weights", _ONE_STEP_LINK)
+@_sync(
+    f"{_ONE_STEP_FSDP}:ActorRolloutRefWorker.sync_rollout_weights",
+    _ONE_STEP_LINK,
+    uses=_of_fsdp(*_early(_ONE_STEP_FSDP)),
+)
 def sync_early_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
     """Sync the weights of one worker over FSDP, as of August 2025."""
     sync_fsdp(worker, GROUP)
 
 
-@_sync(f"{_ONE_STEP_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights", _ONE_STEP_LINK)
+@_sync(
+    f"{_ONE_STEP_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights",
+    _ONE_STEP_LINK,
+    uses=_of_megatron(*_early(_ONE_STEP_MEGATRON)),
+)
 def sync_early_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
     """Sync the weights of one worker over Megatron, as of August 2025."""
     sync_megatron(worker, GROUP)

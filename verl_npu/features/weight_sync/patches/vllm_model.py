@@ -32,10 +32,11 @@ Update = Callable[..., Awaitable[object]]
 Implementation = TypeVar("Implementation", bound=Callable[..., object])
 
 
-def _proving(target: str) -> Callable[[Implementation], Implementation]:
-    """Wrap one of upstream's methods that update an engine."""
+def _proving(target: str, held: str) -> Callable[[Implementation], Implementation]:
+    """Wrap one of upstream's methods that update an engine; it is reached by the attribute `held` of their class."""
     return weight_sync.wrap(
         target,
+        uses=(f"{target.rpartition('.')[0]}.{held}",),
         why="If generated text looks wrong, nothing shows whether the engine computes with the weights that it was "
         "given.",
         how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine what it holds after a sync is compared with what it was given, "
@@ -46,7 +47,7 @@ def _proving(target: str) -> Callable[[Implementation], Implementation]:
     )
 
 
-@_proving(f"{_ROLLOUT}.vllm_rollout:vLLMAsyncRollout.update_weights")
+@_proving(f"{_ROLLOUT}.vllm_rollout:vLLMAsyncRollout.update_weights", "inference_engine")
 async def prove_colocated_engine(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
@@ -54,7 +55,7 @@ async def prove_colocated_engine(
     return await _proven(original, rollout, weights, *args, **kwargs)
 
 
-@_proving(f"{_SPMD}:vLLMAsyncRollout.update_weights")
+@_proving(f"{_SPMD}:vLLMAsyncRollout.update_weights", "inference_engine")
 async def prove_earlier_colocated_engine(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
@@ -62,7 +63,7 @@ async def prove_earlier_colocated_engine(
     return await _proven(original, rollout, weights, *args, **kwargs)
 
 
-@_proving(f"{_SPMD}:vLLMRollout.update_weights")
+@_proving(f"{_SPMD}:vLLMRollout.update_weights", "inference_engine")
 async def prove_colocated_llm(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
@@ -88,7 +89,7 @@ class ShardingManager(Protocol):
     model_runner: Any
 
 
-@_proving(f"{_MANAGERS}.fsdp_vllm:FSDPVLLMShardingManager.update_params")
+@_proving(f"{_MANAGERS}.fsdp_vllm:FSDPVLLMShardingManager.update_params", "model_runner")
 def prove_engine_beside_fsdp(
     original: Callable[..., object],
     manager: ShardingManager,
@@ -101,7 +102,7 @@ def prove_engine_beside_fsdp(
     return _proven_on_load(manager, lambda: original(manager, updated_params))
 
 
-@_proving(f"{_MANAGERS}.megatron_vllm:MegatronVLLMShardingManager.__enter__")
+@_proving(f"{_MANAGERS}.megatron_vllm:MegatronVLLMShardingManager.__enter__", "model_runner")
 def prove_engine_beside_megatron(original: Callable[..., object], manager: ShardingManager) -> object:
     """Hand over what Megatron trains. Raises EngineError if the engine then does not compute with these weights."""
     return _proven_on_load(manager, lambda: original(manager))
@@ -157,6 +158,7 @@ _LOADER = "verl.utils.vllm.patch:patch_vllm_moe_model_weight_loader"
 # Every sync into a vLLM model, of verl-npu or of upstream, calls this target first, at all pins.
 @weight_sync.wrap(
     _LOADER,
+    may_use=(f"{_WORKERS}:vLLMColocateWorkerExtension.update_weights_from_ipc",),
     why="vllm-ascend keeps copies of MLA's kv_b_proj, which go stale in a sync, and cannot tell if a square expert "
     "weight is transposed. The model then generates with wrong weights, without an error.",
     how="The copies are made anew in place whenever kv_b_proj is loaded, and transposed square experts are refused "

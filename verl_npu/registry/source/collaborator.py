@@ -1,0 +1,237 @@
+"""What the code of a patch uses of upstream beside its target: names, with the parameters that it passes, and keys of
+the configuration with their values.
+
+    pkg.module:name                             a name of a module, or of a class: `pkg.module:Class.attribute`
+    pkg.module:function(config, rank=)          the same, called with one argument by position and one by keyword
+    pkg/config/main.yaml: trainer.device        a key of a file of the configuration
+    pkg/config/main.yaml: trainer.device = cuda its value as well
+
+An attribute is there if the class or one of its bases defines it, or a method assigns it to `self`. A call fits if
+each argument goes to the parameter of that name and no other one has to be passed: a new optional one does not matter.
+What stands at one of several places, by the revision, is written with ` or ` between them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ...errors import DeclarationError
+from .configuration import value_of
+from .definition import Kind, signature
+from .tree import SourceTree, Target
+
+_YAML = re.compile(r"(?P<file>\w+(/\w+)*\.yaml): (?P<key>\w+(\.\w+)*)( = (?P<value>\S+))?")
+_CALL = re.compile(r"(?P<target>[\w.:]+)(\((?P<passed>[\w=*, ]*)\))?")
+# A base of a base of a base: no class of an upstream has more.
+_DEPTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a source tree has where a collaborator is looked for."""
+
+    what: str
+    """Empty if there is nothing."""
+    fits: bool
+    """Whether it is what the patch uses."""
+
+    def __str__(self) -> str:
+        return self.what or "nothing of that name"
+
+
+_NOTHING = Found("", False)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A key of a YAML file, and the value that it must have; any if that is empty."""
+
+    file: str
+    key: str
+    value: str
+
+    @property
+    def package(self) -> str:
+        return self.file.partition("/")[0]
+
+    def find(self, tree: SourceTree) -> Found:
+        value = value_of(self.file, self.key, tree)
+        if value is None:
+            return _NOTHING
+        return Found(value, value == self.value) if self.value else Found("there", True)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name of a module or a class, and what is passed if it is called: parameters, those by keyword with a `=`."""
+
+    target: Target
+    passed: tuple[str, ...] | None
+
+    @property
+    def positional(self) -> tuple[str, ...]:
+        """The parameters that are passed by position."""
+        return tuple(word for word in self.passed or () if not word.endswith("="))
+
+    @property
+    def keywords(self) -> tuple[str, ...]:
+        """The parameters that are passed by keyword."""
+        return tuple(word.removesuffix("=") for word in self.passed or () if word.endswith("="))
+
+    @property
+    def package(self) -> str:
+        return self.target.package
+
+    def find(self, tree: SourceTree) -> Found:
+        place = _defined(self.target, tree)
+        if place is None:
+            return _NOTHING
+        if self.passed is None:
+            return Found("there", True)
+        definition = tree.definition(place)
+        if definition is None or definition.kind is Kind.IMPORTED:
+            # What it takes is not to be seen: `self` has it, or another library.
+            return Found("there", True)
+        kind = str(definition.kind)
+        called = _defined(Target(place.module, f"{place.qualname}.__init__"), tree) if kind == Kind.CLASS else place
+        functions = [node for node in tree.nodes(called or place) if isinstance(node, _FUNCTIONS)]
+        if not functions:
+            return Found(kind, False)
+        bound = "." in (called or place).qualname and kind != Kind.STATICMETHOD
+        fits = _fits(functions[-1].args, self, skipped=int(bound))
+        return Found(kind if fits else f"{kind} {signature(functions[-1])}", fits)
+
+
+@dataclass(frozen=True, slots=True)
+class Collaborator:
+    """Something that the code of a patch uses of upstream."""
+
+    text: str
+    """As its author wrote it."""
+    places: tuple[Name | Setting, ...]
+    optional: bool
+    """Whether the code of the patch works without it."""
+
+    @classmethod
+    def parse(cls, text: str, *, optional: bool = False) -> Collaborator:
+        """Read what the head of this module describes. Raises DeclarationError for anything else."""
+        return cls(text, tuple(map(_place, text.split(" or "))), optional)
+
+    @property
+    def package(self) -> str:
+        """The top-level package that has it."""
+        return self.places[0].package
+
+    @property
+    def decides(self) -> bool:
+        """Whether anything that stands there, or that nothing does, could make the patch unfit."""
+        exacting = (place.passed is not None if isinstance(place, Name) else place.value for place in self.places)
+        return not self.optional or any(exacting)
+
+    def find(self, tree: SourceTree) -> Found:
+        """Return what stands at the first of its places that has something. Raises SourceError if a module does not
+        parse."""
+        found = [place.find(tree) for place in self.places]
+        fitting = (one for one in found if one.fits)
+        return next(fitting, None) or next((one for one in found if one.what), _NOTHING)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _place(text: str) -> Name | Setting:
+    setting, call = _YAML.fullmatch(text), _CALL.fullmatch(text)
+    if setting is not None:
+        return Setting(setting["file"], setting["key"], setting["value"] or "")
+    if call is None:
+        raise DeclarationError(
+            subject="what a patch uses of upstream",
+            expected="package.module:name, package.module:function(parameter, keyword=), or package/file.yaml: key",
+            found=f"{text!r}",
+            fix="write it in one of these forms",
+        )
+    passed = call["passed"]
+    words = None if passed is None else tuple(word.strip() for word in passed.split(",") if word.strip())
+    return Name(Target.parse(call["target"]), words)
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _fits(arguments: ast.arguments, call: Name, *, skipped: int) -> bool:
+    """Whether a call goes through, and each argument to the parameter of its name; some are bound already."""
+    positional = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]][skipped:]
+    required = set(positional[: max(len(positional) - len(arguments.defaults), 0)])
+    required |= {
+        one.arg for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not default
+    }
+    keywords = {
+        *positional[max(len(arguments.posonlyargs) - skipped, 0) :],
+        *(one.arg for one in arguments.kwonlyargs),
+    }
+    for index, name in enumerate(call.positional):
+        if positional[index : index + 1] != [name] and (index < len(positional) or arguments.vararg is None):
+            return False
+    taken = keywords.issuperset(call.keywords) or arguments.kwarg is not None
+    return taken and required <= {*call.positional, *call.keywords}
+
+
+def _defined(target: Target, tree: SourceTree, depth: int = _DEPTH) -> Target | None:
+    """Return where a name is defined: where its module imports it from, or in a base of its class; None if nowhere."""
+    if not target.owner:
+        chain = tree.chain(target)
+        if chain or not depth:
+            return chain[-1] if chain else None
+        everything = (_defined(Target(module, target.name), tree, depth - 1) for module in _stars(target.module, tree))
+        return next(filter(None, everything), None)
+    for place in tree.chain(Target(target.module, target.owner)) if depth else ():
+        member = Target(place.module, f"{place.qualname}.{target.name}")
+        if tree.nodes(member) or target.name in _assigned_to_self(place, tree):
+            return member
+        for base in _bases(place, tree):
+            found = _defined(Target(base.module, f"{base.qualname}.{target.name}"), tree, depth - 1)
+            if found is not None:
+                return found
+    return None
+
+
+def _stars(module: str, tree: SourceTree) -> Iterator[str]:
+    """Return the modules of which a module imports all names."""
+    parsed = tree.parse(module)
+    for node in parsed.body if parsed is not None else ():
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            yield tree.imported_module(module, node)
+
+
+def _bases(place: Target, tree: SourceTree) -> Iterator[Target]:
+    """Return the bases of a class as names of its module, or of the module that it is an attribute of."""
+    for node in tree.nodes(place):
+        for base in node.bases if isinstance(node, ast.ClassDef) else ():
+            named = base.value if isinstance(base, ast.Subscript) else base
+            if isinstance(named, ast.Name):
+                yield Target(place.module, named.id)
+            elif isinstance(named, ast.Attribute) and isinstance(named.value, ast.Name):
+                origins = tree.origins(Target(place.module, named.value.id))
+                yield from (Target(f"{origin.module}.{origin.qualname}", named.attr) for origin in origins)
+
+
+def _assigned_to_self(place: Target, tree: SourceTree) -> frozenset[str]:
+    """Return the attributes that the methods of a class assign to their first parameter."""
+    key = ("assigned to self", tree.read(place.module), place.qualname)
+    return tree.memory.recall(key, lambda: frozenset(_assignments(tree.nodes(place))))
+
+
+def _assignments(nodes: Sequence[ast.stmt]) -> Iterator[str]:
+    bodies = (statement for node in nodes if isinstance(node, ast.ClassDef) for statement in node.body)
+    for method in bodies:
+        arguments = method.args.args if isinstance(method, _FUNCTIONS) else []
+        for node in ast.walk(method) if arguments else ():
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and isinstance(node.value, ast.Name)
+            ):
+                yield from [node.attr] if node.value.id == arguments[0].arg else []
