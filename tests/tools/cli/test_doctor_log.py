@@ -52,7 +52,7 @@ def test_a_log_without_an_error_has_status_0(run: Run, tmp_path: Path) -> None:
     path.write_text("step:1 - actor/entropy:0.3\nstep:2 - actor/entropy:0.3\n")
     status, printed = run("doctor", "--log", str(path))
     assert status == 0
-    assert "2 lines were read, and none says that the job failed; it has 2 steps." in printed
+    assert "2 lines of log, and none says that the job failed; it has 2 steps." in printed
 
 
 def test_what_ends_no_job_is_a_note_beside_an_error_alone(run: Run, log: Path) -> None:

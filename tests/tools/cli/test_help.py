@@ -121,3 +121,10 @@ def test_colours_are_for_terminals_that_want_them(tmp_path: Path) -> None:
         os.close(write)
         assert (b"\x1b[1m" in os.read(read, 1 << 16)) is coloured
         os.close(read)
+
+
+def test_a_choice_that_is_missing_is_listed_without_escapes(run: Run) -> None:
+    status, output = run("container")
+    assert status == 2
+    assert "\\t" not in output
+    assert "v0.9.1" in output

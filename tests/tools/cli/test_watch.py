@@ -85,10 +85,13 @@ def test_once_a_log_without_a_step_is_one_line(run: Run, write: Write) -> None:
     assert "found no step in it" in output
 
 
-def test_without_rich_it_is_said_what_to_install(run: Run, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_without_rich_it_is_said_what_to_install(
+    run: Run, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = str(write(STEPS))
     monkeypatch.setattr("verl_npu.tools.extras.importlib.util.find_spec", lambda package: None)
-    status, output = run("watch", "--once", log)
+    monkeypatch.setattr("verl_npu.tools.cli.watch._is_screen", lambda: True)
+    status, output = run("watch", log)
     assert (status, len(output.splitlines())) == (2, 1)
     assert "pip install 'verl-npu[report]'" in output
 
@@ -192,3 +195,11 @@ def test_a_terminal_shows_the_state_until_ctrl_c(start: Start, write: Write, col
         assert "Traceback" not in rest
     finally:
         os.close(ours)
+
+
+def test_once_needs_no_package_of_a_screen_in_a_pipe(run: Run, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setitem(sys.modules, "plotext", None)
+    status, output = run("watch", "--once", str(write(STEPS)))
+    assert status == 0
+    assert "step" in output

@@ -114,7 +114,7 @@ def test_sequences_fill_a_token_budget(divide: Divide) -> None:
     assert share.micro_batches[0].key == "data.max_token_len_per_gpu"
     # Of 16 sequences with 3072 tokens verl makes three micro batches: six are more tokens than four with 4096.
     assert set(share.lengths) == {(0, 3072)}
-    assert "sequences are shorter where that fills a token budget" in share.notes[0]
+    assert "since several of them fill a token budget" in share.notes[0]
 
 
 def test_engines_have_micro_batches_of_sequences_too(divide: Divide) -> None:

@@ -111,7 +111,7 @@ def test_the_greatest_lengths_are_those_that_fill_a_budget(settings) -> None:
     share = share_of(dynamic)
     assert share.lengths == ((1024, 3900 - 1024),) * 16
     assert share.scored_lengths == ()
-    assert "fills a token budget" in share.notes[0]
+    assert "3900 tokens and not the 4096" in share.notes[0]
     assert share_of(dynamic, 3072).lengths == (), "the user has named a length"
     padded = {"actor_rollout_ref.model.use_remove_padding": False}
     assert share_of(Settings({**dynamic.values, **padded})).lengths == (), "padding takes as much"

@@ -62,7 +62,8 @@ def _cleaned() -> Iterator[None]:
         yield
     except click.UsageError as error:
         said = error.format_message()
-        cleaned = "\n".join(map(terminal.clean, said.splitlines()))
+        # Of a choice that is missing, click puts each possibility after a tab.
+        cleaned = "\n".join(terminal.clean(line.expandtabs(2)) for line in said.splitlines())
         if cleaned == said:
             raise
         raise click.UsageError(cleaned, error.ctx) from None

@@ -194,7 +194,7 @@ def _formulas(verdict: Verdict) -> Iterable[str]:
 
 
 def _print_pairs(made: Comparison) -> None:
-    rows: list[Sequence[str]] = [("metric", "steps", "NPU", "reference", "mean difference", "largest at step")]
+    rows: list[Sequence[str]] = [("metric", "steps", "NPU", "reference", "mean |NPU - reference|", "largest at step")]
     for pair in made.pairs:
         means = [number(mean([each[step] for step in pair.common])) for each in (pair.npu, pair.reference)]
         rows.append(

@@ -227,12 +227,17 @@ def _excerpt(error: LoggedError) -> list[str]:
     return [line for line in event.message[first : last + 1] if line.strip()][:_SHOWN_LINES]
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _show_log(said: Diagnosis) -> None:
     style, words = _SAID[said.verdict]
     terminal.line(terminal.styled(said.verdict.value, style), f": {words}")
     if said.root is None:
-        done = f"; it has {said.steps} steps" if said.steps else ""
-        terminal.paragraph(f"{said.lines} lines were read, and none says that the job failed{done}.", indent="  ")
+        done = f"; it has {_count(said.steps, 'step')}" if said.steps else ""
+        said_nothing = f"{_count(said.lines, 'line')} of log, and none says that the job failed{done}."
+        terminal.paragraph(said_nothing, indent="  ")
     else:
         _show_root(said.root)
     if said.before:

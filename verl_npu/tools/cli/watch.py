@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -18,6 +19,8 @@ from ..logs.training import Follower, follow, read
 from ..watch import State, content, state_of
 from . import terminal
 from .options import example, json_option
+
+_OF_A_SCREEN = ("rich", "plotext")
 
 
 @click.command(epilog=example("verl-npu watch train.log", "verl-npu watch train.log --once --json"))
@@ -46,8 +49,7 @@ def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
         sys.exit(_once(log, as_json))
     screen = _is_screen() and not as_json
     if screen:
-        need("rich", "verl-npu watch on a terminal")
-        need("plotext", "verl-npu watch on a terminal")
+        _need_a_screens_packages()
     try:
         follower = _waited_for(log, every)
         if screen:
@@ -66,18 +68,23 @@ def _once(log: Path, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(content(state), indent=2))
     else:
-        need("rich", "verl-npu watch")
-        need("plotext", "verl-npu watch")
+        if sys.stdout.isatty():
+            _need_a_screens_packages()
         _print_once(state)
     return int(bool(state.odd))
 
 
+def _need_a_screens_packages() -> None:
+    for package in _OF_A_SCREEN:
+        need(package, "verl-npu watch on a terminal")
+
+
 def _print_once(state: State) -> None:
-    from rich.console import Console
+    if _is_unicode() and all(map(find_spec, _OF_A_SCREEN)):
+        from rich.console import Console
 
-    from .screen import render
+        from .screen import render
 
-    if _is_unicode():
         console = Console(width=terminal.width(), highlight=False)
         console.print(render(state, console))
     else:

@@ -45,7 +45,6 @@ _ALMOST = 0.97
 """Of the most tokens: longer sequences that come so close are preferred to many short ones."""
 _UNEVEN = 4
 """Micro batches of sequences that are not alike: verl makes them from all of a mini batch."""
-_SHORTER = "sequences are shorter where that fills a token budget that the longest ones would divide"
 _MANY = 8
 """The most micro batches of sequences that are alike that a plan makes: more would take it minutes."""
 
@@ -320,7 +319,12 @@ def _given(
     length = fullest(batches, sum(one), of) if shorter else sum(one)
     sequences = enough(batches, length, of, alike=True)
     budgets = dict(raised or {})
-    notes = [_SHORTER] if length < sum(one) else []
+    notes = []
+    if length < sum(one):
+        notes.append(
+            f"the plan's sequences have {length} tokens and not the {sum(one)} that the script allows, since several "
+            "of them fill a token budget, and one of the longest would leave a part of it empty"
+        )
     if any(batch.dynamic and batch.number(length, sequences) > _MANY for batch in batches):
         wide = [batch.widened(length, of) for batch in batches]
         sequences = enough(wide, length, of, alike=True)
