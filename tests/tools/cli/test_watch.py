@@ -90,7 +90,7 @@ def test_on_a_terminal_without_rich_it_is_said_what_to_install(
 ) -> None:
     log = str(write(STEPS))
     monkeypatch.setattr("verl_npu.tools.extras.importlib.util.find_spec", lambda package: None)
-    monkeypatch.setattr("verl_npu.tools.cli.watch._is_screen", lambda: True)
+    monkeypatch.setattr(sys.modules["verl_npu.tools.cli.watch"], "_is_screen", lambda: True)
     status, output = run("watch", log)
     assert (status, len(output.splitlines())) == (2, 1)
     assert "pip install 'verl-npu[report]'" in output
