@@ -138,8 +138,10 @@ def test_the_table_counts_what_was_said() -> None:
     answers = [
         Answer("npu-memory", Conclusion.CAUSE, "npu-memory"),
         Answer("npu-memory", Conclusion.NONE, ""),
+        Answer("device-mix", Conclusion.NONE, ""),
         Answer(OPEN, Conclusion.UNKNOWN, ""),
     ]
     table = markdown("known", answers)
-    assert "| named rightly | 1 | 50.0% | 0 |" in table
+    assert "| named rightly | 1 | 33.3% | 0 |" in table
     assert "| `npu-memory` | 2 | npu-memory 1, none 1 |" in table
+    assert "2 of these threads have a cause that a rule means; 1 of them are named." in table

@@ -14,6 +14,8 @@ from . import OPEN, Posted
 
 __all__ = ["Answer", "Outcome", "ask", "confusion", "figures", "markdown"]
 
+_CODES = frozenset(rule.code for rule in RULES)
+
 
 class Outcome(enum.Enum):
     """What an answer is worth."""
@@ -83,6 +85,9 @@ def _summary(ended: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str
     for outcome in Outcome:
         share = f"{closed[outcome] / len(ended):.1%}" if ended else ""
         yield f"| {outcome.value} | {closed[outcome]} | {share} | {unclosed[outcome]} |"
+    ruled = figures(each for each in ended if each.label in _CODES)
+    yield ""
+    yield f"{ruled.total()} of these threads have a cause that a rule means; {ruled[Outcome.RIGHT]} of them are named."
 
 
 def _table(answers: Sequence[Answer]) -> Iterator[str]:
