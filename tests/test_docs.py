@@ -84,7 +84,7 @@ def test_a_page_has_a_chinese_twin_with_the_same_outline(page: Path) -> None:
 @pytest.mark.parametrize("page", [READMES[0], *ENGLISH], ids=name)
 def test_a_page_and_its_twin_have_the_same_commands_and_tables(page: Path) -> None:
     def shape(text: str) -> tuple[list[str], list[int]]:
-        blocks = [fence.text for fence in fences(text) if fence.language != "mermaid"]
+        blocks = [fence.text for fence in fences(text)]
         commands = [line.split("#")[0].rstrip() for block in blocks for line in block.splitlines()]
         rows = [line.count("|") for line in outside_of_fences(text.replace("\\|", "")) if line.startswith("|")]
         return commands, rows
@@ -106,7 +106,81 @@ def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
     assert not broken
 
 
-@pytest.mark.parametrize("index", [*READMES, DOCS / "README.md", DOCS / "README.zh-CN.md"], ids=name)
+@pytest.mark.parametrize("page", [READMES[0], *ENGLISH], ids=name)
+def test_a_page_and_its_twin_lead_to_the_same_places_and_show_the_same_pictures(page: Path) -> None:
+    def targets(one: Path) -> list[str]:
+        paths = [link.partition("#")[0].replace(".zh-CN", "") for link in links(one)]
+        return sorted(path for path in paths if path != page.name)
+
+    assert targets(page) == targets(page.with_name(f"{page.stem}.zh-CN.md"))
+
+
+def test_the_two_readmes_name_the_same_things_in_code() -> None:
+    def named(page: Path) -> list[str]:
+        return sorted(re.findall(r"`([^`\n]+)`", "\n".join(outside_of_fences(page.read_text()))))
+
+    assert named(READMES[0]) == named(READMES[1])
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent == DOCS or page in READMES], ids=name)
+def test_a_page_links_to_its_twin_above_its_first_section(page: Path) -> None:
+    chinese = page.name.endswith(".zh-CN.md")
+    twin = page.name.replace(".zh-CN", "") if chinese else f"{page.stem}.zh-CN.md"
+    assert f"[{'English' if chinese else '中文'}]({twin})" in page.read_text().partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("page", ENGLISH, ids=name)
+def test_a_page_that_speaks_of_pins_leads_to_what_a_pin_is_where_it_first_does(page: Path) -> None:
+    written = re.sub(r"(?s)<!-- [^>]*made by.*?(<!-- end of[^>]*-->|\Z)", "", page.read_text())
+    prose = re.sub(r"`[^`]*`", "", "\n".join(line for line in outside_of_fences(written) if not line.startswith("#")))
+    first = re.search(r"(?i)\[?\bpins?\b(.{0,30})", prose)
+    assert first is None or first[1].startswith("](../README.md#which-verl)"), first[0]
+
+
+# Pictures.
+
+
+def pictures(page: Path) -> list[tuple[str, Path]]:
+    """The alternative text and the file of each picture of a page."""
+    found = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text())
+    return [(text, (page.parent / path).resolve()) for text, path in found]
+
+
+SHOWN = [(page, text, path) for page in PAGES for text, path in pictures(page)]
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "path"), SHOWN, ids=[f"{name(page)}: {path.name}" for page, _, path in SHOWN]
+)
+def test_a_picture_is_there_and_says_what_it_shows_in_the_language_of_its_page(
+    page: Path, text: str, path: Path
+) -> None:
+    assert path.is_file()
+    assert len(text) > 20
+    assert bool(re.search(r"[\u4e00-\u9fff]", text)) is page.name.endswith(".zh-CN.md")
+
+
+def test_pictures_are_small_and_each_is_shown() -> None:
+    files = list((DOCS / "pictures").iterdir())
+    assert {path for _, _, path in SHOWN} == set(files)
+    assert sum(path.stat().st_size for path in files) < 200_000
+
+
+@readme
+def test_the_first_screen_of_a_readme_shows_a_rehearsal_and_a_plan(page: Path) -> None:
+    shown = [path.name for _, path in pictures(page) if path.name in page.read_text().partition("\n## ")[0]]
+    assert [one.partition(".")[0] for one in shown] == ["rehearsal", "plan"]
+
+
+@pytest.mark.parametrize("picture", sorted((DOCS / "pictures").glob("*.svg")), ids=lambda path: path.name)
+def test_a_picture_asks_no_server_for_anything(picture: Path) -> None:
+    assert not re.search(r"(url\(|href=)[\"']?(https?:)?//", picture.read_text())
+
+
+# Indexes.
+
+
+@pytest.mark.parametrize("index", [DOCS / "README.md", DOCS / "README.zh-CN.md"], ids=name)
 def test_an_index_links_to_every_page_of_its_language(index: Path) -> None:
     chinese = index.name.endswith(".zh-CN.md")
     pages = {page for page in DOCS.glob("*.md") if page.name.endswith(".zh-CN.md") is chinese}

@@ -59,6 +59,10 @@ def test_an_arrow_that_is_added_breaks_its_contract(copies: Path) -> None:
 
 
 @pytest.mark.parametrize(("language", "page"), design_page.PAGES.items())
-def test_the_picture_of_the_design_is_made_from_the_contracts(language: str, page: Path) -> None:
+def test_the_table_of_the_design_is_made_from_the_contracts(language: str, page: Path) -> None:
     text = page.read_text()
     assert text == design_page.render(text, language)
+
+
+def test_the_picture_of_the_layers_is_drawn_from_the_contracts() -> None:
+    assert design_page.PICTURE.read_text() == design_page.picture()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import click
@@ -59,6 +61,7 @@ REPOSITORY = "https://example.invalid/us/verl-npu"
         ("一。[English](design.md)", "一。"),
         ("[engines](engines.zh-CN.md#表)", "[engines](engines.md#表)"),
         ("[x](design.md#words)", "[x](design.md#words)"),
+        ("[r](../README.zh-CN.md#表)", "[r](README.md#表)"),
         ("[C](../CONTRIBUTING.md#tests)", f"[C]({REPOSITORY}/blob/main/CONTRIBUTING.md#tests)"),
         ("[r](../scripts/recipes/a.sh)", f"[r]({REPOSITORY}/blob/main/scripts/recipes/a.sh)"),
         ("[out](https://example.org/中文)", "[out](https://example.org/中文)"),
@@ -76,7 +79,7 @@ def test_a_link_out_of_the_pages_is_plain_words_where_the_repositorys_address_is
 def test_the_sites_index_for_programs_leads_to_its_own_pages(tmp_path: Path) -> None:
     (tmp_path / "llms.txt").write_text("- [a](doctor.md): A?\n- [b](../README.md): B?\n")
     site_hooks.on_post_build({"repo_url": REPOSITORY, "site_dir": str(tmp_path)})
-    assert (tmp_path / "llms.txt").read_text() == f"- [a](doctor/): A?\n- [b]({REPOSITORY}/blob/main/README.md): B?\n"
+    assert (tmp_path / "llms.txt").read_text() == "- [a](doctor/): A?\n- [b](./): B?\n"
 
 
 def test_no_page_and_no_metadata_names_a_repository_of_ours() -> None:
@@ -141,16 +144,86 @@ def test_every_quick_call_of_the_pages_runs_to_its_end(
     assert "Traceback" not in ended.output
 
 
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as it is published: with the address of a repository whose server the theme knows how to ask."""
     pytest.importorskip("mkdocs", reason="needs the extra docs")
     pytest.importorskip("material", reason="needs the extra docs")
+    folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
         capture_output=True,
         text=True,
         check=False,
         cwd=PROJECT,
+        env=os.environ | {"REPOSITORY_URL": "https://github.com/example/example", "EDIT_URI": "edit/main/docs/"},
     )
     assert built.returncode == 0, built.stderr
+    return folder
+
+
+class Asked(HTMLParser):
+    """What a browser asks for on its own as it shows a page, and what makes the theme's script ask."""
+
+    _LOADED = ("src", "srcset", "poster", "data", "background")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.others: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {key: value or "" for key, value in attrs}
+        asked = [values[key] for key in self._LOADED if key in values]
+        if tag == "link" and not {"canonical", "alternate", "prev", "next"} & set(values.get("rel", "").split()):
+            asked.append(values.get("href", ""))
+        asked += OF_STYLES.findall(values.get("style", ""))
+        self.others += [address for address in asked if FOREIGN.match(address)]
+        # Mermaid comes from unpkg.com where there is a diagram; the repository's stars come from its server's API.
+        if "mermaid" in values.get("class", "").split() or values.get("data-md-component") == "source":
+            self.others.append(f"<{tag}>: {values}")
+
+
+FOREIGN = re.compile(r"\s*(https?:)?//")
+OF_STYLES = re.compile(r"(?:url\(|@import\s)\s*[\"']?([^\"')\s]+)")
+
+
+def test_the_site_has_both_languages_and_the_index_for_programs(site: Path) -> None:
     for name in ("index.html", "zh-CN/index.html", "diagnosis/index.html", "zh-CN/diagnosis/index.html", "llms.txt"):
-        assert (tmp_path / name).is_file()
+        assert (site / name).is_file()
+
+
+def test_no_page_of_the_site_asks_another_server_for_anything(site: Path) -> None:
+    found = {page.relative_to(site).as_posix(): Asked(page.read_text()).others for page in site.rglob("*.html")}
+    found |= {
+        style.relative_to(site).as_posix(): [one for one in OF_STYLES.findall(style.read_text()) if FOREIGN.match(one)]
+        for style in [*site.rglob("*.css"), *site.rglob("*.svg")]
+    }
+    assert len(found) > 2 * len(GENERATED)
+    assert {page: asked for page, asked in found.items() if asked} == {}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        '<img src="https://example.org/a.png">',
+        '<script src="//example.org/a.js"></script>',
+        '<link rel="stylesheet" href="https://example.org/a.css">',
+        '<pre class="mermaid">',
+        '<a class="md-source" data-md-component="source" href="https://github.com/a/b">',
+        '<p style="background: url(https://example.org/a.png)">',
+    ],
+)
+def test_what_asks_another_server_is_found(page: str) -> None:
+    assert Asked(page).others
+
+
+def test_a_link_asks_nobody() -> None:
+    assert not Asked(
+        '<a href="https://example.org/">x</a><img src="../a.png"><link rel="canonical" href="//x">'
+    ).others
+
+
+@pytest.mark.parametrize(("home", "section"), [("index.html", "Install and use"), ("zh-CN/index.html", "安装和使用")])
+def test_the_home_has_the_sections_of_the_readme(site: Path, home: str, section: str) -> None:
+    assert re.search(rf"<h2[^>]*>{section}", (site / home).read_text())

@@ -1,4 +1,5 @@
-"""Rehearses upstream's own launch scripts for NPUs, revision by revision, and writes the table of docs/rehearsals.md.
+"""Rehearses upstream's own launch scripts for NPUs, revision by revision, and writes the tables of
+docs/records-rehearsals.md.
 
     corpus.py --trees DIR --environments DIR --results FILE [--only TEXT] [--again failed] [--once] [--check]
               [--at-once N]
@@ -33,7 +34,7 @@ from verl_npu.pins import PINS
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
 LIST = HERE / "corpus.txt"
-PAGES = (PROJECT / "docs" / "rehearsals.md", PROJECT / "docs" / "rehearsals.zh-CN.md")
+PAGES = (PROJECT / "docs" / "records-rehearsals.md", PROJECT / "docs" / "records-rehearsals.zh-CN.md")
 BEGIN, END = "<!-- corpus: made by scripts/maintain/corpus.py --page -->", "<!-- end of corpus -->"
 MAIN = list(PINS)[-1]
 FOLDERS = (".", "recipe", "verl/experimental")
@@ -117,8 +118,9 @@ def rehearse(case: Case, trees: Path, environments: Path, output: Path) -> dict[
 
 
 def table(results: dict[str, dict[str, object]]) -> str:
-    """Return what became of each line of the list, as a table: one revision that trained, or what stopped it."""
-    rows = ["| script | revision | verdict | seconds | first error |", "|---|---|---|---|---|"]
+    """Return what became of each line of the list: what stopped it, and below that where it trained."""
+    stopped = ["| script | revision | verdict | first error |", "|---|---|---|---|"]
+    trained: dict[str, list[str]] = {}
     lines: dict[tuple[str, ...], list[str]] = {}
     for case in cases():
         lines.setdefault(case.siblings, []).append(case.name)
@@ -131,14 +133,18 @@ def table(results: dict[str, dict[str, object]]) -> str:
         name, result = next((each for each in known if each[1]["verdict"] == "trained"), known[-1])
         counts["trained" if result["verdict"] == "trained" else "other"] += 1
         revision, path = name.split(" ", 1)
-        said = _cell(_first_error(result))
-        rows.append(f"| verl/{path} | {revision} | {result['verdict']} | {result.get('seconds', '')} | {said} |")
+        if result["verdict"] == "trained":
+            trained.setdefault(path, []).append(f"{revision}: {result.get('seconds', 0):.0f}")
+        else:
+            stopped.append(f"| verl/{path} | {revision} | {result['verdict']} | {_cell(_first_error(result))} |")
     total = len(lines)
     head = (
         f"{counts['trained']} of {total} lines of the list trained two steps at one revision at least, "
         f"{counts['other']} did not, and {counts['not yet']} have not been tried yet. SIMULATED."
     )
-    return "\n".join([head, "", *rows])
+    rows = ["| script | trained, seconds |", "|---|---|"]
+    rows += [f"| verl/{path} | {', '.join(where)} |" for path, where in sorted(trained.items())]
+    return "\n".join([head, "", *stopped, "", *rows])
 
 
 def _first_error(result: dict[str, object]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import sys
 from pathlib import Path
-from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,23 +19,24 @@ else:
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import options, replaced, rewrite
 
-__all__ = ["PAGES", "render"]
+__all__ = ["PAGES", "PICTURE", "picture", "render"]
 
 PROJECT = Path(__file__).resolve().parents[2]
+PICTURE = PROJECT / "docs" / "pictures" / "layers.svg"
 PAGES = {"en": PROJECT / "docs" / "design.md", "zh": PROJECT / "docs" / "design.zh-CN.md"}
 BEGIN = "<!-- contracts: made by scripts/maintain/design_page.py -->"
 END = "<!-- end of contracts -->"
 _HEADINGS = {"en": "| module | what is in it |", "zh": "| 模块 | 内容（英文） |"}
+_SHOWN = {
+    "en": "Boxes from top to bottom, each with the modules of a layer: a box imports those below it",
+    "zh": "从上到下的方框，每个是一层的模块：一个方框导入它下面的方框",
+}
 _PLUGIN, _TOOLS = "storeys", "tools"
 
 
 def render(text: str, language: str) -> str:
     """Return the text of a page with its picture and table made anew. Raises ValueError if a marker is missing."""
-    with (PROJECT / "pyproject.toml").open("rb") as file:
-        contracts = {each["id"]: each for each in tomllib.load(file)["tool"]["importlinter"]["contracts"]}
-    storeys = [_names(layer) for layer in contracts[_PLUGIN]["layers"] if layer != "__main__"]
-    tools = [_names(layer) for layer in contracts[_TOOLS]["layers"]]
-    picture = _picture(storeys, tools, contracts["simulated"])
+    storeys, tools, _ = _contracts()
     rows = [
         _HEADINGS[language],
         "|---|---|",
@@ -44,27 +44,57 @@ def render(text: str, language: str) -> str:
         *(_row(f"verl_npu.{name}") for layer in storeys for name in layer if name != _TOOLS),
         _row("virtual_ascend"),
     ]
-    return replaced(text, BEGIN, END, "\n".join([picture, "", *rows]))
+    image = f"![{_SHOWN[language]}](pictures/{PICTURE.name})"
+    return replaced(text, BEGIN, END, "\n".join([image, "", *rows]))
+
+
+def _contracts() -> tuple[list[list[str]], list[list[str]], list[str]]:
+    """The layers of the plugin and of its tools, the highest first, and what alone imports virtual_ascend."""
+    with (PROJECT / "pyproject.toml").open("rb") as file:
+        contracts = {each["id"]: each for each in tomllib.load(file)["tool"]["importlinter"]["contracts"]}
+    storeys = [_names(layer) for layer in contracts[_PLUGIN]["layers"] if layer != "__main__"]
+    tools = [_names(layer) for layer in contracts[_TOOLS]["layers"]]
+    importers = contracts["simulated"]["allowed_importers"]
+    return storeys, tools, [name for name in importers if not name.startswith("virtual_ascend")]
 
 
 def _names(layer: str) -> list[str]:
     return [name.strip() for name in layer.split("|")]
 
 
-def _picture(storeys: list[list[str]], tools: list[list[str]], simulated: dict[str, Any]) -> str:
-    """A box for each layer: it may import the boxes that its arrow leads to, and all that follow."""
-    lines = ["```mermaid", "flowchart TD", "    subgraph tools"]
-    lines += _boxes(tools, "tool", "        ")
-    lines += ["    end", *_boxes([layer for layer in storeys if layer != [_TOOLS]], "layer", "    ")]
-    lines.append("    tools --> layer0")
-    importers = [name for name in simulated["allowed_importers"] if not name.startswith("virtual_ascend")]
-    lines.append(f'    virtual["virtual_ascend<br/>imported by {" and ".join(importers)} alone"]')
-    return "\n".join([*lines, "```"])
+def picture() -> str:
+    """A box for each layer, as SVG: it may import the box that its arrow leads to, and all that follow."""
+    storeys, tools, importers = _contracts()
+    boxes = [*((layer, _TOOL) for layer in tools), *((layer, _PLAIN) for layer in storeys if layer != [_TOOLS])]
+    drawn: list[str] = []
+    top = _GAP
+    for names, colour in boxes:
+        if drawn:
+            drawn.append(f'<path d="M{_MIDDLE} {top - _GAP}v{_GAP - 2}" stroke="#57606a" marker-end="url(#arrow)"/>')
+        drawn += _box(names, colour, top)
+        top += _ROW + _GAP
+    drawn += _box([f"virtual_ascend: imported by {' and '.join(importers)} alone"], _ALONE, top)
+    return _SVG.format(width=_WIDTH, height=top + _ROW + _GAP, drawn="\n".join(drawn)) + "\n"
 
 
-def _boxes(layers: list[list[str]], prefix: str, indent: str) -> list[str]:
-    boxes = [f'{indent}{prefix}{at}["{"<br/>".join(layer)}"]' for at, layer in enumerate(layers)]
-    return boxes + [f"{indent}{prefix}{at} --> {prefix}{at + 1}" for at in range(len(layers) - 1)]
+_WIDTH, _ROW, _GAP = 860, 30, 16
+_MIDDLE = _WIDTH // 2
+_TOOL, _PLAIN, _ALONE = "#ddf4ff", "#f6f8fa", "#fff8c5"
+_SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">
+<defs><marker id="arrow" markerWidth="8" markerHeight="8" refX="6" refY="4" orient="auto">
+<path d="M0 0L8 4L0 8z" fill="#57606a"/></marker></defs>
+<rect width="100%" height="100%" fill="#ffffff"/>
+<g font-family="ui-monospace, Menlo, Consolas, monospace" font-size="14" text-anchor="middle" fill="#1f2328">
+{drawn}
+</g>
+</svg>"""
+
+
+def _box(names: list[str], colour: str, top: int) -> list[str]:
+    return [
+        f'<rect x="8" y="{top}" width="{_WIDTH - 16}" height="{_ROW}" rx="5" fill="{colour}" stroke="#8c959f"/>',
+        f'<text x="{_MIDDLE}" y="{top + 20}">{" · ".join(names)}</text>',
+    ]
 
 
 def _row(module: str) -> str:
@@ -80,7 +110,7 @@ def _row(module: str) -> str:
 if __name__ == "__main__":
     sys.exit(
         rewrite(
-            {page: render(page.read_text(), language) for language, page in PAGES.items()},
+            {PICTURE: picture(), **{page: render(page.read_text(), language) for language, page in PAGES.items()}},
             options(__doc__).parse_args().check,
         )
     )

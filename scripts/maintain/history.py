@@ -205,11 +205,19 @@ def as_markdown(walked: Walk) -> str:
 
 
 def _verdicts(changes: Sequence[Change]) -> list[str]:
-    """One line for each way that a verdict went: a module that goes takes many patches with it."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    """One line for each way that a verdict went; several patches of a feature are counted."""
+    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
     for change in changes:
-        groups.setdefault((change.before[0], change.after[0]), []).append(f"`{change.patch}`")
-    return [f"{before} → {after}: {', '.join(patches)}" for (before, after), patches in groups.items()]
+        features = groups.setdefault((change.before[0], change.after[0]), {})
+        features.setdefault(change.patch.partition(".")[0], []).append(change.patch)
+    return [
+        f"{before} → {after}: {', '.join(_several(*each) for each in features.items())}"
+        for (before, after), features in groups.items()
+    ]
+
+
+def _several(feature: str, patches: Sequence[str]) -> str:
+    return f"`{patches[0]}`" if len(patches) == 1 else f"{len(patches)} of `{feature}`"
 
 
 def _cell(text: str) -> str:

@@ -58,7 +58,7 @@ _WORDS = {
     "en": {"": "", "vllm": "", "sglang": "SGLang: ", "a5": "A5: ", "any version": "any", "not supported": "none"},
     "zh": {"": "", "vllm": "", "sglang": "SGLang：", "a5": "A5：", "any version": "任意", "not supported": "不支持"},
 }
-_SEEN = {"en": ("pin", "from", "seen on virtual NPUs"), "zh": ("版本", "来源", "在虚拟 NPU 上看到的")}
+_SEEN = {"en": ("pin", "from", "seen on virtual NPUs"), "zh": ("pin", "来源", "在虚拟 NPU 上看到的")}
 
 
 class BadPin(Exception):
