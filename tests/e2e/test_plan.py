@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 from collections.abc import Callable
@@ -189,3 +190,12 @@ def test_wrong_input_is_one_line(plan: Plan) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "Could not override 'trainer.no_such_key'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_script_of_megatron_says_what_to_install_before_its_ranks_fail(plan: Plan) -> None:
+    if importlib.util.find_spec("megatron"):
+        pytest.skip("megatron-core is installed here")
+    done = plan("actor_rollout_ref.actor.strategy=megatron")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "expected megatron-core in this environment" in " ".join(done.stderr.split())
+    assert "scripts/plan.sh, which makes the environment" in " ".join(done.stderr.split())

@@ -138,12 +138,14 @@ def tuned(tuning_settings, torchrun: Trainer) -> Callable[..., Planned]:
 def planned(settings) -> Callable[..., Planned]:
     """What came of a plan whose phases had such peaks, in GiB, and left so much after the update."""
 
-    def make(peaks: dict[str, float], kept: float = 0.0, state: float = 0.0, **others: object) -> Planned:
+    def make(
+        peaks: dict[str, float], kept: float = 0.0, state: float = 0.0, whole: float = 0.0, **others: object
+    ) -> Planned:
         chosen = settings(**others)
         share = share_of(chosen)
         rollout = rollout_of(chosen, MODEL, share, HARDWARE["a2"])
         trainer = Trainer("verl.trainer.main_ppo", (), (), 0, Path(), {})
-        return _planned(trainer, chosen, share, rollout, _costs(peaks, kept, state))
+        return _planned(trainer, chosen, share, rollout, _costs(peaks, kept, state, whole))
 
     return make
 
@@ -164,8 +166,8 @@ def _planned(
     )
 
 
-def _costs(peaks: dict[str, float], kept: float = 0.0, state: float = 0.0) -> list[PhaseCost]:
-    """GiB, of which so much is the optimizer's state."""
+def _costs(peaks: dict[str, float], kept: float = 0.0, state: float = 0.0, whole: float = 0.0) -> list[PhaseCost]:
+    """GiB, of which so much is state: the gradients that are whole on every NPU, and the optimizer's."""
     return [
         PhaseCost(
             phase=name,
@@ -173,7 +175,8 @@ def _costs(peaks: dict[str, float], kept: float = 0.0, state: float = 0.0) -> li
             peak=int(peak * GIB),
             after=int(kept * GIB),
             holders={
-                Holder.OPTIMIZER.value: int(state * GIB),
+                Holder.GRADIENTS.value: int(whole * GIB),
+                Holder.OPTIMIZER.value: int((state - whole) * GIB),
                 Holder.ACTIVATIONS.value: int(peak * GIB) - int(state * GIB),
             },
             kept={Holder.WEIGHTS.value: int(kept * GIB)},

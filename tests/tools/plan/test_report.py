@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from verl_npu.errors import PlanError
+from verl_npu.tools.plan.hardware import GIB
+from verl_npu.tools.plan.job import Point
 from verl_npu.tools.plan.report import content, page, read
 from verl_npu.tools.plan.search import Largest, Probe
 from verl_npu.tools.plan.verdict import judge
@@ -45,7 +48,7 @@ def test_the_largest_micro_batch_is_told_with_what_was_planned(planned) -> None:
 def test_a_page_needs_nothing_else_and_tells_all_of_a_plan(planned) -> None:
     pytest.importorskip("matplotlib")
     plan = planned({"update actor": 58.0}, kept=10.0)
-    made = page("<script>x</script>", plan, judge(plan), [], LARGEST)
+    made = page("<script>x</script>", plan, judge(plan), largest=LARGEST)
     assert "<script>" not in made
     assert "http" not in made.replace("http://www.w3.org", "")
     sources = ("issue 1127", "flops_counter.py", "HCCL_BUFFSIZE", "PCIe")
@@ -67,4 +70,14 @@ def test_fine_tuning_is_told_without_an_engine(tuned) -> None:
     assert found["rollout"] is None
     assert [span["phase"] for span in found["seconds"]] == ["training step", "step"]
     pytest.importorskip("matplotlib")
-    assert "sequences of 4096 tokens" in page("job", plan, judge(plan), [])
+    assert "sequences of 4096 tokens" in page("job", plan, judge(plan))
+
+
+def test_a_picture_shows_the_rollout_where_it_is_in_a_step(planned) -> None:
+    plan = planned({"load": 4.0, "update actor": 10.0}, kept=2.0)
+    points = [Point(name, {"weights": GIB}) for name in ("load", "load", "update actor", "update actor")]
+    outcome = dataclasses.replace(plan.outcomes[0], timeline=points)
+    made = page("job", dataclasses.replace(plan, outcomes=(outcome,)), judge(plan))
+    picture = made[made.index("<svg") : made.index("</svg>")]
+    assert [picture.count(f">{name}<") for name in ("load", "rollout", "update actor")] == [1, 1, 1]
+    assert picture.index(">load<") < picture.index(">rollout<") < picture.index(">update actor<")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from verl_npu.tools.plan import search as searching
 from verl_npu.tools.plan.hardware import HARDWARE
 from verl_npu.tools.plan.planning import Planned, Request
-from verl_npu.tools.plan.search import Largest, Try, largest_micro_batch, make_fit
+from verl_npu.tools.plan.search import Largest, largest_micro_batch, make_fit
 from verl_npu.tools.plan.verdict import Fit, judge
 
 ACTOR = "actor_rollout_ref.actor."
@@ -109,9 +110,9 @@ def test_it_is_found_for_fine_tuning(search: Search, engines: bool, key: str, ea
 def tried(planned, answers, request_of_a_user):
     """What is tried where a plan had such peaks, and where plans come to what a function makes of their changes."""
 
-    def run(peaks: dict[str, float], answer) -> tuple[list[Try], list[dict[str, object]]]:
+    def run(peaks: dict[str, float], answer, **given: object) -> tuple[searching.Search, list[dict[str, object]]]:
         asked = answers(answer)
-        first = planned(peaks)
+        first = planned(peaks, **given)
         return make_fit(first.trainer, Path(), request_of_a_user, first, judge(first)), asked
 
     return run
@@ -121,31 +122,62 @@ def test_a_knob_is_planned_before_it_is_proposed(planned, tried) -> None:
     def answer(changes: dict[str, object]) -> Planned:
         return planned({"update actor": 30 + 18.0 * changes[KEY]}, **changes)
 
-    tries, asked = tried({"update actor": 102.0}, answer)
+    found, asked = tried({"update actor": 102.0}, answer)
     assert asked == [{KEY: 2}, {KEY: 1}]
-    assert [each.verdict.fit for each in tries] == [Fit.DOES_NOT, Fit.FITS]
+    assert [each.verdict.fit for each in found.tries] == [Fit.DOES_NOT, Fit.FITS]
 
 
 def test_a_knob_that_does_not_help_is_turned_back(planned, tried) -> None:
     offload = "actor_rollout_ref.actor.fsdp_config.optimizer_offload"
-    tries, asked = tried(
+    found, asked = tried(
         {"log-probabilities": 100.0},
         lambda changes: planned({"log-probabilities": 40.0 if offload in changes else 100.0}),
     )
     assert len(asked) > 1
-    assert tries[-1].verdict.fit is Fit.FITS
-    assert dict(tries[-1].changes) == {offload: True}
+    assert found.tries[-1].verdict.fit is Fit.FITS
+    assert found.proposal == {offload: True}
 
 
 def test_what_does_not_fit_with_anything_ends(planned, tried) -> None:
-    tries, _ = tried({"load": 500.0}, lambda changes: planned({"load": 500.0}))
-    assert tries
-    assert all(each.verdict.fit is Fit.DOES_NOT for each in tries)
+    found, _ = tried({"load": 500.0}, lambda changes: planned({"load": 500.0}))
+    assert found.tries
+    assert not found.proposal
+    assert all(each.verdict.fit is Fit.DOES_NOT for each in found.tries)
 
 
 def test_a_failed_try_is_turned_back(planned, tried) -> None:
     done = planned({"update actor": 1.0})
     failed = dataclasses.replace(done.outcomes[0], error="AssertionError", failed_in="load")
-    tries, asked = tried({"update actor": 100.0}, lambda changes: dataclasses.replace(done, outcomes=(failed,)))
-    assert {each.verdict.fit for each in tries} == {Fit.FAILED}
+    found, asked = tried({"update actor": 100.0}, lambda changes: dataclasses.replace(done, outcomes=(failed,)))
+    assert {each.verdict.fit for each in found.tries} == {Fit.FAILED}
     assert all(len(changes) <= 2 for changes in asked), "none is kept"
+
+
+NODES = "trainer.nnodes"
+
+
+def test_more_npus_end_when_they_leave_as_it_is_what_alone_is_too_much(planned, tried) -> None:
+    def answer(changes: dict[str, object]) -> Planned:
+        return planned({"update actor": 80.0}, state=70.0, whole=65.0, **changes)
+
+    found, asked = tried({"update actor": 80.0}, answer, state=75.0, whole=65.0)
+    assert [NODES in changes for changes in asked] == [True], "once, and no more"
+    assert "gradients 65.0 GiB" in found.cause
+    assert "whole on every NPU" in found.cause
+    assert not found.proposal
+
+
+def test_more_npus_go_on_where_they_divide_what_is_too_much(planned, tried) -> None:
+    def answer(changes: dict[str, object]) -> Planned:
+        state = 260.0 / int(str(changes[NODES]))
+        return planned({"update actor": state + 10.0}, state=state, **changes)
+
+    found, asked = tried({"update actor": 270.0}, answer, state=260.0)
+    assert found.proposal[NODES] == asked[-1][NODES] == 8
+    assert not found.cause
+
+
+def test_more_npus_than_anyone_would_take_are_not_planned(planned, tried) -> None:
+    found, asked = tried({"update actor": 610.0}, lambda changes: planned({}), state=600.0)
+    assert not asked
+    assert "its state would need 128 NPUs, and no more than 64 are proposed" in found.cause

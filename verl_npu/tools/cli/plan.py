@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -18,7 +18,7 @@ from ..plan.planning import Planned, Request
 from ..plan.planning import plan as make
 from ..plan.report import page
 from ..plan.rollout import Rollout
-from ..plan.search import Largest, Try, make_fit
+from ..plan.search import Largest, Search, make_fit
 from ..plan.search import largest_micro_batch as largest_of
 from ..plan.timing import assumptions, spans, total
 from ..plan.verdict import Fit, PhaseFit, Verdict, judge
@@ -144,27 +144,28 @@ def plan(
     told = (lambda text: None) if as_json else (lambda text: terminal.line(terminal.styled(text, "dim")))
     planned = make(trainer, tree, request, told)
     verdict = judge(planned)
-    tries = [] if no_tries else make_fit(trainer, tree, request, planned, verdict, told)
+    search = Search() if no_tries else make_fit(trainer, tree, request, planned, verdict, told)
     largest = largest_of(trainer, tree, request, planned, told) if largest_micro_batch else None
-    found = report.content(name, planned, verdict, tries, largest)
+    found = report.content(name, planned, verdict, search, largest)
     (output / "plan.json").write_text(json.dumps(found, indent=1))
     if png:
         report.draw(planned.outcomes[0], verdict, f"{name}, rank {planned.outcomes[0].rank}: SIMULATED", png)
     if html:
-        html.write_text(page(name, planned, verdict, tries, largest))
+        html.write_text(page(name, planned, verdict, search, largest))
     if as_json:
         click.echo(json.dumps(found, indent=1))
     else:
-        _print(planned, verdict, tries, largest)
-        if verdict.fit is Fit.DOES_NOT and not tries and not no_tries:
-            terminal.line("no setting is known that makes it fit: more NPUs, a smaller model or shorter sequences")
+        _print(planned, verdict, search, largest)
+        if verdict.fit is Fit.DOES_NOT and not search.tries and not no_tries:
+            reason = search.cause or "no setting is known that makes it fit"
+            terminal.paragraph(f"{reason}: more NPUs, a smaller model or shorter sequences")
         if before is not None:
             _print_difference(before, found)
         terminal.line(f"all of it: {output / 'plan.json'}")
     sys.exit(_STATUS[verdict.fit])
 
 
-def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try], largest: Largest | None) -> None:
+def _print(planned: Planned, verdict: Verdict, search: Search, largest: Largest | None) -> None:
     share, model = planned.share, planned.model
     terminal.echo()
     terminal.line(
@@ -197,7 +198,7 @@ def _print(planned: Planned, verdict: Verdict, tries: Sequence[Try], largest: La
         )
     for note in planned.notes:
         terminal.paragraph(note, label="  note: ", indent="    ")
-    _print_tries(tries)
+    _print_tries(search)
     if largest:
         _print_largest(largest)
     _print_time(planned)
@@ -238,12 +239,12 @@ def _print_phase(phase: PhaseFit, verdict: Verdict) -> None:
     )
 
 
-def _print_tries(tries: Sequence[Try]) -> None:
-    if not tries:
+def _print_tries(search: Search) -> None:
+    if not search.tries:
         return
     terminal.echo()
     terminal.line(terminal.styled("tried", "bold"))
-    for each in tries:
+    for each in search.tries:
         settings = ", ".join(f"{key}={value}" for key, value in each.knob.changes)
         worst = each.verdict.worst
         terminal.line(
@@ -251,10 +252,11 @@ def _print_tries(tries: Sequence[Try]) -> None:
             terminal.styled(each.verdict.fit.value, _STYLES[each.verdict.fit]),
             f", {worst.phase} needs {worst.needed / GIB:.2f} GiB",
         )
-    last = tries[-1]
-    if last.verdict.fit is Fit.FITS:
-        changes = " ".join(f"{key}={value}" for key, value in last.changes)
+    if search.proposal:
+        changes = " ".join(f"{key}={value}" for key, value in search.proposal.items())
         terminal.paragraph(changes, label="  it fits with: ", indent="    ")
+    elif search.cause:
+        terminal.paragraph(search.cause, label="  none of these settings makes it fit. ", indent="    ")
     else:
         terminal.line("  none of these settings makes it fit: more NPUs, a smaller model or shorter sequences")
 

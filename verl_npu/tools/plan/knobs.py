@@ -38,6 +38,8 @@ class Knob:
 
     changes: tuple[tuple[str, object], ...]
     why: str
+    npus: int = 0
+    """Of the job with these changes, if they are more; 0 if they stay as many."""
 
 
 def knobs(planned: Planned, verdict: Verdict) -> list[Knob]:
@@ -215,7 +217,7 @@ def _more_npus(planned: Planned, factor: int) -> Iterator[Knob]:
     for batch in share.micro_batches:
         if batch.phase in (Phase.UPDATE_ACTOR, Phase.UPDATE_CRITIC) and not batch.dynamic and mini % batch.size:
             changes.append((batch.key, _dividing(mini, batch.size) * (share.data * factor if batch.together else 1)))
-    yield from _divided_among(planned, f"{ACTOR}.fsdp_config.fsdp_size", changes if mini else [])
+    yield from _divided_among(planned, f"{ACTOR}.fsdp_config.fsdp_size", changes if mini else [], factor)
 
 
 def _more_npus_of_torchrun(planned: Planned, names: Names, factor: int) -> Iterator[Knob]:
@@ -224,15 +226,18 @@ def _more_npus_of_torchrun(planned: Planned, names: Names, factor: int) -> Itera
     step, batch = share.step_sequences // factor, share.micro_batches[0]
     if not names.engines and step % batch.size:
         changes.append((MICRO_BATCH, _dividing(step, batch.size)))
-    yield from _divided_among(planned, "engine.fsdp_size", changes if share.step_sequences % factor == 0 else [])
+    more = changes if share.step_sequences % factor == 0 else []
+    yield from _divided_among(planned, "engine.fsdp_size", more, factor)
 
 
-def _divided_among(planned: Planned, fsdp_size: str, more: Sequence[tuple[str, object]]) -> Iterator[Knob]:
+def _divided_among(
+    planned: Planned, fsdp_size: str, more: Sequence[tuple[str, object]], factor: int
+) -> Iterator[Knob]:
     """Divide the state among all NPUs that there are; if it is already, among more of them, if there can be more."""
     if 0 < planned.settings.whole(fsdp_size, -1) < planned.share.world:
         yield Knob(((fsdp_size, -1),), f"{_DIVIDING}all NPUs")
     elif more:
-        yield Knob(tuple(more), f"{_DIVIDING}more NPUs")
+        yield Knob(tuple(more), f"{_DIVIDING}more NPUs", npus=planned.share.world * factor)
 
 
 def _grown(planned: Planned, factor: int, local: str, nodes: str) -> list[tuple[str, object]]:

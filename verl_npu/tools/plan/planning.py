@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 import subprocess
@@ -17,7 +18,18 @@ from ... import environment
 from ...ascend.variables import VIRTUAL_MEMORY, VIRTUAL_NPUS, VIRTUAL_PHANTOM
 from ...errors import PlanError
 from ..jobs.job import Job, compose
-from ..jobs.keys import ACTOR, BATCH, CRITIC, MAX_PROMPT, MINI_BATCH, PATH, SAMPLES, has_critic, has_reference
+from ..jobs.keys import (
+    ACTOR,
+    BATCH,
+    CRITIC,
+    MAX_PROMPT,
+    MINI_BATCH,
+    PATH,
+    SAMPLES,
+    has_critic,
+    has_reference,
+    is_megatron,
+)
 from ..jobs.settings import Settings, override
 from ..jobs.trainer import Trainer, is_of_cluster
 from .fine_tuning import Names, module_of, names_of, tuning_changes, tuning_share
@@ -155,6 +167,7 @@ class _Work:
 
 
 def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work:
+    _check_megatron(settings)
     path = settings.text(PATH)
     uneven = _uneven(path, request, settings, answers=settings.whole(SAMPLES, 1))
     share = share_of(settings, request.response, request.prompt, uneven, bounded)
@@ -171,6 +184,24 @@ def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work
         reference=has_reference(settings),
         notes=(*pictures, *rollout.notes),
     )
+
+
+def _check_megatron(settings: Settings) -> None:
+    if is_megatron(settings) and not _is_installed("megatron.core"):
+        raise PlanError(
+            subject=f"{ACTOR}.strategy=megatron",
+            expected="megatron-core in this environment, since verl's own workers are run",
+            found="none",
+            fix="install the one that `verl-npu env --pin PIN` names for the script's verl, or plan with "
+            "scripts/plan.sh, which makes the environment",
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        return False
 
 
 def _fine_tuning(names: Names, job: Job, request: Request, bounded: bool) -> _Work:

@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING
 from ...errors import PlanError
 from ..pages import render
 from .hardware import GIB
-from .job import Holder, Outcome, Point
+from .job import Holder, Outcome, Phase, Point
 from .planning import Planned
-from .search import Largest, Try
+from .search import Largest, Search
 from .timing import assumptions, spans, total
-from .verdict import Fit, PhaseFit, Verdict
+from .verdict import PhaseFit, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _FORMAT = 1
+_NOTHING = Search()
 
 
 def content(
-    name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try] = (), largest: Largest | None = None
+    name: str, planned: Planned, verdict: Verdict, search: Search = _NOTHING, largest: Largest | None = None
 ) -> dict[str, object]:
     """Return all of a plan. Bytes and seconds."""
     found = spans(planned)
@@ -57,9 +58,10 @@ def content(
         "ranks": [_rank(outcome, planned) for outcome in planned.outcomes],
         "tries": [
             {"changes": dict(each.knob.changes), "why": each.knob.why, "verdict": each.verdict.fit.value}
-            for each in tries
+            for each in search.tries
         ],
-        "proposal": dict(tries[-1].changes) if tries and tries[-1].verdict.fit is Fit.FITS else {},
+        "cause": search.cause,
+        "proposal": dict(search.proposal),
         "largest_micro_batch": dataclasses.asdict(largest) if largest else None,
         "notes": list(planned.notes),
         "took": planned.seconds,
@@ -123,6 +125,7 @@ def read(path: Path) -> Mapping[str, object]:
 _COLOURS = {
     Holder.WEIGHTS: "#0b62d6",
     Holder.ENGINE: "#be185d",
+    Holder.CACHE: "#f472b6",
     Holder.OPTIMIZER: "#6d28d9",
     Holder.GRADIENTS: "#b45309",
     Holder.GATHERED: "#0891b2",
@@ -132,6 +135,8 @@ _COLOURS = {
 """In the order in which they are stacked: what stays longest is at the bottom."""
 _LIMIT = "#cf222e"
 _SIZE = (11.0, 4.6)
+_PART = 12
+"""Of the time that a picture shows, the part that the rollout has: it is no rank's work that was followed."""
 
 
 def draw(outcome: Outcome, verdict: Verdict, title: str, path: Path) -> None:
@@ -162,7 +167,7 @@ def _figure(outcome: Outcome, verdict: Verdict, title: str) -> Figure:
 
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
-    points = outcome.timeline
+    points = _timeline(outcome, verdict)
     heights = [[point.holders.get(holder.value, 0) / GIB for point in points] for holder in _COLOURS]
     axes.stackplot(
         range(len(points)),
@@ -180,6 +185,18 @@ def _figure(outcome: Outcome, verdict: Verdict, title: str) -> Figure:
     axes.set_title(title, fontsize=10)
     axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     return figure
+
+
+def _timeline(outcome: Outcome, verdict: Verdict) -> Sequence[Point]:
+    """Return a rank's memory over time, with the rollout where it is in a step: before all phases but the first."""
+    rollout = next((phase for phase in verdict.phases if phase.phase == Phase.ROLLOUT.value), None)
+    points = list(outcome.timeline)
+    # An engine that has NPUs of its own has no reserve of the trainer's beside it.
+    if rollout is None or not points or not rollout.holders.get(Holder.RESERVE.value):
+        return points
+    start = next((n for n, point in enumerate(points) if point.phase != Phase.LOAD.value), len(points))
+    width = max(len(points) // _PART, 2)
+    return [*points[:start], *[Point(rollout.phase, rollout.holders)] * width, *points[start:]]
 
 
 def _phases(axes: Axes, points: Sequence[Point]) -> None:
@@ -202,7 +219,9 @@ def _phases(axes: Axes, points: Sequence[Point]) -> None:
         start = end
 
 
-def page(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try], largest: Largest | None = None) -> str:
+def page(
+    name: str, planned: Planned, verdict: Verdict, search: Search = _NOTHING, largest: Largest | None = None
+) -> str:
     """Return a plan as one HTML page."""
     hardware, found = planned.hardware, spans(planned)
     figures = {
@@ -218,7 +237,7 @@ def page(name: str, planned: Planned, verdict: Verdict, tries: Sequence[Try], la
         name=name,
         planned=planned,
         verdict=verdict,
-        tries=tries,
+        search=search,
         largest=largest,
         spans=(*found, total(found)),
         figures=figures,

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import PlanError
 from ..jobs.trainer import Trainer
-from .job import Phase
+from .hardware import GIB
+from .job import Holder, Phase
 from .knobs import Knob, knobs
 from .planning import Planned, Request, plan
 from .share import MicroBatch
 from .verdict import Fit, Verdict, judge
 
 _MOST_TRIES, _MOST_PROBES = 8, 10
+_MOST_TIMES = 8
+"""Times the script's own NPUs that are proposed."""
+_ALIKE = 0.98
+"""Of what there was before: this part of it, or more, counts as unchanged."""
+_LEAST_BYTES = 2 * _ALIKE
+"""Of a whole gradient, for each of the model's parameters."""
+_WHOLE = (
+    ". The gradients are whole on every NPU: verl divides them after the last micro batch of a mini batch only, and "
+    "until then adds them up as they are"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,20 @@ class Try:
     verdict: Verdict
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was tried to make a plan fit."""
+
+    tries: tuple[Try, ...] = ()
+    cause: str = ""
+    """Why more NPUs do not help, in a sentence; empty if that did not show."""
+
+    @property
+    def proposal(self) -> Mapping[str, object]:
+        """The settings with which it fits; empty if none were found."""
+        return dict(self.tries[-1].changes) if self.tries and self.tries[-1].verdict.fit is Fit.FITS else {}
+
+
 def make_fit(
     trainer: Trainer,
     tree: Path,
@@ -35,21 +60,25 @@ def make_fit(
     planned: Planned,
     verdict: Verdict,
     told: Callable[[str], None] = lambda text: None,
-) -> list[Try]:
-    """Turn one knob after the other until it fits, and return each try; the last one fits, or nothing did.
+) -> Search:
+    """Turn one knob after the other until it fits: the last try fits, or none did.
 
-    A knob that does not lower what the worst phase needs is turned back.
+    A knob that does not lower what the worst phase needs is turned back. More NPUs are not tried again once they have
+    left as it is what alone is more than an NPU has, and no more than some times as many are proposed.
     """
     tries: list[Try] = []
     useless: set[tuple[tuple[str, object], ...]] = set()
     changes: dict[str, object] = dict(request.changes)
+    most_npus, cause = planned.share.world * _MOST_TIMES, ""
     while verdict.fit is Fit.DOES_NOT and len(tries) < _MOST_TRIES:
-        left = [knob for knob in knobs(planned, verdict) if knob.changes not in useless]
+        worth = [knob for knob in knobs(planned, verdict) if knob.changes not in useless]
+        left = [knob for knob in worth if knob.npus <= most_npus]
         if not left:
+            cause = cause or _too_many(worth, most_npus)
             break
         knob = left[0]
         together = {**changes, **dict(knob.changes)}
-        told(", ".join(f"{key}={value}" for key, value in knob.changes))
+        told(f"trying {', '.join(f'{key}={value}' for key, value in knob.changes)}")
         try:
             asked = dataclasses.replace(request, changes=tuple(together.items()), model=planned.model)
             again = plan(trainer, tree, asked, told)
@@ -58,13 +87,39 @@ def make_fit(
             continue
         judged = judge(again)
         tries.append(Try(knob, tuple(together.items()), again, judged))
+        if knob.npus and judged.fit is Fit.DOES_NOT and (stays := _stays(planned, verdict, again, judged)):
+            cause, most_npus = stays, 0
+            told(cause)
         if judged.fit is Fit.FAILED or (
             judged.fit is Fit.DOES_NOT and _excess(again, judged) >= _excess(planned, verdict)
         ):
             useless.add(knob.changes)
             continue
         changes, planned, verdict = together, again, judged
-    return tries
+    return Search(tuple(tries), cause)
+
+
+def _stays(before: Planned, verdict: Verdict, after: Planned, judged: Verdict) -> str:
+    """Say what is as large with more NPUs as with fewer, if that alone is more than an NPU has; empty if it is not."""
+    earlier = {phase.phase: phase for phase in verdict.phases}
+    for phase in (each for each in judged.phases if each.fit is Fit.DOES_NOT and each.phase in earlier):
+        known = earlier[phase.phase].holders
+        alike = {name: size for name, size in phase.holders.items() if size >= _ALIKE * known.get(name, 0) > 0}
+        if sum(alike.values()) <= judged.capacity:
+            continue
+        largest = sorted(alike, key=lambda name: -alike[name])
+        sizes = ", ".join(f"{name} {alike[name] / GIB:.1f} GiB" for name in largest if alike[name] >= GIB)
+        whole = Holder.GRADIENTS.value in largest[:1] and alike[largest[0]] >= after.model.parameters * _LEAST_BYTES
+        return (
+            f"{phase.phase}: more NPUs do not help, since what is as large on {after.share.world} of them as on "
+            f"{before.share.world} is more than the {judged.capacity / GIB:.1f} GiB of one: {sizes}" + _WHOLE * whole
+        )
+    return ""
+
+
+def _too_many(worth: Sequence[Knob], most: int) -> str:
+    """Say that only more NPUs are left to be tried, and that they are more than anyone would take."""
+    return f"its state would need {worth[0].npus} NPUs, and no more than {most} are proposed" if worth and most else ""
 
 
 def _excess(planned: Planned, verdict: Verdict) -> int:
