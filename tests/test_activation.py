@@ -61,6 +61,37 @@ def test_a_wrong_switch_is_one_line_and_leaves_it_off(ascend) -> None:
     assert "on, off or auto" in line
 
 
+@pytest.mark.parametrize("first", ["import verl_npu", "import verl_npu_entry"])
+def test_under_strict_a_wrong_switch_is_an_error_of_each_import_of_verl(ascend, first: str) -> None:
+    program = (
+        f"{first}\nfor _ in range(2):\n    try: import verl\n    except Exception as e: print(type(e).__name__, e)"
+    )
+    result = ascend.run(program, VERL_NPU="maybe", VERL_NPU_STRICT="1")
+    assert (result.code, result.err) == (0, "")
+    assert [line.split("=")[0] for line in result.out.splitlines()] == [
+        "SettingError VERL_NPU",
+        "SettingError VERL_NPU",
+    ]
+
+
+def test_what_was_interrupted_after_verl_was_imported_begins_again(ascend) -> None:
+    program = (
+        "import verl, verl_npu.reporting, sys\n"
+        "verl_npu.deactivate()\n"
+        "real = verl_npu.reporting.report\n"
+        "def interrupt(line): raise KeyboardInterrupt\n"
+        "import verl_npu.session as session\n"
+        "session.reporting.report = interrupt\n"
+        "try: verl_npu.activate()\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+        "session.reporting.report = real\n"
+        f"verl_npu.activate(); {SHOW}"
+    )
+    result = ascend.run(program, VERL_NPU_DISABLE="")
+    assert "interrupted" in result.out, result.err
+    assert set(result.status["features"]) == FEATURES
+
+
 def test_importing_it_imports_nothing_that_costs_time(ascend) -> None:
     program = (
         "import sys; before = set(sys.modules); import verl_npu; print(*sorted(set(sys.modules) - before)); "
@@ -98,6 +129,11 @@ def test_a_process_says_where_it_was_activated_from(ascend, tmp_path: Path) -> N
         (f"import verl; {SHOW}", "the hook line in SITE/verl/__init__.py:1"),
         (
             f"from importlib.metadata import EntryPoint as E; E('a', 'verl_npu', 'a.group').load(); {SHOW}",
+            "the entry point a.group",
+        ),
+        (
+            "from importlib.metadata import EntryPoint as E; "
+            f"E('a', 'verl_npu_entry:activate', 'a.group').load(); import verl_npu; {SHOW}",
             "the entry point a.group",
         ),
         (

@@ -47,7 +47,8 @@ _PROGRAMS = {
 
 _active = False
 _origin = ""
-_session: Session | None = None
+# By one name: the first of two threads that come at once makes it.
+_sessions: dict[str, Session] = {}
 
 
 def activate() -> None:
@@ -59,36 +60,29 @@ def activate() -> None:
     try:
         _activate(origin)
     except Exception as error:
-        if origin != _TORCH:
+        # Without its hook the import of verl could not raise it.
+        if origin != _TORCH or not _active:
             raise
         _raise_from_trigger(error)
 
 
 def _activate(origin: str) -> None:
     global _active, _origin
-    try:
-        if _active or not _wanted():
-            return
-    except Exception as error:
-        # Whatever goes wrong in us must not break `import torch` on a machine that may not even want us.
-        reporting.warn(f"{error}; verl-npu stays off in this process")
-        deactivate()
+    if not _active and not _wanted_or_strict():
         return
     from .registry.apply import hooks
 
+    if not _active:
+        hooks.add_hook(_EARLIER, _refuse_earlier_plugin, before=True)
+        hooks.add_hook(_TRIGGER, _begin, before=True)
+        _origin = origin
+        _active = True
     if _EARLIER in sys.modules:
         _refuse_earlier_plugin(sys.modules[_EARLIER])
-    _active = True
-    _origin = origin
-    hooks.add_hook(_EARLIER, _refuse_earlier_plugin, before=True)
-    hooks.add_hook(_TRIGGER, _begin, before=True)
-    if _TRIGGER in sys.modules:
+    # It has not begun where it came after verl, nor where it was interrupted. The import of torch_npu, with which it
+    # begins, may come back here.
+    if _TRIGGER in sys.modules and not _begun() and not hooks.is_running(_begin.__code__):
         _begin(sys.modules[_TRIGGER])
-
-
-def autoload() -> None:
-    """The entry point of `torch.backends`: called at the end of `import torch`, it never raises."""
-    activate()
 
 
 def deactivate() -> None:
@@ -99,15 +93,15 @@ def deactivate() -> None:
 
         hooks.remove_hook(_TRIGGER, _begin)
         hooks.remove_hook(_EARLIER, _refuse_earlier_plugin)
-    if _session is not None:
-        _session.end()
+    for session in _sessions.values():
+        session.end()
     _active = False
 
 
 def status() -> Activity:
     """What verl-npu does in this process."""
-    if _session is not None:
-        return {**_session.activity(), "active": _active}
+    for session in _sessions.values():
+        return {**session.activity(), "active": _active}
     from . import process
 
     return {
@@ -127,6 +121,31 @@ def status() -> Activity:
 def _simulated() -> str:
     # The virtual Ascend marks its torch_npu; a real one has no such attribute.
     return str(getattr(sys.modules.get("torch_npu"), "__simulated__", ""))
+
+
+def _wanted_or_strict() -> bool:
+    """Whether verl is to be patched; under strict also if that cannot be told, so that the import of verl says why."""
+    try:
+        return _wanted()
+    except Exception as error:
+        # Whatever goes wrong in us must not break `import torch` on a machine that may not even want us.
+        if _strict():
+            return True
+        reporting.warn(f"{error}; verl-npu stays off in this process")
+        return False
+
+
+def _strict() -> bool:
+    from .errors import SettingError
+
+    try:
+        return environment.STRICT.read()
+    except SettingError:
+        return True
+
+
+def _begun() -> bool:
+    return any(session.begun for session in _sessions.values())
 
 
 def _wanted() -> bool:
@@ -164,29 +183,82 @@ def _refuse_earlier_plugin(module: ModuleType) -> None:
 
 
 def _raise_from_trigger(error: Exception) -> None:
-    # torch would say that it cannot load us, and could not be imported again in this process.
+    """Have the import of verl that is under way raise an error, which torch would take for its own.
+
+    It would say that it cannot load us, and could not be imported again in this process. Each later import of verl
+    begins again.
+    """
     from .registry.apply import hooks
 
-    def refuse(module: ModuleType) -> None:
-        raise error
+    verl = sys.modules.get(_TRIGGER)
+    if getattr(getattr(verl, "__spec__", None), "_initializing", False):
 
-    spec = getattr(sys.modules.get(_TRIGGER), "__spec__", None)
-    if _TRIGGER not in sys.modules or getattr(spec, "_initializing", False):
+        def refuse(module: ModuleType) -> None:
+            hooks.remove_hook(_TRIGGER, refuse)
+            if module is verl:
+                raise error
+
         hooks.add_hook(_TRIGGER, refuse)
-    else:
+    elif verl is not None:
         reporting.warn(f"{error}; verl is imported already, so this could not be raised by its import")
 
 
 def _begin(module: ModuleType) -> None:
-    global _session
+    try:
+        _begin_session()
+    except Exception as error:
+        if not _is_damage(error):
+            raise
+        _give_up(error)
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether an error shows that a file of ours is missing, cut short, or cannot be read."""
+    if type(error).__name__ == "DamagedError":
+        return True
+    if isinstance(error, (MemoryError, RecursionError)) or type(error).__module__ == f"{__package__}.errors":
+        return False
+    here = os.path.dirname(__file__) + os.sep
+    places = [str(getattr(error, "filename", None) or "")]
+    trace, innermost, importing = error.__traceback__, "", False
+    while trace is not None:
+        code, trace = trace.tb_frame.f_code, trace.tb_next
+        importing = code.co_filename.startswith("<frozen importlib")
+        if not importing:
+            innermost = code.co_filename
+            if code.co_name == "<module>" and not isinstance(error, OSError):
+                places.append(innermost)
+    if importing or isinstance(error, (ImportError, NameError, AttributeError, SyntaxError)):
+        places.append(innermost)
+    return any(place.startswith(here) for place in places)
+
+
+def _give_up(error: Exception) -> None:
+    import verl_npu_entry
+
+    line = str(error) if type(error).__name__ == "DamagedError" else verl_npu_entry.damage(error)
+    refusal = ImportError(f"verl-npu: {line}", name=_TRIGGER)
+    if verl_npu_entry.is_insisted_on():
+        raise refusal from error
+    try:
+        deactivate()
+    except Exception:
+        # What was done cannot be taken back, for the same damage: verl must not be imported half patched.
+        raise refusal from error
+    # Not through `reporting`, which may be what is damaged.
+    verl_npu_entry.say(f"{line}; verl-npu stays off in this process")
+
+
+def _begin_session() -> None:
+    if _EARLIER in sys.modules:
+        _refuse_earlier_plugin(sys.modules[_EARLIER])
     if not _torch_npu_works():
         deactivate()
         return
-    if _session is None:
-        from .session import Session
+    from .session import Session
 
-        _session = Session(_origin, _simulated)
-    _session.begin()
+    session = _sessions.get(_TRIGGER) or _sessions.setdefault(_TRIGGER, Session(_origin, _simulated))
+    session.begin()
 
 
 def _torch_npu_works() -> bool:
@@ -195,13 +267,13 @@ def _torch_npu_works() -> bool:
     if not _has_torch_npu():
         return forced
     from .ascend import software
-    from .errors import AscendSoftwareError
+    from .errors import AscendSoftwareError, is_passing
 
     try:
         software.import_torch_npu()
     except AscendSoftwareError as error:
         # Who insists on NPUs does not want a job that runs on the CPU.
-        if forced or environment.STRICT.read():
+        if forced or environment.STRICT.read() or is_passing(error):
             raise
         reporting.warn(f"{error}; verl-npu stays off in this process")
         return False
@@ -223,3 +295,9 @@ def _caller(frame: FrameType | None) -> str:
             return _PROGRAMS.get(code.co_filename, f"{what} in {code.co_filename}:{frame.f_lineno}")
         frame = frame.f_back
     return "unknown"
+
+
+# The last: whoever can import it knows that the file is whole.
+def autoload() -> None:
+    """The entry point of `torch.backends`: called at the end of `import torch`, it never raises."""
+    activate()

@@ -7,6 +7,8 @@ them without importing a feature.
 
 from __future__ import annotations
 
+import errno
+
 
 class VerlNpuError(RuntimeError):
     """The root of all errors of verl-npu; its text is one line."""
@@ -34,6 +36,21 @@ def _rebuild(
     return kind(subject=subject, expected=expected, found=found, fix=fix, override=override)
 
 
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EIO, errno.ESTALE)
+
+
+def is_passing(error: BaseException | None) -> bool:
+    """Whether an error, or what it comes from, says only that something could not be had at that moment: memory, a
+    deeper stack, an open file. What was being found out is not known then."""
+    while error is not None:
+        if isinstance(error, (MemoryError, RecursionError)):
+            return True
+        if isinstance(error, OSError) and error.errno in _PASSING:
+            return True
+        error = error.__cause__
+    return False
+
+
 # The registry.
 
 
@@ -51,6 +68,10 @@ class DriftError(VerlNpuError):
 
 class ApplyError(VerlNpuError):
     """A verified patch could not be applied to the live object."""
+
+
+class DamagedError(VerlNpuError):
+    """Patches that the locks list are not declared: files of the package are missing or cut short."""
 
 
 class LockError(VerlNpuError):

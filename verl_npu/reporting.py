@@ -26,7 +26,6 @@ def warn(line: str) -> None:
 def _say(line: str, level: str) -> None:
     if line in _said:
         return
-    _said.add(line)
     # Imported here: this module is part of every process, and most of them have nothing to say.
     import logging
 
@@ -36,6 +35,7 @@ def _say(line: str, level: str) -> None:
         logger.log(number, line)
     elif not logger.disabled and number >= (logger.level or logging.INFO):
         _print(f"verl-npu: {line}\n")
+    _said.add(line)
 
 
 def _print(text: str) -> None:

@@ -25,15 +25,18 @@ class Session:
         self._origin = origin
         self._simulated = simulated
         self._registry = make_registry(reporting.warn, self._changed)
-        self._begun = False
+        self.begun = False
+        """Whether `begin` has come to its end."""
 
     def begin(self) -> None:
-        """Verify the features and apply them as their modules are imported. Repeating it does nothing."""
-        if not self._begun:
-            self._begun = True
-            manifest.activity_from(self.activity)
-            if not process.is_ray_worker():
-                atexit.register(self._write)
+        """Verify the features and apply them as their modules are imported.
+
+        Repeating it does nothing, or begins again what was interrupted.
+        """
+        manifest.activity_from(self.activity)
+        if not process.is_ray_worker():
+            atexit.unregister(self._write)
+            atexit.register(self._write)
         self._registry.activate()
         if not process.is_ray_worker():
             states = self._registry.states()
@@ -41,9 +44,11 @@ class Session:
                 forwarding.install_hook()
             self._summarise()
             warn_if_none(states.get(micro_batches.name))
+        self.begun = True
 
     def end(self) -> None:
         """Take back every patch. Repeating it does nothing."""
+        self.begun = False
         forwarding.remove_hook()
         self._registry.deactivate()
 

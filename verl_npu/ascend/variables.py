@@ -150,7 +150,7 @@ ON_EVERY_HOST = (
 def virtual_npus(environ: Mapping[str, str] | None = None) -> str:
     """How many virtual NPUs the environment asks for, as it says it; empty if none are."""
     text = (os.environ if environ is None else environ).get(VIRTUAL_NPUS, "").strip()
-    return "" if text == "0" else text
+    return text if text.strip("0") else ""
 
 
 CONNECT = "HCCL_CONNECT_TIMEOUT"

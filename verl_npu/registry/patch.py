@@ -197,9 +197,12 @@ class Feature:
         )
 
     def include(self, patch: Patch) -> None:
-        """Take a patch into the feature. Raises ConflictError for a second one of the same id or target."""
+        """Take a patch into the feature. Raises ConflictError for a second one of the same id or target.
+
+        A module that is executed again, as its import was interrupted, declares its patches again.
+        """
         other = self._patches.get(patch.id) or next((p for p in self if p.target == patch.target), None)
-        if other is not None:
+        if other is not None and _declaration(other) != _declaration(patch):
             raise ConflictError(
                 subject=f"patch {patch.id} of {patch.target}",
                 expected="one patch for each id and each target",
@@ -207,6 +210,12 @@ class Feature:
                 fix="merge the two, or rename one",
             )
         self._patches[patch.id] = patch
+
+
+def _declaration(patch: Patch) -> tuple[object, ...]:
+    code = getattr(patch.implementation, "__code__", None)
+    line = None if code is None else (code.co_filename, code.co_firstlineno)
+    return patch.id, patch.target, patch.action, getattr(patch.implementation, "__module__", ""), line
 
 
 def refuse_conflicts(features: list[Feature]) -> None:

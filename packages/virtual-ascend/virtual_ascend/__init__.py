@@ -37,17 +37,17 @@ __all__ = [
 def autoload() -> None:
     """The entry point of `torch.backends`: called at the end of `import torch`, it never raises."""
     # Where nobody asks for virtual NPUs, this is all that they cost.
-    if os.environ.get("VIRTUAL_ASCEND", "0") not in ("", "0"):
+    if os.environ.get("VIRTUAL_ASCEND", "").strip("0 "):
         from . import activation
 
         activation.autoload()
 
 
 def requested(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether the environment asks for virtual NPUs: `VIRTUAL_ASCEND` is set, not empty and not "0"."""
-    from .variables import NPUS
+    """Whether the environment asks for virtual NPUs: `VIRTUAL_ASCEND` is set, not empty and not zero."""
+    from .variables import asked_for
 
-    return NPUS.text(environ) != "0"
+    return asked_for(environ)
 
 
 def configured_npus(environ: Mapping[str, str] | None = None) -> int:

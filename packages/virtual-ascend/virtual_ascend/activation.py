@@ -1,8 +1,8 @@
 """How the virtual Ascend gets into a process that asks for it, and what it does there.
 
-Python's start imports this module by `virtual_ascend.pth`, if VIRTUAL_ASCEND is set: torch imports the entry points of
-installed packages in no fixed order, and a torch_npu that came before us would find no CANN. The end of `import torch`
-calls `autoload`.
+Python's start imports this module, by `virtual_ascend.pth` and `virtual_ascend_entry`, if VIRTUAL_ASCEND is set: torch
+imports the entry points of installed packages in no fixed order, and a torch_npu that came before us would find no
+CANN. The end of `import torch` calls `autoload`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,20 @@ def autoload() -> None:
     """Load, and say in one line what keeps it from that: at the end of `import torch` nothing may raise."""
     from .reporting import warn
 
-    if variables.NPUS.text() == "0":
+    if not variables.asked_for():
         return
     try:
         load()
-    except Exception as error:
-        # Whatever goes wrong in us must not break `import torch`.
+    except VirtualAscendError as error:
         warn(f"{error}; there are no virtual NPUs in this process")
+    except Exception as error:
+        # Whatever goes wrong in us must not break `import torch`, nor leave a torch_npu that cannot be imported.
+        from virtual_ascend_entry import damage
+
+        from . import exposure
+
+        exposure.withdraw()
+        warn(damage(error))
 
 
 def expose() -> None:
@@ -77,13 +84,19 @@ def _finish() -> None:
     from importlib.metadata import entry_points
 
     from . import eager
+    from .reporting import warn
 
     eager.install()
     for extension in entry_points(group=EXTENSIONS):
-        extension.load()()
+        try:
+            extension.load()()
+        except Exception as error:
+            # Another package's, and the virtual NPUs are up.
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            warn(f"{extension.value}, which {extension.name} adds to virtual NPUs, is missing in this process: {said}")
 
 
 # Python itself must start: `autoload` meets the same error, and says it.
-if variables.NPUS.text() != "0":
+if variables.asked_for():
     with contextlib.suppress(VirtualAscendError):
         expose()

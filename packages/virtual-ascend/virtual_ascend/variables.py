@@ -153,6 +153,11 @@ CACHE = Variable(
 )
 
 
+def asked_for(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether virtual NPUs are asked for; a number of them that is not understood counts as well."""
+    return bool(NPUS.text(environ).strip("0"))
+
+
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
     """The folder of what is compiled once per machine."""
     if own := CACHE.text(environ):

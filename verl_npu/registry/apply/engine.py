@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 
-from ...errors import ApplyError, VerlNpuError
-from ..judge.lock import Revision, read_locks
+from ...errors import ApplyError, DamagedError, DriftError, VerlNpuError, is_passing
+from ..judge.lock import Lock, Revision, read_locks
 from ..judge.verdict import Policy, Verdict, judge, settle
 from ..patch import Action, Feature, Patch, Upstream, refuse_conflicts
 from ..source.assignments import PatchModule
@@ -41,8 +41,9 @@ class Mutex:
 
     def __init__(self, broken: Callable[[], None]) -> None:
         """`broken` is called in a child whose parent waited too long: what the lock guards may be half done there."""
+        self.lock = threading.RLock()
+        """Python's own, for `with`: no interruption comes between what it guards and its release."""
         self._broken = broken
-        self._lock = threading.RLock()
         # Of the forking thread: whether it got the lock.
         self._fork = threading.local()
         self._watch_forks()
@@ -62,31 +63,35 @@ class Mutex:
             after_in_child=lambda: call(Mutex._after_fork_in_child),
         )
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
-
     def _before_fork(self) -> None:
-        self._fork.got = self._lock.acquire(timeout=self.seconds)
+        self._fork.got = self.lock.acquire(timeout=self.seconds)
 
     def _after_fork(self) -> None:
         if self._fork.got:
-            self._lock.release()
+            self.lock.release()
 
     def _after_fork_in_child(self) -> None:
         if self._fork.got:
-            self._lock.release()
+            self.lock.release()
         else:
-            self._lock = threading.RLock()
+            self.lock = threading.RLock()
             self._broken()
 
 
 Trusted = Callable[[Patch, object], bool]
 """Whether an object is taken as it is, although it may not be the one that the source defines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What is known once all patches have been judged."""
+
+    features: Sequence[Feature]
+    tree: SourceTree = field(default_factory=lambda: SourceTree({}))
+    revisions: Mapping[str, Revision] = field(default_factory=dict)
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    error: VerlNpuError | None = None
+    """The first thing that is wrong: under strict each import of the trigger module raises it."""
 
 
 @dataclass(slots=True)
@@ -178,6 +183,20 @@ def _take_over(earlier: Binding, binding: Binding) -> None:
         binding.earlier = earlier.earlier
 
 
+def _refuse_missing_patches(features: Sequence[Feature], locks: Mapping[str, Sequence[Lock]]) -> None:
+    """Raise DamagedError if a patch of the locks is not declared: its feature would be applied without it."""
+    declared = {patch.id for feature in features for patch in feature}
+    missing = sorted({id for known in locks.values() for lock in known for id in lock.patches} - declared)
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise DamagedError(
+            subject="this installation",
+            expected="every patch that its locks list",
+            found=f"no {', '.join(missing[:3])}{more}",
+            fix="files of it are missing or cut short: install it again",
+        )
+
+
 class Registry:
     """The features of one plugin in one process.
 
@@ -207,9 +226,10 @@ class Registry:
         self._locks_folder = locks
         self._warn = warn
         self._changed = changed
-        self._lock = Mutex(self._forked_midway)
+        self._mutex = Mutex(self._forked_midway)
         self._active = False
         self._begun = False
+        self._hooked = False
         self._error: VerlNpuError | None = None
         self._tree = SourceTree({})
         self._ledger = Ledger(warn)
@@ -233,13 +253,14 @@ class Registry:
         return tuple(sorted({p.feature for p in self._ledger.patches() if self._ledger.verdicts[p.id].forced}))
 
     def activate(self) -> None:
-        """Wait for the trigger module, or begin at once if it is imported already. Repeating it does nothing."""
-        with self._lock:
-            if self._active:
-                return
-            self._active = True
+        """Wait for the trigger module, or begin at once if it is imported already.
+
+        Repeating it does nothing, or begins again what was interrupted.
+        """
+        with self._mutex.lock:
             hooks.add_hook(self._trigger, self._before_trigger, before=True)
-        if self._trigger in sys.modules:
+            self._active = True
+        if self._trigger in sys.modules and not self._begun:
             self._begin()
 
     def deactivate(self) -> None:
@@ -248,13 +269,11 @@ class Registry:
         Repeating it does nothing, or tries again what could not be put back. An interruption that comes meanwhile is
         raised at the end, when everything else has been put back.
         """
-        with self._lock:
+        with self._mutex.lock:
             if not self._active and not self._ledger.bindings:
                 return
             hooks.remove_hook(self._trigger, self._before_trigger)
-            for (module, _), hook in self._hooks.items():
-                hooks.remove_hook(module, hook)
-            self._hooks.clear()
+            self._withdraw_hooks()
             interruption = self._ledger.take_back(tuple(self._ledger.bindings), "deactivated")
             self._readback.release()
             for patch_id, verdict in self._ledger.verdicts.items():
@@ -269,12 +288,12 @@ class Registry:
 
     def status(self) -> dict[str, Verdict]:
         """The state of each patch by its id, read back from the live objects."""
-        with self._lock:
+        with self._mutex.lock:
             return self._ledger.status()
 
     def states(self) -> dict[str, State]:
         """The state of each feature by its name."""
-        with self._lock:
+        with self._mutex.lock:
             return self._ledger.states()
 
     def activity(self) -> RegistryActivity:
@@ -294,47 +313,80 @@ class Registry:
         self._begin()
 
     def _begin(self) -> None:
-        with self._lock:
+        with self._mutex.lock:
             if not self._active:
                 return
             if not self._begun:
-                self._begun = True
                 self._verify()
-                self._readback.watch(self._tree)
-                self._changed(self)
             if self._error is not None and self.policy.strict:
                 raise self._error
             self._apply({})
             self._place_hooks()
 
     def _verify(self) -> None:
+        """Judge all patches, and keep what is known only if that comes to its end: else the next import of the trigger
+        module begins again from the start."""
+        self._forget()
         started = time.perf_counter()
         try:
-            self._judge()
-        except VerlNpuError as error:
-            self._error = error
-            self._ledger.verdicts = {p.id: Verdict(State.FAILED, str(error)) for p in self._ledger.patches()}
-            self._warn(f"{error}; nothing is patched in this process")
+            self._keep(self._verified())
+            self._begun = True
+            self._changed(self)
+        except BaseException:
+            self._forget()
+            raise
         finally:
             self.seconds += time.perf_counter() - started
 
-    def _judge(self) -> None:
-        self._ledger.features = self._load_features()
-        self._ledger.verdicts = {patch.id: Verdict(State.REGISTERED, "") for patch in self._ledger.patches()}
-        refuse_conflicts(list(self.features))
-        self.policy.check(feature.name for feature in self.features)
+    def _forget(self) -> None:
+        self._begun = self._hooked = False
+        self._withdraw_hooks()
+        self._readback.release()
+        self._ledger.forget()
+        self.revisions = {}
+        self._error = None
+
+    def _keep(self, known: Verification) -> None:
+        self._tree = known.tree
+        self.revisions = dict(known.revisions)
+        self._error = known.error
+        self._ledger.features = known.features
+        self._ledger.verdicts = dict(known.verdicts)
+        self._readback.watch(known.tree)
+
+    def _verified(self) -> Verification:
+        features: Sequence[Feature] = ()
+        try:
+            features = self._load_features()
+            return self._judged(features)
+        except VerlNpuError as error:
+            if is_passing(error) or isinstance(error, DamagedError):
+                raise
+            self._warn(f"{error}; nothing is patched in this process")
+            failed = {patch.id: Verdict(State.FAILED, str(error)) for feature in features for patch in feature}
+            return Verification(features, verdicts=failed, error=error)
+
+    def _judged(self, features: Sequence[Feature]) -> Verification:
+        refuse_conflicts(list(features))
+        self.policy.check(feature.name for feature in features)
         packages = [package for upstream in self._upstreams for package in upstream.packages]
-        self._tree = SourceTree.installed(packages)
+        tree = SourceTree.installed(packages)
         locks = {upstream.name: read_locks(self._locks_folder, upstream.name) for upstream in self._upstreams}
-        self.revisions, verdicts = judge(self.features, self._upstreams, self._tree, locks)
-        for feature in self.features:
-            settled, drift = settle(feature, verdicts, self.policy)
-            self._ledger.verdicts |= settled
+        _refuse_missing_patches(features, locks)
+        revisions, judged = judge(features, self._upstreams, tree, locks)
+        verdicts: dict[str, Verdict] = {}
+        error: DriftError | None = None
+        for feature in features:
+            settled, drift = settle(feature, judged, self.policy)
+            verdicts |= settled
             if drift is not None:
                 self._warn(str(drift))
-                self._error = self._error or drift
+                error = error or drift
+        return Verification(features, tree, revisions, verdicts, error)
 
     def _place_hooks(self) -> None:
+        if self._hooked:
+            return
         for patch in self._ledger.patches():
             if self._ledger.verdicts[patch.id].state in LIVE:
                 guards = patch.action is Action.GUARD
@@ -342,12 +394,19 @@ class Registry:
         for feature in self.features:
             if feature.after:
                 self._place_hook(feature.after, "again")
+        self._hooked = True
 
     def _place_hook(self, module: str, kind: str) -> None:
         if (module, kind) not in self._hooks:
             run = {"before": self._before_module, "after": self._after_module, "again": self._apply_again}[kind]
-            hook = self._hooks[module, kind] = partial(run, module)
-            hooks.add_hook(module, hook, before=kind == "before")
+            self._hooks[module, kind] = partial(run, module)
+        # Again as well: what placed it before may have been interrupted.
+        hooks.add_hook(module, self._hooks[module, kind], before=kind == "before")
+
+    def _withdraw_hooks(self) -> None:
+        for (module, _), hook in self._hooks.items():
+            hooks.remove_hook(module, hook)
+        self._hooks.clear()
 
     def _before_module(self, name: str, module: ModuleType) -> None:
         for patch in self._ledger.patches():
@@ -357,7 +416,7 @@ class Registry:
                 patch.implementation()
 
     def _after_module(self, name: str, module: ModuleType) -> None:
-        with self._lock:
+        with self._mutex.lock:
             self._apply({name: module})
             self._changed(self)
 
@@ -422,7 +481,7 @@ class Registry:
 
     def _apply_again(self, name: str, module: ModuleType) -> None:
         """`module` is one that overwrites what some features patch: if it did, ours is put in its place."""
-        with self._lock:
+        with self._mutex.lock:
             for patch in (patch for feature in self.features if feature.after == name for patch in feature):
                 beneath = self._ledger.bindings.get(patch.id)
                 if beneath is None or beneath.in_force() or not comes_from(beneath.slot.read(), module):

@@ -34,10 +34,12 @@ def add_hook(name: str, hook: Hook, *, before: bool = False) -> None:
     """Call `hook(module)` whenever the module `name` has been executed: now if it has been, and on each reload.
 
     With `before`, the hook is called just before the module is executed; never for one that is already there. What a
-    hook raises is raised by the import, every time.
+    hook raises is raised by the import, every time. A hook that is there already is not added twice.
     """
     with _lock:
-        (_before if before else _after).setdefault(name, []).append(hook)
+        placed = (_before if before else _after).setdefault(name, [])
+        if hook not in placed:
+            placed.append(hook)
         if sys.meta_path[:1] != [_finder]:
             _put_finder_first()
         module = sys.modules.get(name)
@@ -62,6 +64,19 @@ def remove_hook(name: str, hook: Hook) -> None:
             sys.meta_path.remove(_finder)
 
 
+def is_running(code: CodeType, **arguments: object) -> bool:
+    """Whether a caller of the function that asks runs `code`, with these values of its variables.
+
+    A mark that is set and taken off again would stay if an interruption came in between.
+    """
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        if frame.f_code is code and arguments.items() <= frame.f_locals.items():
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _put_finder_first() -> None:
     # A finder that was put before ours (typeguard's) would find a hooked module, and ours would not be asked.
     if _finder in sys.meta_path:
@@ -77,9 +92,6 @@ def _run(hooks: dict[str, list[Hook]], name: str, module: ModuleType) -> None:
 class _Finder:
     """Finds nothing itself: lets the other finders find a hooked module, and puts the hooks around its execution."""
 
-    def __init__(self) -> None:
-        self._busy = threading.local()
-
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -89,15 +101,11 @@ class _Finder:
         if fullname not in _after and fullname not in _before:
             return None
         # Another finder of this kind (wrapt, ddtrace) may ask all finders in turn, and so come back to us.
-        if fullname in getattr(self._busy, "names", ()):
+        if is_running(_Finder.find_spec.__code__, fullname=fullname):
             return None
-        self._busy.names = {*getattr(self._busy, "names", ()), fullname}
-        try:
-            others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
-            specs = (finder.find_spec(fullname, path, target) for finder in others)
-            spec = next((spec for spec in specs if spec is not None), None)
-        finally:
-            self._busy.names = self._busy.names - {fullname}
+        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _surrounded(spec.loader)
         return spec

@@ -28,6 +28,11 @@ class Ledger:
         """What became in this process of what upstream assigns by itself to a place, if it has been reached."""
         self._warn = warn
 
+    def forget(self) -> None:
+        """Forget what was judged. What is in force, or could not be put back, is not forgotten."""
+        self.features = ()
+        self.verdicts = {}
+
     def patches(self) -> Iterator[Patch]:
         """All patches of all features."""
         return (patch for feature in self.features for patch in feature)

@@ -66,6 +66,7 @@ class Readback:
         self._failed.clear()
         self._given_up.clear()
         self._natives.clear()
+        self._told.clear()
 
     def verdict(self, place: str) -> Verdict | None:
         """Say what became of what upstream assigns to `place`, a full dotted name; None if it is not reached yet."""
