@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +98,14 @@ def test_nodes_that_differ_are_said_first_and_are_status_1(run: Run, monkeypatch
     assert status == 1
     assert output.startswith("The nodes differ:\n  torch\n    10.0.0.1: 2.8.0\n    10.0.0.2: 2.7.1\n")
     assert asked == ["--level", "static", "--pin", "v0.7.1", "--only", "torch"]
+
+
+def test_an_empty_environment_is_led_to_the_command_that_installs_all_of_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    status, output = run("doctor", "--only", "verl,torch,transformers,ray,numpy,tensordict")
+    assert status == 2
+    assert output.startswith("error  verl: neither verl nor torch")
+    assert "verl-npu env --pin v0.7.1" in output
+    assert "pip install" not in output, "nothing that is of no pin"

@@ -16,7 +16,7 @@ from ...findings import Finding, Severity, exit_status
 from ...pins import PINS
 from ...registry.state import feature_state
 from ..diagnosis.judgement import Conclusion, Diagnosis, LoggedError, diagnose
-from ..doctor import Judged, Level, Site, cluster, examine
+from ..doctor import Judged, Level, Site, cluster, examine, packages
 from . import terminal, upstreams
 from .check import judged_patches
 from .options import example, json_option
@@ -74,7 +74,21 @@ def doctor(level: str, pin: str | None, only: str, everywhere: bool, logs: tuple
         if site.virtual:
             terminal.echo("SIMULATED: virtual NPUs")
         _show(findings)
+        _lead_to_env(findings, site)
     sys.exit(exit_status(findings))
+
+
+def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
+    """Name the command that mends all packages together, if several are not as they should be."""
+    parts = {component.value for component in packages.COMPARED}
+    wrong = [each for each in findings if each.code in parts and each.severity in (Severity.ERROR, Severity.WARNING)]
+    if len(wrong) >= _SEVERAL and site.pin is not None:
+        environments = site.pin.environments
+        named = f" --for {site.named.id}" if site.named and len(environments) > 1 else ""
+        terminal.paragraph(
+            f"`{packages.ENV} --pin {site.pin.name}{named}` prints the commands that install all of these, in order, "
+            "in an environment of its own."
+        )
 
 
 def _site(pin: str | None) -> Site:
@@ -154,6 +168,7 @@ def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> int:
     return max(status, int(bool(differ)))
 
 
+_SEVERAL = 3
 _SHOWN_LINES = 6
 """Lines of an error that are shown."""
 _SAID = {

@@ -1,4 +1,4 @@
-"""The subjects of the doctor, in the order in which they are shown."""
+"""The subjects of the doctor, in the order in which they are shown: mending one breaks none that was mended before."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ SUBJECTS = (
     Subject("nnal", cann.judge_nnal),
     Subject("torch-pair", packages.judge_torch),
     Subject("libraries", cann.judge_loadable, parts=("torch_npu-libraries", "vllm-ascend-libraries")),
-    Subject("engine-pair", packages.judge_engine),
-    Subject("megatron-pair", packages.judge_megatron),
     *(
         Subject(component.value, partial(packages.judge_versions, component=component))
         for component in packages.COMPARED
     ),
     Subject("triton", packages.judge_triton),
+    Subject("engine-pair", packages.judge_engine),
+    Subject("megatron-pair", packages.judge_megatron),
     Subject("variables", variables.judge_variables, parts=tuple(rule.name for rule in variables.RULES)),
     Subject("hccl-ports", machine.judge_ports),
     Subject("shared-memory", machine.judge_shared_memory),

@@ -40,6 +40,8 @@ __all__ = [
     "judge_ways_in",
 ]
 
+ENV = "verl-npu env"
+"""The command that prints how all of an environment is installed."""
 _GROUP = "torch.backends"
 
 
@@ -63,12 +65,13 @@ def judge_verl(site: Site) -> Iterator[Finding]:
     """Which verl is here, and whose needs therefore count."""
     judged = site.judged
     if judged is None and site.pin is None:
-        yield warning(
+        empty = site.package(Component.TORCH) is None
+        yield (error if empty else warning)(
             "verl",
-            "none in this environment",
+            "neither verl nor torch in this environment" if empty else "none in this environment",
             expected=f"one of {', '.join(PINS)}",
             why="without it nothing says which versions the other packages must have; they were not compared",
-            fix="pip install verl==0.7.1  # or name the one that you mean: verl-npu doctor --pin v0.7.1",
+            fix=f"{ENV} --pin v0.7.1  # prints the commands that install all of it, in order; or another pin",
         )
     elif judged is None:
         yield skipped("verl", "none in this environment", expected=str(site.pin and site.pin.name))
@@ -230,9 +233,7 @@ COMPARED = (
     Component.TORCH,
     Component.TORCH_NPU,
     Component.TORCHVISION,
-    Component.VLLM,
-    Component.VLLM_ASCEND,
-    Component.SGLANG,
+    Component.TRITON_ASCEND,
     Component.TRANSFORMERS,
     Component.TENSORDICT,
     Component.NUMPY,
@@ -241,14 +242,17 @@ COMPARED = (
     Component.PEFT,
     Component.PYARROW,
     Component.TRANSFER_QUEUE,
+    Component.VLLM,
+    Component.VLLM_ASCEND,
+    Component.SGLANG,
     Component.MINDSPEED,
     Component.MEGATRON,
     Component.MBRIDGE,
-    Component.TRITON_ASCEND,
     Component.FLASH_ATTN,
     Component.LIGER_KERNEL,
 )
-"""The packages that are compared one by one; triton is judged beside triton-ascend."""
+"""The packages that are compared one by one, in the order in which `verl-npu env` installs them; triton is judged
+beside triton-ascend."""
 _OF_NPUS = frozenset(
     {
         Component.TORCH,
@@ -343,17 +347,14 @@ def _clashing(need: Need, package: Package, clash: Judgement) -> Finding:
 def _absent(site: Site, need: Need, unsupported: bool) -> Finding:
     component = need.component
     rule = _NEEDED.get(component)
-    # Without a pin, the few packages are asked for without which there is no verl on NPUs at all.
-    asked = need.supported or (not need.pin and rule is not None and rule.severity is Severity.ERROR)
-    if unsupported or rule is None or not asked:
+    if unsupported or rule is None or not need.supported:
         return skipped(component.value, "not installed", expected=str(need))
     if site.virtual and component in _OF_NPUS - {Component.TORCH}:
         return skipped(component.value, "not needed on virtual NPUs (SIMULATED)")
     if component is Component.TORCH_NPU and not site.is_ascend:
         return skipped(component.value, "not installed, and nothing of Ascend's is here")
     judge = error if rule.severity is Severity.ERROR else warning
-    needed = str(need) or "any version"
-    return judge(component.value, "not installed", expected=needed, why=rule.why, fix=install_command(need))
+    return judge(component.value, "not installed", expected=str(need), why=rule.why, fix=install_command(need))
 
 
 def _unsupported(site: Site, need: Need, package: Package) -> Finding:
