@@ -47,7 +47,7 @@ def test_the_index_for_programs_lists_every_page() -> None:
 
 
 def test_the_navigation_has_every_page_once() -> None:
-    named = re.findall(r"(?m)^ {6}- ([\w.-]+\.md)$", (PROJECT / "mkdocs.yml").read_text())
+    named = re.findall(r"(?m)^ +- (?:Home: )?([\w.-]+\.md)$", (PROJECT / "mkdocs.yml").read_text())
     assert sorted(named) == sorted(page.name for page in DOCS.glob("*.md") if ".zh-CN" not in page.name)
 
 
@@ -64,6 +64,8 @@ REPOSITORY = "https://example.invalid/us/verl-npu"
         ("[r](../README.zh-CN.md#表)", "[r](README.md#表)"),
         ("[C](../CONTRIBUTING.md#tests)", f"[C]({REPOSITORY}/blob/main/CONTRIBUTING.md#tests)"),
         ("[r](../scripts/recipes/a.sh)", f"[r]({REPOSITORY}/blob/main/scripts/recipes/a.sh)"),
+        ("一行，\n另一行", "一行，另一行"),
+        ("一行\nverl", "一行\nverl"),
         ("[out](https://example.org/中文)", "[out](https://example.org/中文)"),
     ],
 )

@@ -168,6 +168,8 @@ def _screen(command: str, lines: Sequence[str], columns: int = COLUMNS) -> bytes
         shown.highlight_regex(r"[\u2500-\u257f]+", "bright_black")
         console.print(shown)
         drawn = console.export_svg(title="", unique_id="screen")
+    # A size of its own, by which a table divides its width.
+    drawn = re.sub(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', r'\g<0> width="\1" height="\2"', drawn, count=1)
     drawn = _FONT_OF_ANOTHER_SERVER.sub("", drawn)
     return drawn.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, monospace").encode()
 

@@ -16,6 +16,8 @@ _HOME = re.compile(r"\]\(\.\./(README(?:\.zh-CN)?\.md)")
 _OUTSIDE = re.compile(r"\[([^\]]*)\]\((\.\./[^)\s]+)\)")
 _CHINESE = re.compile(r"\]\(([\w./-]+)\.zh-CN\.md(#[^)\s]*)?\)")
 _PAGE = re.compile(r"\]\(([\w-]+)\.md\)")
+_BROKEN_LINE = re.compile(r"(?<=[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef])\n *(?=[\u4e00-\u9fff\uff08])")
+"""A line break between two Chinese characters, which a browser would show as a blank."""
 _INCLUDED = re.compile(r"<!-- on the site: \.\./(README[\w.-]*\.md) -->")
 _BEGIN, _END = "<!-- the site's home has this too -->", "<!-- and no more -->"
 _IN_DOCS = re.compile(r"\]\(docs/")
@@ -24,10 +26,11 @@ _BESIDE_DOCS = re.compile(r"\]\((?!https?:|#|\.\./)(?=[\w./-]*/|[A-Z]+\.md)")
 
 def on_page_markdown(markdown: str, config: Mapping[str, object], **_others: object) -> str:
     """Return a page for the site: the home has the README's sections; links out of docs/ lead to the repository, or
-    are plain words where its address is not known; the switch of languages is the site's."""
+    are plain words where its address is not known; the switch of languages is the site's.
+    """
     text = _INCLUDED.sub(lambda found: _sections(PROJECT / found[1]), _TWIN.sub("", markdown))
     text = _outside(_HOME.sub(r"](\1", text), config)
-    return _CHINESE.sub(lambda found: f"]({found[1]}.md{found[2] or ''})", text)
+    return _CHINESE.sub(lambda found: f"]({found[1]}.md{found[2] or ''})", _BROKEN_LINE.sub("", text))
 
 
 def on_post_build(config: Mapping[str, object], **_others: object) -> None:

@@ -62,7 +62,8 @@ def patches(language: str) -> str:
 
 def llms() -> str:
     """The index of the documents for programs that read them, after llmstxt.org."""
-    rows = re.findall(r"(?m)^\| (.+?) \| \[([^\]]+)\]\(([^)]+)\) \|$", (DOCS / "README.md").read_text())
+    questions = (DOCS / "README.md").read_text().partition("\n## ")[2]
+    rows = re.findall(r"(?m)^\| (.+?) \| \[([^\]]+)\]\(([^)]+)\) \|$", questions)
     lines = [
         "# verl-npu",
         "",
