@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
+
+from verl_npu.ascend.software import problem
 
 from .interpreter import SHOW, Interpreter
 
@@ -105,3 +109,15 @@ def test_what_the_users_own_import_has_disarmed_is_armed_again(
     interpreter.package("torch_npu", DISARMS)
     interpreter.package("verl")
     assert interpreter.run(f"import torch_npu, verl_npu, verl; {TELL}", **before).out.split() == [after]
+
+
+def test_what_lies_in_the_current_directory_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `python -m` it is on the path of the process that asks."""
+    (tmp_path / "torch_npu").mkdir()
+    (tmp_path / "torch_npu" / "__init__.py").write_text(f"open({str(tmp_path / 'reached')!r}, 'w'); raise ImportError")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
+    monkeypatch.setattr("verl_npu.ascend.software.virtual_npus", lambda: 0)
+    assert problem() is None
+    assert not (tmp_path / "reached").exists()

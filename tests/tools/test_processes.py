@@ -6,10 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from verl_npu.tools.processes import answers, free_ports, why_port_is_taken
+from verl_npu.tools.processes import answers, free_ports, own_python, why_port_is_taken
 
 from ..processes import gone
 
@@ -90,3 +91,20 @@ def test_free_ports_are_different() -> None:
     found = free_ports(3)
     assert len({*found}) == 3
     assert [why_port_is_taken("", port) for port in found] == ["", "", ""]
+
+
+@pytest.mark.parametrize("version", [sys.version_info, (3, 10)], ids=["this Python", "as before 3.11"])
+@pytest.mark.parametrize("words", [("-m", "a_program"), ("{folder}/own/a_program.py",), ("-c", "{code}")])
+def test_what_lies_in_the_current_directory_is_imported_by_no_python_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], words: tuple[str, ...]
+) -> None:
+    code = "import sys, importlib.util; print(__name__, sys.argv[1:], importlib.util.find_spec('hostile'))"
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "a_program.py").write_text(code)
+    (tmp_path / "hostile.py").write_text("")
+    monkeypatch.setattr(sys, "version_info", version)
+    command = own_python(*(word.format(folder=tmp_path, code=code) for word in words), "a", "b")
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "own")}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "__main__ ['a', 'b'] None\n", done.stderr

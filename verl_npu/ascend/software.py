@@ -20,6 +20,14 @@ _SET_ENV = (
     "/usr/local/Ascend/cann/ascend-toolkit/set_env.sh",
     "/usr/local/Ascend/cann/set_env.sh",
 )
+_IMPORT = """
+import sys
+sys.path[:1] = [entry for entry in sys.path[:1] if entry]
+import importlib.util
+if importlib.util.find_spec("torch_npu") is not None:
+    import torch_npu
+"""
+"""Imports the installed one: what lies in the current folder, which Python puts first, is not it."""
 _LIBRARY = re.compile(r"\blib[\w+-]+\.so\b")
 _OF_THE_DRIVER = ("libascend_hal.so", "libdrvdsmi_host.so")
 
@@ -57,7 +65,7 @@ def problem() -> AscendSoftwareError | None:
         return None
     try:
         tried = subprocess.run(
-            [sys.executable, "-c", "import torch_npu"],
+            [sys.executable, "-c", _IMPORT],
             env={**os.environ, "VERL_NPU": "off"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,25 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _KILLED = 10.0
 """Seconds for the kernel to end what was killed; a process that waits for a device may take longer."""
+
+
+_WITHOUT_P = "import sys; del sys.path[0]; del sys.argv[0]; import runpy; runpy.{run}(sys.argv[0], {more})"
+
+
+def own_python(*words: str) -> list[str]:
+    """Return the command of a Python of ours, which imports nothing from the folder that it is started in.
+
+    `words` are -m and a module, or a file, with its arguments; -c and code are for those who know what it imports.
+    """
+    # What has no option -P is told by a line of code.
+    if sys.version_info >= (3, 11):
+        return [sys.executable, "-P", *words]
+    if words[0] == "-m":
+        code = _WITHOUT_P.format(run="_run_module_as_main", more="alter_argv=True")
+        return [sys.executable, "-c", code, *words[1:]]
+    if words[0] == "-c":
+        return [sys.executable, "-c", f"import sys; del sys.path[0]; {words[1]}", *words[2:]]
+    return [sys.executable, "-c", _WITHOUT_P.format(run="run_path", more="run_name='__main__'"), *words]
 
 
 @dataclass(frozen=True, slots=True)

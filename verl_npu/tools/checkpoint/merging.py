@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
+from ..processes import own_python
 from . import fsdp, megatron
 from .layout import Backend, Layout, check
 from .reading_back import Compared, compare
@@ -109,7 +109,7 @@ def _need(layout: Layout) -> None:
 
 def _upstream(layout: Layout, folder: Path, options: tuple[str, ...]) -> None:
     backend = "megatron" if layout.backend is Backend.MEGATRON else "fsdp"
-    command = [sys.executable, "-m", "verl_npu.tools.checkpoint.upstream", "merge", "--backend", backend]
+    command = own_python("-m", "verl_npu.tools.checkpoint.upstream", "merge", "--backend", backend)
     command += ["--local_dir", str(layout.folder), "--target_dir", str(folder), *options]
     done = subprocess.run(
         command, env=_environment(layout), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False

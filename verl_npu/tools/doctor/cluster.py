@@ -6,12 +6,12 @@ import importlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import FleetError
 from ...findings import Finding, Severity
+from ..processes import own_python
 
 __all__ = ["Difference", "as_json", "differences", "examine_nodes", "read"]
 
@@ -71,7 +71,7 @@ def _reach(address: str) -> None:
     fix = "start it with `ray start --head` on this host, or set RAY_ADDRESS"
     try:
         tried = subprocess.run(
-            [sys.executable, "-c", code],
+            own_python("-c", code),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -91,7 +91,7 @@ def _reach(address: str) -> None:
 
 def _run(arguments: list[str]) -> str:
     """On a node. Ray finds this function by its name there, so verl-npu must be installed."""
-    command = [sys.executable, "-m", "verl_npu", "doctor", "--json", *arguments]
+    command = own_python("-m", "verl_npu", "doctor", "--json", *arguments)
     # Ray hides all NPUs from a task that asks for none; what the user set is not empty.
     hidden = "ASCEND_RT_VISIBLE_DEVICES"
     environ = {name: text for name, text in os.environ.items() if name != hidden or text}

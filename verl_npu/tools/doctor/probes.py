@@ -11,12 +11,12 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...findings import Finding, error, ok, skipped
 from ...pins import Component
+from ..processes import own_python
 from .cann import explain
 from .site import Level, Site
 
@@ -106,7 +106,7 @@ def probe(site: Site, asked: Probe) -> Iterator[Finding]:
         yield skipped(asked.name, "there is no verl")
         return
     started = subprocess.Popen(
-        [sys.executable, *asked.command],
+        own_python(*asked.command),
         env=dict(site.environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import socket
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from ..doctor import Site
 from ..doctor.cluster import read
 from ..doctor.site import ask_npu_smi
 from ..doctor.variables import RULES
-from ..processes import Interruptions, ProcessTree, why_port_is_taken
+from ..processes import Interruptions, ProcessTree, own_python, why_port_is_taken
 from .cluster import Cluster, Request, cluster_of
 from .network import Interface, here, is_here, named, resolve, towards
 
@@ -132,7 +131,7 @@ def _of_head(request: Request, cluster: Cluster, interfaces: tuple[Interface, ..
 
 def examine(prepared: Prepared, processes: ProcessTree, interruptions: Interruptions) -> list[Finding]:
     """Let the doctor look at this host at his static level. Raises Interrupted, FleetError."""
-    command = [sys.executable, "-m", "verl_npu", "doctor", "--json"]
+    command = own_python("-m", "verl_npu", "doctor", "--json")
     with tempfile.TemporaryFile() as output:
         member = processes.start(command, prepared.environ, output, stderr=DEVNULL)
         interruptions.until(lambda: member.process.poll() is not None, _DOCTOR)

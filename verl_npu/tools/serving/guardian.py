@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from ..processes import Interrupted, Interruptions, ProcessTree
+from ..processes import Interrupted, Interruptions, ProcessTree, own_python
 
 _LOOK = 0.2
 
@@ -29,7 +29,7 @@ def guarded(
     until SIGTERM. Raises OSError.
     """
     return subprocess.Popen(
-        [sys.executable, "-m", __name__, f"{patience:g}", *command],
+        own_python("-m", __name__, f"{patience:g}", *command),
         env=dict(environ),
         stdin=subprocess.PIPE,
         stdout=output,
