@@ -49,7 +49,7 @@ def test_it_trains_two_steps(rehearse: Rehearse, tmp_path: Path) -> None:
         "failure"
     ]
     assert result["simulated"]
-    assert (result["engine"], len(result["curves"]["critic/rewards/mean"])) == ("hf", 2)
+    assert (result["engine"], len(result["curves"]["critic/rewards/mean"])) == ("virtual", 2)
     assert result["versions"]["torch"]
     assert result["layout"]["rollout_tensor"] == 2
     assert result["features"]["device"] == ["applied"]

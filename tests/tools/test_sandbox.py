@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from verl_npu.errors import SandboxError, ScriptError
-from verl_npu.tools.sandbox import Limits, Sandbox, device_cache, importable, run, sandbox_program, why_none
+from verl_npu.tools.sandbox import Limits, Sandbox, cgroup, device_cache, importable, run, sandbox_program, why_none
 
 from .jobs.conftest import Captured, captured, sandboxed, tree, write
 
@@ -137,6 +138,12 @@ HUNGRY = {
     "memory": "python3 -c 'x = b\"x\" * (4 << 30)'",
     "many files": "for i in $(seq 90); do head -c 50M /dev/zero > /run/$i; done",
     "files in its tree": "for i in $(seq 90); do head -c 50M /dev/zero > x$i; done",
+    "shared mappings": "python3 -c 'import mmap; m = mmap.mmap(-1, 4 << 30); "
+    """[m.write(b"x" * 65536) for _ in range(65536)]'""",
+    "shared mappings of many": "for i in $(seq 30); do python3 -c 'import mmap, time; m = mmap.mmap(-1, 50 << 20); "
+    """m.write(b"x" * (50 << 20)); time.sleep(60)' & done; wait""",
+    "memory files that nobody maps": "python3 -c 'import os; "
+    """[os.write(os.memfd_create("x"), b"x" * (50 << 20)) for _ in range(90)]'""",
     "shared memory": "for i in $(seq 90); do head -c 50M /dev/zero > /dev/shm/$i; done",
 }
 
@@ -145,6 +152,50 @@ HUNGRY = {
 def test_a_script_cannot_take_the_machines_memory(captured: Captured, line: str) -> None:
     with pytest.raises(ScriptError, match="more than 600 MiB of memory"):
         captured(line, limits=LIMITS)
+
+
+@pytest.mark.parametrize("line", HUNGRY.values(), ids=HUNGRY.keys())
+def test_a_script_cannot_take_the_machines_memory_where_there_is_no_cgroup(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setattr(cgroup, "ROOT", Path("/none"))
+    with pytest.raises(ScriptError, match="more than 600 MiB of memory"):
+        captured(line, limits=LIMITS)
+
+
+def test_what_many_map_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ray's object store is: 30 processes with the same 100 MiB take no 600."""
+    monkeypatch.setattr(cgroup, "ROOT", Path("/none"))
+    code = (
+        "import mmap, os, time; m = mmap.mmap(-1, 100 << 20); m.write(b'x' * (100 << 20))\n"
+        "for _ in range(30):\n"
+        "    if not os.fork(): sum(m[at] for at in range(0, len(m), 4096)); time.sleep(3); os._exit(0)\n"
+        "while True:\n    try: os.wait()\n    except ChildProcessError: break"
+    )
+    done = run(
+        Sandbox(), [sys.executable, "-S", "-c", code], Path("/tmp"), {"PATH": os.defpath}, LIMITS, tmp_path / "log"
+    )
+    assert (done.status, done.limit) == (0, "")
+
+
+WRITTEN = {
+    "a large file": ("head -c 90M /dev/zero > x; sleep 9", "wrote more than 32 MiB"),
+    "many files": ("for i in $(seq 900); do head -c 99K /dev/zero > $i; done; sleep 9", "wrote more than 32 MiB"),
+    "deep folders": ("for i in $(seq 200); do mkdir d; cd d; done; sleep 9", "folders more than 64 deep"),
+}
+
+
+@pytest.mark.parametrize(("line", "said"), WRITTEN.values(), ids=WRITTEN.keys())
+def test_what_is_left_in_a_writable_folder_has_a_limit(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "out").mkdir()
+    sandbox, limits = Sandbox(writable={Path("/out"): tmp_path / "out"}), replace(LIMITS, written=32 << 20)
+    done = run(sandbox, ["sh", "-c", line], Path("/out"), {"PATH": os.defpath}, limits, tmp_path / "log")
+    assert said in done.limit
+
+
+def test_a_script_cannot_hide_memory_behind_mounts_of_its_own(captured: Captured) -> None:
+    found = captured("unshare -Urm true", "cat /proc/sys/kernel/shmall", limits=LIMITS)
+    assert b"unshare failed" in found.ended.output
 
 
 def test_a_script_cannot_write_a_large_file(captured: Captured) -> None:

@@ -104,7 +104,7 @@ def test_a_machine_without_a_sandbox_is_told_the_other_way(
     status, output = run("rehearse", str(script))
     assert (status, len(output.splitlines())) == (2, 1)
     assert "bubblewrap" in output
-    assert "verl-npu rehearse -- python3 -m" in output
+    assert "--unconfined" in output
 
 
 def test_a_tree_at_another_revision_than_the_pin_is_one_line(
@@ -148,17 +148,60 @@ def test_a_plan_says_what_is_scaled(sandboxed: None, run: Run, rl: Path, write: 
     assert "++data.train_batch_size=8" in plan["command"]
 
 
-def test_a_plan_of_a_command_needs_no_sandbox(
+@pytest.mark.parametrize("command", ["plan", "rehearse"])
+def test_a_trees_code_is_not_run_without_a_sandbox_by_itself(
+    run: Run, rl: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Without bubblewrap, by a name that is not found."""
+    monkeypatch.setattr("verl_npu.tools.sandbox.shutil.which", lambda name: None)
+    (rl / "hydra.py").write_text(f"open({str(rl / 'reached')!r}, 'w')")
+    status, output = run(command, "--verl", str(rl), "--", *GOOD.split())
+    assert (status, len(output.splitlines())) == (2, 1)
+    assert "--unconfined" in output
+    assert not (rl / "reached").exists()
+
+
+def test_a_script_is_judged_by_its_text_where_there_is_no_sandbox(
+    run: Run, rl: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_npu.tools.sandbox.shutil.which", lambda name: None)
+    script = write(f"touch {rl}/reached", "HCCL_BUFFSIZE=200", GOOD)
+    status, output = run("check", "--json", "--script", str(script))
+    judged = json.loads(output)
+    assert (status, [each["subject"] for each in judged["findings"]]) == (0, ["HCCL_BUFFSIZE"])
+    assert "no sandbox here to run it in (none on PATH)" in judged["not_judged"]
+    assert not (rl / "reached").exists()
+    status, output = run("check", "--script", str(script))
+    assert (status, "not judged: " in output, "--unconfined" in output) == (0, True, True)
+    assert run("check", "--script", str(write("if true; then")))[0] == 2
+
+
+def test_a_script_is_judged_whole_without_a_sandbox_if_that_is_asked(
+    run: Run, rl: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_npu.tools.sandbox.shutil.which", lambda name: None)
+    status, output = run("check", "--unconfined", "--script", str(write("export HCCL_X=$(hostname)", GOOD)))
+    assert (status, output.splitlines()[0]) == (0, UNCONFINED)
+    assert "verl.trainer.main_rl in" in output
+
+
+UNCONFINED = "verl-npu: unconfined: what is run has your home and your network"
+
+
+def test_a_plan_of_a_command_needs_no_sandbox_if_that_is_asked(
     run: Run, rl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("datasets")
     monkeypatch.setattr("verl_npu.tools.sandbox.shutil.which", lambda name: None)
     monkeypatch.setattr("verl_npu.tools.cli.upstreams.nearest_pin", lambda tree: "v0.6.1")
     asked = ["--verl", str(rl), "--pin", "v0.6.1", "--npus", "4", "--without", "batches"]
-    plan = planned(run, "--output", str(tmp_path / "out"), *asked, "--", *GOOD.split())
+    words = ["--unconfined", "--output", str(tmp_path / "out"), *asked, "--", *GOOD.split()]
+    status, output = run("rehearse", "--plan-only", "--json", *words)
+    said, _, plan_text = output.partition("\n")
+    assert (status, said) == (0, UNCONFINED)
+    plan = json.loads(plan_text)
     assert plan["npus"] == 4
     assert "data.train_batch_size" not in after(plan)
-    assert "the trainer runs as it would by hand: there can be no sandbox here (none on PATH)" in plan["notes"]
 
 
 def test_an_unknown_architecture_is_one_line(run: Run, rl: Path, tmp_path: Path) -> None:

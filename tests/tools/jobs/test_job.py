@@ -10,10 +10,12 @@ from verl_npu.errors import CompositionError
 from verl_npu.tools.jobs import job
 from verl_npu.tools.jobs.job import compose, entry_of
 from verl_npu.tools.jobs.trainer import Trainer
+from verl_npu.tools.sandbox import Limits
 
 from .conftest import TRAINER
 
 pytest.importorskip("hydra")
+pytestmark = pytest.mark.usefixtures("sandboxed")
 
 
 def trainer(
@@ -161,6 +163,6 @@ def test_a_yaml_file_that_is_broken_is_one_line(tree: Path) -> None:
 
 
 def test_a_configuration_that_takes_forever_is_given_up(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "_SECONDS", 0.01)
-    with pytest.raises(CompositionError, match="nothing after"):
+    monkeypatch.setattr(job, "_LIMITS", Limits(0.01))
+    with pytest.raises(CompositionError, match="still running after"):
         compose(trainer(tree), tree)

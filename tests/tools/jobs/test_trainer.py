@@ -156,3 +156,27 @@ def test_what_starts_nothing_is_no_command(tree: Path, words: list[str]) -> None
 
 def test_a_script_elsewhere_starts_the_same_trainer(trained: Trained, tmp_path: Path, write: Write) -> None:
     assert trained(COMMAND, folder=tmp_path / "mine").overrides == KEYS
+
+
+def test_a_runtime_environment_that_the_script_writes_is_read(captured: Captured) -> None:
+    written = "echo 'env_vars: {A: 1, B: true}' > made.yaml"
+    assert runtime_environment(captured(written, f"ray job submit --runtime-env=made.yaml -- {COMMAND}")) == {
+        "A": "1",
+        "B": "True",
+    }
+
+
+BOMBS = {
+    "aliases": "a0: &a0 [x, x]\n{lines}env_vars: {{A: *a40, B: 2}}\n",
+    "merges": "a0: &a0 {{C: 3}}\n{lines}env_vars: {{<<: *a40, B: 2}}\n",
+}
+
+
+@pytest.mark.parametrize(("kind", "found"), [("aliases", {"B": "2"}), ("merges", {"B": "2", "C": "3"})])
+def test_anchors_of_a_runtime_environment_do_not_grow(
+    captured: Captured, tree: Path, kind: str, found: dict[str, str]
+) -> None:
+    each = "a{0}: &a{0} [*a{1}, *a{1}]\n" if kind == "aliases" else "a{0}: &a{0} {{<<: [*a{1}, *a{1}]}}\n"
+    lines = "".join(each.format(number, number - 1) for number in range(1, 41))
+    (tree / "env.yaml").write_text(BOMBS[kind].format(lines=lines))
+    assert runtime_environment(captured(f"ray job submit --runtime-env=env.yaml -- {COMMAND}")) == found

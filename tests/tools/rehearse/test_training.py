@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from verl_npu.tools.jobs.trainer import Trainer
-from verl_npu.tools.rehearse.training import Run, train
+from verl_npu.tools.rehearse.training import Run, train, written
+from verl_npu.tools.sandbox import sandbox_program
 
 PROGRAM = """
 import json, os, time
@@ -44,6 +45,46 @@ def test_the_scripts_exports_reach_it_but_those_of_its_cluster(started: Started)
     assert found["TASK_QUEUE_ENABLE"] == "2"
     assert "HCCL_SOCKET_IFNAME" not in found
     assert run.left_out == ("HCCL_SOCKET_IFNAME",)
+
+
+ATTACK = """
+import os, time
+home, run = {home!r}, {run!r}
+os.makedirs(run + "/manifests", exist_ok=True)
+for place in (run + "/manifests/a.json", run + "/../result.json", run + "/../ray-logs", run + "/../train.log"):
+    try:
+        os.symlink(home + "/precious", place)
+    except OSError as error:
+        print(error)
+logs = "/tmp/ray/session_2_x/logs"
+os.makedirs(logs)
+os.symlink(home + "/precious", logs + "/worker-1.out")
+os.mkfifo(logs + "/worker-2.out")
+open(logs + "/worker-3.out", "w").write("step:2 - score:0.25\\n")
+try:
+    os.rename("/tmp", "/tmp2")
+except OSError as error:
+    print(error)
+time.sleep(1)
+"""
+
+
+def test_links_that_it_leaves_lead_nowhere(tmp_path: Path) -> None:
+    """Before, `result.json` and `ray-logs` as links had files of the host overwritten and moved."""
+    sandbox_program()
+    tree, folder, home = (tmp_path / name for name in ("tree", "out", "home"))
+    for made in (tree, folder, home):
+        made.mkdir()
+    (home / "precious").write_text("content")
+    code = ATTACK.format(home=str(home), run=str(written(folder)))
+    trainer = Trainer("verl.trainer.main_ppo", (), (), 0, tree, {})
+    run = train([sys.executable, "-S", "-c", code], trainer, tree, folder, 2, 60, lambda *_: None)
+    assert run.ended.status == 0, run.ended.output
+    assert sorted(path.name for path in folder.iterdir()) == ["ray-logs", "run", "train.log"]
+    assert [path.name for path in run.logs] == ["train.log", "worker-3.out"]
+    assert run.steps == {2: {"score": 0.25}}
+    assert not any(path.is_symlink() for path in [*folder.iterdir(), *run.logs])
+    assert sorted((path.name, path.read_text()) for path in home.iterdir()) == [("precious", "content")]
 
 
 def test_it_has_virtual_npus_for_trainer_and_rollout_and_reports_its_steps(started: Started) -> None:

@@ -26,7 +26,7 @@ from ...registry.source.tree import SourceTree
 from ...registry.state import State, feature_state
 from ..doctor import Site, Trace, find_traces
 from . import terminal, upstreams
-from .options import example, json_option, source_option
+from .options import example, json_option, source_option, unconfined_option
 from .script import check_script
 from .status import BAD, QUIET, colour
 
@@ -67,26 +67,37 @@ class _Result:
 )
 @source_option("A checkout or a wheel of verl.")
 @click.option(
-    "--script", type=click.Path(path_type=Path), help="Judge this launch script instead; its arguments follow --."
+    "--script",
+    type=click.Path(path_type=Path),
+    help="Judge this launch script instead, which is run in a sandbox with stand-ins for all that it starts; its "
+    "arguments follow --.",
 )
 @click.argument("arguments", nargs=-1)
+@unconfined_option
 @click.option("--verbose", "-v", is_flag=True, help="Show every patch, and what differs from the nearest pin.")
 @json_option("Print the whole result as JSON.")
 @click.option("--diff", is_flag=True, help="Show how each drifted target differs from the nearest pin.")
 def check(
-    source: str, script: Path | None, arguments: tuple[str, ...], verbose: bool, as_json: bool, diff: bool
+    source: str,
+    script: Path | None,
+    arguments: tuple[str, ...],
+    unconfined: bool,
+    verbose: bool,
+    as_json: bool,
+    diff: bool,
 ) -> None:
     """Say for each feature whether its patches fit your verl.
 
     Nothing of verl is imported, so this is safe to run anywhere. A torch_npu that is installed here is imported in a
-    process of its own, to see whether it can be.
+    process of its own, to see whether it can be. A script's text is run, and its settings are composed, in a sandbox
+    without your home and without a network; where there can be none, its text alone is judged.
 
     Exit status: 0 all features fit, 1 one drifted or is left to a patch of upstream's that is ineffective, or, with
     VERL_NPU_STRICT=1, torch_npu cannot be imported, 2 there is no verl or its source cannot be read. For a script:
     0 in order, 1 refused, 2 not judged.
     """
     if script is not None:
-        check_script(script, source, arguments, as_json)
+        check_script(script, source, arguments, as_json, unconfined)
     if arguments:
         raise click.UsageError(f"arguments are a script's: expected --script SCRIPT before {' '.join(arguments)}")
     features, tree, locks = load(), upstreams.judged_tree(source), upstreams.locks()

@@ -75,6 +75,9 @@ def source_option(help: str) -> Callable[[Command], Command]:
 verl_option = click.option(
     "--verl", metavar="PATH", type=click.Path(path_type=Path), help="The source tree to start it in."
 )
+unconfined_option = click.option(
+    "--unconfined", is_flag=True, help="Run what is not ours without a sandbox, with your home and your network."
+)
 arch_option = click.option(
     "--arch",
     type=click.Choice([each.value for each in Arch]),

@@ -23,8 +23,8 @@ from ..plan.search import largest_micro_batch as largest_of
 from ..plan.timing import assumptions, spans, total
 from ..plan.verdict import Fit, PhaseFit, Verdict, judge
 from . import terminal
-from .options import example, json_option, verl_option
-from .script import asked_trainer
+from .options import example, json_option, unconfined_option, verl_option
+from .script import asked_trainer, say_unconfined
 
 _STYLES = {Fit.FITS: "green", Fit.DOES_NOT: "red", Fit.FAILED: "red"}
 _STATUS = {Fit.FITS: 0, Fit.DOES_NOT: 1, Fit.FAILED: 1}
@@ -83,6 +83,7 @@ _MARKS = {
 @click.option(
     "--largest-micro-batch", is_flag=True, help="Look for the largest micro batch of the update that fits: more plans."
 )
+@unconfined_option
 @click.option("--no-tries", is_flag=True, help="Do not look for settings that fit.")
 @click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds a rank may take.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/plan"), show_default=True)
@@ -102,6 +103,7 @@ def plan(
     spread: float | None,
     picture_tokens: int,
     largest_micro_batch: bool,
+    unconfined: bool,
     no_tries: bool,
     timeout: float,
     output: Path,
@@ -112,7 +114,8 @@ def plan(
 ) -> None:
     """Tell whether a job of full size fits into its NPUs.
 
-    SIMULATED: verl's own workers run in phantom memory on this machine, one process for all ranks of a kind; large
+    SIMULATED: verl's own workers run in phantom memory on this machine, one process for all ranks of a kind, in a
+    sandbox, as SCRIPT is read and composed in one; large
     tensors have shapes and no values. Memory is what they allocate, with a reserve that is printed. Time is a range
     from the operators and messages that there were. If it does not fit, settings are tried until it does.
 
@@ -129,7 +132,8 @@ def plan(
     if spread and not response_length:
         raise click.UsageError("--spread is around a mean: give it as --response-length")
     before = report.read(compare) if compare else None
-    trainer, tree, name = asked_trainer("plan", script, arguments, verl)
+    say_unconfined(unconfined)
+    trainer, tree, name = asked_trainer("plan", script, arguments, verl, unconfined)
     request = Request(
         output=output,
         hardware=HARDWARE[npu],
@@ -140,6 +144,7 @@ def plan(
         spread=spread or 0.0,
         picture=picture_tokens,
         seconds=timeout,
+        unconfined=unconfined,
     )
     told = (lambda text: None) if as_json else (lambda text: terminal.line(terminal.styled(text, "dim")))
     planned = make(trainer, tree, request, told)

@@ -19,8 +19,8 @@ from ..rehearse.rehearsal import Rehearsed, ScaledJob, scale_down
 from ..rehearse.rehearsal import rehearse as run
 from ..rehearse.rules import RULES
 from . import terminal, upstreams
-from .options import example, json_option, verl_option
-from .script import asked_trainer
+from .options import example, json_option, unconfined_option, verl_option
+from .script import asked_trainer, say_unconfined
 
 _RULES = [rule.name for rule in RULES]
 _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
@@ -45,6 +45,7 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 @click.option("--architecture", default="", help="The model's type, if its path does not tell.")
 @click.option("--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a run may take.")
 @click.option("--without", metavar="RULE", multiple=True, type=click.Choice(_RULES), help="Leave a rule out.")
+@unconfined_option
 @click.option("--plan-only", is_flag=True, help="Only say what would be scaled.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/rehearse"), show_default=True)
 @json_option()
@@ -59,6 +60,7 @@ def rehearse(
     architecture: str,
     timeout: float,
     without: tuple[str, ...],
+    unconfined: bool,
     plan_only: bool,
     output: Path,
     as_json: bool,
@@ -68,20 +70,21 @@ def rehearse(
     SIMULATED: nothing here is a measurement of an NPU.
 
     SCRIPT is run in a sandbox with stand-ins for all that it starts, which tells the trainer's own command line. That
-    command is then run on virtual NPUs with a small random model of the same architecture, generated data, short
-    lengths, and few NPUs and steps; everything else stays as it is written. What follows -- are the script's
-    arguments, or, without SCRIPT, the trainer's command itself. SCRIPT may also be a folder: each *.sh below it is
-    rehearsed.
+    command is then run, in a sandbox as well, on virtual NPUs with a small random model of the same architecture,
+    generated data, short lengths, and few NPUs and steps; everything else stays as it is written. What follows -- are
+    the script's arguments, or, without SCRIPT, the trainer's command itself. SCRIPT may also be a folder: each *.sh
+    below it is rehearsed.
 
     Exit status: 0 trained, 1 refused by verl-npu or failed, 2 it cannot be rehearsed.
     """
-    request = Request(output.resolve(), steps, npus, rollout, architecture, timeout, without)
+    request = Request(output.resolve(), steps, npus, rollout, architecture, timeout, without, unconfined)
+    say_unconfined(unconfined)
     if script is not None and script.is_dir():
         _check_pin(pin, (verl or tree_of(script / "script")).resolve())
         sys.exit(_folder(script, verl, request, as_json))
-    trainer, tree, name = asked_trainer("rehearse", script, arguments, verl)
+    trainer, tree, name = asked_trainer("rehearse", script, arguments, verl, unconfined)
     _check_pin(pin, tree)
-    made = scale_down(compose(trainer, tree), name, request)
+    made = scale_down(compose(trainer, tree, unconfined), name, request)
     if plan_only:
         click.echo(json.dumps(rehearsal.scaled_content(made), indent=2, default=str)) if as_json else _print_plan(made)
         return
@@ -110,8 +113,8 @@ def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) ->
     results: list[Mapping[str, object]] = []
     for script in sorted(folder.rglob("*.sh")):
         try:
-            trainer, tree, name = asked_trainer("rehearse", script, (), verl)
-            made = scale_down(compose(trainer, tree), name, request)
+            trainer, tree, name = asked_trainer("rehearse", script, (), verl, request.unconfined)
+            made = scale_down(compose(trainer, tree, request.unconfined), name, request)
             done = run(made, request, lambda step, metrics: None)
             results.append(rehearsal.content(str(script), done, upstreams.nearest_pin(tree)))
         except VerlNpuError as error:

@@ -6,41 +6,78 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from ...errors import ScriptError, VerlNpuError
 from ...findings import Finding, Severity
-from ..jobs.capture import Capture, capture, tree_of
+from ..jobs.capture import Capture, capture, check_text, tree_of
 from ..jobs.job import compose
-from ..jobs.rules import Script, findings
+from ..jobs.rules import Script, findings, unexported
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of, trainer_of_command
+from ..sandbox import why_none
 from . import terminal, upstreams
 
 
-def check_script(script: Path, source: str, arguments: Sequence[str], as_json: bool) -> None:
+def say_unconfined(unconfined: bool) -> None:
+    """Say on stderr that nothing confines what follows, if the user asked for that."""
+    if unconfined:
+        click.echo("verl-npu: unconfined: what is run has your home and your network", err=True)
+
+
+def check_script(script: Path, source: str, arguments: Sequence[str], as_json: bool, unconfined: bool) -> None:
     """Judge a script against the verl of its own tree, of `source`, or that is installed, and exit.
+
+    Where there can be no sandbox, and none is to be done without, its text alone is judged.
 
     Exit status: 0 nothing is refused, 1 something is, 2 it cannot be judged.
     """
+    say_unconfined(unconfined)
     tree = Path(source).resolve() if source != upstreams.INSTALLED else tree_of(script).resolve()
-    captured = capture(script, tree, arguments, os.environ)
-    trainer = trainer_of(captured)
-    settings, refusal = _composed(trainer, tree)
-    found = [refusal] if refusal else findings(_script(captured, trainer, settings, tree, source))
-    if as_json:
-        click.echo(json.dumps(_content(captured, trainer, found), indent=2))
+    reason = "" if unconfined else why_none()
+    if reason:
+        judged = _judged_text(script, reason)
     else:
-        _print(captured, trainer, found)
-    sys.exit(int(any(finding.refused for finding in found)))
+        captured = capture(script, tree, arguments, os.environ, unconfined)
+        trainer = trainer_of(captured)
+        settings, refusal = _composed(trainer, tree, unconfined)
+        found = [refusal] if refusal else findings(_script(captured, trainer, settings, tree, source))
+        judged = _Judged(script=captured.script, tree=captured.tree, found=found, captured=captured, trainer=trainer)
+    if as_json:
+        click.echo(json.dumps(_content(judged), indent=2))
+    else:
+        _print(judged)
+    sys.exit(int(any(finding.refused for finding in judged.found)))
 
 
-def _composed(trainer: Trainer, tree: Path) -> tuple[Settings, Finding | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """What was found, and of what."""
+
+    script: Path
+    tree: Path
+    found: Sequence[Finding]
+    captured: Capture | None = None
+    trainer: Trainer | None = None
+    not_judged: str = ""
+    """What was left out, and why; empty if nothing was."""
+
+
+def _judged_text(script: Path, reason: str) -> _Judged:
+    """What can be told of a script that is not run: that bash can parse it, and what it sets and does not export."""
+    check_text(script)
+    found = list(unexported(script.read_text(errors="replace"), ()))
+    left_out = f"its trainer and its settings, because there can be no sandbox here to run it in ({reason})"
+    return _Judged(script=script.resolve(), tree=tree_of(script).resolve(), found=found, not_judged=left_out)
+
+
+def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Settings, Finding | None]:
     """Hydra is the judge of keys: what it does not take ends the job at its start."""
     try:
-        return compose(trainer, tree).settings, None
+        return compose(trainer, tree, unconfined).settings, None
     except VerlNpuError as error:
         if not error.subject.startswith("the overrides"):
             raise
@@ -69,14 +106,16 @@ def _script(captured: Capture, trainer: Trainer, settings: Settings, tree: Path,
     )
 
 
-def _content(captured: Capture, trainer: Trainer, found: Sequence[Finding]) -> dict[str, object]:
+def _content(judged: _Judged) -> dict[str, object]:
+    captured, trainer = judged.captured, judged.trainer
     return {
-        "script": str(captured.script),
-        "tree": str(captured.tree),
-        "trainer": trainer.module,
-        "overrides": list(trainer.overrides),
-        "exports": dict(trainer.exports),
-        "missing": list(captured.missing),
+        "script": str(judged.script),
+        "tree": str(judged.tree),
+        "trainer": trainer.module if trainer else "",
+        "overrides": list(trainer.overrides) if trainer else [],
+        "exports": dict(trainer.exports) if trainer else {},
+        "missing": list(captured.missing) if captured else [],
+        "not_judged": judged.not_judged,
         "findings": [
             {
                 "rule": finding.code,
@@ -86,14 +125,22 @@ def _content(captured: Capture, trainer: Trainer, found: Sequence[Finding]) -> d
                 "why": finding.why,
                 "fix": finding.fix,
             }
-            for finding in found
+            for finding in judged.found
         ],
     }
 
 
-def _print(captured: Capture, trainer: Trainer, found: Sequence[Finding]) -> None:
-    terminal.line(f"{trainer.module} in {captured.tree}, with {len(trainer.overrides)} settings")
-    for path in captured.missing:
+def _print(judged: _Judged) -> None:
+    found, trainer = judged.found, judged.trainer
+    if trainer is not None:
+        terminal.line(f"{trainer.module} in {judged.tree}, with {len(trainer.overrides)} settings")
+    if judged.not_judged:
+        terminal.paragraph(f"{judged.not_judged}.", label="not judged: ", indent="  ")
+        terminal.paragraph(
+            "Install the package bubblewrap, or add --unconfined, which runs it with your home and your network.",
+            indent="  ",
+        )
+    for path in judged.captured.missing if judged.captured else ():
         terminal.paragraph(f"the script reads {path}, which is not on this machine", label="note: ", indent="  ")
     for finding in found:
         style, label = ("red", "refused") if finding.refused else ("yellow", "warning")
@@ -102,14 +149,15 @@ def _print(captured: Capture, trainer: Trainer, found: Sequence[Finding]) -> Non
         terminal.paragraph(f"Fix: {finding.fix}.", indent="    ")
     refused = sum(finding.refused for finding in found)
     if not found:
-        terminal.line(terminal.styled("in order", "green"), ": nothing is known to be wrong with it")
+        of_what = "its text" if judged.not_judged else "it"
+        terminal.line(terminal.styled("in order", "green"), f": nothing is known to be wrong with {of_what}")
     else:
         terminal.line(f"{refused} refused, {len(found) - refused} warnings")
     terminal.echo("`verl-npu rehearse` runs it on virtual NPUs.")
 
 
 def asked_trainer(
-    command: str, script: Path | None, arguments: Sequence[str], verl: Path | None
+    command: str, script: Path | None, arguments: Sequence[str], verl: Path | None, unconfined: bool = False
 ) -> tuple[Trainer, Path, str]:
     """Return the trainer, the source tree to start it in, and a name for it.
 
@@ -133,7 +181,7 @@ def asked_trainer(
         tree = (verl or Path.cwd()).resolve()
         return trainer_of_command(words, tree, {}), tree, "command"
     tree = (verl or tree_of(script)).resolve() if script.is_file() else Path.cwd()
-    return trainer_of(capture(script, tree, words, os.environ)), tree, script.stem
+    return trainer_of(capture(script, tree, words, os.environ, unconfined)), tree, script.stem
 
 
 def _is_program(word: str) -> bool:

@@ -9,14 +9,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...ascend.variables import VIRTUAL_CACHE
 from ...errors import ScriptError
-from ..sandbox import Ended, Limits, Sandbox, device_cache, importable, run
+from ..sandbox import Ended, Limits, Pipe, Sandbox, check_possible, device_cache, importable, run
 from . import stand_in
 
 STANDINS = (
@@ -27,7 +26,6 @@ STANDINS = (
     *("ifconfig", "ip", "hostname", "npu-smi", "nvidia-smi", "huggingface-cli", "hf", "modelscope"),
 )
 """Programs that a script does not get: it gets a stand-in that notes the call."""
-_DIRECTORY, _STATE = Path("/stand-ins"), Path("/stand-in-state")
 _LIMITS = Limits(60.0, memory=4 << 30, file=256 << 20)
 # Sourced by each bash before the script: a file that is only on the cluster is noted, and not an error.
 _PRELUDE = r"""
@@ -36,10 +34,31 @@ source() { if [ -e "$1" ]; then builtin source "$@"; else verl-npu-missing "$1";
 .() { if [ -e "$1" ]; then builtin . "$@"; else verl-npu-missing "$1"; fi; }
 """
 _MISSING = "verl-npu-missing"
-_MOST_CALLS, _MOST_BYTES = 10_000, 1 << 26
+_MOST_CALLS = 10_000
 """What is kept of the calls: a script that writes more there is no launch script."""
+_MOST_TEXT = 4 << 20
+"""Bytes of a script."""
 _OF_THE_SHELL = re.compile(r"PATH$|PWD$|OLDPWD$|SHLVL$|_$|LD_|PYTHON|VIRTUAL_ENV|CONDA|BASH|STAND_IN_")
 """Variables that say where the caller's own programs are: they mean nothing in a sandbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where a script finds what it gets."""
+
+    programs: Path
+    """The stand-ins."""
+    state: Path
+    """What they remember."""
+    home: Path
+
+
+def fresh_home() -> Path:
+    """Return the home that there is in a sandbox: an empty folder."""
+    return Path("/root" if os.getuid() == 0 else f"/home/{os.environ.get('USER', 'user')}")
+
+
+_INSIDE = _Places(Path("/stand-ins"), Path("/stand-in-state"), fresh_home())
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +70,8 @@ class Call:
     folder: Path
     environment: Mapping[str, str]
     """All variables; `Capture.exports` has those that the script set."""
+    runtime: str = ""
+    """The text of the file with a runtime environment that `ray job submit` was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,47 +107,45 @@ def tree_of(script: Path) -> Path:
 
 
 def capture(
-    script: Path, tree: Path, arguments: Sequence[str] = (), given: Mapping[str, str] | None = None
+    script: Path,
+    tree: Path,
+    arguments: Sequence[str] = (),
+    given: Mapping[str, str] | None = None,
+    unconfined: bool = False,
 ) -> Capture:
     """Run `script` in a sandbox, from the root of `tree`, and return what it called; nothing of it is really started.
 
-    `given` are variables that the user sets for it.
+    Args:
+        given: variables that the user sets for it.
+        unconfined: without a sandbox, as the user asks for: the stand-ins are on its PATH, and nothing else is kept
+            from it.
 
     Raises:
         ScriptError: the script cannot be read, has a syntax error, or did not end in time.
         SandboxError: there can be no sandbox here.
     """
-    _check(script)
-    with tempfile.TemporaryDirectory(prefix="verl-npu-") as made:
+    check_text(script)
+    check_possible(unconfined)
+    with tempfile.TemporaryDirectory(prefix="verl-npu-") as made, Pipe() as pipe:
         folder = Path(made)
-        inside = script.resolve()
-        programs = _stand_ins(folder / "stand-ins")
-        before, cache = _environment(given or {}), device_cache()
-        reader, writer = os.pipe()
-        lines: list[bytes] = []
-        collector = threading.Thread(target=_collect, args=(reader, lines))
-        collector.start()
-        sandbox = Sandbox(
-            read_only=(*importable(tree.resolve()), *([cache] if cache.is_dir() else []), *_with_its_own(inside)),
-            tree=tree.resolve(),
-            folders=(Path(before["HOME"]), _STATE),
-            keep=(writer,),
-            files={_DIRECTORY: programs},
+        inside, root = script.resolve(), tree.resolve()
+        places = _Places(folder / "stand-ins", folder / "state", folder / "home") if unconfined else _INSIDE
+        programs = _stand_ins(folder / "stand-ins", places)
+        before = _environment(given or {}, places)
+        if unconfined:
+            places.state.mkdir()
+            places.home.mkdir()
+        ended = run(
+            None if unconfined else _sandbox(inside, root, programs, places),
+            ["bash", str(inside), *arguments],
+            root,
+            {**before, **_plumbing(pipe.writer, places)},
+            _LIMITS,
+            folder / "log",
+            keep=(pipe.writer,),
         )
-        try:
-            ended = run(
-                sandbox,
-                ["bash", str(inside), *arguments],
-                tree.resolve(),
-                {**before, **_plumbing(writer)},
-                _LIMITS,
-                folder / "log",
-            )
-        finally:
-            os.close(writer)
-            collector.join()
-    calls, missing = _calls(b"".join(lines))
-    result = Capture(inside, tree.resolve(), calls, missing, ended, before)
+    calls, missing = _calls(pipe.data)
+    result = Capture(inside, root, calls, missing, ended, before)
     if ended.limit:
         raise ScriptError(
             subject=str(script),
@@ -138,15 +157,34 @@ def capture(
     return result
 
 
+def _sandbox(script: Path, tree: Path, programs: Path, places: _Places) -> Sandbox:
+    cache = device_cache()
+    return Sandbox(
+        read_only=(*importable(tree), *([cache] if cache.is_dir() else []), *_with_its_own(script)),
+        tree=tree,
+        folders=(places.home, places.state),
+        files={places.programs: programs},
+    )
+
+
 def _with_its_own(script: Path) -> list[Path]:
-    """A script, and the shell files beside it and in folders beside it: what it may source."""
+    """A script, and the shell files beside it and in folders beside it, which it may source; no link leads out."""
     beside = [*script.parent.glob("*.sh"), *script.parent.glob("*/*.sh")]
-    return [script, *(path for path in beside if path != script and path.is_file())]
+    own = [path for path in beside if path.is_file() and path.resolve().is_relative_to(script.parent)]
+    return [script, *(path for path in own if path != script)]
 
 
-def _check(script: Path) -> None:
+def check_text(script: Path) -> None:
+    """Raise ScriptError if a script cannot be read, or bash cannot parse it; nothing of it is run."""
     if not script.is_file():
         raise ScriptError(subject=str(script), expected="a launch script", found="no such file", fix="check the path")
+    if (size := script.stat().st_size) > _MOST_TEXT:
+        raise ScriptError(
+            subject=str(script),
+            expected=f"a launch script, of {_MOST_TEXT >> 20} MiB at most",
+            found=f"{size >> 20} MiB",
+            fix="check the path",
+        )
     # bash's own parser: nothing is executed by -n.
     bash = shutil.which("bash") or "/bin/bash"
     parsed = subprocess.run(
@@ -162,53 +200,42 @@ def _check(script: Path) -> None:
         )
 
 
-def _stand_ins(folder: Path) -> Path:
+def _stand_ins(folder: Path, places: _Places) -> Path:
     folder.mkdir()
     program = folder / "stand_in.py"
     program.write_bytes(Path(stand_in.__file__).read_bytes())
     for name in (*STANDINS, _MISSING):
         # A shell line and not a link: the interpreter is told to look at nothing of the environment.
-        start = f'exec -a {name} "$STAND_IN_PYTHON" -I -S {_DIRECTORY}/stand_in.py {name} "$@"'
+        start = f'exec -a {name} "$STAND_IN_PYTHON" -I -S {places.programs}/stand_in.py {name} "$@"'
         (folder / name).write_text(f"#!/bin/bash -p\n{start}\n")
         (folder / name).chmod(0o755)
     (folder / "prelude").write_text(_PRELUDE)
     return folder
 
 
-def _environment(given: Mapping[str, str]) -> dict[str, str]:
+def _environment(given: Mapping[str, str], places: _Places) -> dict[str, str]:
     """The variables that a script starts with: what the user gave, and those of a fresh login."""
-    home = "/root" if os.getuid() == 0 else f"/home/{os.environ.get('USER', 'user')}"
     plain = {
-        "HOME": home,
+        "HOME": str(places.home),
         "USER": os.environ.get("USER", "root"),
-        "PATH": f"{_DIRECTORY}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": f"{places.programs}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LANG": "C.UTF-8",
         VIRTUAL_CACHE: str(device_cache()),
         "TERM": "dumb",
-        "BASH_ENV": f"{_DIRECTORY}/prelude",
+        "BASH_ENV": f"{places.programs}/prelude",
     }
     kept = {name: value for name, value in given.items() if not _OF_THE_SHELL.match(name)}
     return {**kept, **plain}
 
 
-def _plumbing(descriptor: int) -> dict[str, str]:
+def _plumbing(descriptor: int, places: _Places) -> dict[str, str]:
     return {
         "STAND_IN_CALLS": str(descriptor),
         "STAND_IN_PYTHON": sys.executable,
-        "STAND_IN_STATE": str(_STATE),
+        "STAND_IN_STATE": str(places.state),
         # What a script asks Python is answered as on NPUs, if the device is compiled already.
         "STAND_IN_NPUS": "2" if device_cache().is_dir() else "0",
     }
-
-
-def _collect(descriptor: int, lines: list[bytes]) -> None:
-    left = _MOST_BYTES
-    with open(descriptor, "rb") as pipe:
-        while chunk := pipe.read(1 << 16):
-            # What comes after that is read all the same, or the script would wait.
-            if left > 0:
-                lines.append(chunk)
-                left -= len(chunk)
 
 
 def _calls(data: bytes) -> tuple[tuple[Call, ...], tuple[str, ...]]:
@@ -233,9 +260,10 @@ def _call(read: object) -> Call:
     program, arguments, folder, variables = map(read.get, ("program", "arguments", "folder", "environment"))
     if not isinstance(arguments, list) or not isinstance(variables, dict):
         raise ValueError(read)
-    if not all(isinstance(word, str) for word in (program, folder, *arguments, *variables, *variables.values())):
+    runtime = read.get("runtime", "")
+    if not all(isinstance(word, str) for word in (program, folder, runtime, *arguments, *variables.values())):
         raise ValueError(read)
-    return Call(str(program), tuple(arguments), Path(str(folder)), variables)
+    return Call(str(program), tuple(arguments), Path(str(folder)), variables, str(runtime))
 
 
 def _shown(calls: Sequence[Call]) -> str:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib.util
-import json
-import subprocess
+import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any  # What another program writes as JSON.
+from typing import cast
 
 from ...errors import CompositionError
+from ..processes import own_python
+from ..sandbox import Limits, ask, check_possible, is_private
 from . import composing
+from .capture import fresh_home
+from .confined import sandbox_of
 from .settings import Settings
 from .trainer import Trainer
 
-_SECONDS = 120.0
+_LIMITS = Limits(120.0, memory=4 << 30, file=256 << 20)
+_LARGEST_SOURCE = 4 << 20
+_COMPOSING = Path("/composing.py")
 _CONFIGURATIONS = Path("verl", "trainer", "config")
 
 
@@ -73,60 +80,83 @@ def entry_of(trainer: Trainer, tree: Path) -> Entry:
     )
 
 
-def compose(trainer: Trainer, tree: Path) -> Job:
-    """Compose the settings that a trainer would get.
+def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
+    """Compose the settings that a trainer would get, in a sandbox: Hydra runs plugins of the tree.
+
+    Args:
+        unconfined: without a sandbox, as the user asks for.
 
     Raises:
         CompositionError: Hydra refuses an override, or cannot be asked.
+        SandboxError: there can be no sandbox here.
     """
     entry = entry_of(trainer, tree)
-    answer = _answer(trainer, tree, entry)
+    check_possible(unconfined)
+    answer = _answer(trainer, tree, entry, unconfined)
     if "error" in answer:
         raise CompositionError(
             subject=f"the overrides of {trainer.module}",
             expected="overrides that Hydra takes",
-            found=" ".join(answer["error"].split())[:400],
+            found=" ".join(str(answer["error"]).split())[:400],
             fix="compare the key with the revision's own configuration: a key that is not there takes a + in front, "
             "and one that was moved has another place now",
         )
+    values, interpolations, config = (answer.get(part) for part in ("values", "interpolations", "config"))
+    if not (isinstance(values, dict) and isinstance(config, dict) and _is_of_texts(interpolations)):
+        raise _not_composed(trainer, "an answer of another form")
     return Job(
         trainer=trainer,
         tree=tree,
         entry=entry,
-        settings=Settings(answer["values"]),
-        interpolations=answer["interpolations"],
-        config=answer["config"],
+        settings=Settings(values),
+        interpolations=cast("Mapping[str, str]", interpolations),
+        config=config,
     )
 
 
-def _answer(trainer: Trainer, tree: Path, entry: Entry) -> Any:
+def _is_of_texts(read: object) -> bool:
+    return isinstance(read, dict) and all(isinstance(value, str) for value in read.values())
+
+
+def _answer(trainer: Trainer, tree: Path, entry: Entry, unconfined: bool) -> Mapping[str, object]:
     """What `composing` writes, as a program of its own."""
     request = {"tree": str(tree), "folder": str(entry.folder), "name": entry.name, "overrides": trainer.overrides}
-    try:
-        done = subprocess.run(
-            [sys.executable, composing.__file__],
-            input=json.dumps(request),
-            cwd=tree,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
+    program, sandbox, environment = Path(composing.__file__), None, dict(os.environ)
+    if not unconfined:
+        sandbox = sandbox_of(trainer, tree, _configurations(entry, tree))
+        sandbox = dataclasses.replace(sandbox, files={_COMPOSING: program})
+        program, environment = _COMPOSING, {**environment, "HOME": str(fresh_home())}
+    with tempfile.TemporaryDirectory(prefix="verl-npu-") as made:
+        log = Path(made, "log")
+        ended, answer = ask(sandbox, own_python(str(program)), tree, environment, _LIMITS, log, request)
+        said = ended.output.decode(errors="replace").strip().splitlines()
+    if ended.limit:
         raise CompositionError(
             subject=f"the configuration of {trainer.module}",
             expected="Hydra to compose it in seconds",
-            found=f"nothing after {_SECONDS:.0f} s",
+            found=ended.limit,
             fix="look for a YAML file whose anchors grow without end",
-        ) from error
-    if done.returncode != 0:
-        raise CompositionError(
-            subject=f"the configuration of {trainer.module}",
-            expected="Hydra to compose it",
-            found=(done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1][:300],
-            fix=f"install the packages of your verl into {sys.prefix}, hydra-core among them",
         )
-    return json.loads(done.stdout)
+    if ended.status != 0:
+        raise _not_composed(trainer, (said or [f"status {ended.status}"])[-1][:300])
+    if answer.wrong:
+        raise _not_composed(trainer, f"{answer.wrong} for an answer")
+    return answer.content
+
+
+def _configurations(entry: Entry, tree: Path) -> list[Path]:
+    """The folder of the configuration if it lies elsewhere: a script may name any, and one that has it is shown."""
+    elsewhere = not entry.folder.is_relative_to(tree) and not is_private(entry.folder)
+    return [entry.folder] if elsewhere and (entry.folder / f"{entry.name}.yaml").is_file() else []
+
+
+def _not_composed(trainer: Trainer, found: str) -> CompositionError:
+    return CompositionError(
+        subject=f"the configuration of {trainer.module}",
+        expected="Hydra to compose it",
+        found=found,
+        fix=f"install the packages of your verl into {sys.prefix}, hydra-core among them",
+    )
 
 
 def _source(trainer: Trainer, tree: Path) -> Path:
@@ -158,8 +188,12 @@ def _source(trainer: Trainer, tree: Path) -> Path:
 def _decorated(source: Path) -> tuple[str, str]:
     """The config_path and config_name of `@hydra.main`, read from the source."""
     try:
-        parsed = ast.parse(source.read_bytes())
-    except (SyntaxError, ValueError, RecursionError) as error:
+        with source.open("rb") as file:
+            text = file.read(_LARGEST_SOURCE + 1)
+        if len(text) > _LARGEST_SOURCE:
+            raise ValueError(f"more than {_LARGEST_SOURCE >> 20} MiB")
+        parsed = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise CompositionError(
             subject=f"the trainer {source}",
             expected="a Python file",

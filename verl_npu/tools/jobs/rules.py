@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -94,12 +94,27 @@ class Script:
             *sections, last = key.split(".")
             section = nested
             for name in sections:
-                section = section.setdefault(name, {})
+                # A stranger's configuration may call a value a section.
+                if not isinstance(section.get(name), dict):
+                    section[name] = {}
+                section = section[name]
             # OmegaConf would raise an error for a value that is yet to be given.
             if value != "???":
-                section[last] = value
+                section[last] = _literal(value)
         config: Section = OmegaConf.create(nested)
         return config
+
+
+def _literal(value: object) -> object:
+    """A value whose interpolations nobody follows: those that are left are known to a running job alone."""
+    if isinstance(value, str):
+        # As OmegaConf reads it, backslashes in front of an interpolation are two for one.
+        return re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + "\\${", value)
+    if isinstance(value, list):
+        return [_literal(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _literal(each) for name, each in value.items()}
+    return value
 
 
 # What the job itself refuses: its own functions are asked.
@@ -274,10 +289,11 @@ def _variables(script: Script) -> Iterator[Finding]:
         yield replace(finding, code="variables", subject=finding.code)
 
 
-def _exports(script: Script) -> Iterator[Finding]:
-    """Warn of variables that are set and do not reach Ray's workers."""
-    for name in dict.fromkeys(_ASSIGNED.findall(script.text)):
-        if name not in _EXPORTED.findall(script.text) and name not in script.trainer.exports:
+def unexported(text: str, exports: Collection[str]) -> Iterator[Finding]:
+    """Warn of variables of workers that a script's text sets, and neither it nor anything else exports."""
+    exported = {*_EXPORTED.findall(text), *exports}
+    for name in dict.fromkeys(_ASSIGNED.findall(text)):
+        if name not in exported:
             yield warning(
                 "exports",
                 "that the script sets it and does not export it",
@@ -285,6 +301,11 @@ def _exports(script: Script) -> Iterator[Finding]:
                 why="no process that the script starts sees it",
                 fix=f"write export {name}=…",
             )
+
+
+def _exports(script: Script) -> Iterator[Finding]:
+    """Warn of variables that are set and do not reach Ray's workers."""
+    yield from unexported(script.text, script.trainer.exports)
     if not script.submitted:
         return
     for name in script.trainer.exports:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -39,7 +40,8 @@ class Settings:
 
     def whole(self, key: str, default: int = 0) -> int:
         """Return a value as a whole number; the default if it is none."""
-        return int(self.number(key, default))
+        value = self.number(key, default)
+        return int(value) if math.isfinite(value) else default
 
     def truth(self, key: str) -> bool:
         """Return whether a value is true, as YAML and Python write it."""

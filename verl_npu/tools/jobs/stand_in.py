@@ -7,12 +7,14 @@ is one line of JSON on the file descriptor that STAND_IN_CALLS names.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import sys
 
 THROUGH = ("sudo", "nohup")
 """Programs whose arguments are the command that matters."""
+_LARGEST_FILE = 1 << 18
 
 
 def main() -> int:
@@ -35,7 +37,8 @@ def main() -> int:
 def record(name: str, arguments: list[str]) -> None:
     """Note the call in one line."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STAND_IN_")}
-    line = json.dumps({"program": name, "arguments": arguments, "folder": os.getcwd(), "environment": environment})
+    call = {"program": name, "arguments": arguments, "folder": os.getcwd(), "environment": environment}
+    line = json.dumps({**call, "runtime": _runtime_environment(name, arguments)})
     descriptor = int(os.environ["STAND_IN_CALLS"])
     # Lines of several processes at once stay whole.
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -43,6 +46,20 @@ def record(name: str, arguments: list[str]) -> None:
     while data:
         data = data[os.write(descriptor, data) :]
     fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _runtime_environment(name: str, arguments: list[str]) -> str:
+    """The file that `ray job submit` is given, as it is at this moment: the script may have written it."""
+    if name != "ray" or arguments[:2] != ["job", "submit"]:
+        return ""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    values = [word.partition("=")[2] for word in options if word.startswith("--runtime-env=")]
+    values += [value for word, value in itertools.pairwise(options) if word == "--runtime-env"]
+    try:
+        with open(values[-1], errors="replace") as file:
+            return file.read(_LARGEST_FILE)
+    except (IndexError, OSError):
+        return ""
 
 
 def _is_a_question(arguments: list[str]) -> bool:

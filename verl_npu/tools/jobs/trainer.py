@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,7 +114,7 @@ def runtime_environment(captured: Capture) -> dict[str, str] | None:
     """Return the variables of the runtime environment that a script submits its job with; None if it submits none."""
     for call in captured.calls:
         if call.program == "ray" and call.arguments[:2] == ("job", "submit"):
-            return _submitted(list(call.arguments[2:]), call.folder, captured.tree)[0]
+            return _submitted(list(call.arguments[2:]), call.runtime)[0]
     return None
 
 
@@ -126,7 +126,7 @@ def _of_call(call: Call, captured: Capture) -> Trainer | None:
     words = [call.program, *call.arguments]
     exports = captured.exports(call)
     if words[:3] == ["ray", "job", "submit"]:
-        variables, words = _submitted(words[3:], call.folder, captured.tree)
+        variables, words = _submitted(words[3:], call.runtime)
         exports = {**exports, **variables}
     trainer = _started(words, call.folder, exports)
     # A converter or a download is started as well, with options of its own.
@@ -218,8 +218,8 @@ def _torchrun(words: list[str]) -> tuple[int, int, bool, list[str]]:
     return ranks, nodes, counted, ["-m", *words] if is_module else words
 
 
-def _submitted(words: list[str], folder: Path, tree: Path) -> tuple[dict[str, str], list[str]]:
-    """Return the variables of a Ray job's runtime environment, and the job's own command."""
+def _submitted(words: list[str], runtime: str) -> tuple[dict[str, str], list[str]]:
+    """Return the variables of a Ray job's runtime environment, whose text this is, and the job's own command."""
     variables: dict[str, str] = {}
     while words and words[0] != "--":
         word = words.pop(0)
@@ -229,26 +229,48 @@ def _submitted(words: list[str], folder: Path, tree: Path) -> tuple[dict[str, st
         if name.startswith("-") and not equals and words:
             value = words.pop(0)
         if name == "--runtime-env":
-            variables = _runtime_env(folder / value, tree)
+            variables = _runtime_env(value, runtime)
         elif not name.startswith("-"):
             return variables, [word, *words]
     return variables, words[1:]
 
 
-def _runtime_env(path: Path, tree: Path) -> dict[str, str]:
+def _runtime_env(path: str, text: str) -> dict[str, str]:
+    """The env_vars of a stranger's YAML: only scalars are made, so that anchors cannot grow."""
     import yaml
 
-    # The folder is the sandbox's, whose tree lies where the user's does; a script may have written it there.
-    if not path.is_file():
-        return {}
     try:
-        read = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        variables = dict(_pairs(root)).get("env_vars")
+        make = yaml.constructor.SafeConstructor()
+        scalars = [(name, value) for name, value in _pairs(variables) if isinstance(value, yaml.ScalarNode)]
+        return {name: str(make.construct_object(value)) for name, value in scalars}
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ScriptError(
             subject=f"the runtime environment {path}",
             expected="YAML",
-            found=str(error).splitlines()[0],
+            found=(str(error).splitlines() or [type(error).__name__])[0],
             fix="mend the file that ray job submit --runtime-env names",
         ) from error
-    variables = read.get("env_vars") if isinstance(read, dict) else None
-    return {str(name): str(value) for name, value in variables.items()} if isinstance(variables, dict) else {}
+
+
+def _pairs(node: object) -> Iterator[tuple[str, object]]:
+    """Yield the keys and nodes of a mapping, those that it merges first; each mapping once."""
+    import yaml
+
+    waiting, seen = [node], set[int]()
+    merged: list[tuple[str, object]] = []
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, yaml.SequenceNode):
+            waiting += each.value
+        if not isinstance(each, yaml.MappingNode) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        for key, value in each.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                waiting.append(value)
+            elif isinstance(key, yaml.ScalarNode):
+                merged.append((key.value, value))
+    # What a mapping says itself comes last, and wins.
+    yield from reversed(merged)

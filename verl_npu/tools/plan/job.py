@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import collections.abc
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+_MOST = 1 << 63
+"""Beyond all bytes, calls and seconds: what is larger, or no number, nothing here can be computed with."""
 
 
 class Phase(Enum):
@@ -160,9 +165,51 @@ class Outcome:
     failed_in: str = ""
 
     @classmethod
-    def of_json(cls, told: Mapping[str, Any]) -> Outcome:
-        phases, timeline = (
-            [PhaseCost(**each) for each in told["phases"]],
-            [Point(**each) for each in told["timeline"]],
-        )
-        return cls(**{**told, "phases": phases, "timeline": timeline})
+    def of_json(cls, told: Mapping[str, object]) -> Outcome:
+        """Return what a rank answered, which runs a stranger's code. Raises ValueError if it is no outcome."""
+        outcome = _read(cls, told)
+        if not (outcome.phases or outcome.error):
+            raise ValueError("no phases")
+        return outcome
+
+
+_Kind = TypeVar("_Kind")
+_NAMES = {"phase": tuple(each.value for each in Phase), "holders": tuple(each.value for each in Holder)}
+_NAMES |= {"kept": _NAMES["holders"], "failed_in": ("", *_NAMES["phase"])}
+
+
+def _read(kind: type[_Kind], told: object) -> _Kind:
+    """Make a dataclass of JSON, of the types that its fields have. Raises ValueError."""
+    if not isinstance(told, Mapping):
+        raise ValueError(f"{kind.__name__}: no object")
+    hints = get_type_hints(kind)
+    if unknown := sorted(set(told) - set(hints)):
+        raise ValueError(f"{kind.__name__}: {unknown[0][:40]} is unknown")
+    values = {}
+    for name, value in told.items():
+        values[name] = _value(hints[name], value, f"{kind.__name__}.{name}")
+        of_these = _NAMES.get(name, ())
+        if of_these and not set(value if isinstance(value, Mapping) else (value,)) <= set(of_these):
+            raise ValueError(f"{kind.__name__}.{name}: a name that is unknown")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{kind.__name__}: {error}") from error
+
+
+def _value(hint: Any, value: object, where: str) -> object:
+    container, inside = get_origin(hint), get_args(hint)
+    if container is tuple and isinstance(value, list) and len(value) == len(inside):
+        return tuple(_value(each, part, where) for each, part in zip(inside, value, strict=True))
+    if container is collections.abc.Sequence and isinstance(value, list):
+        return [_value(inside[0], each, where) for each in value]
+    if container is collections.abc.Mapping and isinstance(value, Mapping):
+        return {str(name): _value(inside[1], each, where) for name, each in value.items()}
+    if dataclasses.is_dataclass(hint):
+        return _read(cast("type[object]", hint), value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST
+    if number and (hint is float or (hint is int and isinstance(value, int))):
+        return value
+    if hint is str and isinstance(value, str):
+        return value
+    raise ValueError(f"{where}: not what it is to be")

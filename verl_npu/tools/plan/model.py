@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...ascend.variables import VIRTUAL_NPUS
 from ...errors import PlanError
+from ..processes import own_python
 from .job import Picture
 from .share import Share
 
@@ -87,7 +88,7 @@ def model_of(path: str, given: Path | None, folder: Path) -> Model:
     config, source = _config(path, given)
     (folder / "asked.json").write_text(json.dumps(config))
     done = subprocess.run(
-        [sys.executable, "-m", __name__, str(folder)],
+        own_python("-m", __name__, str(folder)),
         env=os.environ | {VIRTUAL_NPUS: "1"},
         capture_output=True,
         text=True,

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import environment
-from ...ascend.variables import VIRTUAL_MEMORY, VIRTUAL_NPUS, VIRTUAL_PHANTOM
+from ...ascend.variables import VIRTUAL_CACHE, VIRTUAL_MEMORY, VIRTUAL_NPUS, VIRTUAL_PHANTOM
 from ...errors import PlanError
+from ..jobs.capture import fresh_home
+from ..jobs.confined import sandbox_of
 from ..jobs.job import Job, compose
 from ..jobs.keys import (
     ACTOR,
@@ -32,6 +31,8 @@ from ..jobs.keys import (
 )
 from ..jobs.settings import Settings, override
 from ..jobs.trainer import Trainer, is_of_cluster
+from ..processes import own_python
+from ..sandbox import Limits, ask, available_memory, device_cache
 from .fine_tuning import Names, module_of, names_of, tuning_changes, tuning_share
 from .hardware import Hardware
 from .job import Outcome, Picture, RankJob
@@ -48,6 +49,7 @@ _STEPS = 100
 _THRESHOLD = "1"  # MiB: smaller tensors are real
 _MEMORY = "1024"  # GiB: what does not fit is to be seen, not to end
 _TOGETHER = 2
+_PROCESSES, _LARGEST_FILE = 512, 4 << 30
 _NO_FLEET = "fleet"
 """The feature that has ranks compare what is patched: a rank of a plan would wait for others that are not there."""
 
@@ -74,6 +76,8 @@ class Request:
     """Settings besides the script's own: a knob that is tried."""
     model: Model | None = None
     """The model, if it has been made by a plan of the same script."""
+    unconfined: bool = False
+    """Run the tree's code without a sandbox, as the user asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
     """
     started = time.monotonic()
     trainer = changed(trainer, request.changes)
-    composed = compose(trainer, tree)
+    composed = compose(trainer, tree, request.unconfined)
     settings = composed.settings
     names, bounded = names_of(trainer, settings), keeps_budget(trainer, tree)
     if names is None:
@@ -230,39 +234,35 @@ def _model(path: str, request: Request) -> Model:
 
 
 def _run(job: RankJob, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None]) -> Outcome:
-    """Have `rank` answer in a process of its own."""
-    log = folder / f"rank-{job.rank}.log"
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.rank"],
-            env=_variables(job, trainer),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            cwd=job.tree,
+    """Have `rank` answer in a process of its own, in a sandbox: it runs the tree's code."""
+    log, tree = folder / f"rank-{job.rank}.log", Path(job.tree)
+    variables, sandbox = _variables(job, trainer), None
+    if not request.unconfined:
+        sandbox = sandbox_of(trainer, tree, [folder / "model"])
+        variables["HOME"] = str(fresh_home())
+    limits = Limits(request.seconds, _PROCESSES, memory=available_memory(), file=_LARGEST_FILE)
+    told(f"rank {job.rank} of {job.world}")
+    command = own_python("-m", f"{__package__}.rank")
+    ended, answer = ask(sandbox, command, tree, variables, limits, log, dataclasses.asdict(job))
+    if ended.limit:
+        raise PlanError(
+            subject=f"rank {job.rank}",
+            expected=f"its phases to end in {request.seconds:.0f} s, within the memory of this machine",
+            found=f"{ended.limit}; its log is {log}",
+            fix="give it more time, --timeout SECONDS, or a machine with more memory",
         )
-        told(f"rank {job.rank} of {job.world}")
-        try:
-            answer, _ = process.communicate(json.dumps(dataclasses.asdict(job)), timeout=request.seconds)
-        except subprocess.TimeoutExpired as error:
-            process.kill()
-            process.wait()
-            raise PlanError(
-                subject=f"rank {job.rank}",
-                expected=f"its phases to end in {request.seconds:.0f} s",
-                found=f"it still ran; its log is {log}",
-                fix="give it more time: --timeout SECONDS",
-            ) from error
-    if not answer.strip():
-        lines = log.read_text(errors="replace").strip().splitlines()
+    try:
+        if answer.wrong:
+            raise ValueError(f"{answer.wrong} for an answer")
+        return Outcome.of_json(answer.content)
+    except ValueError as error:
+        lines = ended.output.decode(errors="replace").strip().splitlines()
         raise PlanError(
             subject=f"rank {job.rank}",
             expected="verl's workers to start in this environment",
-            found=f"{(lines or ['no output'])[-1][:300]}",
+            found=f"{(lines or ['no output'])[-1][:300]} ({error})",
             fix=f"read {log}",
-        )
-    return Outcome.of_json(json.loads(answer))
+        ) from error
 
 
 def _variables(job: RankJob, trainer: Trainer) -> dict[str, str]:
@@ -275,6 +275,7 @@ def _variables(job: RankJob, trainer: Trainer) -> dict[str, str]:
         environment.DISABLE.name: ",".join(filter(None, (given.get(environment.DISABLE.name), _NO_FLEET))),
         VIRTUAL_PHANTOM: _THRESHOLD,
         VIRTUAL_MEMORY: _MEMORY,
+        VIRTUAL_CACHE: str(device_cache()),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",

@@ -8,7 +8,6 @@ import io
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -19,11 +18,12 @@ from ...errors import RehearsalError
 from ..jobs.job import Job
 from ..jobs.keys import ENGINE, PATH, TRAIN_FILES, may_sleep
 from ..jobs.settings import Settings
+from ..processes import own_python
 from . import reward, small_model
 from .layout import Layout
 from .rules import Setup
 from .small_model import ARCHITECTURES, LAYERS, Architecture, architecture_of
-from .training import convert, prepare_device
+from .training import convert, prepare_device, written
 
 PROMPT, RESPONSE = 64, 16
 _PICTURE_TOKENS = 64
@@ -48,6 +48,8 @@ class Request:
     seconds: float = 900.0
     without: tuple[str, ...] = ()
     """Rules that are left out."""
+    unconfined: bool = False
+    """Run the tree's code without a sandbox, as the user asks for."""
 
 
 def prepare(
@@ -62,14 +64,14 @@ def prepare(
     checkpoint = None
     if any(settings.truth(key) for key in settings.ending("use_dist_checkpointing")):
         prepare_device(layout.all_npus)
-        failure = convert(job, model, folder, layout.all_npus)
-        checkpoint = None if failure else folder / "mcore"
+        failure = convert(job, model, folder, layout.all_npus, request.unconfined)
+        checkpoint = None if failure else written(folder) / "mcore"
         if failure:
             notes.append(f"the small model was not converted to a distributed checkpoint: {failure}")
     # It is a file of its own that verl loads by its path.
     (folder / "reward.py").write_text(Path(reward.__file__).read_text())
     setup = Setup(
-        folder=folder,
+        folder=written(folder),
         model=model,
         train=train_file,
         test=test_file,
@@ -128,7 +130,7 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
         return target
     made = target.with_name(f"{target.name}.{os.getpid()}")
     done = subprocess.run(
-        [sys.executable, "-m", small_model.__name__, architecture.name, str(layers), str(made)],
+        own_python("-m", small_model.__name__, architecture.name, str(layers), str(made)),
         # As the run itself: on virtual NPUs torchvision can be imported whatever it was compiled for.
         env=os.environ | {VIRTUAL_NPUS: "1"},
         capture_output=True,

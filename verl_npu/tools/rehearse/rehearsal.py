@@ -10,17 +10,16 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ...errors import RehearsalError
+from ...errors import RehearsalError, SourceError
 from ...manifest import read_manifests
 from ..jobs.job import Job
 from ..jobs.keys import ENGINE
 from ..logs.metrics import LOSS, REWARD
-from ..sandbox import why_none
 from .layout import Layout, layout_of
 from .outcome import Outcome, judge
 from .preparation import Request, chosen_architecture, prepare
 from .rules import RULES, Change, scale
-from .training import Run, command_of, prepare_device, train
+from .training import Run, command_of, prepare_device, train, written
 
 NOT_SHOWN = ("speed", "memory at full size", "an NPU's numbers", "several machines")
 """What no rehearsal shows."""
@@ -80,15 +79,14 @@ def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
     if entry.moved:
         options = [f"--config-path={entry.folder}", f"--config-name={entry.name}"]
         notes.append(f"there is no folder {entry.moved}: the configuration is this tree's own")
-    if reason := why_none():
-        notes.append(f"the trainer runs as it would by hand: there can be no sandbox here ({reason})")
+    options.append(f"hydra.run.dir={written(folder) / 'hydra'}")
     return ScaledJob(
         job=job,
         folder=folder,
         architecture=architecture.name,
         layout=layout,
         changes=tuple(changes),
-        command=tuple(command_of(trainer, changes, layout.npus, [*options, f"hydra.run.dir={folder / 'hydra'}"])),
+        command=tuple(command_of(trainer, changes, layout.npus, options)),
         notes=tuple(notes),
     )
 
@@ -106,7 +104,8 @@ def rehearse(scaled: ScaledJob, request: Request, progress: Callable[[int, Mappi
         npus,
         request.seconds,
         progress,
-        [request.output / "models"],
+        [request.output / "models", scaled.folder / "data", scaled.folder / "reward.py"],
+        request.unconfined,
     )
     return Rehearsed(scaled, done, judge(done, request.steps, tree), time.monotonic() - started)
 
@@ -129,7 +128,7 @@ def _follows(change: Change, changes: Sequence[Change], job: Job) -> bool:
 def _new_folder(output: Path, name: str) -> Path:
     folder = (output / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").resolve()
     try:
-        (folder / "manifests").mkdir(parents=True)
+        folder.mkdir(parents=True)
     except OSError as error:
         raise RehearsalError(
             subject="--output", expected="a folder that can be written", found=f"{output}: {error}", fix="give another"
@@ -165,7 +164,12 @@ def scaled_content(scaled: ScaledJob) -> dict[str, object]:
 def features(done: Rehearsed) -> dict[str, list[str]]:
     """Return the states of each feature over all processes of the run."""
     found: dict[str, list[str]] = {}
-    for manifest in read_manifests(done.scaled.folder / "manifests"):
+    try:
+        manifests = read_manifests(done.scaled.folder / "manifests")
+    except SourceError as error:
+        # The processes ran a stranger's code, which may have written it.
+        return {"not known": [str(error)]}
+    for manifest in manifests:
         for name, feature in manifest["features"].items():
             states = found.setdefault(name, [])
             if feature["state"] not in states:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,15 +14,17 @@ from pathlib import Path
 from ... import environment
 from ...ascend.variables import VIRTUAL_CACHE, VIRTUAL_NPUS
 from ...errors import RehearsalError
+from ..jobs.capture import fresh_home
+from ..jobs.confined import sandbox_of, script_paths
 from ..jobs.job import Job
 from ..jobs.trainer import Trainer, is_of_cluster
 from ..logs.training import Steps
-from ..sandbox import Ended, Limits, Sandbox, device_cache, importable, run, why_none
+from ..processes import own_python
+from ..sandbox import Ended, Limits, Sandbox, available_memory, check_possible, device_cache, run
+from ..sandbox.copies import Copies
 from .rules import Change
 
-_PROCESSORS = Path("/sys/devices/system")
-"""Where programs look for the machine's processors: vLLM's build for CPUs ends if it finds none."""
-_PROCESSES = 4096
+_PROCESSES, _WRITTEN = 4096, 64 << 30
 _CONVERSION_SECONDS = 300.0
 
 
@@ -54,24 +55,34 @@ def _converter(tree: Path) -> Path | None:
     return found if found.is_file() else None
 
 
-def convert(job: Job, model: Path, folder: Path, npus: int) -> str:
-    """Make `folder`/mcore, the model's distributed checkpoint, by the tree's own program; return why it could not."""
+def written(folder: Path) -> Path:
+    """Return the part of a rehearsal's folder that its programs write to; all else in it is ours alone."""
+    return folder / "run"
+
+
+def convert(job: Job, model: Path, folder: Path, npus: int, unconfined: bool) -> str:
+    """Make the model's distributed checkpoint, mcore, by the tree's own program; return why it could not."""
     program = _converter(job.tree)
     if program is None:
         return "this tree has no converter"
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc-per-node=1"]
-    command = [*start, str(program), "--hf_model_path", str(model), "--output_path", str(folder / "mcore")]
+    target = str(written(folder) / "mcore")
+    command = [*start, str(program), "--hf_model_path", str(model), "--output_path", target]
     variables, _ = _variables(job.trainer, job.tree, folder, npus)
     # What the converter's process did is not what the job's did.
     del variables[environment.MANIFEST_DIR.name]
-    limits = Limits(_CONVERSION_SECONDS, processes=_PROCESSES)
     log = folder / "convert.log"
-    sandbox = None if why_none() else _sandbox(job.tree, folder, variables, [model])
-    ended = run(sandbox, command, job.tree, variables, limits, log)
+    sandbox, temporary = _sandbox(job.trainer, job.tree, folder, variables, [model], unconfined)
+    ended = run(sandbox, command, job.tree, variables, _limits(_CONVERSION_SECONDS), log)
+    _remove(temporary)
     if ended.status == 0 and not ended.limit:
         return ""
     lines = [line for line in log.read_text(errors="replace").splitlines() if re.search(r"\wError: ", line)]
     return ended.limit or (lines[0].partition("]: ")[2] or lines[0] if lines else f"status {ended.status}")
+
+
+def _limits(seconds: float) -> Limits:
+    return Limits(seconds, _PROCESSES, output=1 << 22, memory=available_memory(), written=_WRITTEN)
 
 
 def prepare_device(npus: int) -> None:
@@ -81,7 +92,7 @@ def prepare_device(npus: int) -> None:
         RehearsalError: it does not load.
     """
     tried = subprocess.run(
-        [sys.executable, "-c", "import torch, torch_npu"],
+        own_python("-c", "import torch, torch_npu"),
         env=os.environ | {VIRTUAL_NPUS: str(npus)},
         capture_output=True,
         text=True,
@@ -106,60 +117,67 @@ def train(
     seconds: float,
     progress: Callable[[int, Mapping[str, float]], None],
     reads: Sequence[Path] = (),
+    unconfined: bool = False,
 ) -> Run:
-    """Run `command` and return what came of it; in a sandbox, if there can be one, that writes to `folder` alone."""
+    """Run `command` in a sandbox, in which it writes to a part of `folder` alone, and return what came of it.
+
+    Args:
+        unconfined: without a sandbox, as the user asks for.
+
+    Raises:
+        SandboxError: there can be no sandbox here.
+    """
+    check_possible(unconfined)
     variables, left_out = _variables(trainer, tree, folder, npus)
-    # Ray puts sockets below /tmp, whose paths must be short; its workers' logs are wanted afterwards.
-    temporary, sandbox = folder / "tmp", None
-    if why_none():
-        temporary = Path(tempfile.mkdtemp(prefix="vn", dir="/tmp"))
-        variables |= {"HOME": str(Path.home()), "TMPDIR": str(temporary), "RAY_TMPDIR": str(temporary)}
-    else:
-        sandbox = _sandbox(tree, folder, variables, reads)
+    sandbox, temporary = _sandbox(trainer, tree, folder, variables, reads, unconfined)
     log = folder / "train.log"
-    steps = Steps(lambda: [path for path in (log, *_worker_logs(temporary)) if path.exists()])
+    workers = Copies(temporary, "ray/session_2*/logs/worker-*", folder / "ray-logs")
+    # Their errors are in files of their own, and tell of no step.
+    steps = Steps(lambda: [path for path in (log, *workers.poll()) if path.suffix != ".err" and path.exists()])
 
     def tick() -> None:
         for step in steps.poll():
             progress(step, steps.by_step[step])
 
-    ended = run(sandbox, command, tree, variables, Limits(seconds, processes=_PROCESSES, output=1 << 22), log, tick)
-    kept = _kept(temporary, folder / "ray-logs")
-    shutil.rmtree(temporary, ignore_errors=True)
-    return Run(ended, dict(steps.by_step), (log, *kept), tuple(left_out))
+    ended = run(sandbox, command, tree, variables, _limits(seconds), log, tick)
+    Copies(written(folder) / "manifests", "*.json", folder / "manifests").poll()
+    _remove(temporary)
+    return Run(ended, dict(steps.by_step), (log, *workers.poll()), tuple(left_out))
 
 
-def _sandbox(tree: Path, folder: Path, variables: Mapping[str, str], reads: Sequence[Path]) -> Sandbox:
-    """What a run sees: all that it imports from, the tree by its parts, `reads`, and its own folder to write to."""
-    temporary = folder / "tmp"
-    temporary.mkdir(parents=True, exist_ok=True)
-    seen = (*(path.resolve() for path in reads), *importable(tree), *_sources(variables, tree))
-    return Sandbox(
-        read_only=(*seen, device_cache(), *([_PROCESSORS] if _PROCESSORS.is_dir() else [])),
-        tree=tree,
-        writable={Path("/tmp"): temporary, folder: folder},
-        folders=(Path(variables["HOME"]),),
-    )
+def _sandbox(
+    trainer: Trainer,
+    tree: Path,
+    folder: Path,
+    variables: dict[str, str],
+    reads: Sequence[Path],
+    unconfined: bool,
+) -> tuple[Sandbox | None, Path]:
+    """What a run sees, and its temporary files; without a sandbox it gets the user's home.
+
+    Ray puts sockets below /tmp, whose paths must be short.
+    """
+    own = written(folder)
+    own.mkdir(exist_ok=True)
+    if unconfined:
+        temporary = Path(tempfile.mkdtemp(prefix="vn", dir="/tmp"))
+        variables |= {"HOME": str(Path.home()), "TMPDIR": str(temporary), "RAY_TMPDIR": str(temporary)}
+        return None, temporary
+    # A new one for each: what a program leaves there is not what the next one is given.
+    temporary = Path(tempfile.mkdtemp(prefix="tmp-", dir=folder))
+    temporary.chmod(0o755)
+    return sandbox_of(trainer, tree, reads, {Path("/tmp"): temporary, own: own}), temporary
 
 
-def _worker_logs(temporary: Path) -> list[Path]:
-    return sorted(temporary.glob("ray/session_2*/logs/worker-*.out"))
-
-
-def _kept(temporary: Path, target: Path) -> list[Path]:
-    """Keep the logs of Ray's workers, which go with its folder otherwise."""
-    kept = []
-    for path in sorted(temporary.glob("ray/session_2*/logs/worker-*")):
-        if path.stat().st_size:
-            target.mkdir(exist_ok=True)
-            kept.append(Path(shutil.move(path, target / path.name)))
-    return kept
+def _remove(folder: Path) -> None:
+    """By rm, which goes into folders however deep they lie, and follows no link."""
+    subprocess.run(["rm", "-rf", "--", str(folder)], env={}, capture_output=True, check=False)
 
 
 def _variables(trainer: Trainer, tree: Path, folder: Path, npus: int) -> tuple[dict[str, str], list[str]]:
     exported = {name: value for name, value in trainer.exports.items() if not is_of_cluster(name)}
     left_out = sorted(name for name in trainer.exports if name not in exported)
-    paths = [entry for entry in trainer.exports.get("PYTHONPATH", "").split(os.pathsep) if Path(entry).is_dir()]
+    paths = script_paths(trainer)
     mindspeed = environment.MINDSPEED.text()
     # Workers of Ray do not start in the tree, and must not take another verl than the driver.
     source = [str(tree)] if (tree / "verl" / "__init__.py").is_file() else []
@@ -167,13 +185,13 @@ def _variables(trainer: Trainer, tree: Path, folder: Path, npus: int) -> tuple[d
     inherited = {name: value for name, value in os.environ.items() if not is_of_cluster(name)}
     variables = inherited | exported
     variables |= {
-        "HOME": "/root" if os.getuid() == 0 else f"/home/{os.environ.get('USER', 'user')}",
+        "HOME": str(fresh_home()),
         "PATH": os.environ.get("PATH", os.defpath),
         "PYTHONPATH": os.pathsep.join([*source, *([mindspeed] if mindspeed else []), *own, *paths]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
         VIRTUAL_NPUS: str(npus),
-        environment.MANIFEST_DIR.name: str(folder / "manifests"),
+        environment.MANIFEST_DIR.name: str(written(folder) / "manifests"),
         VIRTUAL_CACHE: str(device_cache()),
         "HF_HUB_OFFLINE": "1",
         "HYDRA_FULL_ERROR": "1",
@@ -187,9 +205,3 @@ def _variables(trainer: Trainer, tree: Path, folder: Path, npus: int) -> tuple[d
         "VLLM_CPU_KVCACHE_SPACE": "1",
     }
     return variables, left_out
-
-
-def _sources(variables: Mapping[str, str], tree: Path) -> list[Path]:
-    entries = [Path(entry) for entry in variables["PYTHONPATH"].split(os.pathsep) if entry]
-    # The tree is there by its parts, so that its root can be written to.
-    return [entry for entry in entries if entry.is_dir() and entry != tree]

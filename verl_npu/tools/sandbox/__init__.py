@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from ...ascend.variables import VIRTUAL_CACHE
 from ...errors import SandboxError
-from ..processes import ProcessTree, descendants
+from ..processes import ProcessTree
 from . import confinement
+from .answers import Answer, Pipe
+from .cgroup import Group, group
+from .limits import Limits, Watch, available_memory
 
-__all__ = ["Ended", "Limits", "Sandbox", "device_cache", "importable", "run", "sandbox_program", "why_none"]
+__all__ = [
+    "Answer",
+    "Ended",
+    "Limits",
+    "Pipe",
+    "Sandbox",
+    "ask",
+    "available_memory",
+    "check_possible",
+    "device_cache",
+    "importable",
+    "is_private",
+    "run",
+    "sandbox_program",
+    "why_none",
+]
 
 _PROGRAM = "bwrap"
+_NO_NESTING = ("--unshare-user", "--disable-userns")
+"""Since bubblewrap 0.8. Root needs its rights for the confinement, which takes the same away."""
 _EMPTY = ("dev", "proc", "sys", "tmp", "run", "home", "root", "mnt", "media", "srv", "lost+found")
 """Folders of the root that a sandbox has anew: what is in them is nobody's business, or the kernel's."""
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "nix")
@@ -55,15 +79,13 @@ class Sandbox:
     """Empty folders that exist only inside."""
     files: Mapping[Path, Path] = field(default_factory=dict)
     """What is read-only inside, by where it is inside."""
-    keep: tuple[int, ...] = ()
-    """File descriptors that the program inherits."""
 
     def arguments(self, folder: Path) -> list[str]:
         """Return bubblewrap's options for a program that starts in `folder`."""
         words = ["--die-with-parent", "--unshare-all", "--new-session", "--hostname", "localhost", "--cap-drop", "ALL"]
         if os.geteuid() == 0:
-            # For the confinement, which gives it up before the program starts.
-            words += ["--cap-add", "CAP_SYS_ADMIN"]
+            # For the confinement, which gives them up before the program starts.
+            words += ["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SYS_RESOURCE"]
         words += _root()
         words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run", "--dir", "/var/tmp"]
         for inside, mount in sorted(self._mounts(), key=lambda each: len(each[0].parts)):
@@ -80,7 +102,7 @@ class Sandbox:
         if self.tree is not None and self.tree not in _NO_TREES:
             yield self.tree, ("--tmpfs",)
             for path in _entries(self.tree):
-                yield path, ("--ro-bind", str(path))
+                yield path, _entry(path, self.tree)
         for inside, outside in {**self.files, _CONFINEMENT: Path(confinement.__file__)}.items():
             yield inside, ("--ro-bind", str(outside))
         for inside, outside in self.writable.items():
@@ -104,8 +126,28 @@ def importable(tree: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(path for path in found if path.exists() and path not in (tree, *tree.parents)))
 
 
-def sandbox_program() -> str:
-    """Return bubblewrap's path, after it made a sandbox that does nothing.
+def is_private(path: Path) -> bool:
+    """Whether a folder that a stranger names is not shown: the user's home, what it lies in, what is hidden in it."""
+    found, home = path.resolve(), Path.home().resolve()
+    if found in (home, *home.parents):
+        return True
+    return found.is_relative_to(home) and any(part.startswith(".") for part in found.relative_to(home).parts)
+
+
+_FIX = (
+    "install the package bubblewrap (apt-get install bubblewrap, yum install bubblewrap){more}, or add --unconfined, "
+    "which runs it with your home and your network"
+)
+
+
+def check_possible(unconfined: bool) -> None:
+    """Raise SandboxError if a stranger's program is to be confined, and cannot be."""
+    if not unconfined:
+        sandbox_program()
+
+
+def sandbox_program() -> tuple[str, ...]:
+    """Return bubblewrap's path and options that not every version has, after it made a sandbox that does nothing.
 
     Raises:
         SandboxError: it is not installed, or this machine does not let it make a sandbox.
@@ -113,27 +155,38 @@ def sandbox_program() -> str:
     found = shutil.which(_PROGRAM)
     if found is None:
         raise SandboxError(
-            subject="running a launch script in a sandbox",
+            subject="running what a launch script starts, and its source tree, in a sandbox",
             expected="the program bwrap",
             found="none on PATH",
-            fix="install the package bubblewrap (apt-get install bubblewrap, yum install bubblewrap), or give the "
-            "trainer's command itself: verl-npu rehearse -- python3 -m verl.trainer.main_ppo key=value …",
+            fix=_FIX.format(more=""),
         )
-    tried = subprocess.run(
-        [found, *Sandbox().arguments(Path("/tmp")), "--", *_confined(["true"], Limits(1))],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if tried.returncode != 0:
+    program, said = _tried(found)
+    if not program:
         raise SandboxError(
-            subject="running a launch script in a sandbox",
+            subject="running what a launch script starts, and its source tree, in a sandbox",
             expected=f"{found} to make one",
-            found=" ".join(tried.stderr.split())[:300] or f"status {tried.returncode}",
-            fix="allow user namespaces (in a container: --security-opt seccomp=unconfined), or give the trainer's "
-            "command itself: verl-npu rehearse -- python3 -m verl.trainer.main_ppo key=value …",
+            found=said,
+            fix=_FIX.format(more=" and allow user namespaces (in a container: --security-opt seccomp=unconfined)"),
         )
-    return found
+    return program
+
+
+@cache
+def _tried(found: str) -> tuple[tuple[str, ...], str]:
+    """The words that a sandbox is made by, or none and what bubblewrap said."""
+    said = ""
+    for options in ((),) if os.geteuid() == 0 else (_NO_NESTING, ()):
+        tried = subprocess.run(
+            [found, *options, *Sandbox().arguments(Path("/tmp")), "--", *_confined(["true"], Limits(1))],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if tried.returncode == 0:
+            return (found, *options), ""
+        said = " ".join(tried.stderr.split())[:300] or f"status {tried.returncode}"
+    return (), said
 
 
 def why_none() -> str:
@@ -153,33 +206,52 @@ def run(
     limits: Limits,
     log: Path,
     tick: Callable[[], None] = lambda: None,
+    *,
+    asked: bytes = b"",
+    answer: int | None = None,
+    keep: Sequence[int] = (),
 ) -> Ended:
     """Run a command that starts in `folder`, its output in `log`; nothing of it survives the return.
 
     Without a sandbox it runs as it would by hand, within the same limits.
 
+    Args:
+        asked: what it reads from stdin.
+        answer: the file descriptor that its stdout is; with none that goes to the log as well.
+        keep: file descriptors that it inherits.
+
     Raises:
         SandboxError: there can be no sandbox here.
     """
     whole: list[str] = list(command)
-    keep: tuple[int, ...] = ()
     if sandbox is not None:
-        whole, keep = [sandbox_program(), *sandbox.arguments(folder), "--", *_confined(command, limits)], sandbox.keep
+        whole = [*sandbox_program(), *sandbox.arguments(folder), "--", *_confined(command, limits)]
     started = time.monotonic()
     limit = ""
-    # A sandbox takes all of its processes with it.
-    orphans = None if sandbox is not None else ProcessTree()
-    with log.open("wb") as output, _process(whole, environment, folder, output.fileno(), keep) as child:
-        watch = _Watch(limits, child.pid, log)
-        ticked = started
-        while child.poll() is None:
-            limit = watch.exceeded()
-            if limit:
-                break
-            if time.monotonic() - ticked > _TICK:
-                tick()
-                ticked = time.monotonic()
-            time.sleep(_POLL)
+    # A sandbox takes all of its processes with it. Orphans are the main thread's business.
+    alone = sandbox is None and threading.current_thread() is threading.main_thread()
+    orphans = ProcessTree() if alone else None
+    written = tuple(dict.fromkeys(sandbox.writable.values())) if sandbox is not None else ()
+    with (
+        log.open("wb") as output,
+        tempfile.TemporaryFile() as stdin,
+        group(limits.memory, 4 * limits.processes) as made,
+    ):
+        stdin.write(asked)
+        stdin.seek(0)
+        streams = (stdin.fileno(), output.fileno() if answer is None else answer, output.fileno())
+        with _process(whole, environment, folder, streams, keep, made) as child:
+            watch = Watch(limits, child.pid, log, written, made)
+            ticked = started
+            while child.poll() is None:
+                limit = watch.exceeded()
+                if limit:
+                    break
+                if time.monotonic() - ticked > _TICK:
+                    tick()
+                    ticked = time.monotonic()
+                time.sleep(_POLL)
+            limit = limit or watch.refused()
     if orphans is not None:
         orphans.end(0)
     tick()
@@ -188,21 +260,50 @@ def run(
     return Ended(child.returncode, said, time.monotonic() - started, limit)
 
 
+def ask(
+    sandbox: Sandbox | None,
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    limits: Limits,
+    log: Path,
+    question: object,
+) -> tuple[Ended, Answer]:
+    """Run a command that reads JSON from stdin, and writes JSON to stdout; return how it ended and what it answered.
+
+    Raises:
+        SandboxError: there can be no sandbox here.
+    """
+    with Pipe() as pipe:
+        asked = json.dumps(question).encode()
+        ended = run(sandbox, command, folder, environment, limits, log, asked=asked, answer=pipe.writer)
+    return ended, Answer.of(pipe)
+
+
 @contextmanager
 def _process(
-    command: Sequence[str], environment: Mapping[str, str], folder: Path, output: int, keep: Sequence[int]
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    streams: tuple[int, int, int],
+    keep: Sequence[int],
+    made: Group | None,
 ) -> Iterator[subprocess.Popen[bytes]]:
+    stdin, stdout, stderr = streams
     child = subprocess.Popen(
-        command,
+        [*(made.command if made is not None else ()), *command],
         env=dict(environment),
         cwd=folder if folder.is_dir() else None,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
         pass_fds=keep,
         start_new_session=True,
+        preexec_fn=made.join if made is not None else None,
     )
     try:
+        if made is not None:
+            made.follow(child.pid)
         yield child
     finally:
         # The first process of a sandbox takes all others of it with it, however deep they hide.
@@ -239,7 +340,19 @@ def _outside_of_the_system(paths: Iterable[str]) -> list[Path]:
 
 
 def _entries(tree: Path) -> list[Path]:
-    return [entry for entry in sorted(tree.iterdir()) if entry.name != ".git" and entry.exists()]
+    """What of a tree is shown; of one that is the user's home, or has it below, nothing that is private."""
+    home = Path.home().resolve()
+    entries = [entry for entry in sorted(tree.iterdir()) if entry.name != ".git" and entry.exists()]
+    hidden = {entry for entry in entries if tree == home and entry.name.startswith(".")}
+    return [entry for entry in entries if entry not in (home, *home.parents) and entry not in hidden]
+
+
+def _entry(path: Path, tree: Path) -> tuple[str, ...]:
+    """A link of the tree stays one, so that it leads nowhere outside; but a package that is imported through it."""
+    inside = path.resolve().is_relative_to(tree)
+    if path.is_symlink() and not inside and (is_private(path) or not (path / "__init__.py").is_file()):
+        return ("--symlink", os.readlink(path))
+    return ("--ro-bind", str(path))
 
 
 def _usr(folder: Path) -> list[str]:
@@ -253,93 +366,3 @@ def _usr(folder: Path) -> list[str]:
         else:
             words += ["--ro-bind", str(entry), str(entry)]
     return words
-
-
-_LOOK = 0.25
-"""Seconds between two looks at all processes; a look takes milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a sandbox may use before it is ended."""
-
-    seconds: float
-    processes: int = 512
-    output: int = 1 << 20
-    """Bytes of output that are kept; more is dropped, and 64 times as many end it."""
-    memory: int = 0
-    """Bytes that its processes may have of their own, together with what they write to files in memory; 0: any."""
-    file: int = 0
-    """Bytes of the largest file that it may write; 0: any."""
-
-
-class _Watch:
-    """Looks whether what a process has started keeps within its limits."""
-
-    def __init__(self, limits: Limits, pid: int, log: Path) -> None:
-        self.limits, self.pid, self.log = limits, pid, log
-        self.started = self.looked = time.monotonic()
-        self.others = _all_threads()
-
-    def exceeded(self) -> str:
-        """Return the limit that it is over, in words; empty if none. Called many times a second, it costs little."""
-        limits, now = self.limits, time.monotonic()
-        if now - self.started > limits.seconds:
-            return f"it was still running after {limits.seconds:.0f} s"
-        if self.log.stat().st_size > 64 * limits.output:
-            return f"it printed more than {64 * limits.output >> 20} MiB"
-        # Processes that double are seen by the number of all, before there are too many to be looked at.
-        if now - self.looked < _LOOK and _all_threads() - self.others < limits.processes:
-            return ""
-        inside = descendants(self.pid)
-        self.looked = time.monotonic()
-        self.others = max(_all_threads() - len(inside), 0)
-        if len(inside) > limits.processes:
-            return f"it had {len(inside)} processes at once, and {limits.processes} are allowed"
-        if limits.memory and _memory_of(inside) > limits.memory:
-            return f"it took more than {limits.memory >> 20} MiB of memory"
-        return ""
-
-
-def _all_threads() -> int:
-    """Threads of the whole machine."""
-    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
-
-
-def _memory_of(processes: Sequence[int]) -> int:
-    """Return the bytes that processes have of their own, and that the files of their sandbox take in memory."""
-    pages = 0
-    for process in processes:
-        try:
-            _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
-        except (OSError, ValueError):
-            continue  # it ended meanwhile
-        pages += int(resident) - int(shared)
-    return pages * os.sysconf("SC_PAGE_SIZE") + max(map(_files, processes), default=0)
-
-
-def _files(process: int) -> int:
-    """Bytes in the file systems in memory that a process has, and this one has not."""
-    try:
-        mine = {line.split()[2] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-        its = {
-            (words := line.split())[2]: words[4]
-            for line in Path(f"/proc/{process}/mountinfo").read_text().splitlines()
-            if " - tmpfs " in line
-        }
-        found = [
-            _filesystem(f"/proc/{process}/root{place}", device) for device, place in its.items() if device not in mine
-        ]
-    except OSError:
-        return 0  # it ended meanwhile
-    return sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in found if each is not None)
-
-
-def _filesystem(place: str, device: str) -> os.statvfs_result | None:
-    """What `place` is on, or None if that is not `device`: while a sandbox is made, its mounts still move."""
-    opened = os.open(place, os.O_PATH)
-    try:
-        found = os.fstat(opened).st_dev
-        return os.fstatvfs(opened) if f"{os.major(found)}:{os.minor(found)}" == device else None
-    finally:
-        os.close(opened)

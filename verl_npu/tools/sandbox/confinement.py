@@ -17,6 +17,7 @@ import sys
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _READ_ONLY, _REMOUNT, _BIND = 1, 32, 4096
 _LEAST_PIDS = 512
+_SHARED_PAGES = 1 << 14
 _CAPABILITIES_VERSION = 0x20080522
 
 
@@ -24,7 +25,9 @@ def main() -> int:
     largest, most, *command = sys.argv[1:]
     libc = ctypes.CDLL(None, use_errno=True)
     _limit_processes(int(most))
+    _be_ended_first()
     if os.geteuid() == 0:
+        _limit_the_kernel()
         for path in ("/proc", *(f"/dev/{name}" for name in DEVICES)):
             _make_read_only(libc, path)
     _drop_capabilities(libc)
@@ -49,6 +52,25 @@ def _limit_processes(most: int) -> None:
         # No limit of that kind holds for root. Since this version the parameter is the sandbox's own.
         with open("/proc/sys/kernel/pid_max", "w") as file:
             file.write(str(max(most, _LEAST_PIDS)))
+
+
+def _be_ended_first() -> None:
+    """Have the kernel end this before anything else where memory runs out."""
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+def _limit_the_kernel() -> None:
+    """Take away what memory could be hidden by from who watches: mounts of its own, System V's shared memory.
+
+    Other users than root lack the right; bubblewrap itself takes the former from them.
+    """
+    for name, value in (("user/max_user_namespaces", 0), ("kernel/shmall", _SHARED_PAGES)):
+        try:
+            with open(f"/proc/sys/{name}", "w") as file:
+                file.write(str(value))
+        except OSError:
+            continue  # a kernel before that let nobody
 
 
 def _make_read_only(libc: ctypes.CDLL, path: str) -> None:

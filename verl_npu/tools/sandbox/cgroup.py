@@ -1,0 +1,166 @@
+"""Limits that the kernel keeps for all processes of a sandbox together: a cgroup, where we may make one.
+
+That is where a folder of the cgroup file system is ours to write (root, or a container that was given one), and where
+systemd makes a scope for its user. Sources: cgroups(7); Documentation/admin-guide/cgroup-v2.rst and
+cgroup-v1/memory.rst of Linux; systemd-run(1).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+_V2, _V1 = "memory.max", "memory.limit_in_bytes"
+_MOST_TRIES, _PAUSE = 50, 0.02
+_SYSTEMD = "systemd-run"
+
+
+@dataclass(slots=True)
+class Group:
+    """A cgroup, or a scope that systemd makes for the command."""
+
+    folder: Path | None
+    """None for a scope, until its process runs in it."""
+    command: tuple[str, ...] = ()
+    """What stands before the command; empty if the process itself joins."""
+    members: int | None = None
+    """The open file that a process joins by."""
+
+    def join(self) -> None:
+        """Have the calling process, and all that descends from it, counted here."""
+        if self.members is not None:
+            os.write(self.members, b"0")
+
+    def follow(self, pid: int) -> None:
+        """Note the scope that a process runs in."""
+        if self.command:
+            self.folder = _folder_of(Path(f"/proc/{pid}/cgroup"), "")
+
+    def refused(self) -> bool:
+        """Whether the kernel has ended a process in it for its memory."""
+        if self.folder is None:
+            return False
+        for name in ("memory.events", "memory.oom_control"):
+            with contextlib.suppress(OSError):
+                words = dict(line.split(" ", 1) for line in (self.folder / name).read_text().splitlines())
+                return int(words.get("oom_kill", 0)) > 0
+        return False
+
+
+@contextlib.contextmanager
+def group(memory: int, processes: int) -> Iterator[Group | None]:
+    """Make one for a command that may take so much, and remove it; None where there can be none."""
+    made = (_made(memory, processes) or _scope(memory, processes)) if memory else None
+    try:
+        yield made
+    finally:
+        if made is not None and made.members is not None and made.folder is not None:
+            os.close(made.members)
+            _remove(made.folder)
+
+
+def _made(memory: int, processes: int) -> Group | None:
+    """A folder below the one that this process is in, or beside it: in version 2 only leaves have processes."""
+    for controller, limit in (("", _V2), ("memory", _V1)):
+        own = _folder_of(Path("/proc/self/cgroup"), controller)
+        for parent in (own, own.parent) if own is not None and own != ROOT else (own,) if own else ():
+            made = parent / f"verl-npu-{os.getpid()}-{time.monotonic_ns()}"
+            try:
+                made.mkdir()
+            except OSError:
+                continue
+            try:
+                _write(made / limit, memory)
+                _limit_more(made, memory, processes)
+                _check_joinable(made)
+            except OSError:
+                _remove(made)
+                continue
+            return Group(made, members=os.open(made / "cgroup.procs", os.O_WRONLY))
+    return None
+
+
+def _limit_more(folder: Path, memory: int, processes: int) -> None:
+    """What not every kernel has."""
+    more = {
+        "memory.swap.max": 0,
+        "memory.memsw.limit_in_bytes": memory,
+        "memory.oom.group": 1,
+        "pids.max": processes,
+    }
+    for name, value in more.items():
+        if (folder / name).exists():
+            _write(folder / name, value)
+
+
+def _write(file: Path, value: int) -> None:
+    """Raises OSError if there is no such file: the folder is then none of the kernel's."""
+    with open(os.open(file, os.O_WRONLY), "w") as opened:
+        opened.write(str(value))
+
+
+def _check_joinable(folder: Path) -> None:
+    """Raise OSError unless a process of this one's may join."""
+    joined = ["sh", "-c", 'echo 0 > "$0"', str(folder / "cgroup.procs")]
+    done = subprocess.run(joined, env={}, stderr=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise OSError(folder)
+
+
+def _folder_of(file: Path, controller: str) -> Path | None:
+    """The folder of a cgroup by a process's /proc/…/cgroup: version 2's, or version 1's of a controller."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, names, path = line.split(":", 2)
+        if controller in names.split(","):
+            found = ROOT / controller / path.lstrip("/")
+            return found if (found / "cgroup.procs").is_file() else None
+    return None
+
+
+def _scope(memory: int, processes: int) -> Group | None:
+    program = _systemd()
+    if not program:
+        return None
+    limits = (f"MemoryMax={memory}", "MemorySwapMax=0", f"TasksMax={processes}")
+    options = [word for limit in limits for word in ("--property", limit)]
+    return Group(None, (program, *_SCOPE, *options, "--"))
+
+
+_SCOPE = ("--user", "--scope", "--quiet", "--collect")
+
+
+@cache
+def _systemd() -> str:
+    """The program that makes scopes, if it does; empty otherwise."""
+    program = shutil.which(_SYSTEMD)
+    if program is None or not (ROOT / "cgroup.controllers").is_file():
+        return ""
+    try:
+        done = subprocess.run([program, *_SCOPE, "true"], capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return program if done.returncode == 0 else ""
+
+
+def _remove(folder: Path) -> None:
+    """The kernel takes a moment to forget its processes."""
+    for _ in range(_MOST_TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                folder.rmdir()
+            except OSError:
+                time.sleep(_PAUSE)
+                continue
+        return
