@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import io
+import os
+import pickle
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +17,7 @@ import pytest
 
 from verl_npu.errors import CheckpointError
 from verl_npu.tools.checkpoint import fsdp, megatron
-from verl_npu.tools.checkpoint.layout import find
+from verl_npu.tools.checkpoint.layout import check, find
 from verl_npu.tools.checkpoint.megatron import Shape, parts_of
 
 from .conftest import Save, Tensors, rank_of, shard_of, torch
@@ -57,6 +62,83 @@ def test_a_shard_that_would_run_a_program_is_not_read(save_fsdp: Save, tmp_path:
     with pytest.raises(CheckpointError, match=r"rank_1\.pt: expected tensors and DTensors"):
         fsdp.whole_tensors(find(folder))
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("function", [os.system, eval, getattr])
+def test_what_refuses_a_shard_does_not_tell_how_to_run_it(save_fsdp: Save, function: Callable[..., object]) -> None:
+    folder = save_fsdp()
+    torch.save({"a": Calls(function, "true")}, folder / "model_world_size_2_rank_1.pt")
+    with pytest.raises(CheckpointError, match=f"{function.__name__}, which would be run") as refused:
+        fsdp.whole_tensors(find(folder))
+    assert "weights_only" not in str(refused.value)
+
+
+def test_megatrons_metadata_that_would_run_a_program_are_not_read(save_megatron: Save, tmp_path: Path) -> None:
+    folder = save_megatron()
+    (folder / "dist_ckpt" / ".metadata").write_bytes(pickle.dumps(Runs(tmp_path / "ran")))
+    with pytest.raises(CheckpointError, match=r"\.metadata: .*, which would be run as it is read"):
+        megatron.whole_tensors(find(folder))
+    with pytest.raises(CheckpointError, match=r"\.metadata: .*, which would be run as it is read"):
+        check(find(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["../secret.distcp", "/etc/passwd", ""])
+def test_megatrons_metadata_name_files_beside_them_alone(save_megatron: Save, name: str) -> None:
+    folder = save_megatron()
+    path = folder / "dist_ckpt" / ".metadata"
+    known = pickle.loads(path.read_bytes())
+    next(iter(known.storage_data.values())).relative_path = name
+    path.write_bytes(pickle.dumps(known))
+    with pytest.raises(CheckpointError, match="a part in "):
+        check(find(folder))
+
+
+def test_what_megatron_adds_to_the_metadata_needs_no_megatron(save_megatron: Save, tensors: Tensors) -> None:
+    folder = save_megatron()
+    path = folder / "dist_ckpt" / ".metadata"
+    module = ModuleType("megatron.core.dist_checkpointing.strategies.torch")
+    known = pickle.loads(path.read_bytes())
+    module.MCoreMetadata = type("MCoreMetadata", (type(known),), {"__module__": module.__name__})
+    parts = [module.__name__.rsplit(".", count)[0] for count in range(1, 5)]
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [module.__name__, *parts]:
+            patch.setitem(sys.modules, name, module)
+        path.write_bytes(pickle.dumps(module.MCoreMetadata(**vars(known))))
+    found = megatron.whole_tensors(find(folder))
+    assert torch.equal(found["model.norm.weight"](), tensors["model.norm.weight"])
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_common_objects_that_would_run_a_program_are_not_merged(save_megatron: Save, legacy: bool) -> None:
+    folder = save_megatron()
+    content = {"lr_scheduler": {"max_lr": 1e-6}, "args": argparse.Namespace(a=torch.float32), "b": torch.ones(2)}
+    torch.save(content, folder / "dist_ckpt" / "common.pt", _use_new_zipfile_serialization=not legacy)
+    assert megatron.whole_tensors(find(folder))
+    content["lr_scheduler"]["more"] = Calls(os.system, "true")
+    torch.save(content, folder / "dist_ckpt" / "common.pt", _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(CheckpointError, match=r"common\.pt: .*posix\.system, which would be run"):
+        megatron.whole_tensors(find(folder))
+
+
+def test_an_object_of_the_model_that_would_run_a_program_is_not_merged(save_megatron: Save) -> None:
+    key = "decoder.layers.self_attention._extra_state/shard_0_1"
+    folder = save_megatron(**{key: io.BytesIO(b"")})
+    assert megatron.whole_tensors(find(folder))
+    shutil.rmtree(folder.parent)
+    folder = save_megatron(**{key: Calls(os.system, "true")})
+    with pytest.raises(CheckpointError, match=r"distcp: .*posix\.system, which would be run"):
+        megatron.whole_tensors(find(folder))
+
+
+class Calls:
+    """Unpickling it calls a function."""
+
+    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.call
 
 
 class Runs:

@@ -16,8 +16,11 @@ from .layout import Layout
 from .naming import of_adapters
 from .npu_names import allow_npu_names
 
-_REFUSED = re.compile(r"Unsupported (?:global: GLOBAL|class) (\S+)")
+_REFUSED = re.compile(r"(?:Unsupported global: GLOBAL|Unsupported class|unsupported GLOBAL) (\S+)")
 """What torch.load names that it would have to run."""
+
+
+_ADVICE = re.compile(r"weights_only|unsafe|arbitrary code", re.IGNORECASE)
 
 
 def whole_tensors(layout: Layout) -> Mapping[str, Callable[[], Any]]:
@@ -68,8 +71,11 @@ def _load(path: Path) -> dict[str, Any]:
 def _unreadable(path: Path, error: Exception) -> CheckpointError:
     refused = _REFUSED.search(str(error))
     if refused is None:
+        # torch's own text goes on to say how to switch the protection off.
         first = (str(error).strip().splitlines() or [repr(error)])[0]
         found, fix = first, "merge it where it was saved, with the torch that saved it"
+        if _ADVICE.search(first):
+            found, fix = "a pickle that torch refuses", "take the shards that FSDP saved"
     elif refused[1].startswith("torch_npu."):
         # torch_npu 2.7.1 saves with torch 2.7 each tensor with its format, and itself has what reads that.
         found = f"tensors that torch_npu saved with their format ({refused[1]}), and no torch_npu in this process"

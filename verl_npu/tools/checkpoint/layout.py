@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import re
 import zipfile
 import zlib
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from ...errors import CheckpointError
+from .pickles import metadata
 
 _SHARD = re.compile(r"model_world_size_(?P<world>\d+)_rank_(?P<rank>\d+)\.pt")
 _STEP = re.compile(r"global_step_(?P<step>\d+)")
@@ -196,15 +196,10 @@ def _in_archive(stream: IO[bytes]) -> str:
 
 
 def _of_megatron(folder: Path) -> list[tuple[Path, str]]:
-    metadata = folder / ".metadata"
     try:
-        from torch.distributed.checkpoint import FileSystemReader
-
-        table = FileSystemReader(folder).read_metadata().storage_data or {}
+        table = metadata(folder).storage_data or {}
     except FileNotFoundError:
-        return [(metadata, "no such file")]
-    except (EOFError, pickle.UnpicklingError, AttributeError, ImportError, ValueError, IndexError) as error:
-        return [(metadata, f"a file that cannot be read ({error!r})")]
+        return [(folder / ".metadata", "no such file")]
     parts: dict[str, list[tuple[int, int]]] = {}
     for place in table.values():
         parts.setdefault(place.relative_path, []).append((place.offset, place.length))

@@ -1,6 +1,6 @@
 """Megatron's distributed checkpoint, read without upstream's merger, so that its result can be judged by it.
 
-The metadata name classes of Megatron's, so it has to be installed; none of it is called.
+No class of Megatron's is needed, and nothing that a file names is run: see pickles.
 
 What Hugging Face's format calls Megatron's tensors, and which part of them is which.
 
@@ -22,6 +22,7 @@ from typing import Any
 
 from ...errors import CheckpointError
 from .layout import Layout
+from .pickles import check_objects, metadata, reader
 
 _HEAD = "output_layer.weight"
 _MODEL = ("embedding.", "decoder.", "output_layer.")
@@ -44,12 +45,13 @@ def whole_tensors(layout: Layout) -> Mapping[str, Callable[[], Any]]:
         CheckpointError: it is of a value model, or has a tensor of which it is not known what Hugging Face's format
             calls it.
     """
-    from torch.distributed.checkpoint import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     folder = layout.shards[0]
     shape = _shape(layout.huggingface / "config.json")
-    entries = FileSystemReader(folder).read_metadata().state_dict_metadata
+    known = metadata(folder)
+    check_objects(folder, known, _MODEL)
+    entries = known.state_dict_metadata
     if isinstance(head := entries.get(_HEAD), TensorStorageMetadata) and head.size[0] == 1:
         # Seen at v0.6.1, with --is-value-model too; from 796871d7 to 1dda039b it makes a language model (value=False).
         raise CheckpointError(
@@ -62,7 +64,7 @@ def whole_tensors(layout: Layout) -> Mapping[str, Callable[[], Any]]:
     for key, entry in entries.items():
         if not key.startswith(_MODEL) or not isinstance(entry, TensorStorageMetadata) or "_extra_state" in key:
             continue
-        read = partial(_read, folder, key, tuple(entry.size), entry.properties.dtype)
+        read = partial(_read, reader(folder, known), key, tuple(entry.size), entry.properties.dtype)
         for name, part in parts_of(key, tuple(entry.size), shape):
             if name in found:
                 raise _refusal(folder, f"one tensor for {name}", f"{key} as another one")
@@ -83,15 +85,15 @@ def _part(read: Callable[[], Any], part: Callable[[Any], Any]) -> Any:
     return part(read())
 
 
-def _read(folder: Path, key: str, size: tuple[int, ...], dtype: Any) -> Any:
+def _read(storage: Any, key: str, size: tuple[int, ...], dtype: Any) -> Any:
     import torch
-    from torch.distributed.checkpoint import FileSystemReader, load
+    from torch.distributed.checkpoint import load
 
     state = {key: torch.empty(size, dtype=dtype)}
     with warnings.catch_warnings():
         # That there are no process groups, as if that were not what no_dist says.
         warnings.simplefilter("ignore", UserWarning)
-        load(state, storage_reader=FileSystemReader(folder), no_dist=True)
+        load(state, storage_reader=storage, no_dist=True)
     return state[key]
 
 
