@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,43 @@ def test_what_everybody_may_write_to_is_refused(library: Path, which: str) -> No
     (library if which == "file" else library.parent).chmod(0o777)
     with pytest.raises(BuildError, match="everybody may write"):
         cache.check_owner(library)
+
+
+@pytest.fixture
+def shared_group(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    """The library's group has other members."""
+    entry = grp.struct_group(("team", "x", library.stat().st_gid, ["alice", "bob"]))
+    monkeypatch.setattr(grp, "getgrgid", lambda _: entry)
+
+
+@pytest.mark.usefixtures("shared_group")
+@pytest.mark.parametrize("which", ["file", "folder"])
+def test_what_a_group_may_write_to_is_refused(library: Path, which: str) -> None:
+    path = library if which == "file" else library.parent
+    path.chmod(0o775)
+    with pytest.raises(BuildError, match=rf"the group with the number \d+ may write .*chmod g-w {path}"):
+        cache.check_owner(library)
+
+
+@pytest.mark.usefixtures("shared_group")
+def test_what_is_built_where_the_group_may_write_is_closed_to_it(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        folder = tmp_path / "new"
+        folder.mkdir()
+        (folder / "fresh").write_bytes(b"x")
+        cache.publish(folder / "fresh", folder / "libx.so")
+    finally:
+        os.umask(before)
+    cache.check_owner(folder / "libx.so")
+
+
+@pytest.mark.parametrize("which", ["file", "folder"])
+def test_the_group_of_this_user_alone_may_write(library: Path, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    monkeypatch.setattr(grp, "getgrgid", lambda group: grp.struct_group((name, "x", group, [])))
+    (library if which == "file" else library.parent).chmod(0o775)
+    cache.check_owner(library)
 
 
 def test_a_killed_build_is_cleared_away_and_its_name_not_used_again(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ with SIGBUS. A cache that others share may be read-only, as long as what is need
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import shutil
 import stat
 import tempfile
@@ -17,6 +19,7 @@ from pathlib import Path
 from .errors import BuildError
 
 _BUILD = "build-"
+_ANOTHER = "delete it, or set VIRTUAL_ASCEND_CACHE to a folder of your own"
 
 
 def is_finished(library: Path) -> bool:
@@ -35,6 +38,10 @@ def publish(built: Path, library: Path) -> None:
     with open(built, "rb") as stream:
         os.fsync(stream.fileno())
     size = built.stat().st_size
+    # A umask may let the user's group write to all that is made.
+    for each in (built, library.parent):
+        if each.stat().st_uid == os.geteuid():
+            each.chmod(stat.S_IMODE(each.stat().st_mode) & ~stat.S_IWGRP)
     os.replace(built, library)
     note = _note(library)
     fresh = note.with_name(f"{note.name}.{os.getpid()}")
@@ -46,10 +53,26 @@ def check_owner(path: Path) -> None:
     """Raise BuildError if somebody else than this user or root can have written a file or folder of code to be run."""
     for each in (path, path.parent):
         found = each.stat()
+        # In a folder with the sticky bit nobody may replace what is another's.
+        kept = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
         if found.st_uid not in (0, os.geteuid()):
-            raise _planted(each, f"that it belongs to the user with the number {found.st_uid}")
-        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-            raise _planted(each, "that everybody may write to it")
+            raise _planted(each, f"that it belongs to the user with the number {found.st_uid}", _ANOTHER)
+        if found.st_mode & stat.S_IWOTH and not kept:
+            raise _planted(each, "that everybody may write to it", _ANOTHER)
+        if found.st_mode & stat.S_IWGRP and not kept and not _is_private(found.st_gid):
+            fix = f"if you trust them, chmod g-w {each}; else {_ANOTHER}"
+            raise _planted(each, f"that the group with the number {found.st_gid} may write to it", fix)
+
+
+def _is_private(group: int) -> bool:
+    """Whether a group is that of this user alone, as many systems make one for each user."""
+    user = os.geteuid()
+    try:
+        name, entry = pwd.getpwuid(user).pw_name, grp.getgrgid(group)
+    except KeyError:
+        # A container's user need not be in its tables; its group by the same number is no other's.
+        return group == user
+    return entry.gr_name == name and set(entry.gr_mem) <= {name}
 
 
 @contextmanager
@@ -73,10 +96,10 @@ def _note(library: Path) -> Path:
     return library.with_name(f"{library.name}.size")
 
 
-def _planted(path: Path, found: str) -> BuildError:
+def _planted(path: Path, found: str, fix: str) -> BuildError:
     return BuildError(
         subject=f"the compiled library {path}",
         expected="that only this user or root can have written it",
         found=found,
-        fix="delete it, or set VIRTUAL_ASCEND_CACHE to a folder of your own",
+        fix=fix,
     )
