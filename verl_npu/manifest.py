@@ -16,8 +16,8 @@ from .registry.state import RegistryActivity
 
 SCHEMA = 3
 
-_LARGEST = 16 << 20
-"""Bytes of a manifest: a hundred times what one with every patch has."""
+_LARGEST = 2 << 20
+"""Bytes of a manifest: ten times what one with every patch has."""
 
 
 class Activity(RegistryActivity):
@@ -90,31 +90,40 @@ def read_manifests(folder: Path) -> list[Manifest]:
     return [_read(path) for path in sorted(folder.glob("[!.]*.json"))]
 
 
-def _read(path: Path) -> Manifest:
+def encoded(content: Manifest) -> bytes:
+    """Return a manifest as other processes are told it."""
+    return json.dumps({"schema": SCHEMA, **content}).encode()
+
+
+def decoded(data: bytes, subject: str) -> Manifest:
+    """Return the manifest that a process was told, which may be a stranger's. Raises SourceError if it is none."""
     try:
-        content = json.loads(_text(path))
+        if len(data) > _LARGEST:
+            raise ValueError(f"more than {_LARGEST >> 20} MiB")
+        content = json.loads(data.decode())
     # The last: JSON that is nested too deeply.
-    except (OSError, ValueError, RecursionError) as error:
-        raise _no_manifest(path, (isinstance(error, OSError) and error.strerror) or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise _no_manifest(subject, str(error)) from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         found = f"schema {content.get('schema')!r}" if isinstance(content, dict) else "JSON that is no object"
-        raise _no_manifest(path, found)
+        raise _no_manifest(subject, found[:200])
     wrong = sorted(_wrong(content, Manifest))
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise _no_manifest(path, f"parts that are missing or of another kind: {', '.join(wrong[:3])}{more}")
+        raise _no_manifest(subject, f"parts that are missing or of another kind: {', '.join(wrong[:3])}{more}")
     return cast(Manifest, content)
 
 
-def _text(path: Path) -> str:
+def _read(path: Path) -> Manifest:
     # Whatever lies in the folder under such a name: a pipe would never end, and a huge file would fill the memory.
     if not path.is_file():
-        raise ValueError("no ordinary file")
-    with path.open("rb") as stream:
-        data = stream.read(_LARGEST + 1)
-    if len(data) > _LARGEST:
-        raise ValueError(f"more than {_LARGEST >> 20} MiB")
-    return data.decode()
+        raise _no_manifest(str(path), "no ordinary file")
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_LARGEST + 1)
+    except OSError as error:
+        raise _no_manifest(str(path), error.strerror or str(error)) from error
+    return decoded(data, str(path))
 
 
 def _wrong(content: object, declared: type, where: str = "") -> Iterator[str]:
@@ -135,9 +144,9 @@ def _wrong(content: object, declared: type, where: str = "") -> Iterator[str]:
 _hints = cache(get_type_hints)
 
 
-def _no_manifest(path: Path, found: str) -> SourceError:
+def _no_manifest(subject: str, found: str) -> SourceError:
     return SourceError(
-        subject=str(path),
+        subject=subject,
         expected=f"a manifest of schema {SCHEMA}",
         found=found,
         fix="give the folder that the job wrote its manifests to, or delete this file and run the job again",

@@ -10,7 +10,27 @@ import sys
 
 LOGGER = "verl_npu"
 
+_LONGEST = 16_000
+"""Characters of a line that are shown; the rest repeats what somebody else has written."""
+
 _said: set[str] = set()
+
+
+def clean(text: str) -> str:
+    """Return `text` in one line, with each character that is not printable as Python writes it in a literal.
+
+    Paths, manifests and names in a source come from others. A terminal obeys escape sequences in them, a line break
+    makes two lines of one, and invisible characters, those that turn the direction of writing among them, make one
+    name look like another.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def shortened(text: str, most: int = _LONGEST) -> str:
+    """Return `text`, cut if it repeats something very long."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def report(line: str) -> None:
@@ -24,6 +44,7 @@ def warn(line: str) -> None:
 
 
 def _say(line: str, level: str) -> None:
+    line = clean(shortened(line))
     if line in _said:
         return
     # Imported here: this module is part of every process, and most of them have nothing to say.

@@ -11,8 +11,8 @@ from rich.table import Table
 from harness import manifests, pins
 from harness.training import Outcome
 from verl_npu.manifest import Manifest
+from verl_npu.reporting import clean
 from verl_npu.tools.cli.status import shares
-from verl_npu.tools.cli.terminal import clean
 
 __all__ = ["picture", "plot", "print_features", "print_outcome", "shape"]
 

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.interpreter import python
 from verl_npu import reporting
-from verl_npu.features.fleet import manifests
+from verl_npu.errors import FleetError
+from verl_npu.features.fleet import comparison, manifests
+from verl_npu.manifest import SCHEMA, Manifest, encoded
 
-OWN = {"host": "h", "pid": 1, "token": "t", "role": "driver"}
+OWN: Manifest = {
+    "version": "1",
+    "active": True,
+    "origin": "import verl_npu",
+    "simulated": True,
+    "role": "driver",
+    "upstreams": {"verl": {"nearest_pin": "v0.6.1", "exact": True, "differs": []}},
+    "features": {"device": {"state": "applied", "patches": {}}},
+    "natives": {},
+    "tainted": [],
+    "seconds": 0.1,
+    "host": "h",
+    "pid": 1,
+    "token": "t",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -42,13 +60,75 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 def test_manifests_that_cannot_be_read_leave_that_of_this_process(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, f"_read_from_{where}", failing)
-    assert manifests.published() == manifests.Reading([OWN], (), "RuntimeError: GCS is gone")
+    assert manifests.published() == manifests.Reading([OWN], unreadable="RuntimeError: GCS is gone")
 
 
 def test_a_process_that_told_its_manifest_earlier_counts_once(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     earlier, other = {**OWN, "role": "earlier"}, {**OWN, "token": "u"}
-    monkeypatch.setattr(manifests, f"_read_from_{where}", lambda: ([earlier, other], ["rank 2"]))
-    assert manifests.published() == manifests.Reading([other, OWN], ["rank 2"])
+    told = [("rank 0", encoded(earlier)), ("rank 1", encoded(other))]
+    monkeypatch.setattr(manifests, f"_read_from_{where}", lambda: (told, ["rank 2"]))
+    assert manifests.published() == manifests.Reading([{"schema": SCHEMA, **other}, OWN], ["rank 2"])
+
+
+HOSTILE = {
+    "nothing": b"",
+    "bytes": b"\xff\xfe",
+    "no object": b"[1, 2]",
+    "another schema": json.dumps({**OWN, "schema": 1}).encode(),
+    "no features": json.dumps({"schema": SCHEMA, **{k: v for k, v in OWN.items() if k != "features"}}).encode(),
+    "a number for a state": json.dumps(
+        {"schema": SCHEMA, **OWN, "features": {"device": {"state": 3, "patches": {}}}}
+    ).encode(),
+    "a list for a host": json.dumps({"schema": SCHEMA, **OWN, "host": ["h"]}).encode(),
+    "too deep": b"[" * 100_000,
+    "too large": encoded({**OWN, "role": "x" * (3 << 20)}),
+}
+
+
+@pytest.fixture
+def stranger(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Torch's store, in which a stranger may write; this process is rank 0 of two."""
+    torch = pytest.importorskip("torch")
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(manifests, "_store", lambda: store)
+    monkeypatch.setattr(manifests, "_is_in_ray", lambda: False)
+    monkeypatch.setattr(manifests, "_is_rank", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    return store
+
+
+@pytest.mark.parametrize("written", HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_a_stranger_writes_to_the_store_is_one_line(
+    stranger: Any, written: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stranger.set("verl_npu/manifest/1", written)
+    comparison.compare()
+    said = capsys.readouterr().err
+    assert "the manifest of rank 1 is none: " in said
+    assert said.count("\n") == 1
+    assert len(said) < 1000
+
+
+def test_what_a_stranger_writes_commands_no_terminal(stranger: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "\x1b]0;owned\x07\u202e\n[red]verl-npu: all is well"
+    features = {f"f{number}{said}": {"state": said, "patches": {}} for number in range(500)}
+    stranger.set("verl_npu/manifest/1", encoded({**OWN, "host": said, "version": said * 1000, "features": features}))
+    comparison.compare()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.rstrip("\n").isprintable()
+    assert len(said) < 20_000
+
+
+def test_under_strict_what_a_stranger_writes_is_an_error_of_ours(
+    stranger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERL_NPU_STRICT", "1")
+    stranger.set("verl_npu/manifest/1", "{}\x1b[2J")
+    with pytest.raises(FleetError, match="the manifest of rank 1 is none") as raised:
+        comparison.compare()
+    assert str(raised.value).isprintable()
 
 
 PROGRAM = """

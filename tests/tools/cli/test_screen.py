@@ -81,3 +81,14 @@ def test_of_many_odd_things_the_latest_are_shown() -> None:
     text = shown(state, 200)
     assert "14 odd things before these" in text
     assert "c/19 is NaN or infinite at step 19" in text
+
+
+def test_a_name_in_a_log_is_no_markup() -> None:
+    steps = {
+        step: {**row, "timing_s/[bold]gen[green]": 1.0, "timing_s/[red]x\x1b[2J": 2.0} for step, row in STEPS.items()
+    }
+    made = state_of(log_of(steps))
+    assert made is not None
+    screen = shown(made, 100)
+    assert "[bold]gen[green]" in screen
+    assert "[red]x\\x1b[2J" in screen

@@ -42,6 +42,8 @@ _HOW = (
 )
 _LINK = "none: it is about verl-npu's own patches"
 _NEVER = Never("it is about verl-npu's own patches")
+_LONGEST, _MOST = 2000, 30
+"""Characters of a line, and lines, that are said of what differs."""
 _compared: WeakSet[object] = WeakSet()
 Result = TypeVar("Result")
 
@@ -98,7 +100,8 @@ def compare() -> None:
     """Say whether the processes of this job agree. Raises FleetError if they do not and VERL_NPU_STRICT is 1."""
     reading = published()
     count = len(reading.manifests)
-    lines = [*_unknown(reading), *differences(reading.manifests)]
+    # What others say of themselves is theirs.
+    lines = [reporting.clean(reporting.shortened(line, _LONGEST)) for line in _differences(reading)]
     if not lines:
         reporting.report(f"{count} processes agree on what is patched" if count > 1 else "the job has one process")
     elif environment.STRICT.read():
@@ -113,11 +116,18 @@ def compare() -> None:
         reporting.warn(f"the processes of this job differ in what is patched: {' | '.join(lines)}")
 
 
+def _differences(reading: Reading) -> list[str]:
+    """Return a line for each thing that is unknown or in which the processes differ, and no more than can be read."""
+    lines = [*_unknown(reading), *differences(reading.manifests)]
+    return lines if len(lines) <= _MOST else [*lines[:_MOST], f"{len(lines) - _MOST} more"]
+
+
 def _unknown(reading: Reading) -> list[str]:
     """Return one line for each reason why less is known than the comparison needs."""
     lines = []
     if reading.unreadable:
         lines.append(f"the manifests of the other processes cannot be read ({reading.unreadable})")
+    lines += reading.wrong
     if reading.missing:
         lines.append(f"no manifest, so that verl-npu is probably not active: {', '.join(reading.missing)}")
     return lines

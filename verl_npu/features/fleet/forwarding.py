@@ -25,7 +25,7 @@ from typing import TypedDict, cast
 from ... import environment
 from ...ascend.variables import NZ, REQUIRED, SHARED
 from ...errors import FleetError, SettingError
-from ...manifest import Manifest, manifest
+from ...manifest import Manifest, encoded, manifest
 from ...registry.source.probe import Never
 from ...registry.source.tree import SourceTree
 from ...registry.state import FeatureEntry
@@ -115,7 +115,7 @@ def _add(runtime: RuntimeEnvironment, leave: Mapping[str, str] | None = None) ->
         **{shared.name: os.environ[shared.name] for shared in SHARED if shared.name in os.environ},
         **{requirement.name: requirement.value for requirement in REQUIRED},
         **environment.forwarded(),
-        environment.DRIVER_MANIFEST.name: json.dumps(_compared(manifest())),
+        environment.DRIVER_MANIFEST.name: encoded(_compared(manifest())).decode(),
     }
     runtime["env_vars"] = {**{name: text for name, text in added.items() if name not in leave}, **given}
 

@@ -4,12 +4,15 @@ Over Ray they are in Ray's key-value store. Ray promises no stable interface for
 turned into a line for the user. Ranks that torchrun started have theirs in the store at which they met, which reaches
 all of them on every host. It is read and written without a collective: a rank that is not patched takes no part, and
 is not waited for for long.
+
+Neither store asks who writes to it, and no secret could: whoever reaches Ray's runs anything in the job anyway, and
+finds there what its driver tells its workers; ranks of torchrun have no driver that could tell them one. So whatever
+is read is taken for a stranger's: what is no manifest is said in a line, and no text is shown as it came.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,7 +21,8 @@ from datetime import timedelta
 from typing import Any
 
 from ... import environment, process, reporting
-from ...manifest import Manifest, manifest
+from ...errors import SourceError
+from ...manifest import Manifest, decoded, encoded, manifest
 from ..upstreams import UPSTREAMS
 
 _NAMESPACE = b"verl_npu"
@@ -35,6 +39,8 @@ class Reading:
     manifests: Sequence[Manifest] = field(default=())
     missing: Sequence[str] = field(default=())
     """The processes whose manifest is not there, as a user knows them."""
+    wrong: Sequence[str] = field(default=())
+    """What is in the place of a manifest and is none, a line for each."""
     unreadable: str = ""
     """Why the manifests of the other processes could not be read; empty if they were."""
 
@@ -63,20 +69,26 @@ def publish() -> None:
 def published() -> Reading:
     """Return the manifests of this job's processes, this one's among them. Raises nothing."""
     own = manifest()
-    others: Sequence[Manifest] = ()
+    told: Sequence[tuple[str, bytes]] = ()
     missing: Sequence[str] = ()
     unreadable = ""
     try:
         if _is_in_ray():
-            others, missing = _read_from_ray()
+            told, missing = _read_from_ray()
         elif _is_rank():
-            others, missing = _read_from_group()
+            told, missing = _read_from_group()
     except Exception as error:
         # Whatever it is, it is no reason of ours to end a job that does not ask for strict.
         unreadable = f"{type(error).__name__}: {error}"
+    others, wrong = [], []
+    for who, data in told:
+        try:
+            others.append(decoded(data, f"the manifest of {who}"))
+        except SourceError as error:
+            wrong.append(f"{error.subject} is none: {error.found}")
     # This process may have told its manifest earlier, or not at all.
     others = [each for each in others if _identity(each) != _identity(own)]
-    return Reading([*others, own], missing, unreadable)
+    return Reading([*others, own], missing, tuple(wrong), unreadable)
 
 
 def _identity(manifest: Manifest) -> tuple[str, int, str]:
@@ -98,20 +110,23 @@ def _put_into_ray() -> None:
 
     if internal_kv._internal_kv_initialized():
         key = _prefix() + str(ray.get_runtime_context().get_worker_id())
-        internal_kv._internal_kv_put(key.encode(), json.dumps(manifest()).encode(), namespace=_NAMESPACE)
+        internal_kv._internal_kv_put(key.encode(), encoded(manifest()), namespace=_NAMESPACE)
 
 
-def _read_from_ray() -> tuple[list[Manifest], list[str]]:
-    """Return the manifests of this job's workers, that of its driver if it was forwarded, and who told none."""
+def _read_from_ray() -> tuple[list[tuple[str, bytes]], list[str]]:
+    """Return who told what, this job's workers and its driver if that was forwarded, and which worker told nothing."""
     from ray.experimental import internal_kv
 
     prefix = _prefix().encode()
     keys = sorted(internal_kv._internal_kv_list(prefix, namespace=_NAMESPACE))
-    values = [internal_kv._internal_kv_get(key, namespace=_NAMESPACE) for key in keys]
+    workers = {key.removeprefix(prefix).decode(errors="replace"): key for key in keys}
     driver = os.environ.get(environment.DRIVER_MANIFEST.name)
-    texts = [*([driver] if driver else []), *(value for value in values if value is not None)]
-    told = {key.removeprefix(prefix).decode() for key in keys}
-    return [json.loads(text) for text in texts], [label for worker, label in _workers_on_npus() if worker not in told]
+    told = [("the driver", driver.encode())] if driver else []
+    for worker, key in workers.items():
+        value = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
+        if value is not None:
+            told.append((f"the worker {worker}", bytes(value)))
+    return told, [label for worker, label in _workers_on_npus() if worker not in workers]
 
 
 def _workers_on_npus() -> Iterator[tuple[str, str]]:
@@ -159,11 +174,11 @@ def _put_into_group() -> None:
     """Store the manifest of this rank; a later one takes its place."""
     import torch.distributed
 
-    _store().set(_key(torch.distributed.get_rank()), json.dumps(manifest()))
+    _store().set(_key(torch.distributed.get_rank()), encoded(manifest()).decode())
 
 
-def _read_from_group() -> tuple[list[Manifest], list[str]]:
-    """Return the manifests of the other ranks, and which of them told none."""
+def _read_from_group() -> tuple[list[tuple[str, bytes]], list[str]]:
+    """Return the manifests that the other ranks told, and which of them told none."""
     import torch.distributed
 
     store, own = _store(), torch.distributed.get_rank()
@@ -174,7 +189,7 @@ def _read_from_group() -> tuple[list[Manifest], list[str]]:
             store.wait([_key(rank) for rank in others], timedelta(seconds=_SECONDS))
     told = [rank for rank in others if store.check([_key(rank)])]
     missing = [f"rank {rank}" for rank in others if rank not in told]
-    return [json.loads(store.get(_key(rank))) for rank in told], missing
+    return [(f"rank {rank}", bytes(store.get(_key(rank)))) for rank in told], missing
 
 
 def _store() -> Any:

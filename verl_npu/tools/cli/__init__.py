@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import click
 
 from ...errors import VerlNpuError
+from ...reporting import clean
 from ...version import __version__
 from . import terminal
 from .check import check
@@ -63,7 +64,7 @@ def _cleaned() -> Iterator[None]:
     except click.UsageError as error:
         said = error.format_message()
         # Of a choice that is missing, click puts each possibility after a tab.
-        cleaned = "\n".join(terminal.clean(line.expandtabs(2)) for line in said.splitlines())
+        cleaned = "\n".join(clean(line.expandtabs(2)) for line in said.splitlines())
         if cleaned == said:
             raise
         raise click.UsageError(cleaned, error.ctx) from None

@@ -8,9 +8,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ...reporting import clean
 from ..logs.metrics import DRIFT, ENTROPY, GRAD_NORM, LOSS, REWARD, STEP_SECONDS, Metric, drawable, number
 from ..watch import State
-from .terminal import clean
 
 _CURVES = (REWARD, LOSS, ENTROPY, GRAD_NORM, DRIFT, STEP_SECONDS)
 _CHART_HEIGHT = 9
@@ -83,7 +83,11 @@ def _phases(state: State, width: int) -> Table:
         share = phase.seconds / whole if whole else 0.0
         bar = "█" * round(share * min(_BAR, max(0, width - 45)))
         table.add_row(
-            clean(phase.name), f"{phase.seconds:.3g}", f"{phase.usual:.3g}", Text(f"{share:4.0%} {bar}", style="cyan")
+            # A text of its own: the table would take brackets in a name for its markup.
+            Text(clean(phase.name)),
+            f"{phase.seconds:.3g}",
+            f"{phase.usual:.3g}",
+            Text(f"{share:4.0%} {bar}", style="cyan"),
         )
     return table
 

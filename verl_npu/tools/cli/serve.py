@@ -13,6 +13,7 @@ from types import FrameType
 import click
 
 from ...errors import ServingError
+from ...reporting import clean
 from ..serving.launch import Engine, Launch, check, engine, variables_of
 from ..serving.server import Running, started, tail
 from . import terminal
@@ -109,7 +110,7 @@ def _progress() -> Callable[[float, str], None]:
     screen, said = sys.stderr.isatty(), [time.monotonic()]
 
     def say(passed: float, last: str) -> None:
-        line = terminal.clean(f"{passed:.0f} s: {last}")[: terminal.width() - 1]
+        line = clean(f"{passed:.0f} s: {last}")[: terminal.width() - 1]
         if screen:
             click.echo(f"\r\x1b[K{line}", err=True, nl=False)
         elif time.monotonic() - said[0] >= _EVERY:

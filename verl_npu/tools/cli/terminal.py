@@ -1,8 +1,4 @@
-"""What the commands print. All text goes to the terminal through here, and whatever could command it is written out.
-
-Paths, manifests and names in a source come from others. A terminal obeys escape sequences in them, an error of one
-line becomes two by a line break, and invisible characters make one name look like another.
-"""
+"""What the commands print. All text goes to the terminal through here, and what could command it is written out."""
 
 from __future__ import annotations
 
@@ -14,6 +10,8 @@ from collections.abc import Sequence
 
 import click
 
+from ...reporting import clean, shortened
+
 _WIDEST = 100
 """Columns of running text: longer lines are hard to read, however wide the terminal is."""
 _LONGEST_ERROR = 2000
@@ -24,11 +22,6 @@ class Styled(str):
     """A text that is clean, and has the colours that we gave it."""
 
     __slots__ = ()
-
-
-def clean(text: str) -> str:
-    """Return `text` in one line, with each character that is not printable as Python writes it in a literal."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def styled(text: str, style: str) -> Styled:
@@ -98,8 +91,7 @@ def block(text: str) -> None:
 
 def fail(message: str) -> None:
     """Print an error on stderr as one line, which is cut if it repeats something very long."""
-    cut = message if len(message) <= _LONGEST_ERROR else f"{message[:_LONGEST_ERROR]}…"
-    _print(f"verl-npu: {clean(cut)}", err=True)
+    _print(f"verl-npu: {clean(shortened(message, _LONGEST_ERROR))}", err=True)
 
 
 def width() -> int:

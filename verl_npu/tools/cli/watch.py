@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from ...errors import TrainingLogError
+from ...reporting import clean
 from ..extras import need
 from ..logs.metrics import LOSS, REWARD, number
 from ..logs.training import Follower, follow, read
@@ -94,7 +95,7 @@ def _print_once(state: State) -> None:
 
 def _waited_for(log: Path, every: float) -> Follower:
     if not log.exists():
-        click.echo(terminal.clean(f"waiting for {log}"), err=True)
+        click.echo(clean(f"waiting for {log}"), err=True)
         while not log.exists():
             time.sleep(every)
     return follow(log)
@@ -156,7 +157,7 @@ def _on_a_screen(follower: Follower, every: float) -> None:
     console = Console(highlight=False)
     state: State | None = None
     since = time.monotonic()
-    with Live(Text(f"{follower.path}: no step yet"), console=console, screen=True, auto_refresh=False) as live:
+    with Live(Text(clean(f"{follower.path}: no step yet")), console=console, screen=True, auto_refresh=False) as live:
         try:
             for news in _states(follower, every):
                 state, since = (news, time.monotonic()) if news else (state, since)
