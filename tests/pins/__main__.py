@@ -1,16 +1,20 @@
-"""What the judgement makes of mutants, counted: `VERL_NPU_UPSTREAMS=FOLDER python -m tests.pins [PIN ...]`."""
+"""What the judgement makes of mutants, counted: `VERL_NPU_UPSTREAMS=FOLDER python -m tests.pins [PIN ...]`.
+
+With `--edits`, what it makes of the edits of each target, which are some thousands for each pin.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from verl_npu.registry.source.tree import SourceTree
 
-from .losses import LOCKS, Outcome, pin_at
+from .edits import Effect
+from .losses import LOCKS, Outcome, Pin, pin_at, refused
 from .mutants import Kind
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
@@ -26,7 +30,10 @@ def main() -> int:
     silent: list[str] = []
     start = time.monotonic()
     beside = SourceTree.at(sources.find("transformers", "4.57.6"), ("transformers",))
-    for name in sys.argv[1:] or [lock.pin for lock in LOCKS["verl"]]:
+    names = [name for name in sys.argv[1:] if name != "--edits"] or [lock.pin for lock in LOCKS["verl"]]
+    if "--edits" in sys.argv:
+        return _edits(pin_at(name, sources.all_of("verl", name)[0], beside) for name in names)
+    for name in names:
         pin = pin_at(name, sources.all_of("verl", name)[0], beside)
         for mutant in pin.losses():
             outcome, wrong = pin.outcome(mutant)
@@ -36,6 +43,29 @@ def main() -> int:
     print(f"\n{counts.total()} mutants in {time.monotonic() - start:.0f} s")
     print("\n".join(silent))
     return int(bool(silent))
+
+
+def _edits(pins: Iterable[Pin]) -> int:
+    """Print what is said of the edits; status 1 if it is wrong of more than one in a hundred."""
+    counts: Counter[tuple[Effect, str, str]] = Counter()
+    passed: list[str] = []
+    for pin in pins:
+        for name, effect, patch, mutant in pin.of_edits():
+            verdict = pin.verdict(patch, mutant)
+            said = "in words only" if verdict.in_words else verdict.state.value
+            counts[effect, name, said] += 1
+            if refused(verdict) is (effect is Effect.HARMLESS) and effect is not Effect.GUTTED:
+                passed.append(f"{pin.lock.pin}, {name}: {patch.id} is {said}, {verdict.reason}")
+    words = list(dict.fromkeys(word for _, _, word in counts))
+    for effect in Effect:
+        print(f"\n| {effect.value} | {' | '.join(words)} |\n|---{'|---' * len(words)}|")
+        names = dict.fromkeys(name for kind, name, _ in counts if kind is effect)
+        for name in names:
+            print(f"| {name} | {' | '.join(str(counts[effect, name, word]) for word in words)} |")
+        sums = [sum(n for (kind, _, said), n in counts.items() if kind is effect and said == word) for word in words]
+        print(f"| all | {' | '.join(map(str, sums))} |")
+    print(f"\n{counts.total()} edits", *passed, sep="\n")
+    return int(len(passed) * 100 > counts.total())
 
 
 def table(counts: Counts) -> Iterator[str]:

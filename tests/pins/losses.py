@@ -5,6 +5,8 @@ The rules of evidence are written down here once more, apart from the code that 
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -14,15 +16,16 @@ from pathlib import Path
 from verl_npu.features import UPSTREAMS, load, locks_folder
 from verl_npu.registry.judge.lock import Lock, Revision, read_locks
 from verl_npu.registry.judge.verdict import Verdict, judge
-from verl_npu.registry.patch import Patch
+from verl_npu.registry.patch import Action, Feature, Patch
 from verl_npu.registry.source.lookup import is_there
 from verl_npu.registry.source.probe import Assigns, Atom
-from verl_npu.registry.source.tree import SourceTree
+from verl_npu.registry.source.tree import SourceTree, Target
 from verl_npu.registry.state import Standing, State
 
-from .mutants import Kind, Mutant, Upstream, losses
+from .edits import Effect, edited
+from .mutants import PACKAGES, Kind, Mutant, Upstream, losses
 
-__all__ = ["LOCKS", "Outcome", "Pin", "pin_at"]
+__all__ = ["LOCKS", "Outcome", "Pin", "pin_at", "refused"]
 
 LOCKS = {upstream.name: read_locks(locks_folder(), upstream.name) for upstream in UPSTREAMS}
 FEATURES = load()
@@ -81,6 +84,28 @@ class Pin:
 
     def losses(self) -> Iterator[Mutant]:
         return losses(self.upstream, self.subjects)
+
+    @cached_property
+    def verified(self) -> dict[Target, Patch]:
+        """The targets that patches are called for, or stand in place of, here."""
+        called = (Action.WRAP, Action.REPLACE)
+        states = {id: verdict.state for id, verdict in self.before.verdicts.items()}
+        return {p.target: p for p in PATCHES if p.action in called and states[p.id] is State.VERIFIED}
+
+    def of_edits(self, share: int = 1) -> Iterator[tuple[str, Effect, Patch, Mutant]]:
+        """Yield every edit of each target that is verified here, or of one in `share` of these targets.
+
+        Each has its name, what it does, and the patch.
+        """
+        own = sorted(target for target in self.verified if target.package in PACKAGES)
+        for target in random.Random(0).sample(own, math.ceil(len(own) / share)):
+            patch = self.verified[target]
+            for name, effect, files in edited(self.upstream, target):
+                yield name, effect, patch, Mutant(Kind.EDITED, f"{target}, {name}", files)
+
+    def verdict(self, patch: Patch, mutant: Mutant) -> Verdict:
+        """Judge one patch alone."""
+        return judge([_alone(patch)], UPSTREAMS, self.tree(mutant), LOCKS)[1][patch.id]
 
     def outcome(self, mutant: Mutant) -> tuple[Outcome, list[str]]:
         """Return what came of a mutant, and each thing that does not follow; each is judged once."""
@@ -146,8 +171,19 @@ class Pin:
         return ask
 
 
+def _alone(patch: Patch) -> Feature:
+    feature = Feature(patch.feature, "one patch alone")
+    feature.include(patch)
+    return feature
+
+
 def _subjects(patch: Patch) -> set[str]:
     return {str(patch.target), *(atom.subject for atom in patch.atoms())}
+
+
+def refused(verdict: Verdict) -> bool:
+    """Whether a user is kept from the patch, and is not told that forcing it is safe."""
+    return verdict.state is State.DRIFTED and not verdict.in_words
 
 
 def pin_at(name: str, source: Path, beside: SourceTree) -> Pin:

@@ -22,6 +22,7 @@ __all__ = ["Kind", "Mutant", "Upstream", "changes", "harmless", "losses", "other
 
 PACKAGES = ("verl", "recipe")
 _SUFFIX = "_renamed"
+_READ = (".py", ".yaml")
 
 
 class Kind(str, Enum):
@@ -38,6 +39,9 @@ class Kind(str, Enum):
     ANSWER_CHANGED = "answer changed"
     DECORATED = "decorator added"
     REDEFINED = "redefined under an if"
+
+    EDITED = "edited"
+    """A target, in one of the ways of `edits.py`."""
 
     COMMENTS = "comments"
     BLANK_LINES = "blank lines"
@@ -321,10 +325,11 @@ def _moved_path(path: str, file: str) -> str:
 def _files(source: Path) -> Iterator[tuple[str, bytes]]:
     if source.is_dir():
         for package in PACKAGES:
-            for path in (source / package).rglob("*.py"):
-                yield str(path.relative_to(source)), path.read_bytes()
+            for path in (source / package).rglob("*"):
+                if path.suffix in _READ and path.is_file():
+                    yield str(path.relative_to(source)), path.read_bytes()
         return
     with zipfile.ZipFile(source) as wheel:
         for name in wheel.namelist():
-            if name.endswith(".py") and name.partition("/")[0] in PACKAGES:
+            if name.endswith(_READ) and name.partition("/")[0] in PACKAGES:
                 yield name, wheel.read(name)

@@ -22,7 +22,8 @@ from verl_npu.registry.source.probe import Mentions
 from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.state import State
 
-from .losses import FEATURES, LOCKS, PATCHES, Outcome, Pin, pin_at
+from .edits import Effect
+from .losses import FEATURES, LOCKS, PATCHES, Outcome, Pin, pin_at, refused
 from .mutants import PACKAGES, Kind, Mutant, changes, harmless, other_answers
 
 LOSSES = (
@@ -83,7 +84,9 @@ def test_what_changes_no_code_changes_no_verdict(name: str, share: int, pin: Cal
     here = pin(name)
     for mutant in harmless(here.upstream, here.modules):
         judged = here.judged(mutant)
-        assert judged.revision == here.before.revision, mutant
+        # The files are other ones, and nothing that is used of them is.
+        assert (judged.revision.nearest_pin, judged.revision.differs) == (here.lock.pin, ()), mutant
+        assert not judged.revision.exact, mutant
         assert {id: v.state for id, v in judged.verdicts.items()} == {
             id: v.state for id, v in here.before.verdicts.items()
         }, mutant
@@ -120,15 +123,40 @@ def test_a_decorator_or_a_second_definition_is_drift(name: str, share: int, pin:
         if here.before.verdicts[patch.id].state is State.VERIFIED
         and patch.action in (Action.REPLACE, Action.SET, Action.WRAP)
     }
-    mutants = [
-        mutant
-        for mutant in changes(here.upstream, [patch.target for patch in verified.values()])
-        # A decorator of what is wrapped is looked at when it is applied: tests/registry/apply/test_replacement.py.
-        if mutant.kind is Kind.REDEFINED or verified[mutant.subject].action is not Action.WRAP
-    ]
+    mutants = list(changes(here.upstream, [patch.target for patch in verified.values()]))
     for mutant in shared(mutants, share):
         verdict = here.judged(mutant).verdicts[verified[mutant.subject].id]
         assert verdict.state is State.DRIFTED, (mutant, verdict)
+
+
+# A target edited so that it is what another pin has: a wrapper fits that, too.
+AS_ELSEWHERE = {
+    ("device.set_npu_in_run_ppo_config", "parameter gone"),
+    ("device.set_npu_in_run_ppo_config", "parameter by keyword only"),
+    ("device.set_npu_in_run_ppo_config", "default gone"),
+}
+
+
+@pins
+def test_what_is_called_otherwise_is_drift_and_what_differs_in_words_is_not(
+    name: str, share: int, pin: Callable[[str], Pin]
+) -> None:
+    here = pin(name)
+    chosen = list(here.of_edits(share))
+    assert len(chosen) * share > 1000
+    wrong: dict[Effect, list[str]] = {effect: [] for effect in Effect}
+    for edit, effect, patch, mutant in chosen:
+        verdict = here.verdict(patch, mutant)
+        if effect is Effect.GUTTED:
+            # It is called as before: what a wrapper relies on is there.
+            expected = patch.action is Action.WRAP or verdict.state is not State.VERIFIED
+        else:
+            expected = refused(verdict) is (effect is Effect.CHANGED) or (patch.id, edit) in AS_ELSEWHERE
+        if not expected:
+            wrong[effect].append(f"{mutant}: {patch.id} is {verdict.state}, {verdict.reason}")
+    assert wrong[Effect.CHANGED] + wrong[Effect.GUTTED] == []
+    # A default that our wrapper gives as well is refused if upstream's is another one.
+    assert len(wrong[Effect.HARMLESS]) * 50 <= sum(effect is Effect.HARMLESS for _, effect, _, _ in chosen), wrong
 
 
 def test_of_nothing_nothing_is_native() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import pickle
@@ -10,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from verl_npu.errors import ApplyError
 from verl_npu.registry.apply.hooks import remove_hook
 from verl_npu.registry.source.probe import Never
 from verl_npu.registry.state import State
@@ -101,6 +103,50 @@ def test_a_dispatching_method_still_takes_registrations(wrapped) -> None:
 
 def test_a_partial_method_keeps_what_it_was_given(wrapped) -> None:
     assert wrapped("K.add_one").K().add_one(2) == 30
+
+
+@pytest.fixture
+def narrow(package, plugin, why):
+    """Wrap a function that has taken to more since by what knows only of `x`, and give the module."""
+
+    def wrap(source: str, ours):
+        package.write("up.ops", "def run(x):\n    return x\n")
+        ours.__name__ = "ours"
+        plugin.feature("f").wrap("up.ops:run", retired_by=Never("a test"), **why)(ours)
+        registry = plugin.start_on("up.ops", source)
+        module = package.load("up.ops")
+        assert registry.status()["f.ours"].state is State.APPLIED
+        return module
+
+    return wrap
+
+
+MORE = "def run(x, more=0, *, most=0):\n    return x, more, most\n"
+
+
+def test_what_a_wrapper_has_no_parameter_for_is_passed_on(narrow) -> None:
+    module = narrow(MORE, lambda original, x: original(x=10 * x))
+    assert module.run(1) == (10, 0, 0)
+    assert module.run(1, 2) == (10, 2, 0)
+    assert module.run(1, more=3, most=4) == (10, 3, 4)
+
+
+def test_it_is_passed_on_by_a_coroutine_too(narrow) -> None:
+    async def ours(original, x):
+        return await original(10 * x)
+
+    # What is wrapped is a function that returns what can be awaited: the wrapper passes it on as it is.
+    module = narrow(
+        "async def made(x, more):\n    return x, more\ndef run(x, more=0):\n    return made(x, more)\n", ours
+    )
+    assert asyncio.run(module.run(1, 2)) == (10, 2)
+
+
+def test_a_wrapper_that_does_without_the_original_refuses_what_would_be_lost(narrow) -> None:
+    module = narrow(MORE, lambda original, x: 10 * x)
+    assert module.run(1) == 10
+    with pytest.raises(ApplyError, match=r"more.*VERL_NPU_DISABLE=f"):
+        module.run(1, more=3)
 
 
 def test_a_class_cannot_be_wrapped_and_the_error_says_so(package, plugin, why) -> None:
@@ -263,9 +309,9 @@ def test_a_value_is_followed_into_the_init_of_a_package(package, plugin, why) ->
     assert sys.modules["up.part"].FAST == "ours"
 
 
-# A target that is another object while its own lines stay as they are. The check reads source: it sees whatever is
-# written where the target is defined. What a module does to itself when it is executed is seen when the patch is
-# applied, by the object that is there. What neither sees is in here, too.
+# A target that is another object while its own lines stay as they are. The check reads source to the module's end.
+# What another module does to it is seen when the patch is applied, by the object that is there. What neither sees is
+# in here, too.
 
 MODEL = """
 class Base:
@@ -299,6 +345,7 @@ CHANGED = {
     "other parameters under an if": MODEL
     + "\n    if True:\n        def step(self, *rows):\n            return None\n",
     "deleted at the end": MODEL + "\ndel Model.step\n",
+    "assigned by another module": MODEL + "\nimport up.meddler\n",
 }
 CHECK, APPLICATION, NEITHER = State.DRIFTED, State.FAILED, State.APPLIED
 SEEN = {
@@ -306,27 +353,29 @@ SEEN = {
     ("another base class", "replace"): NEITHER,
     ("another base class", "wrap"): NEITHER,
     ("a decorator that keeps the name", "replace"): CHECK,
-    # The wrapper calls what the decorator made of it.
-    ("a decorator that keeps the name", "wrap"): NEITHER,
+    ("a decorator that keeps the name", "wrap"): CHECK,
     ("a decorator that does not", "replace"): CHECK,
-    ("a decorator that does not", "wrap"): NEITHER,
-    ("setattr at the end", "replace"): APPLICATION,
-    ("setattr at the end", "wrap"): APPLICATION,
-    ("assigned at the end", "replace"): APPLICATION,
-    ("assigned at the end", "wrap"): APPLICATION,
+    ("a decorator that does not", "wrap"): CHECK,
+    ("setattr at the end", "replace"): CHECK,
+    ("setattr at the end", "wrap"): CHECK,
+    ("assigned at the end", "replace"): CHECK,
+    ("assigned at the end", "wrap"): CHECK,
     ("defined again under an if", "replace"): CHECK,
     # The wrapper calls whichever of the two it finds: they are called the same way.
     ("defined again under an if", "wrap"): NEITHER,
     ("other parameters under an if", "replace"): CHECK,
     ("other parameters under an if", "wrap"): CHECK,
-    ("deleted at the end", "replace"): APPLICATION,
-    ("deleted at the end", "wrap"): APPLICATION,
+    ("deleted at the end", "replace"): CHECK,
+    ("deleted at the end", "wrap"): CHECK,
+    ("assigned by another module", "replace"): APPLICATION,
+    ("assigned by another module", "wrap"): APPLICATION,
 }
 
 
 @pytest.mark.parametrize(("change", "action"), SEEN, ids=[" - ".join(case) for case in SEEN])
 def test_a_disguise_is_seen_where_it_is_said_to_be(change: str, action: str, package, plugin, why) -> None:
     package.write("up.ops", MODEL)
+    package.write("up.meddler", "import sys\nsys.modules['up.ops'].Model.step = lambda self, batch: None\n")
 
     def step(*args: object) -> str:
         return "ours"

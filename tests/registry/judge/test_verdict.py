@@ -91,11 +91,11 @@ def test_what_does_not_concern_the_target_is_no_drift(judged, action: str, sourc
 
 
 SIGNATURES = {
-    "a parameter more": "(self, batch, lr=0.1, extra=None, *, clip=1.0, **options)",
+    "a parameter more in front": "(self, batch, extra=None, lr=0.1, *, clip=1.0, **options)",
+    "a parameter more that is required": "(self, batch, lr=0.1, *, extra, clip=1.0, **options)",
     "a parameter less": "(self, batch, *, clip=1.0, **options)",
     "another order": "(self, lr=0.1, batch=None, *, clip=1.0, **options)",
     "another name": "(self, rows, lr=0.1, *, clip=1.0, **options)",
-    "another default": "(self, batch, lr=0.2, *, clip=1.0, **options)",
     "no default": "(self, batch, lr, *, clip=1.0, **options)",
     "keyword made positional": "(self, batch, lr=0.1, clip=1.0, **options)",
     "positional only": "(self, batch, /, lr=0.1, *, clip=1.0, **options)",
@@ -108,6 +108,48 @@ SIGNATURES = {
 def test_every_change_of_the_signature_is_drift_for_a_wrapper(judged, changed: str) -> None:
     old = "(self, batch, lr=0.1, *, clip=1.0, **options)"
     assert judged("wrap", SOURCE.replace(old, changed)) is State.DRIFTED
+
+
+ONLY_WORDS = {
+    "a parameter more": SOURCE.replace("lr=0.1, *", "lr=0.1, extra=None, *"),
+    "a keyword more": SOURCE.replace("clip=1.0, **", "clip=1.0, extra=None, **"),
+    "another default": SOURCE.replace("lr=0.1", "lr=0.2"),
+    "a default that has a name": SOURCE.replace("SCALE = 2", "SCALE = 2\nRATE = 0.1").replace("lr=0.1", "lr=RATE"),
+    "annotations": SOURCE.replace("batch, lr=0.1", "batch: list, lr: float = 0.1").replace(
+        "options):", "options) -> int:"
+    ),
+    "another name for a variable": SOURCE.replace("total", "squares"),
+    "a log line": SOURCE.replace("        loss = 0\n", "        logger.info('begins')\n        loss = 0\n"),
+}
+
+
+@pytest.mark.parametrize("source", ONLY_WORDS.values(), ids=ONLY_WORDS)
+def test_words_are_no_drift_for_a_wrapper(judged, source: str) -> None:
+    assert judged("wrap", source) is State.PENDING
+
+
+@pytest.mark.parametrize("source", ONLY_WORDS.values(), ids=ONLY_WORDS)
+def test_words_are_drift_for_a_replacement_which_says_that_they_are_only_words(judged, plugin, source: str) -> None:
+    assert judged("replace", source) is State.DRIFTED
+    (verdict,) = plugin.registries[0].status().values()
+    assert verdict.in_words
+    assert "in words only" in verdict.reason
+    assert "PLUGIN_FORCE=f is safe" in plugin.reported[0]
+
+
+def test_a_default_that_a_wrapper_gives_as_well_is_no_mere_word(package, plugin, why) -> None:
+    package.write("up.ops", SOURCE)
+
+    def step(original, model, batch, lr=0.1, **options):
+        return original(model, batch, lr, **options)
+
+    plugin.feature("f").wrap(TARGET, retired_by=Never("a test"), **why)(step)
+    registry = plugin.start_on("up.ops", ONLY_WORDS["a default that has a name"])
+    assert registry.status()["f.step"].state is State.PENDING
+    registry.deactivate()
+    package.write("up.ops", ONLY_WORDS["another default"])
+    registry.activate()
+    assert registry.status()["f.step"].state is State.DRIFTED
 
 
 def test_another_body_is_no_drift_for_a_wrapper(judged) -> None:

@@ -57,7 +57,7 @@ def drifted(tree: Path) -> Path:
     text = file.read_text()
     old = "def run_ppo(config, task_runner_class=None)"
     assert old in text
-    file.write_text(text.replace(old, "def run_ppo(config, task_runner_class=None, x=1)"))
+    file.write_text(text.replace(old, "def run_ppo(config, task_runner_class=None, *, x)"))
     return tree
 
 

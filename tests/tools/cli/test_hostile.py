@@ -273,7 +273,7 @@ def test_no_word_of_the_command_line_commands_the_terminal(run: Run, arguments: 
 def test_no_line_of_a_source_commands_the_terminal(run: Run, drifted: Path) -> None:
     file = drifted / MODULE
     text = file.read_text()
-    file.write_text(text.replace("x=1)", "x='\x1b[31m\u202e')").replace("ray.is_initialized()", "'\\\x1b'"))
+    file.write_text(text.replace("*, x)", "*, x, y='\x1b[31m\u202e')").replace("ray.is_initialized()", "'\\\x1b'"))
     for command in (("check", "--diff"), ("drift",), ("drift", "--format", "markdown")):
         status, output = run(*command, "--source", str(drifted))
         assert status == 1

@@ -8,8 +8,8 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator
-from typing import cast
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from typing import Any, cast
 
 from ...errors import ApplyError
 from ..patch import Action, Patch
@@ -213,8 +213,71 @@ def _called(patch: Patch, implementation: types.FunctionType, original: object) 
     if patch.action is Action.REPLACE:
         return _replaced(implementation, original)
     if isinstance(original, types.FunctionType) and not _is_generator(original):
-        return _wrapped(implementation, original)
-    return _proxied(patch, implementation, original)
+        return _wrapped(_passing_on(patch, implementation, original), original)
+    return _proxied(patch, _passing_on(patch, implementation, original), original)
+
+
+def _passing_on(patch: Patch, implementation: Function, original: object) -> Function:
+    """Return the implementation, made to pass on to the original what it has no parameter for.
+
+    An upstream may have added a parameter that need not be given. Whoever gives it all the same gets an ApplyError if
+    the implementation does without the original: it would be lost.
+    """
+    parameters = list(inspect.signature(implementation).parameters.values())
+    kinds = {parameter.kind for parameter in parameters}
+    takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+    if takes_more and takes_any:
+        return implementation
+    # The first one is the original.
+    most = sum(parameter.kind in _POSITIONAL for parameter in parameters[1:])
+    known = frozenset(parameter.name for parameter in parameters[1:] if parameter.kind in _BY_NAME)
+
+    @functools.wraps(implementation)
+    def passing(called: Function, *args: object, **kwargs: object) -> object:
+        if (takes_more or len(args) <= most) and (takes_any or kwargs.keys() <= known):
+            return implementation(called, *args, **kwargs)
+        unknown = {name: kwargs.pop(name) for name in tuple(kwargs) if not takes_any and name not in known}
+        if not takes_more and len(args) > most:
+            # By name: the implementation may call the original with fewer in front of them.
+            names = list(inspect.signature(cast(Function, original)).parameters)
+            unknown |= dict(zip(names[most:], args[most:], strict=False))
+            args = args[:most]
+        calls: list[object] = []
+
+        def informed(*inner: object, **options: object) -> object:
+            calls.append(called)
+            return called(*inner, **unknown, **options)
+
+        made = implementation(informed, *args, **kwargs)
+        if inspect.iscoroutine(made):
+            return _awaited(made, lambda: _refuse_to_lose(patch, calls, unknown))
+        if not inspect.isgenerator(made):
+            _refuse_to_lose(patch, calls, unknown)
+        return made
+
+    return passing
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+async def _awaited(made: Awaitable[object], check: Callable[[], None]) -> object:
+    result = await made
+    check()
+    return result
+
+
+def _refuse_to_lose(patch: Patch, calls: Collection[object], unknown: Collection[str]) -> None:
+    if calls:
+        return
+    raise _error(
+        patch,
+        "arguments that it knows, where it does upstream's work itself",
+        f"{', '.join(unknown)}",
+        f"leave the feature out with VERL_NPU_DISABLE={patch.feature}, or call it without that",
+    )
 
 
 def _replaced(implementation: types.FunctionType, original: object) -> Function:
@@ -226,7 +289,7 @@ def _replaced(implementation: types.FunctionType, original: object) -> Function:
     return made
 
 
-def _wrapped(implementation: types.FunctionType, original: Function) -> Function:
+def _wrapped(implementation: Callable[..., Any], original: Function) -> Function:
     # A plain function stays one: Ray pickles it by name, which a proxy object would not survive.
     if inspect.iscoroutinefunction(original):
 
@@ -246,7 +309,7 @@ def _is_generator(function: types.FunctionType) -> bool:
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
-def _proxied(patch: Patch, implementation: types.FunctionType, original: object) -> Function:
+def _proxied(patch: Patch, implementation: Function, original: object) -> Function:
     """Wrap what is no plain function, and keep all else that it can do (`cache_clear`, `register`, its kind)."""
     if isinstance(original, type):
         raise _unfit(patch, "a function or method to wrap", f"the class {original.__qualname__}: replace it instead")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..source.probe import Atom, Probe
 from ..source.tree import SourceTree, Target
 from ..state import Standing, UpstreamEntry
 
-SCHEMA = 3
+SCHEMA = 4
 FILE_NAME = "lock.json"
 THERE = "there"
 """What a lock says of a subject that its pin has."""
@@ -29,7 +29,11 @@ class Record:
 
     kind: str = ""
     signature: str = ""
+    ends: tuple[str, ...] = ()
+    """What its name is bound to at the end of its module, one way after the other."""
     fingerprint: str = ""
+    words: str = ""
+    """A fingerprint that leaves out what is only words."""
     outline: tuple[str, ...] = field(default=(), compare=False)
     """The marks of its statements: upstream's code is not ours to keep, and this is enough to show what changed."""
 
@@ -38,25 +42,41 @@ class Record:
         """What a lock keeps of a definition."""
         if definition is None:
             return cls()
-        return cls(str(definition.kind), definition.signature, definition.fingerprint, definition.outline)
+        return cls(
+            kind=str(definition.kind),
+            signature=definition.signature,
+            ends=definition.ends,
+            fingerprint=definition.fingerprint,
+            words=definition.words,
+            outline=definition.outline,
+        )
 
-    def as_json(self) -> dict[str, str]:
+    def as_json(self) -> dict[str, Any]:
         """The plain form that `from_json` reads; an outline is one string, so that a lock stays readable."""
         if not self.fingerprint:
             return {}
         return {
             "kind": self.kind,
             "signature": self.signature,
+            "ends": list(self.ends),
             "fingerprint": self.fingerprint,
+            "words": self.words,
             "outline": " ".join(self.outline),
         }
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, str]) -> Record:
+    def from_json(cls, plain: Mapping[str, Any]) -> Record:
         """Read what `as_json` gave. Raises KeyError where a part is missing."""
         if not plain:
             return cls()
-        return cls(plain["kind"], plain["signature"], plain["fingerprint"], tuple(plain["outline"].split()))
+        return cls(
+            kind=plain["kind"],
+            signature=plain["signature"],
+            ends=tuple(plain["ends"]),
+            fingerprint=plain["fingerprint"],
+            words=plain["words"],
+            outline=tuple(plain["outline"].split()),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +89,8 @@ class Lock:
     targets: Mapping[Target, Record]
     patches: Mapping[str, Standing]
     files: Mapping[str, str]
-    """SHA-256 of each module and file of the configuration that is asked about: equal bytes need not be parsed to be
-    known."""
+    """SHA-256 of each module and file of the configuration on which any answer depends: a tree in which they are the
+    same is that pin, and need not be parsed."""
     answers: Mapping[str, bool]
     """What the source answers to each question that a patch asks about this upstream."""
     subjects: Mapping[str, str]
@@ -107,21 +127,22 @@ def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, p
     atoms = {text: atom for text, atom in atoms.items() if package_of(atom.subject) in upstream.packages}
     subjects = {str(patch.target) for patch in own} | {atom.subject for atom in atoms.values()}
     subjects |= {patch.target.module for patch in own if patch.action is Action.ADD}
-    modules = {subject.partition(":")[0] for subject in subjects}
-    used, beside = collaborators(patches, upstream.packages), tree.fresh()
-    uses = {use.text: recorded(use, beside if use.decides else tree) for use in used}
-    modules |= {name for name in beside.files if package_of(name) in upstream.packages}
-    return Lock(
+    # What is read for the answers is what they depend on. What only may be used decides none.
+    counted = tree.fresh()
+    used = collaborators(patches, upstream.packages)
+    lock = Lock(
         upstream=upstream.name,
         pin=pin,
         revision=revision,
-        targets={patch.target: Record.of(tree.definition(patch.target)) for patch in own},
-        patches={patch.id: standing(patch, tree) for patch in own},
-        files={name: tree.digest(name) or "" for name in sorted(modules)},
-        answers={text: atom.holds(tree) for text, atom in atoms.items()},
-        subjects={s: THERE if is_there(s, tree) else str(surroundings(s, tree)) for s in subjects},
-        uses=uses,
+        targets={patch.target: Record.of(counted.definition(patch.target)) for patch in own},
+        patches={patch.id: standing(patch, counted) for patch in own},
+        files={},
+        answers={text: atom.holds(counted) for text, atom in atoms.items()},
+        subjects={s: THERE if is_there(s, counted) else str(surroundings(s, counted)) for s in subjects},
+        uses={use.text: recorded(use, counted if use.decides else tree) for use in used},
     )
+    names = sorted(name for name in counted.files if package_of(name) in upstream.packages)
+    return replace(lock, files={name: tree.digest(name) or "" for name in names})
 
 
 def collaborators(patches: Iterable[Patch], packages: Collection[str]) -> list[Collaborator]:
@@ -219,7 +240,8 @@ class Revision:
     def __str__(self) -> str:
         if self.exact:
             return self.nearest_pin
-        return f"nearest {self.nearest_pin}, {len(self.differs)} difference(s)" if self.nearest_pin else "not found"
+        count = f"{len(self.differs)} difference(s)" if self.differs else "nothing that is used of it differs"
+        return f"nearest {self.nearest_pin}, {count}" if self.nearest_pin else "not found"
 
 
 def identify(
@@ -227,10 +249,9 @@ def identify(
 ) -> tuple[Revision, Lock | None]:
     """Find the pin that `tree` is, or the one that it shares most targets with.
 
-    It is that very pin if every target and collaborator is the same, and every question that a patch asks (`atoms`)
-    has the same answer and is about something that is there as it is at the pin: what a lock says is believed for no
-    other tree. Packages that are not in the tree do not count: recipes lie beside verl in a checkout, and are in no
-    wheel.
+    It is that very pin if every file on which an answer depends is the same: what a lock says is believed for no other
+    tree. If only something else in these files differs, it is near, and nothing is different. Packages that are not in
+    the tree do not count: recipes lie beside verl in a checkout, and are in no wheel.
     """
     # Hashing bytes is far cheaper than parsing: the usual case, an untouched release, ends here.
     same_files = [lock for lock in locks if lock.files and _same_files(tree, lock)]
@@ -254,7 +275,7 @@ def identify(
     differs += sorted(text for text, atom in asked.items() if nearest.answers.get(text) != atom.holds(tree))
     present = sorted((use for use in uses if use.decides and use.package in tree), key=str)
     differs += [use.text for use in present if nearest.uses.get(use.text) != recorded(use, tree)]
-    return Revision(nearest.pin, not differs, tuple(differs)), nearest
+    return Revision(nearest.pin, False, tuple(differs)), nearest
 
 
 def _likeness(tree: SourceTree, lock: Lock) -> tuple[int, float, int]:

@@ -6,13 +6,14 @@ is not there is gone, or need not be there: nothing is concluded from a name tha
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import DeclarationError, DriftError
 from ..patch import Action, Feature, Patch, Upstream
 from ..source.collaborator import Collaborator, Found
-from ..source.definition import Kind
+from ..source.definition import Kind, fits
 from ..source.lookup import elsewhere, importer, is_there, namesake, package_of, surroundings
 from ..source.probe import Assigns, Atom
 from ..source.tree import SourceTree, Target
@@ -62,6 +63,8 @@ class Verdict:
     found: str = ""
     forced: bool = False
     """Whether the target drifted and the user has the patch applied all the same."""
+    in_words: bool = False
+    """Whether the target drifted in words only: what it does is what the patch was written for."""
     claims: tuple[str, ...] = ()
     """What upstream means to assign by itself, by its full dotted names, so that the patch is left to it."""
 
@@ -361,17 +364,48 @@ def _compared(patch: Patch, observed: Record, locks: Sequence[Lock]) -> Verdict:
         if patch.target in lock.targets and lock.patches.get(patch.id) is Standing.NEEDED
     }
     what = "fingerprint" if patch.action.relies_on_source else "signature"
-    for pin, record in needed.items():
-        calls_alike = (record.kind, record.signature) == (observed.kind, observed.signature)
-        if record == observed if patch.action.relies_on_source else calls_alike:
+    restated = _restated(patch)
+    alike = [pin for pin, record in needed.items() if _is_called_alike(patch, observed, record, restated)]
+    for pin in alike:
+        if not patch.action.relies_on_source or observed.fingerprint == needed[pin].fingerprint:
             return Verdict(State.VERIFIED, f"{what} as at {pin}")
-    expected = {f"{getattr(record, what) or record.kind} at {pin}" for pin, record in needed.items()}
+    for pin in alike:
+        if observed.words == needed[pin].words:
+            reason = f"it differs from {pin} in words only: {_ONLY_WORDS}"
+            return Verdict(State.DRIFTED, reason, needed[pin].fingerprint, observed.fingerprint, in_words=True)
+    # Two that are called alike are told apart by what they are bound to.
+    ends = any(fits(observed.signature, record.signature, restated) for record in needed.values())
+    what = "binding" if ends and not alike else what
+
+    def shown(record: Record) -> str:
+        return "; ".join(record.ends) if what == "binding" else getattr(record, what) or record.kind
+
+    expected = dict.fromkeys(f"{shown(record)} at {pin}" for pin, record in sorted(needed.items()))
     return Verdict(
         State.DRIFTED,
         f"{what} differs from every pin at which the patch is needed",
         expected=", ".join(sorted(expected)) or "a pin that has this target",
-        found=getattr(observed, what) or observed.kind,
+        found=shown(observed) or "nothing at the end of its module",
     )
+
+
+def _is_called_alike(patch: Patch, observed: Record, record: Record, restated: frozenset[str]) -> bool:
+    """Whether a target is bound as at a pin, and takes what it took there."""
+    if patch.action is Action.GUARD:
+        # It is called before the target is there, and asks nothing of it.
+        return observed.kind == record.kind
+    return observed.ends == record.ends and fits(observed.signature, record.signature, restated)
+
+
+def _restated(patch: Patch) -> frozenset[str]:
+    """Return the parameters to which a wrapper gives defaults itself: upstream's own are then not asked."""
+    if patch.action is not Action.WRAP:
+        return frozenset()
+    parameters = inspect.signature(patch.implementation).parameters.values()
+    return frozenset(p.name for p in parameters if p.default is not inspect.Parameter.empty)
+
+
+_ONLY_WORDS = "annotations, defaults, parameters that need not be given, names of its own variables, or log lines"
 
 
 # What follows for a feature.
@@ -400,11 +434,14 @@ def settle(
     if not refused:
         return statuses, _ineffective(feature, statuses, policy)
     first = verdicts[drifted[0].id]
+    fix = f"run `{policy.command} check --diff`, then install an upstream that is a pin or a newer {policy.command}"
+    if all(verdicts[patch.id].in_words for patch in drifted):
+        fix = f"{policy.prefix}_FORCE={feature.name} is safe here: {_ONLY_WORDS} differ, and nothing else"
     return statuses, DriftError(
         subject=f"feature {feature.name} refused, {drifted[0].target} drifted",
         expected=first.expected,
         found=first.found,
-        fix=f"run `{policy.command} check --diff`, then install an upstream that is a pin or a newer {policy.command}",
+        fix=fix,
         override=f"{policy.prefix}_FORCE={feature.name}",
     )
 

@@ -1,26 +1,33 @@
 """What the source says of a name: the statements that bind it, their signature, and a fingerprint of them.
 
 A fingerprint is a hash of normalised source: the same on every Python version, unchanged by comments, docstrings and
-formatting. `ast.dump` is not used: its output differs between Python versions (3.13 leaves out empty fields). What is
-walked here is the tree that all versions from 3.10 on agree on.
+formatting. A second one leaves out what is only words: annotations, how defaults are spelled, the names of variables,
+and lines that only log.
+
+`ast.dump` is not used: its output differs between Python versions (3.13 leaves out empty fields). What is walked here
+is the tree that all versions from 3.10 on agree on.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 
 # Part of every lock: a change in what is hashed must not read as a change of all upstreams.
-NORMALISER = 1
+NORMALISER = 2
 
 
 # Positions and bookkeeping. `kind` is the u of u"…"; `ctx` follows from the place; `type_comment` is a comment.
 _IGNORED_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_ignores", "lineno"})
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_NONE: Mapping[str, object] = MappingProxyType({})
 
 
 def fingerprint(nodes: Iterable[ast.AST]) -> str:
@@ -111,31 +118,223 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     return body
 
 
-def signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+# What is only words.
+
+
+def in_words(nodes: Iterable[ast.AST]) -> str:
+    """32 hexadecimal digits over what `nodes` do: what is only words is left out.
+
+    The parameters of a function are left out with the words: `fits` compares them.
+    """
+    return _hash((token for node in nodes for token in _meant(node, None)), 16)
+
+
+def _meant(value: object, own: dict[str, str] | None) -> Iterator[str]:
+    """Yield the tokens of what a part of a tree means; in a function, `own` are its variables, by order of use."""
+    if isinstance(value, Function) and own is None:
+        yield f"({function_kind(value)} {value.name} {' '.join(map(decoration, value.decorator_list))}"
+        yield from _meant(_without_docstring(value.body), dict.fromkeys(_own_names(value), ""))
+    elif (
+        isinstance(value, ast.Name | ast.arg | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and own is not None
+    ):
+        yield from _renamed(value, own)
+    elif isinstance(value, ast.AnnAssign) and value.value is not None and value.simple:
+        yield from _meant(ast.Assign([value.target], value.value), own)
+    elif isinstance(value, list):
+        kept = [item for item in value if not _is_words(item)]
+        yield f"[{len(kept)}"
+        for item in kept:
+            yield from _meant(item, own)
+    elif isinstance(value, ast.AST) and not isinstance(value, ast.JoinedStr):
+        yield f"({type(value).__name__}"
+        for name in value._fields:
+            field = getattr(value, name, None)
+            if name in _IGNORED_FIELDS or name in ("annotation", "returns") or field is None or field == []:
+                continue
+            if name == "body" and isinstance(value, _DOCUMENTED):
+                field = _without_docstring(field)
+            yield f".{name}"
+            yield from _meant(field, own)
+    elif isinstance(value, ast.JoinedStr):
+        for part in value.values:
+            yield from _meant(part, own)
+    else:
+        yield f"{type(value).__name__}={value!r}"
+
+
+def _renamed(value: ast.Name | ast.arg | Function | ast.ClassDef, own: dict[str, str]) -> Iterator[str]:
+    field = {ast.Name: "id", ast.arg: "arg"}.get(type(value), "name")
+    name: str = getattr(value, field)
+    if own.get(name) == "":
+        own[name] = f"own {sum(map(bool, own.values()))}"
+    yield f"({type(value).__name__}={own.get(name, name)}"
+    for other in value._fields:
+        inner = getattr(value, other, None)
+        if other not in (field, "annotation", "returns", *_IGNORED_FIELDS) and inner not in (None, []):
+            if other == "body" and isinstance(value, _DOCUMENTED):
+                inner = _without_docstring(value.body)
+            yield f".{other}"
+            yield from _meant(inner, own)
+
+
+def _own_names(function: Function) -> list[str]:
+    """Return the names that a function and those inside it give to variables, their parameters excepted."""
+    arguments = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
+    shared = {name for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal) for name in n.names}
+    found: dict[str, None] = {}
+    for statement in function.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                found[node.id] = None
+            elif isinstance(node, ast.arg):
+                found[node.arg] = None
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found[node.name] = None
+    return [name for name in found if name not in arguments | shared]
+
+
+_LOGS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "exception", "log"})
+
+
+def _is_words(item: object) -> bool:
+    """Whether a statement does nothing but say something: a log line, `print`, or an annotation without a value."""
+    if isinstance(item, ast.AnnAssign):
+        return item.value is None
+    call = item.value if isinstance(item, ast.Expr) else None
+    if not isinstance(call, ast.Call):
+        return False
+    if isinstance(call.func, ast.Name):
+        return call.func.id in ("print", "log_gpu_memory_usage")
+    words = ast.unparse(call.func).lower().split(".")
+    return len(words) > 1 and words[-1] in _LOGS and any("log" in word or word == "warnings" for word in words[:-1])
+
+
+def decoration(decorator: ast.expr) -> str:
+    """Return what a decorator is and what it is given, but for texts: what a log calls a role decides nothing."""
+    if not isinstance(decorator, ast.Call):
+        return f"@{_short(decorator)}"
+    given = [_spelled(argument) for argument in decorator.args if not _is_text(argument)]
+    given += [f"{word.arg or '**'}={_spelled(word.value)}" for word in decorator.keywords if not _is_text(word.value)]
+    return f"@{_short(decorator.func)}({', '.join(given)})"
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _short(node: ast.expr) -> str:
+    # `functools.wraps`, or `wraps` after an import of it.
+    return node.attr if isinstance(node, ast.Attribute) else _spelled(node)
+
+
+def _spelled(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_spelled(node.value)}.{node.attr}"
+    if isinstance(node, ast.Constant):
+        return repr(node.value)
+    if isinstance(node, ast.Call):
+        given = [_spelled(argument) for argument in node.args]
+        given += [f"{word.arg or '**'}={_spelled(word.value)}" for word in node.keywords]
+        return f"{_spelled(node.func)}({', '.join(given)})"
+    return f"<{fingerprint([node])[:8]}>"
+
+
+# How something is called.
+
+
+def signature(node: Function, constants: Mapping[str, object] = _NONE) -> str:
     """The parameters of `node` by name, kind and default, for example `(config, *, rank=0, group=...)`.
 
-    A default that is no constant is shown as `...`: how it is spelled is the fingerprint's business.
+    A default that is no constant, and none of the module's `constants`, is shown as `...`: how it is spelled is the
+    fingerprint's business.
     """
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
     no_default: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
-    parts = [_parameter(a, d) for a, d in zip(positional, [*no_default, *arguments.defaults], strict=True)]
+    parts = [_parameter(a, d, constants) for a, d in zip(positional, [*no_default, *arguments.defaults], strict=True)]
     if arguments.posonlyargs:
         parts.insert(len(arguments.posonlyargs), "/")
     if arguments.vararg is not None:
         parts.append(f"*{arguments.vararg.arg}")
     elif arguments.kwonlyargs:
         parts.append("*")
-    parts += [_parameter(a, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    parts += [_parameter(a, d, constants) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     if arguments.kwarg is not None:
         parts.append(f"**{arguments.kwarg.arg}")
     return f"({', '.join(parts)})"
 
 
-def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
+def _parameter(argument: ast.arg, default: ast.expr | None, constants: Mapping[str, object]) -> str:
     if default is None:
         return argument.arg
+    if isinstance(default, ast.Name) and default.id in constants:
+        return f"{argument.arg}={constants[default.id]!r}"
     return f"{argument.arg}={default.value!r}" if isinstance(default, ast.Constant) else f"{argument.arg}=..."
+
+
+def constants_of(module: ast.Module) -> dict[str, object]:
+    """Return the module's own names that are set once and for all, to a plain value."""
+    assigned = [(s.targets[0], s.value) for s in module.body if isinstance(s, ast.Assign) and len(s.targets) == 1]
+    found = {t.id: v.value for t, v in assigned if isinstance(t, ast.Name) and isinstance(v, ast.Constant)}
+    return {name: value for name, value in found.items() if len(list(bindings(module.body, name))) == 1}
+
+
+def fits(found: str, known: str, restated: Collection[str] = ()) -> bool:
+    """Whether what passes on what it does not know can stand between a caller of `found` and what it knew as `known`.
+
+    Both are signatures, or several of them. More parameters that need not be given, at the end or by keyword only, and
+    other defaults are no difference; but for those parameters that it gives defaults to itself (`restated`).
+    """
+    return found == known or all(any(_fits(one, other, restated) for other in _all(known)) for one in _all(found))
+
+
+def _all(signatures: str) -> list[ast.arguments]:
+    parsed = (ast.parse(f"def _{text}: ...").body[0] for text in filter(None, signatures.split(" | ")))
+    return [node.args for node in parsed if isinstance(node, ast.FunctionDef)]
+
+
+def _fits(found: ast.arguments, known: ast.arguments, restated: Collection[str]) -> bool:
+    here, there = _defaults(found), _defaults(known)
+    if any(here.get(name) != there[name] for name in restated if name in there):
+        return False
+    return _takes_alike(found, known)
+
+
+def _takes_alike(found: ast.arguments, known: ast.arguments) -> bool:
+    here, there = _positional(found), _positional(known)
+    more = here[len(there) :]
+    if here[: len(there)] != there or not all(optional for _, optional in more) or (more and known.vararg is not None):
+        return False
+    if len(found.posonlyargs) != len(known.posonlyargs) or (found.vararg is None) is not (known.vararg is None):
+        return False
+    if known.kwarg is not None and found.kwarg is None:
+        return False
+    keywords, wanted = _keywords(found), _keywords(known)
+    new = [optional for name, optional in keywords.items() if name not in wanted]
+    return all(new) and all(keywords.get(name) == optional for name, optional in wanted.items())
+
+
+def _defaults(arguments: ast.arguments) -> dict[str, str]:
+    every = [*arguments.posonlyargs, *arguments.args]
+    pairs = [
+        *zip(every[::-1], arguments.defaults[::-1], strict=False),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    return {argument.arg: fingerprint([default]) for argument, default in pairs if default is not None}
+
+
+def _positional(arguments: ast.arguments) -> list[tuple[str, bool]]:
+    every = [*arguments.posonlyargs, *arguments.args]
+    required = len(every) - len(arguments.defaults)
+    return [(argument.arg, number >= required) for number, argument in enumerate(every)]
+
+
+def _keywords(arguments: ast.arguments) -> dict[str, bool]:
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return {argument.arg: default is not None for argument, default in pairs}
 
 
 class Kind(str, Enum):
@@ -143,8 +342,13 @@ class Kind(str, Enum):
 
     FUNCTION = "function"
     COROUTINE = "coroutine function"
+    GENERATOR = "generator function"
+    ASYNC_GENERATOR = "asynchronous generator function"
+    CONTEXT_MANAGER = "context manager"
+    REMOTE = "Ray's remote function or class"
     CLASS = "class"
     PROPERTY = "property"
+    CACHED_PROPERTY = "cached property"
     STATICMETHOD = "staticmethod"
     CLASSMETHOD = "classmethod"
     ASSIGNED = "assigned"
@@ -154,7 +358,32 @@ class Kind(str, Enum):
         return self.value
 
 
-_DECORATED = {"property": Kind.PROPERTY, "staticmethod": Kind.STATICMETHOD, "classmethod": Kind.CLASSMETHOD}
+_DESCRIPTORS = {"property": Kind.PROPERTY, "staticmethod": Kind.STATICMETHOD, "classmethod": Kind.CLASSMETHOD}
+_DECORATED = {
+    **_DESCRIPTORS,
+    "cached_property": Kind.CACHED_PROPERTY,
+    "contextmanager": Kind.CONTEXT_MANAGER,
+    "asynccontextmanager": Kind.CONTEXT_MANAGER,
+    "remote": Kind.REMOTE,
+}
+
+
+def function_kind(node: Function) -> Kind:
+    """Return what kind of function a definition makes, whatever decorates it."""
+    yields = any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in _within(node.body))
+    if isinstance(node, ast.AsyncFunctionDef):
+        return Kind.ASYNC_GENERATOR if yields else Kind.COROUTINE
+    return Kind.GENERATOR if yields else Kind.FUNCTION
+
+
+def _within(statements: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """Yield all that is in some statements, but not what is in a function or class inside them."""
+    waiting = list(statements)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,22 +392,33 @@ class Definition:
 
     kind: Kind
     signature: str
+    ends: tuple[str, ...]
+    """What its name is bound to at the module's end, one way after the other, as `binding.ends` tells."""
     fingerprint: str
+    words: str
+    """A fingerprint that leaves out what is only words."""
     outline: tuple[str, ...]
     """The marks of its statements, in order."""
     plain: bool
     """Whether only definitions of that kind bind it, and no decorator may have made something else of them."""
 
 
-def define(nodes: Sequence[ast.stmt]) -> Definition | None:
-    """Return what the statements that bind a name say of it; None if there are none."""
+def define(
+    nodes: Sequence[ast.stmt], ends: tuple[str, ...], constants: Mapping[str, object] = _NONE
+) -> Definition | None:
+    """Return what the statements that bind a name say of it, and `ends`; None if there are none.
+
+    `constants` are those of the module, which its defaults may name.
+    """
     if not nodes:
         return None
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return Definition(
         kind=_kind(nodes[-1]),
-        signature=" | ".join(dict.fromkeys(signature(node) for node in functions)),
+        signature=" | ".join(dict.fromkeys(signature(node, constants) for node in functions)),
+        ends=ends,
         fingerprint=fingerprint(nodes),
+        words=in_words(nodes),
         outline=tuple(line.mark for line in outline(nodes)),
         plain=all(_is_plain(node) for node in nodes) and len({_kind(node) for node in nodes}) == 1,
     )
@@ -227,7 +467,9 @@ def _bound(statement: ast.stmt) -> list[str]:
         return [_local_name(alias) for alias in statement.names]
     if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        return [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+        names = (node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+        # `f.note = …` and `f[0] = …` only use the name.
+        return [node.id for node in names if isinstance(node.ctx, ast.Store)]
     return []
 
 
@@ -266,17 +508,18 @@ def _names(node: ast.AST) -> set[str]:
 
 def _kind(node: ast.stmt) -> Kind:
     if isinstance(node, ast.ClassDef):
-        return Kind.CLASS
+        return Kind.REMOTE if any(decoration(d).startswith("@remote") for d in node.decorator_list) else Kind.CLASS
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         for decorator in node.decorator_list:
-            if isinstance(decorator, ast.Name) and decorator.id in _DECORATED:
-                return _DECORATED[decorator.id]
-        return Kind.COROUTINE if isinstance(node, ast.AsyncFunctionDef) else Kind.FUNCTION
+            name = _short(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            if name in _DECORATED:
+                return _DECORATED[name]
+        return function_kind(node)
     return Kind.IMPORTED if isinstance(node, ast.Import | ast.ImportFrom) else Kind.ASSIGNED
 
 
 def _is_plain(node: ast.stmt) -> bool:
     if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return False
-    known = () if isinstance(node, ast.ClassDef) else tuple(_DECORATED)
+    known = () if isinstance(node, ast.ClassDef) else tuple(_DESCRIPTORS)
     return all(isinstance(decorator, ast.Name) and decorator.id in known for decorator in node.decorator_list)

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import IO, Protocol, TypeVar
 
 from ...errors import DeclarationError, SourceError
-from .definition import Definition, bindings, define, used_names
+from .binding import Mark, ends, marks_of
+from .definition import Definition, bindings, constants_of, define, used_names
 
 _SYNTAX = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<qualname>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
 
@@ -273,6 +274,7 @@ class SourceTree:
         self._bytes: dict[str, bytes | None] = {}
         self._packages: dict[str, bool] = {}
         self._nodes: dict[Target, list[ast.stmt]] = {}
+        self._marks: dict[str, tuple[Mark, ...]] = {}
 
     @classmethod
     def installed(cls, packages: Sequence[str]) -> SourceTree:
@@ -465,9 +467,23 @@ class SourceTree:
         if data is None:
             return None
         try:
-            return self.memory.recall(("definition", data, target.qualname), lambda: define(self.nodes(target)))
+            return self.memory.recall(
+                ("definition", data, target.qualname),
+                lambda: define(self.nodes(target), self.ends(target), self._constants(target.module)),
+            )
         except RecursionError as error:
             raise _unparsable(target.module, error) from error
+
+    def ends(self, target: Target) -> tuple[str, ...]:
+        """What the target's name is bound to when its module has been executed, one way after the other."""
+        if target.module not in self._marks:
+            parsed = self.parse(target.module)
+            self._marks[target.module] = marks_of(parsed) if parsed is not None else ()
+        return ends(self._marks[target.module], target.qualname)
+
+    def _constants(self, module: str) -> Mapping[str, object]:
+        parsed = self.parse(module)
+        return self.memory.recall(("constants", self.read(module)), lambda: constants_of(parsed) if parsed else {})
 
     def used_names(self, subject: str) -> frozenset[str]:
         """Return all names that are used in what a target means, or in a module."""
