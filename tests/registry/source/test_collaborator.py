@@ -25,6 +25,10 @@ class Worker(Base, nn.Module):
     @staticmethod
     def plain(config): ...
 
+class Alone(Worker):
+    def __init__(self):
+        self.own = 1
+
 def build(config, device, rank=0): ...
 async def wait(config): ...
 """,
@@ -65,6 +69,8 @@ FITS = (
     "up.workers:Worker.engine",
     "up.workers:Worker.other",
     "up.workers:Worker.kept",
+    "up.workers:Alone.own",
+    "up.workers:Alone.engine",
     "up.workers:Worker.move(device)",
     "up.workers:Worker.start(config, rank=)",
     "up.workers:Worker.start(config, anything=)",
@@ -85,6 +91,7 @@ FITS = (
 NOTHING = "nothing of that name"
 UNFIT = {
     "up.workers:Worker.gone": NOTHING,
+    "up.workers:Alone.kept": NOTHING,
     "up.workers:gone()": NOTHING,
     "up.workers:build(config)": "function (config, device, rank=0)",
     "up.workers:build(config, device, gone=)": "function (config, device, rank=0)",

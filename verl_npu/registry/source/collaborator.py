@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import DeclarationError
@@ -179,8 +179,11 @@ def _fits(arguments: ast.arguments, call: Name, *, skipped: int) -> bool:
     return taken and required <= {*call.positional, *call.keywords}
 
 
-def _defined(target: Target, tree: SourceTree, depth: int = _DEPTH) -> Target | None:
-    """Return where a name is defined: where its module imports it from, or in a base of its class; None if nowhere."""
+def _defined(target: Target, tree: SourceTree, depth: int = _DEPTH, *, made: bool = True) -> Target | None:
+    """Return where a name is defined: where its module imports it from, or in a base of its class; None if nowhere.
+
+    What the `__init__` of a class assigns counts if it is `made` by that, and not by one that calls no other.
+    """
     if not target.owner:
         chain = tree.chain(target)
         if chain or not depth:
@@ -189,10 +192,12 @@ def _defined(target: Target, tree: SourceTree, depth: int = _DEPTH) -> Target | 
         return next(filter(None, everything), None)
     for place in tree.chain(Target(target.module, target.owner)) if depth else ():
         member = Target(place.module, f"{place.qualname}.{target.name}")
-        if tree.nodes(member) or target.name in _assigned_to_self(place, tree):
+        methods = _assigned_to_self(place, tree).get(target.name, frozenset())
+        if tree.nodes(member) or methods - (set() if made else {"__init__"}):
             return member
+        made = made and _makes_bases(place, tree)
         for base in _bases(place, tree):
-            found = _defined(Target(base.module, f"{base.qualname}.{target.name}"), tree, depth - 1)
+            found = _defined(Target(base.module, f"{base.qualname}.{target.name}"), tree, depth - 1, made=made)
             if found is not None:
                 return found
     return None
@@ -218,20 +223,30 @@ def _bases(place: Target, tree: SourceTree) -> Iterator[Target]:
                 yield from (Target(f"{origin.module}.{origin.qualname}", named.attr) for origin in origins)
 
 
-def _assigned_to_self(place: Target, tree: SourceTree) -> frozenset[str]:
-    """Return the attributes that the methods of a class assign to their first parameter."""
+def _makes_bases(place: Target, tree: SourceTree) -> bool:
+    """Whether a class leaves it to its bases to make an instance, or its own `__init__` calls another one."""
+    own = [
+        node for node in tree.nodes(Target(place.module, f"{place.qualname}.__init__")) if isinstance(node, _FUNCTIONS)
+    ]
+    return not own or any(
+        isinstance(n, ast.Attribute) and n.attr == "__init__" for node in own for n in ast.walk(node)
+    )
+
+
+def _assigned_to_self(place: Target, tree: SourceTree) -> Mapping[str, frozenset[str]]:
+    """Return the attributes that the methods of a class assign to their first parameter, each with these methods."""
     key = ("assigned to self", tree.read(place.module), place.qualname)
-    return tree.memory.recall(key, lambda: frozenset(_assignments(tree.nodes(place))))
+    return tree.memory.recall(key, lambda: _assignments(tree.nodes(place)))
 
 
-def _assignments(nodes: Sequence[ast.stmt]) -> Iterator[str]:
+def _assignments(nodes: Sequence[ast.stmt]) -> Mapping[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
     bodies = (statement for node in nodes if isinstance(node, ast.ClassDef) for statement in node.body)
-    for method in bodies:
-        arguments = method.args.args if isinstance(method, _FUNCTIONS) else []
-        for node in ast.walk(method) if arguments else ():
-            if (
-                isinstance(node, ast.Attribute)
-                and isinstance(node.ctx, ast.Store)
-                and isinstance(node.value, ast.Name)
-            ):
-                yield from [node.attr] if node.value.id == arguments[0].arg else []
+    for method in (statement for statement in bodies if isinstance(statement, _FUNCTIONS) and statement.args.args):
+        stores = (
+            node for node in ast.walk(method) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        )
+        for node in stores:
+            if isinstance(node.value, ast.Name) and node.value.id == method.args.args[0].arg:
+                found[node.attr] = found.get(node.attr, frozenset()) | {method.name}
+    return found
