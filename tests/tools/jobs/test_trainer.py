@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu.errors import ScriptError
-from verl_npu.tools.jobs.trainer import Trainer, runtime_environment, trainer_of, trainer_of_command
+from verl_npu.tools.jobs.trainer import Trainer, _runtime_env, runtime_environment, trainer_of, trainer_of_command
 
 from .conftest import COMMAND, Captured, Write
 
@@ -107,6 +107,14 @@ def test_a_runtime_environment_that_is_no_yaml_is_one_line(captured: Captured, t
     (tree / "env.yaml").write_text("a: [1")
     with pytest.raises(ScriptError, match=r"env\.yaml: expected YAML"):
         trainer_of(captured(f"ray job submit --runtime-env=env.yaml -- {COMMAND}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("[" * 20_000, "maximum recursion depth"), ("a: b\n" * 100_000, "more than 256 KiB")]
+)
+def test_a_runtime_environment_that_is_too_deep_or_too_long_is_one_line(text: str, found: str) -> None:
+    with pytest.raises(ScriptError, match=found):
+        _runtime_env("env.yaml", text)
 
 
 def test_a_trainer_that_is_started_twice_in_the_same_way_is_one(trained: Trained) -> None:

@@ -15,6 +15,8 @@ from .capture import Call, Capture
 _TORCHRUN_FLAGS = ("--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path", "--run_path")
 _TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
 _FEWEST_OVERRIDES = 3
+_LARGEST_YAML = 1 << 18
+"""Characters: upstream's have a thousand, and reading a million takes nine seconds."""
 _PYTHON = re.compile(r"\b(python[\d.]*|torchrun)\b")
 
 _OF_CLUSTER = re.compile(
@@ -240,6 +242,8 @@ def _runtime_env(path: str, text: str) -> dict[str, str]:
     import yaml
 
     try:
+        if len(text) > _LARGEST_YAML:
+            raise ValueError(f"more than {_LARGEST_YAML >> 10} KiB")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         variables = dict(_pairs(root)).get("env_vars")
         make = yaml.constructor.SafeConstructor()
