@@ -11,6 +11,7 @@ again, so that it can be stopped and started at any time.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -134,7 +135,7 @@ def table(results: dict[str, dict[str, object]]) -> str:
         counts["trained" if result["verdict"] == "trained" else "other"] += 1
         revision, path = name.split(" ", 1)
         if result["verdict"] == "trained":
-            trained.setdefault(path, []).append(f"{revision}: {result.get('seconds', 0):.0f}")
+            trained.setdefault(path, []).append(f"{revision} {result.get('seconds', 0):.0f}")
         else:
             stopped.append(f"| verl/{path} | {revision} | {result['verdict']} | {_cell(_first_error(result))} |")
     total = len(lines)
@@ -142,8 +143,10 @@ def table(results: dict[str, dict[str, object]]) -> str:
         f"{counts['trained']} of {total} lines of the list trained two steps at one revision at least, "
         f"{counts['other']} did not, and {counts['not yet']} have not been tried yet. SIMULATED."
     )
-    rows = ["| script | trained, seconds |", "|---|---|"]
-    rows += [f"| verl/{path} | {', '.join(where)} |" for path, where in sorted(trained.items())]
+    rows = ["| folder | what trained there, with the revision and the seconds |", "|---|---|"]
+    for folder, scripts in itertools.groupby(sorted(trained), key=lambda path: path.rpartition("/")[0]):
+        each = [f"{path.rpartition('/')[2]} ({', '.join(trained[path])})" for path in scripts]
+        rows.append(f"| verl/{folder} | {', '.join(each)} |")
     return "\n".join([head, "", *stopped, "", *rows])
 
 

@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import sources
@@ -185,7 +184,7 @@ def as_json(walked: Walk) -> dict[str, object]:
 
 
 def as_markdown(walked: Walk) -> str:
-    """Return the counts, and a table of the commits that changed a verdict; the reasons are in the JSON."""
+    """Return the counts; the commits that changed a verdict, and the reasons, are in the JSON."""
     causes = {change.commit.name for change in walked.changes}
     lines = [
         f"{walked.commits} commits, of which {walked.touching} touch a file that a patch is about; {walked.judged} "
@@ -197,31 +196,7 @@ def as_markdown(walked: Walk) -> str:
     ]
     kinds = Counter((change.before[0], change.after[0]) for change in walked.changes)
     lines += [f"| {before} | {after} | {count} |" for (before, after), count in sorted(kinds.items())]
-    lines += ["", "| date | commit | subject | verdicts |", "|---|---|---|---|"]
-    for commit, changes in groupby(walked.changes, key=lambda change: change.commit):
-        cells = [commit.date, f"`{commit.name[:10]}`", _cell(commit.subject), "<br>".join(_verdicts(list(changes)))]
-        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
-
-
-def _verdicts(changes: Sequence[Change]) -> list[str]:
-    """One line for each way that a verdict went; several patches of a feature are counted."""
-    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for change in changes:
-        features = groups.setdefault((change.before[0], change.after[0]), {})
-        features.setdefault(change.patch.partition(".")[0], []).append(change.patch)
-    return [
-        f"{before} → {after}: {', '.join(_several(*each) for each in features.items())}"
-        for (before, after), features in groups.items()
-    ]
-
-
-def _several(feature: str, patches: Sequence[str]) -> str:
-    return f"`{patches[0]}`" if len(patches) == 1 else f"{len(patches)} of `{feature}`"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
 def main() -> int:
