@@ -7,6 +7,7 @@ of them map it, memory files that nobody maps (memfd_create(2)), and file system
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -194,12 +195,16 @@ def _memory_files(processes: Iterable[int]) -> Mapping[Object, int]:
     found: dict[Object, int] = {}
     for process in processes:
         try:
-            for entry in os.scandir(f"/proc/{process}/fd"):
-                if os.readlink(entry.path).startswith("/memfd:"):
-                    state = os.stat(entry.path)
-                    found[state.st_dev, state.st_ino] = state.st_blocks * 512
+            names = os.listdir(f"/proc/{process}/fd")
         except OSError:
-            continue  # it, or the file, ended meanwhile
+            continue  # it ended meanwhile
+        for name in names:
+            place = f"/proc/{process}/fd/{name}"
+            # One that was closed meanwhile hides none of the others.
+            with contextlib.suppress(OSError):
+                if os.readlink(place).startswith("/memfd:"):
+                    state = os.stat(place)
+                    found[state.st_dev, state.st_ino] = state.st_blocks * 512
     return found
 
 
