@@ -17,6 +17,10 @@ import corpus  # noqa: E402  # it is no package that is installed
 from verl_npu.tools.jobs.capture import capture  # noqa: E402
 from verl_npu.tools.jobs.trainer import trainer_of  # noqa: E402
 
+from ..jobs.conftest import sandboxed  # noqa: E402
+
+__all__ = ["sandboxed"]  # a fixture
+
 TREES = Path(os.environ.get("VERL_NPU_UPSTREAMS", "/none"))
 
 
