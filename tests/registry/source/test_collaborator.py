@@ -48,6 +48,8 @@ text: |
 list:
   - device: cpu
 """,
+    "up/config/other.yaml": "defaults:\n  - main\n  - override model_engine: big\n  - _self_\n",
+    "up/config/actor/big_actor.yaml": "shards: 9\n",
     "up/config/actor/dp_actor.yaml": "defaults:\n  - actor\n  - ../optim@optim: adam\nshards: 2\n",
     "up/config/actor/actor.yaml": "strategy: fsdp\nshards: 1\n",
     "up/config/optim/adam.yaml": "lr: 1e-3\n",
@@ -84,7 +86,10 @@ FITS = (
     "up/config/main.yaml: trainer.device = cuda",
     "up/config/main.yaml: trainer.name",
     "up/config/main.yaml: job.actor.strategy = fsdp",
+    "up/config/main.yaml: job.actor",
     "up/config/main.yaml: job.actor.shards = 2",
+    "up/config/other.yaml: job.actor.shards = 9",
+    "up/config/other.yaml: trainer.device = cuda",
     "up/config/main.yaml: job.actor.optim.lr = 1e-3",
     "up/config/main.yaml: engine = dp",
 )

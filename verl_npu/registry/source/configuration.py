@@ -20,6 +20,8 @@ Keys = tuple[str, ...]
 Entry = tuple[Keys, str]
 """The keys that lead to a line of a file, and its text; what the list of defaults has is named by `_DEFAULTS`."""
 _DEFAULTS = ("defaults", "-")
+Place = tuple[str, Keys, tuple[tuple[str, str], ...]]
+"""A file, what the key is called in it, and the groups of which files that include it override the option."""
 
 
 def value_of(file: str, key: str, tree: SourceTree) -> str | None:
@@ -28,20 +30,22 @@ def value_of(file: str, key: str, tree: SourceTree) -> str | None:
     `file` is its path from the folder of the package, as `pkg/config/main.yaml`. Where an option depends on another
     one, as `${model_engine}_actor` does, that is what the same list of defaults has.
     """
-    waiting = [(file, tuple(key.split(".")))]
-    seen: list[tuple[str, Keys]] = []
+    waiting: list[Place] = [(file, tuple(key.split(".")), ())]
+    seen: list[Place] = []
     while waiting and len(seen) < _MOST_FILES:
         place = waiting.pop()
         if place in seen:
             continue
         seen.append(place)
-        entries = _read(place[0], tree)
-        own = [value for keys, value in entries if keys == place[1]]
+        file, keys, _ = place
+        entries = _read(file, tree)
+        # A group that is added at the key itself is that section.
+        own = [value for path, value in entries if path == keys] if keys else ["" for _ in entries]
         if own:
             return own[-1]
-        defaults = [value for keys, value in entries if keys == _DEFAULTS]
+        defaults = [value for path, value in entries if path == _DEFAULTS]
         # What a later default has comes before what an earlier one has.
-        waiting += _included(*place, defaults[:_MOST_DEFAULTS])
+        waiting += _included(place, defaults[:_MOST_DEFAULTS])
     return None
 
 
@@ -52,22 +56,28 @@ def _read(file: str, tree: SourceTree) -> Sequence[Entry]:
     return tree.memory.recall(("configuration", data), lambda: tuple(_entries(data.decode("utf-8", "replace"))))
 
 
-def _included(file: str, keys: Keys, defaults: Sequence[str]) -> Iterator[tuple[str, Keys]]:
+def _included(place: Place, defaults: Sequence[str]) -> Iterator[Place]:
     """Yield the files that a list of defaults adds, each with what the key is called in it."""
-    chosen = {group.strip(): option.strip() for group, _, option in (default.partition(":") for default in defaults)}
-    for default in (default for default in defaults if default != "_self_"):
+    file, keys, overrides = place
+    pairs = [(group.strip(), option.strip()) for group, _, option in (default.partition(":") for default in defaults)]
+    # What is overridden from outside, or in this list, holds in all that it adds.
+    own = ((group.removeprefix("override "), option) for group, option in pairs if group.startswith("override "))
+    overrides = (*((group, option) for group, option in own if group not in dict(overrides)), *overrides)
+    chosen = {**dict(pairs), **dict(overrides)}
+    for group, option in pairs:
+        if group == "_self_" or group.startswith("override "):
+            continue
         # `group@package: option`, or the name of a file beside this one.
-        group, colon, option = default.partition(":")
-        path, at, package = group.strip().partition("@")
-        folder, name = (path.rpartition(" ")[2], option.strip()) if colon else ("", path)
+        path, at, package = group.partition("@")
+        folder, name = (path.rpartition(" ")[2], chosen[group]) if option else ("", path)
         for variable, value in chosen.items():
             name = name.replace(f"${{{variable}}}", value)
         included = normpath(join(dirname(file), folder, f"{name}.yaml"))
         prefix = tuple((package if at else folder.replace("/", ".")).split(".")) if at or folder else ()
         if keys[: len(prefix)] == prefix:
-            yield included, keys[len(prefix) :]
+            yield included, keys[len(prefix) :], overrides
         if prefix and not at:
-            yield included, keys  # it may say `@package _global_`
+            yield included, keys, overrides  # it may say `@package _global_`
 
 
 def _entries(text: str) -> Iterator[Entry]:
