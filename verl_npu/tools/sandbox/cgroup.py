@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 _V2, _V1 = "memory.max", "memory.limit_in_bytes"
-_MOST_TRIES, _PAUSE = 50, 0.02
+_MOST_TRIES, _PAUSE = 250, 0.02
 _SYSTEMD = "systemd-run"
 
 
