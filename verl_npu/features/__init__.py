@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .. import environment
+from ..errors import SettingError
 from ..registry.apply.engine import Registry
 from ..registry.judge.verdict import Policy
 from ..registry.patch import Feature
+from ..variable import Choice, Number, Variable
 from .upstreams import PATCH_MODULES, UPSTREAMS, locks_folder
 
-__all__ = ["PATCH_MODULES", "UPSTREAMS", "load", "locks_folder", "make_registry"]
+__all__ = ["PATCH_MODULES", "UPSTREAMS", "load", "locks_folder", "make_registry", "policy", "wrong_settings"]
 
 
 def load() -> Sequence[Feature]:
@@ -28,6 +30,30 @@ def load() -> Sequence[Feature]:
     return (device, host_copies, attention, fused_ops, micro_batches, rollout, weight_sync, megatron, fleet)
 
 
+def policy(environ: Mapping[str, str] | None = None, *, strict: bool = False) -> Policy:
+    """The switches of an environment, which is this process's by default."""
+    return Policy(
+        prefix="VERL_NPU",
+        command="verl-npu",
+        strict=strict,
+        force=environment.FORCE.read(environ),
+        disable=environment.DISABLE.read(environ),
+    )
+
+
+def wrong_settings(environ: Mapping[str, str] | None = None) -> Iterator[tuple[Variable, SettingError]]:
+    """Yield each variable of verl-npu that an environment sets wrongly, with the error that a job says of it."""
+    for variable in environment.VARIABLES.values():
+        if not isinstance(variable, Choice | Number) or not variable.is_set(environ):
+            continue
+        try:
+            variable.read(environ)
+        except SettingError as error:
+            yield variable, error
+    for unknown in policy(environ).wrong(feature.name for feature in load()):
+        yield environment.VARIABLES[unknown.subject.partition("=")[0]], unknown
+
+
 def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], None]) -> Registry:
     """The registry of verl-npu in this process, not active yet. Raises SettingError for a switch that is wrong."""
     return Registry(
@@ -35,13 +61,7 @@ def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], Non
         upstreams=UPSTREAMS,
         features=load,
         locks=locks_folder(),
-        policy=Policy(
-            prefix="VERL_NPU",
-            command="verl-npu",
-            strict=environment.STRICT.read(),
-            force=environment.FORCE.read(),
-            disable=environment.DISABLE.read(),
-        ),
+        policy=policy(strict=environment.STRICT.read()),
         warn=warn,
         changed=changed,
         patch_modules=PATCH_MODULES,

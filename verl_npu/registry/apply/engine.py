@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from ...errors import ApplyError, DamagedError, DriftError, VerlNpuError, is_passing
+from ...errors import ApplyError, DamagedError, VerlNpuError, is_passing
 from ..judge.lock import Lock, Revision, read_locks
 from ..judge.verdict import Policy, Verdict, judge, settle
 from ..patch import Action, Feature, Patch, Upstream, refuse_conflicts
@@ -368,14 +368,16 @@ class Registry:
 
     def _judged(self, features: Sequence[Feature]) -> Verification:
         refuse_conflicts(list(features))
-        self.policy.check(feature.name for feature in features)
         packages = [package for upstream in self._upstreams for package in upstream.packages]
         tree = SourceTree.installed(packages)
         locks = {upstream.name: read_locks(self._locks_folder, upstream.name) for upstream in self._upstreams}
         _refuse_missing_patches(features, locks)
         revisions, judged = judge(features, self._upstreams, tree, locks)
         verdicts: dict[str, Verdict] = {}
-        error: DriftError | None = None
+        error: VerlNpuError | None = None
+        for wrong in self.policy.wrong(feature.name for feature in features):
+            self._warn(str(wrong))
+            error = error or wrong
         for feature in features:
             settled, drift = settle(feature, judged, self.policy)
             verdicts |= settled

@@ -6,11 +6,12 @@ is not there is gone, or need not be there: nothing is concluded from a name tha
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...errors import DeclarationError, DriftError
+from ...errors import DriftError, SettingError
 from ..patch import Action, Feature, Patch, Upstream
 from ..source.collaborator import Collaborator, Found
 from ..source.definition import Kind, fits
@@ -39,17 +40,18 @@ class Policy:
     disable: frozenset[str] = frozenset()
     """Features that are left out."""
 
-    def check(self, known: Iterable[str]) -> None:
-        """Raise DeclarationError where a switch names no feature."""
+    def wrong(self, known: Iterable[str]) -> Iterator[SettingError]:
+        """Yield an error for each switch that names what is no feature. Such a name has no effect."""
         names = sorted(known)
         for switch, chosen in (("FORCE", self.force), ("DISABLE", self.disable)):
             unknown = sorted(chosen - set(names))
             if unknown:
-                raise DeclarationError(
-                    subject=f"{self.prefix}_{switch}",
+                near = difflib.get_close_matches(unknown[0], names, n=1)
+                yield SettingError(
+                    subject=f"{self.prefix}_{switch}={','.join(sorted(chosen))}",
                     expected=f"names among {', '.join(names)}, separated by commas",
-                    found=", ".join(unknown),
-                    fix="correct it or leave it out",
+                    found=f"{', '.join(unknown)}, which has no effect",
+                    fix=f"did you mean {near[0]}?" if near else "correct it or leave it out",
                 )
 
 

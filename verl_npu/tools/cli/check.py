@@ -14,8 +14,8 @@ import click
 
 from ... import environment
 from ...ascend import software
-from ...errors import AscendSoftwareError
-from ...features import PATCH_MODULES, UPSTREAMS, load
+from ...errors import AscendSoftwareError, SettingError
+from ...features import PATCH_MODULES, UPSTREAMS, load, policy, wrong_settings
 from ...features.engine_names import NAMES, Lack, lacks
 from ...registry.judge.drift import drift_diff
 from ...registry.judge.lock import Lock, Record, Revision
@@ -37,6 +37,7 @@ _MEANING = {
     State.INEFFECTIVE: "upstream means to patch it by itself, and uses a name that is not there",
     State.ABSENT: "there is nothing to patch in this upstream",
     State.DRIFTED: "upstream changed what is patched, so the feature is left out",
+    State.DISABLED: "left out, because you asked for that",
 }
 
 _OURS = (State.VERIFIED, State.DRIFTED)
@@ -55,6 +56,8 @@ class _Result:
     """The names that the installed vLLM and vllm-ascend lack."""
     traces: Sequence[Trace]
     """What an earlier plugin of the same name has left."""
+    wrong: Sequence[SettingError]
+    """The variables of verl-npu that are set wrongly here."""
 
     def state(self, feature: Feature) -> State:
         return feature_state(self.verdicts[patch.id].state for patch in feature)
@@ -92,9 +95,9 @@ def check(
     process of its own, to see whether it can be. A script's text is run, and its settings are composed, in a sandbox
     without your home and without a network; where there can be none, its text alone is judged.
 
-    Exit status: 0 all features fit, 1 one drifted or is left to a patch of upstream's that is ineffective, or, with
-    VERL_NPU_STRICT=1, torch_npu cannot be imported, 2 there is no verl or its source cannot be read. For a script:
-    0 in order, 1 refused, 2 not judged.
+    Exit status: 0 all features fit, 1 one drifted or is left to a patch of upstream's that is ineffective, a variable
+    of verl-npu is set wrongly, or, with VERL_NPU_STRICT=1, torch_npu cannot be imported, 2 there is no verl or its
+    source cannot be read. For a script: 0 in order, 1 refused, 2 not judged.
     """
     if script is not None:
         check_script(script, source, arguments, as_json, unconfined)
@@ -109,15 +112,24 @@ def check(
     if diff:
         for text in _diffs(result, tree, locks):
             terminal.block(text)
-    unusable = result.problem is not None and environment.STRICT.read()
-    sys.exit(int(unusable or any(verdict.state in BAD for verdict in result.verdicts.values())))
+    unusable = result.problem is not None and _is_strict()
+    bad = any(verdict.state in BAD for verdict in result.verdicts.values())
+    sys.exit(int(unusable or bad or bool(result.wrong)))
+
+
+def _is_strict() -> bool:
+    try:
+        return environment.STRICT.read()
+    except SettingError:  # it is told with the other wrong variables
+        return False
 
 
 def _judged(
     features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]], traces: Sequence[Trace]
 ) -> _Result:
     revisions, verdicts, natives = judged_patches(features, tree, locks)
-    return _Result(features, revisions, verdicts, natives, software.problem(), _rollout_lacks(), traces)
+    wrong = [error for _, error in wrong_settings()]
+    return _Result(features, revisions, verdicts, natives, software.problem(), _rollout_lacks(), traces, wrong)
 
 
 def judged_patches(
@@ -129,7 +141,14 @@ def judged_patches(
     whole = upstreams.with_installed(tree, [module.name.partition(".")[0] for module in PATCH_MODULES])
     whole = upstreams.with_installed(whole, patched_packages(PATCH_MODULES, whole))
     natives = judge_natives(PATCH_MODULES, whole, ours)
-    return revisions, confirmed(verdicts, natives), natives
+    left_out = policy().disable
+    switched_off = {
+        patch.id: Verdict(State.DISABLED, f"by {environment.DISABLE.name}")
+        for feature in features
+        if feature.name in left_out
+        for patch in feature
+    }
+    return revisions, {**confirmed(verdicts, natives), **switched_off}, natives
 
 
 def _content(result: _Result) -> dict[str, object]:
@@ -153,6 +172,7 @@ def _content(result: _Result) -> dict[str, object]:
             for feature in result.features
         ],
         "natives": [native.as_json() for native in result.natives],
+        "wrong_variables": [str(error) for error in result.wrong],
         "torch_npu": None if result.problem is None else str(result.problem),
         "engine_names": [lack.as_json() for lack in result.lacks],
         "earlier_plugin": [{"found": each.found, "why": each.why, "fix": each.fix} for each in result.traces],
@@ -160,16 +180,21 @@ def _content(result: _Result) -> dict[str, object]:
 
 
 def _print(result: _Result, verbose: bool) -> None:
+    for error in result.wrong:
+        terminal.paragraph(str(error), label=terminal.styled("error  ", "red"), indent="  ")
+    if result.wrong:
+        terminal.echo()
     terminal.trouble(result.problem)
     _print_revisions(result.revisions, verbose)
     terminal.echo()
     states = [result.state(feature) for feature in result.features]
     rows = [(f.name, str(s), _clause(f, result)) for f, s in zip(result.features, states, strict=True)]
     terminal.table(rows, [colour(state) for state in states])
-    if not verbose and any(state not in QUIET for state in states):
+    if not verbose and any(state not in (*QUIET, State.DISABLED) for state in states):
         terminal.echo()
     for feature in result.features:
-        shown = [patch for patch in feature if verbose or result.verdicts[patch.id].state not in QUIET]
+        off = result.state(feature) is State.DISABLED
+        shown = [p for p in feature if verbose or not (off or result.verdicts[p.id].state in QUIET)]
         if verbose:
             terminal.echo()
             terminal.paragraph(f"{feature.name}: {feature.summary}")
@@ -209,6 +234,8 @@ def _shortly(revision: Revision) -> str:
 def _clause(feature: Feature, result: _Result) -> str:
     counts = Counter(result.verdicts[patch.id].state for patch in feature)
     total = len(feature)
+    if counts[State.DISABLED]:
+        return f"switched off by {environment.DISABLE.name}"
     if counts[State.DRIFTED]:
         return f"not applied, because {counts[State.DRIFTED]} of its {total} patches drifted"
     fit = counts[State.VERIFIED]
@@ -242,6 +269,8 @@ def _print_patch(patch: Patch, verdict: Verdict) -> None:
 
 
 def _print_advice(result: _Result, verbose: bool) -> None:
+    if environment.SWITCH.text().lower() == "off":
+        terminal.paragraph(f"{environment.SWITCH.name}=off is set here: a job of this shell patches nothing.")
     refused = [feature.name for feature in result.features if result.state(feature) is State.DRIFTED]
     if refused:
         terminal.paragraph(

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from ...features import UPSTREAMS, load
+from ...features import UPSTREAMS, load, policy
 from ...findings import Finding, Severity, exit_status
 from ...pins import PINS
 from ...registry.state import feature_state
@@ -111,7 +111,9 @@ def _judged() -> Judged | None:
     }
     revision = revisions[first]
     refused = tuple(f"{name} ({state})" for name, state in bad.items())
-    return Judged(revision.nearest_pin, revision.exact, refused)
+    left_out = policy().disable
+    disabled = tuple(feature.name for feature in features if feature.name in left_out)
+    return Judged(revision.nearest_pin, revision.exact, refused, disabled)
 
 
 def _show(findings: Sequence[Finding], indent: str = "") -> None:

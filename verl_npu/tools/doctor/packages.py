@@ -97,7 +97,8 @@ def judge_patches(site: Site) -> Iterator[Finding]:
             fix="verl-npu check --diff  # shows what differs",
         )
     else:
-        yield ok("patches", f"all fit {judged.pin}")
+        off = f"; switched off: {', '.join(judged.disabled)}" if judged.disabled else ""
+        yield ok("patches", f"all fit {judged.pin}{off}")
 
 
 def judge_ways_in(site: Site) -> Iterator[Finding]:
@@ -129,7 +130,9 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
             why="with 0, torch loads neither torch_npu nor verl-npu, and verl finds no NPU",
             fix=f"unset {AUTOLOAD}",
         )
-    elif switch == "off":
+    elif switch.lower() not in SWITCH.words:
+        yield skipped("ways-in", f"{SWITCH.name}={switch} is not understood")
+    elif switch.lower() == "off":
         yield warning(
             "ways-in",
             f"{SWITCH.name}=off",

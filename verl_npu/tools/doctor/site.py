@@ -67,6 +67,8 @@ class Judged:
     exact: bool
     refused: tuple[str, ...]
     """The features that drifted, or are left to something of upstream's that is ineffective, with their state."""
+    disabled: tuple[str, ...] = ()
+    """The features that the user has switched off."""
 
 
 @dataclass(frozen=True)

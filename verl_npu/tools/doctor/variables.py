@@ -10,11 +10,11 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from ... import environment
 from ...ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS, NZ, SHARED, VISIBLE_DEVICES
-from ...errors import SettingError
+from ...features import wrong_settings
 from ...findings import Finding, Severity, Stage, error, ok
 from ...pins import Component
-from ...variable import VARIABLES
 from .machine import read_ranges
 from .site import Site
 
@@ -225,6 +225,17 @@ def judge_variables(site: Site) -> Iterator[Finding]:
         yield ok("variables", f"{count} of those that the documents name set, none of them wrongly")
 
 
+_ENDS = "the import of verl ends with this error"
+_ENDS_UNDER_STRICT = f"with {environment.STRICT.name}=1 {_ENDS}"
+_COSTS = {
+    environment.SWITCH.name: f"verl-npu stays off, and verl runs unpatched; {_ENDS_UNDER_STRICT}",
+    environment.STRICT.name: _ENDS,
+    environment.DISABLE.name: f"what is no feature is not switched off; {_ENDS_UNDER_STRICT}",
+    environment.FORCE.name: f"what is no feature is not forced; {_ENDS_UNDER_STRICT}",
+}
+"""What a wrong variable does to a job."""
+
+
 def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
     """Yield a finding for each variable of a site that is wrong, as far as that can be told at this stage."""
     yield from _ours(site)
@@ -238,17 +249,9 @@ def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
 
 
 def _ours(site: Site) -> Iterator[Finding]:
-    for variable in VARIABLES.values():
-        read = getattr(variable, "read", None)
-        if read is None or not variable.is_set(site.environ):
-            continue
-        try:
-            read(site.environ)
-        except SettingError as problem:
-            yield error(
-                variable.name,
-                problem.found,
-                expected=problem.expected,
-                why="verl-npu ends the import of verl with this error",
-                fix=f"unset {variable.name}  # or correct it",
-            )
+    for variable, problem in wrong_settings(site.environ):
+        why = _COSTS.get(variable.name, "what reads it ends the job with this error")
+        fix = f"unset {variable.name}  # or correct it"
+        if problem.fix.startswith("did you mean"):
+            fix += f": {problem.fix}"
+        yield error(variable.name, problem.found, expected=problem.expected, why=why, fix=fix)
