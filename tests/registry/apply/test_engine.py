@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from verl_npu.errors import ConflictError, DeclarationError, DriftError, LockError
+from verl_npu.errors import ConflictError, DeclarationError, DriftError, LockError, SettingError
 from verl_npu.registry.source.probe import Defines, Mentions, Never
 from verl_npu.registry.state import State
 
@@ -227,11 +227,19 @@ def test_a_disabled_feature_changes_nothing(plugin, package, math) -> None:
     assert registry.states() == {"math": State.DISABLED}
 
 
-def test_a_switch_that_names_no_feature_is_refused(plugin, package, math) -> None:
-    plugin.start(disable=frozenset({"maths"}))
-    package.load("up")
+def test_a_switch_that_names_no_feature_is_told_and_has_no_effect(plugin, package, math) -> None:
+    registry = plugin.start(disable=frozenset({"maths"}))
+    assert package.load("up.ops").double(1) == ("ours", 1)
     (line,) = plugin.reported
-    assert line.startswith("PLUGIN_DISABLE: expected names among math, separated by commas, found maths")
+    assert line.startswith("PLUGIN_DISABLE=maths: expected names among math, separated by commas, found maths")
+    assert line.endswith("did you mean math?")
+    assert registry.states() == {"math": State.APPLIED}
+
+
+def test_a_switch_that_names_no_feature_ends_the_import_if_strict(plugin, package, math) -> None:
+    plugin.start(disable=frozenset({"maths"}), strict=True)
+    with pytest.raises(SettingError):
+        package.load("up")
 
 
 @pytest.mark.parametrize(
