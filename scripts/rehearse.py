@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness import environment, machine, pins
-from harness.errors import BadInput, RunFailed
-from harness.start import become
+from harness.errors import BadInput
+from harness.start import become, whole
 
 _LATER = "0.16.0"
 """The megatron-core whose MindSpeed and bridge import more."""
@@ -25,19 +25,16 @@ _VISION = {"2.13.0": "0.28.0", "2.8.0": "0.23.0"}
 
 def main(program: str, given: Sequence[str], command: str = "rehearse") -> int:
     """Make the environment that the pin and the script need, and pass all other words on to a command of verl-npu."""
+    return whole(program, lambda: _main(program, given, command))
+
+
+def _main(program: str, given: Sequence[str], command: str) -> int:
     parser = argparse.ArgumentParser(prog=program, description=__doc__, add_help=False, allow_abbrev=False)
     parser.add_argument("--pin")
     parser.add_argument("--verl")
     own = _before_the_dashes(given)
-    try:
-        asked, words = parser.parse_known_args(own)
-        python = environment.make(_recipe(asked, words))
-    except BadInput as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
-    except RunFailed as error:
-        print(f"{program}: FAILED: {error}", file=sys.stderr)
-        return 1
+    asked, words = parser.parse_known_args(own)
+    python = environment.make(_recipe(asked, words))
     source = ["--verl", asked.verl] if asked.verl else []
     started = [str(python), "-m", "verl_npu", command, *source, *words, *given[len(own) :]]
     become(started, os.environ)

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness import environment, machine, pins
-from harness.errors import BadInput, RunFailed
+from harness import environment, machine, pins, start
 
 # Two processes, on however many cores: tests/conftest.py keeps trainings to one of them, for their memory.
 _ALL = ("-q", "--durations=30", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
@@ -32,19 +31,12 @@ def install_sandbox() -> None:
 
 def main() -> int:
     """Make the environment, then run every check in it; the status is that of the first one that fails."""
-    try:
-        # For its errors: no compiler, for one, is said now and not after minutes of installing.
-        machine.look(2, sys.executable)
-        pin = pins.find(pins.DEFAULT)
-        recipe = environment.Recipe(pin, None, pin.transformers, virtual=True, purpose="test", extras="dev")
-        python = environment.make(recipe)
-        install_sandbox()
-    except BadInput as error:
-        print(f"test.sh: {error}", file=sys.stderr)
-        return 2
-    except RunFailed as error:
-        print(f"test.sh: FAILED: {error}", file=sys.stderr)
-        return 1
+    # For its errors: no compiler, for one, is said now and not after minutes of installing.
+    machine.look(2, sys.executable)
+    pin = pins.find(pins.DEFAULT)
+    recipe = environment.Recipe(pin, None, pin.transformers, virtual=True, purpose="test", extras="dev")
+    python = environment.make(recipe)
+    install_sandbox()
     inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ASCEND"}
     # Once: compiling it takes longer than a test may. Meanwhile the other core reads the source.
     print("$ building the virtual device", flush=True)
@@ -81,4 +73,4 @@ def run(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start.whole("test.sh", main))

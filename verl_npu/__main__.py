@@ -1,6 +1,6 @@
 """`python -m verl_npu` is the command `verl-npu`."""
 
-from .tools.cli import main
+from .tools.cli import run
 
 if __name__ == "__main__":
-    main(prog_name="verl-npu")
+    run()

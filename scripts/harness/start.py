@@ -12,6 +12,7 @@ from harness import environment, jobs, machine, pins
 from harness.errors import BadInput, RunFailed, Stopped
 from harness.pins import SCRIPTS
 from harness.request import Request, parse
+from verl_npu.tools.processes import Signalled, ended_whole
 
 INSIDE = "VERL_NPU_HARNESS_INSIDE"
 BAD_INPUT, FAILED = 2, 1
@@ -19,39 +20,49 @@ BAD_INPUT, FAILED = 2, 1
 
 def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], int]) -> int:
     """Run a script from its command line to its exit status: 0 done, 1 failed, 2 asked for what cannot be."""
-    arguments = sys.argv[1:]
+    return whole(program, lambda: _main(program, smoke, run))
+
+
+def whole(program: str, run: Callable[[], int]) -> int:
+    """Run a script to its exit status; a signal ends it with all that it has started."""
     try:
-        request = parse(arguments, program, smoke)
-        found = machine.look(request.npus, os.environ.get(INSIDE) or sys.executable)
-        if request.make_environment and INSIDE not in os.environ:
-            if request.rollout != pins.SMALL and not found.virtual:
-                raise BadInput("--rollout: it is for virtual NPUs, and this machine has real ones. Leave it out")
-            if request.torch_npu and not found.virtual:
-                raise BadInput("--torch-npu: it is for virtual NPUs, and this machine has real ones. Leave it out")
-            recipe = environment.Recipe(
-                request.pin,
-                request.checkout,
-                request.transformers,
-                found.virtual,
-                packages=jobs.JOBS[request.job].packages,
-                rollout=request.rollout,
-                torch_npu=request.torch_npu,
-            )
-            python = environment.make(recipe)
-            become(
-                [str(python), str(SCRIPTS / f"{Path(program).stem}.py"), *arguments],
-                os.environ | {INSIDE: sys.executable} | _virtual(request),
-            )
-        return run(request, found)
+        with ended_whole():
+            return run()
     except BadInput as error:
         print(f"{program}: {error}", file=sys.stderr)
         return BAD_INPUT
     except RunFailed as error:
         print(f"{program}: FAILED: {error}", file=sys.stderr)
         return FAILED
-    except (KeyboardInterrupt, Stopped) as error:
+    except (Signalled, Stopped) as error:
         print(f"{program}: interrupted", file=sys.stderr)
-        return error.status if isinstance(error, Stopped) else 130
+        return error.status
+
+
+def _main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], int]) -> int:
+    arguments = sys.argv[1:]
+    request = parse(arguments, program, smoke)
+    found = machine.look(request.npus, os.environ.get(INSIDE) or sys.executable)
+    if request.make_environment and INSIDE not in os.environ:
+        if request.rollout != pins.SMALL and not found.virtual:
+            raise BadInput("--rollout: it is for virtual NPUs, and this machine has real ones. Leave it out")
+        if request.torch_npu and not found.virtual:
+            raise BadInput("--torch-npu: it is for virtual NPUs, and this machine has real ones. Leave it out")
+        recipe = environment.Recipe(
+            request.pin,
+            request.checkout,
+            request.transformers,
+            found.virtual,
+            packages=jobs.JOBS[request.job].packages,
+            rollout=request.rollout,
+            torch_npu=request.torch_npu,
+        )
+        python = environment.make(recipe)
+        become(
+            [str(python), str(SCRIPTS / f"{Path(program).stem}.py"), *arguments],
+            os.environ | {INSIDE: sys.executable} | _virtual(request),
+        )
+    return run(request, found)
 
 
 def become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:

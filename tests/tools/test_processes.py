@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -13,6 +14,8 @@ import pytest
 from verl_npu.tools.processes import answers, free_ports, own_python, why_port_is_taken
 
 from ..processes import gone
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 PROGRAM = """
 import subprocess, sys, time
@@ -108,3 +111,55 @@ def test_what_lies_in_the_current_directory_is_imported_by_no_python_of_ours(
         command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "own")}, capture_output=True, text=True, check=False
     )
     assert done.stdout == "__main__ ['a', 'b'] None\n", done.stderr
+
+
+STANDS_IN = """
+import os, signal, subprocess, sys, time
+sleeper = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+started = [
+    subprocess.Popen([sys.executable, "-c", sleeper], stdout=subprocess.PIPE, start_new_session=own)
+    for own in (False, True)
+]
+for each in started:
+    each.stdout.readline()
+if not os.fork():
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    print(os.getpid(), *(each.pid for each in started), flush=True)
+time.sleep(600)
+"""
+"""A job whose processes ignore SIGTERM, have sessions of their own, and lose their parents. It prints three."""
+
+JOB = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {STANDS_IN!r}], stderr=subprocess.DEVNULL)"
+WAYS = {
+    "a command": "import click\nfrom verl_npu.tools import cli\n"
+    f"@cli.main.command('job')\ndef job():\n    {JOB}\n"
+    "import sys; sys.argv[1:] = ['job']; cli.run()",
+    "a script": f"import sys; sys.path.insert(0, {str(SCRIPTS)!r})\nfrom harness import start\n"
+    f"def job():\n    {JOB}\n    return 0\n"
+    "sys.exit(start.whole('smoke.sh', job))",
+}
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.parametrize("group", [False, True], ids=["itself", "its group"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_signal_ends_all_that_was_started(way: str, number: signal.Signals, group: bool) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WAYS[way]],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+        started = [int(word) for word in program.stdout.readline().split()]
+        assert len(started) == 3
+        (os.killpg if group else os.kill)(program.pid, number)
+        assert program.wait(60) == 128 + number
+        said = program.stderr.read().splitlines()
+    assert len(said) == 1, said
+    assert [pid for pid in started if not gone(pid)] == []

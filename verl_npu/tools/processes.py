@@ -4,7 +4,8 @@ Ray's workers, and what they start, lose their parents when Ray ends. The kernel
 that asks for them (PR_SET_CHILD_SUBREAPER, prctl(2)), so all of them stay descendants of the command, and are found
 by their ids: nobody else's process ever is.
 
-Ctrl-C and SIGTERM are noted when they come, and acted on where nothing is half done.
+A command is ended whole by Ctrl-C, SIGTERM and SIGHUP (`ended_whole`). Where something must not be left half done they
+are noted when they come, and acted on later (`Interruptions`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -194,6 +196,51 @@ class Interrupted(Exception):
         return 128 + self.number
 
 
+class Signalled(KeyboardInterrupt):
+    """A signal ends the command, wherever it is. As Ctrl-C always was, it is no Exception."""
+
+    def __init__(self, number: int) -> None:
+        self.status = 128 + number
+        super().__init__(signal.Signals(number).name)
+
+
+@contextmanager
+def ended_whole() -> Iterator[None]:
+    """Raise Signalled where Ctrl-C, SIGTERM or SIGHUP comes, and end all that was started meanwhile when it has been
+    dealt with; at once if another one comes. For a program's main thread."""
+    processes = ProcessTree()
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) == 1:
+            raise Signalled(number)
+
+    before = _handle(note)
+    try:
+        yield
+    finally:
+        if came:
+            processes.end(_GRACE, lambda: len(came) > 1)
+        for number, handler in before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+_GRACE = 5.0
+"""Seconds for what a command has started to end itself."""
+
+
+def _handle(note: Callable[[int, FrameType | None], None]) -> dict[int, object]:
+    """Have signals noted, and return what was done with them before."""
+    before: dict[int, object] = {}
+    for number in _SIGNALS:
+        handler = signal.getsignal(number)
+        # nohup and a shell's background jobs have signals ignored, and they stay so, but SIGTERM.
+        if handler != signal.SIG_IGN or number == signal.SIGTERM:
+            before[number] = signal.signal(number, note)
+    return before
+
+
 class Interruptions:
     """Signals that came while this is entered; handlers of before are put back afterwards."""
 
@@ -203,11 +250,7 @@ class Interruptions:
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Interruptions:
-        for number in _SIGNALS:
-            before = signal.getsignal(number)
-            # nohup and a shell's background jobs have signals ignored, and they stay so, but SIGTERM.
-            if before != signal.SIG_IGN or number == signal.SIGTERM:
-                self._before[number] = signal.signal(number, self._note)
+        self._before = _handle(self._note)
         return self
 
     def __exit__(

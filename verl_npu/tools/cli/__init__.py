@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import click
 from ...errors import VerlNpuError
 from ...reporting import clean
 from ...version import __version__
+from ..processes import Signalled, ended_whole
 from . import terminal
 from .check import check
 from .compare import compare_logs
@@ -32,7 +34,7 @@ from .serve import serve
 from .status import status
 from .watch import watch
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 
 class _Commands(click.Group):
@@ -54,6 +56,15 @@ class _Commands(click.Group):
             except VerlNpuError as error:
                 terminal.fail(str(error))
                 sys.exit(2)
+            except KeyboardInterrupt as error:
+                terminal.fail(f"ended by {error.args[0] if error.args else 'Ctrl-C'}")
+                sys.exit(error.status if isinstance(error, Signalled) else 128 + signal.SIGINT)
+
+
+def run() -> None:
+    """Run the command as a program: a signal ends it with all that it has started."""
+    with ended_whole():
+        main(prog_name="verl-npu")
 
 
 @contextmanager
