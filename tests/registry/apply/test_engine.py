@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import py_compile
 import sys
 
 import pytest
@@ -642,3 +643,15 @@ def test_a_guard_goes_where_its_feature_fails(guarded, world, why) -> None:
     del sys.modules["up.side"]
     world.load("up.side")
     assert sys.modules["up.world"].touched == ["guard", "executed", "executed"]
+
+
+def test_an_upstream_that_is_compiled_alone_is_named_and_no_definition_is_missed(plugin, package, math) -> None:
+    plugin.lock()
+    for path in (package.root / "up").glob("*.py"):
+        py_compile.compile(str(path), cfile=f"{path}c", doraise=True)
+        path.unlink()
+    registry = plugin.start(lock=False)
+    assert package.load("up.ops").double(1) == 2
+    assert registry.states() == {"math": State.FAILED}
+    (line,) = plugin.reported
+    assert line.startswith("up: expected its Python source, by which patches are judged, found compiled files (.pyc)")

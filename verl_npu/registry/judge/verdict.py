@@ -90,7 +90,11 @@ class Baseline:
 def judge(
     features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
 ) -> tuple[dict[str, Revision], dict[str, Verdict]]:
-    """Verify all patches against `tree`: the revision of each upstream, and the verdict on each patch by its id."""
+    """Verify all patches against `tree`: the revision of each upstream, and the verdict on each patch by its id.
+
+    Raises SourceError for an upstream without source.
+    """
+    tree.refuse_compiled()
     patches = [patch for feature in features for patch in feature]
     revisions, known = baselines(patches, upstreams, tree, locks)
     answers = Answers(tree, known)

@@ -437,6 +437,18 @@ class SourceTree:
         beside = (folder.entries(*parts[:-1]) or ()) if folder is not None and parts else ()
         return any(entry.startswith(f"{parts[-1]}.") and entry.endswith(".so") for entry in beside)
 
+    def refuse_compiled(self) -> None:
+        """Raise SourceError for a package that is there as bytecode alone: nothing can be said of it."""
+        for package, folder in self._folders.items():
+            entries = (folder.entries() or ()) if folder is not None else ()
+            if "__init__.pyc" in entries and "__init__.py" not in entries:
+                raise SourceError(
+                    subject=package,
+                    expected="its Python source, by which patches are judged",
+                    found="compiled files (.pyc) alone",
+                    fix="install it with its .py files",
+                )
+
     def modules_in(self, package: str) -> Iterator[str]:
         """The names of the modules and packages that lie in `package` itself."""
         top, *parts = package.split(".")
