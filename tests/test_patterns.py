@@ -17,7 +17,7 @@ from .patterns import Pattern, attacks, find, grows
 ROOT = Path(__file__).resolve().parents[1]
 FOUND, MADE = find(ROOT, ("verl_npu", "packages/virtual-ascend/virtual_ascend"))
 TABLES = {
-    "verl_npu/tools/diagnosis/judgement.py: part": [
+    "verl_npu/tools/diagnosis/event.py: part": [
         Pattern(f"{path.name}: {row['code']}", text, uses={"search"})
         for path in sorted(KNOWN.glob("*.json"))
         for row in json.loads(path.read_text(encoding="utf-8"))["rules"]

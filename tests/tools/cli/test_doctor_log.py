@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,18 +51,70 @@ def test_the_result_is_json_if_asked_for(run: Run, log: Path) -> None:
     assert content["root"]["seen"]
 
 
-def test_a_log_without_an_error_has_status_0(run: Run, tmp_path: Path) -> None:
+STEPS = "step:1 - actor/entropy:0.3\nstep:2 - actor/entropy:0.3\n"
+
+
+def test_a_log_whose_training_came_to_its_end_has_status_0(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
-    path.write_text("step:1 - actor/entropy:0.3\nstep:2 - actor/entropy:0.3\n")
+    path.write_text(f"Total training steps: 2\n{STEPS}")
     status, printed = run("doctor", "--log", str(path))
     assert status == 0
-    assert "2 lines of log, and none says that the job failed; it has 2 steps." in printed
+    assert "3 lines of log, the training came to its end; it has 2 steps." in printed
+
+
+def test_a_log_that_a_job_still_writes_to_has_status_0(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    with path.open("w") as stream:
+        stream.write(STEPS)
+        stream.flush()
+        status, printed = run("doctor", "--log", str(path))
+    assert status == 0
+    assert "the job still writes to it" in printed
+
+
+def test_a_log_that_just_ends_has_status_1_and_says_where_it_stops(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(f"Total training steps: 40\n{STEPS}")
+    status, printed = run("doctor", "--log", str(path))
+    assert status == 1
+    assert "It stops after step 2 of 40" in printed
+    assert "step:2 - actor/entropy:0.3" in printed
+    assert "memory" in printed
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_packed_log_is_read(run: Run, log: Path, pack: Callable[[bytes], bytes]) -> None:
+    packed = log.with_name("train.log.1")
+    packed.write_bytes(pack(log.read_bytes()))
+    assert json.loads(run("doctor", "--log", str(packed), "--json")[1])["root"]["rule"] == "npu-memory"
+
+
+def test_a_packed_log_that_is_cut_is_one_line_and_status_2(run: Run, log: Path) -> None:
+    packed = log.with_name("train.log.gz")
+    packed.write_bytes(gzip.compress(log.read_bytes())[:-12])
+    status, printed = run("doctor", "--log", str(packed))
+    assert (status, len(printed.splitlines())) == (2, 1)
+
+
+def test_an_empty_log_says_that_it_is_empty(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.log").touch()
+    status, printed = run("doctor", "--log", str(tmp_path / "train.log"))
+    assert status == 1
+    assert "The log is empty" in printed
+
+
+def test_a_binary_file_says_that_it_is_no_text(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "core.1234"
+    path.write_bytes(bytes(range(256)) * 400)
+    status, printed = run("doctor", "--log", str(path), columns=200)
+    assert status == 1
+    assert "most of it is no text" in printed
 
 
 def test_what_ends_no_job_is_a_note_beside_an_error_alone(run: Run, log: Path) -> None:
     said = "verl-npu: 0.1.0: verl v0.6.1; device disabled, attention pending\n"
     healthy = log.with_name("healthy.log")
-    healthy.write_text(said + "step:1 - a:1\nstep:2 - a:1\n")
+    healthy.write_text(said + "Total training steps: 2\nstep:1 - a:1\nstep:2 - a:1\n")
     assert "disabled" not in run("doctor", "--log", str(healthy))[1]
     log.write_text(said + log.read_text())
     assert "note: a feature of verl-npu was switched off" in run("doctor", "--log", str(log))[1]

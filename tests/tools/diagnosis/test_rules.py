@@ -20,6 +20,7 @@ VERDICTS = {
     Precision.EXACT: Conclusion.CAUSE,
     Precision.CODE: Conclusion.CODE,
     Precision.SYMPTOM: Conclusion.CONSEQUENCE,
+    Precision.ECHO: Conclusion.CONSEQUENCE,
 }
 
 
@@ -91,7 +92,7 @@ def test_no_field_is_left_open_in_what_is_said(one: Quoted) -> None:
     ],
 )
 def test_a_hint_is_no_cause_and_is_told_beside_one(rule: str, text: str) -> None:
-    alone = judge([text])
+    alone = judge([text], growing=True)
     assert alone.verdict is Conclusion.NONE
     assert [each.name for each in alone.hints] == [rule]
     beside = judge([text, "ValueError: Total available GPUs 0 is less than total desired GPUs 2"])

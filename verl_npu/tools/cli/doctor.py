@@ -16,7 +16,9 @@ from ...findings import Finding, Severity, exit_status
 from ...pins import PINS
 from ...registry.state import feature_state
 from ..diagnosis.judgement import Conclusion, Diagnosis, LoggedError, diagnose
+from ..diagnosis.progress import Progress
 from ..doctor import Judged, Level, Site, cluster, examine, packages
+from ..logs.lines import Line
 from . import terminal, upstreams
 from .check import judged_patches
 from .options import example, json_option
@@ -58,7 +60,7 @@ def doctor(level: str, pin: str | None, only: str, everywhere: bool, logs: tuple
     warning. At the level `static` none of your packages is imported.
 
     Exit status: 0 nothing is wrong, 1 there are warnings, 2 there are errors, or the command was called wrongly. For a
-    log: 0 it has no error, 1 it has one, 2 it cannot be read.
+    log: 0 the training came to its end or still runs, 1 it has an error or just ends, 2 it cannot be read.
     """
     if logs:
         _judge_log(logs, as_json)
@@ -173,26 +175,30 @@ def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> int:
 _SEVERAL = 3
 _SHOWN_LINES = 6
 """Lines of an error that are shown."""
+_WIDEST = 300
+"""Characters of a line of a log that are shown."""
 _SAID = {
     Conclusion.CAUSE: ("red", "the cause is known"),
     Conclusion.CODE: ("yellow", "a code that has many causes, and nothing in the log that tells more"),
     Conclusion.CONSEQUENCE: ("yellow", "the log has only consequences: the cause is in another process"),
-    Conclusion.UNKNOWN: ("yellow", "unknown: no rule knows this error"),
+    Conclusion.UNKNOWN: ("yellow", "no rule knows this error"),
     Conclusion.NONE: ("green", "no error"),
 }
+_CUT = "no line of the log says that the job failed, and none that it came to its end"
 
 
 def _judge_log(paths: Sequence[Path], as_json: bool) -> NoReturn:
     """Judge the logs of a job, print what they say, and exit.
 
-    Exit status: 0 there is no error, 1 there is one, 2 a log cannot be read.
+    Exit status: 0 the training came to its end or still runs, 1 there is an error or the log just ends, 2 a log cannot
+    be read.
     """
     said = diagnose(paths)
     if as_json:
         click.echo(json.dumps(_log_as_json(said), indent=2))
     else:
         _show_log(said)
-    sys.exit(int(said.root is not None))
+    sys.exit(int(said.verdict is not Conclusion.NONE))
 
 
 def _log_as_json(said: Diagnosis) -> dict[str, object]:
@@ -200,6 +206,10 @@ def _log_as_json(said: Diagnosis) -> dict[str, object]:
         "verdict": said.verdict.value,
         "lines": said.lines,
         "steps": said.steps,
+        "of_steps": said.progress.total,
+        "ended": said.progress.ended,
+        "growing": said.progress.growing,
+        "last_lines": [line.text for line in _last_lines(said)],
         "root": _error_as_json(said.root),
         "before": _error_as_json(said.before),
         "followed": [_error_as_json(each) for each in said.followed],
@@ -228,6 +238,7 @@ def _error_as_json(error: LoggedError | None) -> dict[str, object] | None:
         },
         "log": event.log,
         "line": event.line,
+        "at": event.doing,
         "text": _excerpt(error),
     }
 
@@ -248,15 +259,23 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def _last_lines(said: Diagnosis) -> list[Line]:
+    return [*said.progress.last_lines][-3:]
+
+
 def _show_log(said: Diagnosis) -> None:
     style, words = _SAID[said.verdict]
+    if said.root is None and said.verdict is Conclusion.UNKNOWN:
+        words = _CUT
     terminal.line(terminal.styled(said.verdict.value, style), f": {words}")
-    if said.root is None:
+    if said.root is not None:
+        _show_root(said.root, said.progress)
+    elif said.verdict is Conclusion.NONE:
         done = f"; it has {_count(said.steps, 'step')}" if said.steps else ""
-        said_nothing = f"{_count(said.lines, 'line')} of log, and none says that the job failed{done}."
-        terminal.paragraph(said_nothing, indent="  ")
+        why = "the training came to its end" if said.progress.ended else "the job still writes to it"
+        terminal.paragraph(f"{_count(said.lines, 'line')} of log, {why}{done}.", indent="  ")
     else:
-        _show_root(said.root)
+        _show_cut(said)
     if said.before:
         terminal.echo()
         terminal.paragraph(f"Before it, in {said.before.event.process}: {said.before.event.error}", indent="  ")
@@ -273,11 +292,40 @@ def _show_log(said: Diagnosis) -> None:
         terminal.paragraph(f"the job went on after other errors ({names})", label="note: ", indent="  ")
 
 
-def _show_root(root: LoggedError) -> None:
+def _show_cut(said: Diagnosis) -> None:
+    """What is known of a log that just ends."""
+    progress = said.progress
+    if not progress.lines:
+        terminal.paragraph(
+            "The log is empty: the job wrote nothing, or its output went elsewhere. Start it with "
+            "`… 2>&1 | tee train.log`, which keeps the errors too.",
+            indent="  ",
+        )
+        return
+    if progress.binary:
+        terminal.paragraph(f"{progress.log}: most of it is no text. Name what the job printed.", indent="  ")
+        return
+    terminal.paragraph(
+        f"It stops {progress.place()}, {_count(progress.lines, 'line')} in. Its last lines:", indent="  "
+    )
+    for line in _last_lines(said):
+        terminal.line("    | ", f"[{line.process}] " if line.process.pid else "", line.text.strip()[:_WIDEST])
+    terminal.paragraph(
+        "No process on this host writes to it. A job that just stops was killed, most often because the host ran out "
+        "of memory, or by the scheduler, or it hangs: look at `dmesg -T | grep -i oom`, at what the scheduler says of "
+        "the job, at the shell that started it, and at Ray's and CANN's logs (/tmp/ray/session_latest/logs, "
+        "~/ascend/log), which this command reads too. If it still runs on another host, this is no failure.",
+        indent="  ",
+    )
+
+
+def _show_root(root: LoggedError, progress: Progress) -> None:
     event = root.event
     where = f"{event.log}, line {event.line}" if event.log else f"line {event.line}"
     terminal.line("  ", terminal.styled(root.name or event.error, "bold"))
-    terminal.paragraph(f"It began in {event.process} ({where}).", indent="    ")
+    doing = f", while {event.doing}" if event.doing else ""
+    step = progress.place(event.line if event.log == progress.log else None)
+    terminal.paragraph(f"It began in {event.process} ({where}), {step}{doing}.", indent="    ")
     for line in _excerpt(root):
         terminal.line("    | ", line.strip())
     if root.finding is None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ..logs.lines import Line, Process
 
 MOST_LINES = 60
 """Lines of a message that are kept."""
+_BATCH = 256
+"""Lines that are searched together before each by itself."""
 _FREE_LINES = 8
 """Lines of a message that look like nothing known: an exception's text may have any form, and has an end."""
 
@@ -27,6 +30,7 @@ class Kind(enum.Enum):
     BARE = "bare"
     """The last line of a traceback, without the rest of it."""
     LINE = "line"
+    """One line that tells by itself, or looks like an error and no more."""
 
 
 @dataclass(slots=True)
@@ -55,10 +59,56 @@ class Event:
         return next(named, self.message[0] if self.message else "").strip()
 
     @property
+    def doing(self) -> str:
+        """What verl was at, by the functions that it had called; empty if the log does not say it."""
+        said = "\n".join((*self.frames, *(line for line in self.message if "ray::" in line)))
+        places = [(place, words) for pattern, words in _DOING if (place := _latest(pattern, said))]
+        return max(places, default=(0, ""))[1]
+
+    @property
     def moment(self) -> str:
         """When it happened, as CANN and torch_npu write it; empty if they did not."""
         found = _MOMENT.search(self.text)
         return found[0] if found else ""
+
+
+_DOING = (
+    (
+        re.compile(
+            r"(?:in |[._])(?:init_workers|init_model|init_model_config|_build_rollout|_build_model_optimizer)\b"
+        ),
+        "building the models",
+    ),
+    (re.compile(r"(?:in |[._])(?:generate_sequences|generate|_run_agent_loop)\b"), "generating answers"),
+    (
+        re.compile(r"(?:in |[._])(?:compute_log_prob|compute_ref_log_prob|_compute_old_log_prob)\b"),
+        "computing log probabilities",
+    ),
+    (re.compile(r"(?:in |[._])(?:compute_values|infer_batch)\b"), "computing values"),
+    (re.compile(r"(?:in |[._])(?:update_actor|update_policy|train_mini_batch|train_batch)\b"), "updating the policy"),
+    (re.compile(r"(?:in |[._])(?:update_critic)\b"), "updating the critic"),
+    (
+        re.compile(r"(?:in |[._])(?:update_weights|sync_rollout_weights|load_weights|rollout_mode|wake_up)\b"),
+        "handing weights to the engine",
+    ),
+    (re.compile(r"(?:in |[._])(?:_validate|val_reward_fn)\b"), "validating"),
+    (
+        re.compile(r"(?:in |[._])(?:compute_reward|compute_score|reward_fn|default_compute_score|run_single)\b"),
+        "computing rewards",
+    ),
+    (re.compile(r"(?:in |[._])(?:compute_advantage)\b"), "computing advantages"),
+    (re.compile(r"(?:in |[._])(?:_?save_checkpoint)\b"), "saving a checkpoint"),
+    (re.compile(r"(?:in |[._])(?:_?load_checkpoint)\b"), "loading a checkpoint"),
+    (
+        re.compile(r"(?:in |[._])(?:_create_dataloader|create_rl_dataset|__getitem__|_read_files_and_tokenize)\b"),
+        "reading the data",
+    ),
+)
+
+
+def _latest(pattern: re.Pattern[str], text: str) -> int:
+    """Where the last match ends; 0 if there is none."""
+    return max((found.end() for found in pattern.finditer(text)), default=0)
 
 
 _START = re.compile(r"Traceback \(most recent call last\):\s*$")
@@ -67,12 +117,40 @@ _FRAME = re.compile(r'\s*File "[^"]+", line \d+, in \S+')
 _RAY = re.compile(
     r"ray::(?:(?P<name>[\w.:<>]{1,300})\(\)|(?P<other>\S{1,300})) \(pid=(?P<pid>\d+)(?:, ip=(?P<ip>[^,)]*))?"
 )
-_BARE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit)(?:\(\w+\))?(?::|$)")
+_BARE = re.compile(
+    r"(?:E {1,12}|[*>\-\d. ]{0,6})[`\"']?[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt|StopIteration)"
+    r"(?:\(\w{1,60}\))?(?:[:\uff1a`]|$)"
+)
+"""An exception's own line, as Python and pytest write it, or as a person quotes it."""
+_LOOKS_LIKE_AN_ERROR = re.compile(
+    r"\b[A-Z][A-Za-z]{1,60}(?:Error|Exception)\b|\[[EF]\d{3,8}[ \]]|^[EF]\d{4,8} [\d:.]{5,20} |^F\d{8} "
+    r"|(?:^|[\s\[|])(?:ERROR|CRITICAL|FATAL)[\s\]:|]|\bE[A-Z]\d{4}\b|\bERR\d{5}\b|^Error\b|\b[Ff]atal\b"
+    r"|\bassert\b|\berror:|\berror code\b|\bexit code:? [1-9]|\bexitcode: -?[1-9]"
+    r"|\bSIG(?:KILL|SEGV|BUS|ABRT|TERM)\b|\bterminate called\b|[Ss]egmentation fault|\bSegfault\b|core dumped"
+    r"|\b[Kk]illed\b|\b[Bb]us error\b|\bAborted\b|undefined symbol|cannot open shared object|^No module named"
+    r"|unexpected keyword argument|\bout of memory\b|\boom[-_]kill"
+    r"|\u9519\u8bef|\u5f02\u5e38|\u62a5\u9519|\u5df2\u6740\u6b7b|\u5df2\u7ec8\u6b62|\u5df2\u653e\u5f03"
+)
+"""How an error of Python, glog, CANN, a shell, the kernel or a scheduler looks, in English and Chinese."""
+_A_WORD_OF_ONE = (
+    *("rror", "ERR", "xception", "CRITICAL", "atal", "FATAL", "assert", "exit", "SIG", "terminate", "fault", "dumped"),
+    *("illed", "Abort", "symbol", "cannot open", "No module", "keyword", "of memory", "oom", "[E", "[F"),
+    *("EI0", "EJ0", "EL0", "EE1", "EZ1", "\u9519", "\u5f02\u5e38", "\u5df2"),
+)
+"""Nearly all lines of a log have none of these, and are not looked at closer."""
+_NO_ERROR = re.compile(
+    r"error_if|[Ee]rrors?=|'[Ee]rror'|\"error\"|on_error|[Ee]rror_code|Warning: "
+    r"|\b0 errors?\b|\bretry|\bRetry|--ignore"
+)
+"""What only sounds like one: settings, warnings of Python, and what is tried again."""
+_MOST_LINE_EVENTS = 400
+"""Lines that look like an error and are kept: a log may have millions of them, and the first ones tell."""
 _CODE = re.compile(r"(?:\bE[A-Z][0-9A-Z]\d{3}|\bE\d{5})(?:\)?: |\[PID)|\bERR\d{5} [A-Z]")
 _ABOUT = re.compile(r"\(PID:(?P<pid>\d+), Device:(?P<device>-?\d+), RankID:(?P<rank>-?\d+)\)")
 _PLOG_ERROR = re.compile(r"\[ERROR\] [A-Z_]+\(\d+,")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d(?:\.\d+)*")
 _OF_AN_NPU = re.compile(r"npu|NPU|[Aa]cl|ACL|[Hh]ccl|HCCL|OPS |\bE[A-Z]\w{4}\b|ERR\d{5}")
+_NUMBERS = re.compile(r"\d+")
 _NATURAL = re.compile(
     r"\s|\[(?:ERROR|Error|INFO|W\d|E\d)|E[A-Z]\w{4}\b|E\d{5}|Trace[bB]ack|Solution|Possible|Exception raised"
     r"|frame #|loc\(|///|Kernel |DEVICE|launch failed|$"
@@ -83,11 +161,16 @@ _NATURAL = re.compile(
 class Reader:
     """Puts the lines of one log together to errors."""
 
-    def __init__(self, log: str, tells: Callable[[str], bool]) -> None:
+    def __init__(self, log: str, tells: Sequence[str]) -> None:
         self.events: list[Event] = []
         self._log = log
-        self._tells = tells
-        """Whether a line that belongs to no error tells by itself."""
+        self._searches = [re.compile(part).search for part in tells]
+        """What a line that belongs to no error tells by itself."""
+        self._in_many = [re.compile(part, re.MULTILINE).search for part in tells]
+        self._quiet = False
+        """None of the lines that are read together tells by itself, as nearly all do not."""
+        self._alike: set[str] = set()
+        """The lines that look like an error, without their numbers: one that comes again is no news."""
         self._open: dict[tuple[str, str, str], Event] = {}
         self._in_frames: set[tuple[str, str, str]] = set()
         self._chained: set[tuple[str, str, str]] = set()
@@ -95,11 +178,21 @@ class Reader:
 
     def read(self, lines: Iterable[Line]) -> list[Event]:
         """Read all lines; return the errors in the order in which they begin."""
-        for line in lines:
-            self._take(line)
+        source = iter(lines)
+        while batch := tuple(islice(source, _BATCH)):
+            together = "\n".join(line.text for line in batch)
+            self._quiet = not self._may_tell(together)
+            for line in batch:
+                self._take(line)
         for event in self.events:
             event.process = _resolved(event)
         return self.events
+
+    def _may_tell(self, lines: str) -> bool:
+        return any(search(lines) for search in self._in_many)
+
+    def _tells(self, text: str) -> bool:
+        return not self._quiet and any(search(text) for search in self._searches)
 
     def _take(self, line: Line) -> None:
         key = (line.process.ip, line.process.pid or line.process.name, line.process.rank)
@@ -180,12 +273,28 @@ class Reader:
         return True
 
     def _alone(self, line: Line, key: tuple[str, str, str]) -> None:
-        if _PLOG_ERROR.match(line.text) or _CODE.search(line.text):
+        if _PLOG_ERROR.match(line.text) or ("E" in line.text and _CODE.search(line.text)):
             self._begin(Kind.CANN, line, key)
         elif _BARE.match(line.text):
             self._begin(Kind.BARE, line, key)
         elif self._tells(line.text):
             self._begin(Kind.LINE, line, key, keep=False)
+        elif len(self._alike) < _MOST_LINE_EVENTS and looks_like_an_error(line.text):
+            alike = _NUMBERS.sub("", line.text)
+            if alike not in self._alike:
+                self._alike.add(alike)
+                self._begin(Kind.LINE, line, key, keep=False)
+
+
+def looks_like_an_error(text: str) -> bool:
+    """Whether a line that stands alone looks like an error, which it need not be."""
+    if text[:1] not in ("E", "F"):
+        for word in _A_WORD_OF_ONE:
+            if word in text:
+                break
+        else:
+            return False
+    return _LOOKS_LIKE_AN_ERROR.search(text) is not None and _NO_ERROR.search(text) is None
 
 
 def _resolved(event: Event) -> Process:

@@ -7,27 +7,26 @@ write, where both have one, else by their place in the log.
 
 from __future__ import annotations
 
-import bisect
 import enum
-import os
-import re
-import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import lzma
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import LogError
 from ...findings import Finding
-from ..logs.lines import DRIVER, Line, Process, lines_of, parts_of, process_of_file
-from .event import Event, Kind, Reader
+from ..logs.files import NoLog, is_being_written, opened
+from ..logs.lines import DRIVER, Process, lines_of, parts_of, process_of_file
+from .event import Event, Kind, Reader, looks_like_an_error
+from .progress import Progress, joined
 from .rules import RULES, LogRule, Precision
 
-_STEP = re.compile(r"step:(?P<step>\d{1,15}) - ")
-_END = ("Training Progress: 100%", "Final validation metrics:")
-_FILES = ("*.log", "*.out", "*.err", "*.txt")
+_FILES = ("*.log", "*.out", "*.err", "*.txt", "*.log.gz")
 _WENT_ON = 2
 """Steps after an error that show that the job survived it: one may already have been under way."""
 _NAMED = (Precision.OWN, Precision.EXACT)
+_WHOLE = (Kind.TRACEBACK, Kind.CANN)
+"""Errors that count in a log that came to its end, or still grows; there a line alone may be anything."""
 
 
 class Conclusion(enum.Enum):
@@ -40,9 +39,9 @@ class Conclusion(enum.Enum):
     CONSEQUENCE = "consequence"
     """The log has only what follows from an error elsewhere."""
     UNKNOWN = "unknown"
-    """There is an error that no rule knows."""
+    """There is an error that no rule knows, or the log just ends: nothing says that the training came to its end."""
     NONE = "none"
-    """There is no error, or the job went on after all of them."""
+    """The training came to its end, or still runs, and went on after all errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,7 @@ class Diagnosis:
 
     verdict: Conclusion
     root: LoggedError | None
+    """The error where it began; None if there is none, which is Conclusion.UNKNOWN where the log just ends."""
     before: LoggedError | None
     """An error that no rule knows, and that came before the root."""
     followed: tuple[LoggedError, ...]
@@ -79,69 +79,98 @@ class Diagnosis:
     hints: tuple[LoggedError, ...]
     survived: tuple[LoggedError, ...]
     """Errors after which the job went on."""
-    lines: int
-    steps: int
-    """The last step that the log has."""
+    progress: Progress
+    """How far the job came."""
+
+    @property
+    def lines(self) -> int:
+        """How many lines the log has."""
+        return self.progress.lines
+
+    @property
+    def steps(self) -> int:
+        """The last step that the log has."""
+        return self.progress.last
 
 
-@dataclass(slots=True)
-class _Progress:
-    """How far the job came, by the lines of its console."""
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What one log says, before it is judged together with the others of its job."""
 
-    lines: int = 0
-    last: int = 0
-    steps: list[int] = field(default_factory=list)
-    """The lines of steps."""
-    ended: bool = False
-    """A line says that all steps are done."""
-
-    def watch(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Pass the lines through, and note what they say of steps."""
-        for line in lines:
-            self.lines += 1
-            found = _STEP.search(line.text)
-            if found:
-                self.last = max(self.last, int(found["step"]))
-                self.steps.append(line.number)
-            self.ended = self.ended or any(each in line.text for each in _END)
-            yield line
-
-    def survived(self, line: int) -> bool:
-        """Whether the job went on after an error in this line."""
-        return self.ended or len(self.steps) - bisect.bisect_right(self.steps, line) >= _WENT_ON
+    progress: Progress
+    errors: tuple[LoggedError, ...]
+    """In the order of the log."""
 
 
 def judge(
-    source: Iterable[str], log: str = "", process: Process = DRIVER, rules: Sequence[LogRule] = RULES
+    source: Iterable[str],
+    log: str = "",
+    process: Process = DRIVER,
+    rules: Sequence[LogRule] = RULES,
+    growing: bool = False,
 ) -> Diagnosis:
-    """Judge the lines of one log."""
+    """Judge the lines of one log, which `growing` says is still being written."""
+    return _conclude([_read(source, log, process, rules, growing)])
+
+
+def _read(
+    source: Iterable[str], log: str, process: Process, rules: Sequence[LogRule], growing: bool = False
+) -> _Reading:
     anywhere = [each for each in rules if each.anywhere]
-    progress = _Progress()
-    events = Reader(log, _any_of(anywhere)).read(progress.watch(lines_of(source, process)))
+    progress = Progress(log=log, growing=growing)
+    events = Reader(log, [part for each in anywhere for part in each.alternatives]).read(
+        progress.watch(lines_of(source, process))
+    )
+    known: dict[tuple[bool, str], tuple[LogRule, Finding] | None] = {}
+    errors = []
+    for event in events:
+        # A line that only tells by a rule for any place is not asked about by those for errors, unless it is one.
+        alone = event.kind is Kind.LINE and not looks_like_an_error(event.text)
+        key = (alone, event.text)
+        if key not in known:
+            known[key] = _known(event, anywhere if alone else rules)
+        rule, finding = known[key] or (None, None)
+        errors.append(LoggedError(event, rule, finding))
+    if all(each.event.kind is Kind.LINE and each.precision not in _NAMED for each in errors):
+        errors += _said_last(progress, rules)
+    return _Reading(progress, tuple(errors))
+
+
+def _said_last(progress: Progress, rules: Sequence[LogRule]) -> list[LoggedError]:
+    """What the end of a log means, if a rule knows it though no line of it looks like an error."""
+    last = [line for line in progress.last_lines if not line.ordinary]
+    if not last:
+        return []
+    event = Event(Kind.LINE, last[-1].process, last[0].number, progress.log, [line.text for line in last])
+    rule, finding = _known(event, [each for each in rules if each.precision in _NAMED]) or (None, None)
+    return [LoggedError(event, rule, finding)] if rule else []
+
+
+def _conclude(readings: Sequence[_Reading]) -> Diagnosis:
+    """Choose the root among the errors of all logs."""
+    progress = joined([each.progress for each in readings])
     found: list[LoggedError] = []
     survived: list[LoggedError] = []
-    for event in events:
-        known = _known(event, anywhere if event.kind is Kind.LINE else rules)
-        if known.rule is None and event.kind in (Kind.LINE, Kind.BARE):
-            continue
-        went_on = known.precision is not Precision.HINT and progress.survived(event.line)
-        (survived if went_on else found).append(known)
-    return _conclude(found, survived, progress.lines, progress.last)
-
-
-def _conclude(found: Sequence[LoggedError], survived: Sequence[LoggedError], lines: int, steps: int) -> Diagnosis:
-    """Choose the root among errors, which are in the order of the log."""
+    for reading in readings:
+        for each in reading.errors:
+            if each.rule is None and each.event.kind not in _WHOLE and (progress.ended or progress.growing):
+                continue
+            went_on = each.precision is not Precision.HINT and reading.progress.survived(each.event.line, _WENT_ON)
+            (survived if went_on else found).append(each)
     errors = [each for each in found if each.precision is not Precision.HINT]
     hints = tuple(each for each in found if each.precision is Precision.HINT)
+    # What stands alone and is no more than a line that went by is not worth a word.
+    survived = [each for each in survived if each.rule is not None or each.event.kind in _WHOLE]
     verdict, root = _root(errors)
     if root is None:
-        return Diagnosis(Conclusion.NONE, None, None, (), hints, tuple(survived), lines, steps)
+        verdict = Conclusion.NONE if progress.ended or progress.growing else Conclusion.UNKNOWN
+        return Diagnosis(verdict, None, None, (), hints, tuple(survived), progress)
     before = next(
         (each for each in errors if each.rule is None and each is not root and _is_before(each, root)),
         None,
     )
     followed = tuple(each for each in errors if each is not root and each is not before)
-    return Diagnosis(verdict, root, before, followed, hints, tuple(survived), lines, steps)
+    return Diagnosis(verdict, root, before, followed, hints, tuple(survived), progress)
 
 
 def _root(errors: Sequence[LoggedError]) -> tuple[Conclusion, LoggedError | None]:
@@ -149,11 +178,16 @@ def _root(errors: Sequence[LoggedError]) -> tuple[Conclusion, LoggedError | None
     if named:
         first = _first(named)
         return Conclusion.CAUSE, _as_raised(first, named)
-    vague = [each for each in errors if each.precision in (None, Precision.CODE)]
+    vague = [each for each in errors if each.rule is None and each.event.kind is not Kind.LINE]
+    vague = [each for each in errors if each in vague or each.precision is Precision.CODE]
     if vague:
         first = _as_raised(_first(vague), vague)
         return (Conclusion.CODE if first.rule else Conclusion.UNKNOWN), first
-    return Conclusion.CONSEQUENCE, _first(errors) if errors else None
+    for precision in (Precision.SYMPTOM, Precision.ECHO):
+        followed = [each for each in errors if each.precision is precision]
+        if followed:
+            return Conclusion.CONSEQUENCE, _first(followed)
+    return (Conclusion.UNKNOWN, errors[0]) if errors else (Conclusion.NONE, None)
 
 
 def _first(findings: Sequence[LoggedError]) -> LoggedError:
@@ -176,19 +210,15 @@ def _as_raised(first: LoggedError, findings: Sequence[LoggedError]) -> LoggedErr
 
 
 def _is_before(one: LoggedError, other: LoggedError) -> bool:
+    if one.event.kind is Kind.LINE:
+        return False
     return one.event.log == other.event.log and one.event.line < other.event.line and not one.event.passed_on
 
 
-def _known(event: Event, rules: Sequence[LogRule]) -> LoggedError:
+def _known(event: Event, rules: Sequence[LogRule]) -> tuple[LogRule, Finding] | None:
     text = event.text
-    known = [LoggedError(event, rule, finding) for rule in rules for finding in rule.ask(text)]
-    return min(known, key=lambda each: each.rule.precision if each.rule else 0, default=LoggedError(event, None, None))
-
-
-def _any_of(rules: Sequence[LogRule]) -> Callable[[str], bool]:
-    """A quick test of a line for all rules at once: nearly all lines of a log match none."""
-    searches = [re.compile(part).search for rule in rules for part in rule.alternatives]
-    return lambda text: any(search(text) for search in searches)
+    known = [(rule, finding) for rule in rules for finding in rule.ask(text)]
+    return min(known, key=lambda each: each[0].precision, default=None)
 
 
 def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnosis:
@@ -197,27 +227,17 @@ def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnos
     Raises:
         LogError: a log cannot be read, or a folder holds none.
     """
-    found: list[LoggedError] = []
-    survived: list[LoggedError] = []
-    lines = steps = 0
-    for path in [file for each in paths for file in _files(each)]:
-        one = _judged(path, rules)
-        own = [*filter(None, (one.root, one.before)), *one.followed, *one.hints]
-        found += sorted(own, key=lambda each: each.event.line)
-        survived += one.survived
-        lines += one.lines
-        steps = max(steps, one.steps)
-    return _conclude(found, survived, lines, steps)
+    return _conclude([_opened(path, rules) for path in [file for each in paths for file in _files(each)]])
 
 
-def _judged(path: Path, rules: Sequence[LogRule]) -> Diagnosis:
+def _opened(path: Path, rules: Sequence[LogRule]) -> _Reading:
     try:
-        with path.open(encoding="utf-8", errors="replace") as source:
-            if stat.S_ISCHR(os.fstat(source.fileno()).st_mode) and not source.isatty():
-                raise _refusal(path, "a device, which may have no end")
-            return judge(parts_of(source), str(path), process_of_file(path), rules)
-    except OSError as error:
-        raise _refusal(path, error.strerror or str(error)) from None
+        with opened(path) as source:
+            return _read(parts_of(source), str(path), process_of_file(path), rules, is_being_written(path))
+    except NoLog as error:
+        raise _refusal(path, str(error)) from None
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise _refusal(path, getattr(error, "strerror", None) or str(error)) from None
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -54,7 +54,9 @@ class Precision(enum.IntEnum):
     """Another process failed, or is late: the cause is there."""
     CODE = 3
     """A code that has many causes; it is a hint only."""
-    HINT = 4
+    ECHO = 4
+    """Another process ended, and this one says no more than that: any other consequence tells more."""
+    HINT = 5
     """It ends no job; it is worth knowing beside what did."""
 
 

@@ -68,11 +68,14 @@ _LOGGER = re.compile(
 """vLLM's loggers, and Hydra's."""
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*Z (?=\S)")
 """What Docker and Kubernetes put before each line."""
+_FIRST = frozenset("([wnECWID0123456789")
+"""With what a prefix can begin."""
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _PLOG = re.compile(r"\[(?P<level>ERROR|WARNING|INFO|DEBUG|EVENT|TRACE)\] [A-Z_]+\((?P<pid>\d+),(?P<name>[^)]*)\):")
 _ORDINARY = re.compile(
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S*\s+(?:\S+ )?(?:- )?\[?(?:INFO|WARNING|DEBUG)\b|(?:INFO|WARNING|DEBUG)[: ]"
 )
+_FIRST_ORDINARY = frozenset("0123456789IWD")
 _LONGEST = 1 << 14
 """Characters of a line that are read: what tells what happened stands at its beginning."""
 _LOW = ("INFO", "WARNING", "DEBUG", "EVENT", "TRACE")
@@ -117,7 +120,13 @@ def clean(raw: str, number: int = 0, process: Process = DRIVER) -> Line:
     ordinary = False
     at = 0
     while True:
-        found = _RAY.match(text, at) or _DAEMON.match(text, at) or _RANK.match(text, at) or _WORKER.match(text, at)
+        # Most lines have no prefix, and logs have millions of them.
+        first = text[at : at + 1]
+        if first not in _FIRST:
+            break
+        found = _RAY.match(text, at) or _DAEMON.match(text, at) if first == "(" else None
+        if found is None and first in "[wn":
+            found = _RANK.match(text, at) or _WORKER.match(text, at)
         if found:
             # The innermost prefix is the process itself, the others only pass its lines on.
             known = {key: value for key, value in found.groupdict().items() if value}
@@ -129,8 +138,10 @@ def clean(raw: str, number: int = 0, process: Process = DRIVER) -> Line:
             ordinary = ordinary or any(value in _LOW for value in found.groupdict().values())
         at = found.end()
     text = text[at:]
-    plog = _PLOG.match(text)
+    plog = _PLOG.match(text) if text.startswith("[") else None
     if plog:
         process = Process(name=process.name, pid=plog["pid"], ip=process.ip)
         ordinary = plog["level"] in _LOW
-    return Line(number, process, text, ordinary or _ORDINARY.match(text) is not None)
+    if not ordinary and text[:1] in _FIRST_ORDINARY:
+        ordinary = _ORDINARY.match(text) is not None
+    return Line(number, process, text, ordinary)
