@@ -211,6 +211,73 @@ def test_something_else_in_the_place_of_a_function_is_refused(package, patched, 
     assert sys.modules["up.ops"].run is value
 
 
+AROUND = """
+import contextlib, functools
+
+def passes(function):
+    @functools.wraps(function)
+    def inner(*args, **kwargs):
+        return function(*args, **kwargs)
+    return inner
+
+def takes_another(function):
+    @functools.wraps(function)
+    def inner(rows, sort=True):
+        return function()
+    return inner
+
+def yields(function):
+    @functools.wraps(function)
+    def inner(*args, **kwargs):
+        yield function(*args, **kwargs)
+    return inner
+
+def awaits(function):
+    @functools.wraps(function)
+    async def inner(*args, **kwargs):
+        return function(*args, **kwargs)
+    return inner
+
+def dispatches(function):
+    inner = passes(function)
+    inner.attrs_3141562937 = {"dispatch_mode": 1}
+    return inner
+
+def remote(function):
+    import ray
+    return ray.remote(function)
+
+manages = contextlib.contextmanager
+caches = functools.cached_property
+"""
+
+
+def test_a_wrapper_that_passes_everything_on_is_wrapped_in_turn(package, patched) -> None:
+    module = package.load("up.ops")
+    module.run = around().passes(module.run)
+    (verdict,) = patched.start().status().values()
+    assert verdict.state is State.APPLIED
+    assert module.run() == 10
+
+
+@pytest.mark.parametrize("name", ["takes_another", "yields", "awaits", "dispatches", "remote", "manages", "caches"])
+def test_a_wrapper_of_another_kind_or_signature_is_refused(package, patched, name: str) -> None:
+    if name == "remote":
+        pytest.importorskip("ray")
+    module = package.load("up.ops")
+    put = module.run = getattr(around(), name)(module.run)
+    (verdict,) = patched.start().status().values()
+    assert verdict.state is State.FAILED
+    assert "expected the function defined in" in verdict.reason
+    assert module.run is put
+
+
+def around() -> ModuleType:
+    module = ModuleType("user_around")
+    exec(AROUND, vars(module))
+    return module
+
+
 def test_a_closure_of_the_same_name_in_the_same_file_is_refused(package, patched) -> None:
     module = package.load("up.ops")
     module.run = module.outer()

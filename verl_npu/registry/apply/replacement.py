@@ -4,17 +4,21 @@ first, since somebody may have replaced it before us."""
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dis
 import functools
 import inspect
+import os
+import sys
 import types
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from itertools import pairwise
 from typing import Any, cast
 
 from ...errors import ApplyError
 from ..patch import Action, Patch
-from ..source.definition import Kind
-from ..source.tree import SourceTree
+from ..source.definition import Definition, Kind, fits
+from ..source.tree import SourceTree, Target
 from .slots import MISSING, Slot, namespace, read_namespace
 
 
@@ -66,18 +70,29 @@ def unresolved_names(function: types.FunctionType) -> list[str]:
     return sorted(n for n in names if n not in function.__globals__ and not hasattr(builtins, n))
 
 
-_TYPES = {
-    Kind.FUNCTION: types.FunctionType,
-    Kind.COROUTINE: types.FunctionType,
+_DESCRIPTORS = {
     Kind.CLASS: type,
     Kind.PROPERTY: property,
+    Kind.CACHED_PROPERTY: functools.cached_property,
     Kind.STATICMETHOD: staticmethod,
     Kind.CLASSMETHOD: classmethod,
 }
+# Decorators that make functions of functions, of those that upstreams have on what is patched.
+_MAKE_FUNCTIONS = frozenset({"register", "annotate", "GPUMemoryLogger", "no_grad"})
+_MAKE_MANAGERS = frozenset({"contextmanager", "asynccontextmanager"})
+_TRANSPARENT = (
+    _MAKE_FUNCTIONS | _MAKE_MANAGERS | {"property", "staticmethod", "classmethod", "cached_property", "setter"}
+)
+_MANAGER = contextlib.contextmanager(lambda: iter(())).__code__
+_ASYNC_MANAGER = contextlib.asynccontextmanager(cast(Any, lambda: iter(()))).__code__
 
 
 def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleType) -> None:
-    """Raise ApplyError if the live object is not the one that the source defines."""
+    """Raise ApplyError if the live object is not the one that the source defines.
+
+    What is judged is the object itself. It may be a wrapper of what the source defines, if the source decorates that,
+    or if the wrapper is of the same kind and takes what the source takes.
+    """
     value = slot.read()
     if patch.action is Action.ADD:
         if value is not MISSING:
@@ -85,23 +100,132 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
         return
     if value is MISSING:
         raise _unexpected(patch, f"{slot.key} in the own namespace of {slot.owner!r}", "nothing there")
-    if _is_where_the_source_has_it(value, patch, module):
+    plain = type(value) is types.FunctionType or isinstance(value, type)
+    if plain and _is_where_the_source_has_it(value, patch, module):
         # The usual case: no source need be parsed for it.
         return
     definition = tree.definition(patch.target)
+    if definition is not None and definition.kind is Kind.IMPORTED and patch.action is not Action.SET:
+        if not any(_is_imported(value, origin) for origin in tree.origins(patch.target)):
+            raise _unexpected(patch, f"what {module.__file__} imports", f"{value!r}")
+        return
     if definition is None or definition.kind in (Kind.IMPORTED, Kind.ASSIGNED):
         # What such a name holds is not written there: the fingerprint of the statement has to do.
         return
-    if definition.plain and not isinstance(value, _TYPES[definition.kind]):
-        raise _unexpected(patch, f"the {definition.kind} defined in {module.__file__}", f"{value!r}")
-    function = inspect.unwrap(_inner(value))
-    if not definition.plain and any(_is_where_the_source_has_it(each, patch, module) for each in _enclosed(function)):
+    expected = f"the {definition.kind} defined in {module.__file__}"
+    inner = _inner(value)
+    if not _makes(definition, value, inner):
+        raise _unexpected(patch, expected, f"{value!r}")
+    if _is_where_the_source_has_it(inner, patch, module):
+        return
+    layers = list(_layers(inner))
+    function = layers[-1]
+    # What upstream's decorators made comes first from within; what is around that is somebody else's.
+    own = (n for n, layer in enumerate(layers) if not definition.plain and _is_upstreams(layer, tree))
+    strange = next(own, len(layers) - 1) if _TRANSPARENT.issuperset(definition.decorators) else 0
+    for outer, under in pairwise(layers[: strange + 1]):
+        if not _stands_for(outer, under, definition.signature):
+            raise _unexpected(patch, expected, f"around it, what is another kind or called otherwise: {value!r}")
+    if _is_where_the_source_has_it(function, patch, module):
+        return
+    if not definition.plain and any(_reaches(each, patch, module) for each in _enclosed(function)):
         return
     code = getattr(function, "__code__", None)
     # What a decorator made of it may have no code of its own; then the source's fingerprint has to do.
-    if definition.plain or code is not None:
+    if definition.plain or code is not None or _MAKE_FUNCTIONS.issuperset(definition.decorators):
         where = f"{value!r}" if code is None else f"{code.co_name} from {code.co_filename}"
-        raise _unexpected(patch, f"the {definition.kind} defined in {module.__file__}", where)
+        raise _unexpected(patch, expected, where)
+
+
+def _makes(definition: Definition, value: object, inner: object) -> bool:
+    """Whether an object is of the kind that the source makes, as far as the source tells."""
+    wanted = _DESCRIPTORS.get(definition.kind)
+    if wanted is not None:
+        return isinstance(value, wanted)
+    if definition.kind is Kind.REMOTE or isinstance(value, tuple(_DESCRIPTORS.values())):
+        # A patch of what Ray keeps would not reach the processes that it starts.
+        return False
+    managers = [layer for layer in _layers(inner) if _live_kind(layer) is Kind.CONTEXT_MANAGER]
+    if len(managers) != len(_MAKE_MANAGERS.intersection(definition.decorators)):
+        return False
+    # An object that gives itself out for a function, as wrapt's do, passes on what it does not do itself.
+    return isinstance(inner, types.FunctionType) or not _MAKE_FUNCTIONS.issuperset(definition.decorators)
+
+
+def _layers(value: object) -> Iterator[object]:
+    """Yield an object that can be called, and all that it wraps, one after the other."""
+    seen: set[int] = set()
+    while value is not None and id(value) not in seen:
+        seen.add(id(value))
+        yield value
+        value = getattr(value, "__wrapped__", None)
+
+
+def _is_upstreams(layer: object, tree: SourceTree) -> bool:
+    """Whether a decorator of an upstream, of torch or of contextlib made an object, or it is the function itself."""
+    file = getattr(getattr(layer, "__code__", None), "co_filename", "")
+    homes = (sys.modules.get(name) for name in (*tree.packages, "torch"))
+    folders = (folder for home in homes if home is not None for folder in getattr(home, "__path__", ()))
+    return file == contextlib.__file__ or any(file.startswith(f"{folder}{os.sep}") for folder in folders)
+
+
+def _is_imported(value: object, origin: Target) -> bool:
+    """Whether an object is what a module has under a name, or wraps it and stands for it."""
+    holder = sys.modules.get(origin.module)
+    held = namespace(holder).get(origin.name, MISSING) if isinstance(holder, types.ModuleType) else MISSING
+    if held is MISSING or held is value:
+        return True
+    *outer, function = _layers(value)
+    # It may be patched where it comes from since, too.
+    if function is not list(_layers(held))[-1] or not isinstance(function, types.FunctionType):
+        return False
+    taken = _bare_signature(function)
+    return all(_stands_for(one, function, taken) for one in outer)
+
+
+def _stands_for(wrapper: object, function: object, taken: str) -> bool:
+    """Whether a wrapper of a function is of its kind, and takes what it takes."""
+    kind, inner = _live_kind(wrapper), _live_kind(function)
+    # What passes a context manager on need not look like one.
+    if kind is not inner and (kind, inner) != (Kind.FUNCTION, Kind.CONTEXT_MANAGER):
+        return False
+    if _is_dispatched(wrapper) is not _is_dispatched(function):
+        return False
+    if type(wrapper) is not types.FunctionType:
+        # wrapt's proxies give themselves out for functions, and take whatever these take.
+        return isinstance(wrapper, types.FunctionType)
+    parameters = inspect.signature(wrapper, follow_wrapped=False).parameters.values()
+    kinds = {parameter.kind for parameter in parameters}
+    if {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} <= kinds:
+        return True
+    return fits(_bare_signature(wrapper), taken)
+
+
+def _bare_signature(function: types.FunctionType) -> str:
+    """Return the parameters of a function as `definition.signature` writes them, each default as None."""
+    parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    bare = [p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else None) for p in parameters]
+    return str(inspect.Signature(bare))
+
+
+def _live_kind(value: object) -> Kind:
+    """Return the kind of an object that can be called, whatever it unwraps to."""
+    code = getattr(value, "__code__", None)
+    if code in (_MANAGER, _ASYNC_MANAGER):
+        return Kind.CONTEXT_MANAGER
+    if inspect.isasyncgenfunction(value):
+        return Kind.ASYNC_GENERATOR
+    if inspect.iscoroutinefunction(value):
+        return Kind.COROUTINE
+    return Kind.GENERATOR if inspect.isgeneratorfunction(value) else Kind.FUNCTION
+
+
+# What verl's `register` leaves on a method that the controller calls on all workers.
+_DISPATCHED = "attrs_3141562937"
+
+
+def _is_dispatched(value: object) -> bool:
+    return _DISPATCHED in getattr(value, "__dict__", {})
 
 
 def _is_where_the_source_has_it(value: object, patch: Patch, module: types.ModuleType) -> bool:
@@ -109,13 +233,16 @@ def _is_where_the_source_has_it(value: object, patch: Patch, module: types.Modul
         # A module that `python -m` runs is called __main__.
         known = (patch.target.module, module.__name__)
         return value.__module__ in known and value.__qualname__ == patch.target.qualname
-    function = inspect.unwrap(_inner(value))
-    code = getattr(function, "__code__", None)
-    if code is None:
+    code = getattr(value, "__code__", None)
+    if type(value) is not types.FunctionType or code is None:
         return False
     # A closure of the same name in the same file is not the target; before 3.11 code does not keep its full name.
-    name = getattr(code, "co_qualname", function.__qualname__)
+    name = getattr(code, "co_qualname", value.__qualname__)
     return (code.co_filename, name) == (module.__file__, patch.target.qualname)
+
+
+def _reaches(value: object, patch: Patch, module: types.ModuleType) -> bool:
+    return _is_where_the_source_has_it(inspect.unwrap(cast(Function, value)), patch, module)
 
 
 def _enclosed(function: object) -> list[types.FunctionType]:
@@ -162,6 +289,8 @@ def _inner(value: object) -> types.FunctionType:
         value = value.__func__
     if isinstance(value, property):
         value = value.fget
+    if isinstance(value, functools.cached_property):
+        value = value.func
     return value  # type: ignore[return-value]  # what is no function shows by having no code
 
 

@@ -223,6 +223,10 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
+def _decorator(node: ast.expr) -> ast.expr:
+    return node.func if isinstance(node, ast.Call) else node
+
+
 def _short(node: ast.expr) -> str:
     # `functools.wraps`, or `wraps` after an import of it.
     return node.attr if isinstance(node, ast.Attribute) else _spelled(node)
@@ -361,6 +365,8 @@ class Kind(str, Enum):
 _DESCRIPTORS = {"property": Kind.PROPERTY, "staticmethod": Kind.STATICMETHOD, "classmethod": Kind.CLASSMETHOD}
 _DECORATED = {
     **_DESCRIPTORS,
+    # Of a property that has more than a getter, the last part makes the same property.
+    **dict.fromkeys(("getter", "setter", "deleter"), Kind.PROPERTY),
     "cached_property": Kind.CACHED_PROPERTY,
     "contextmanager": Kind.CONTEXT_MANAGER,
     "asynccontextmanager": Kind.CONTEXT_MANAGER,
@@ -399,6 +405,8 @@ class Definition:
     """A fingerprint that leaves out what is only words."""
     outline: tuple[str, ...]
     """The marks of its statements, in order."""
+    decorators: tuple[str, ...]
+    """The names of what decorates the last of them."""
     plain: bool
     """Whether only definitions of that kind bind it, and no decorator may have made something else of them."""
 
@@ -420,6 +428,7 @@ def define(
         fingerprint=fingerprint(nodes),
         words=in_words(nodes),
         outline=tuple(line.mark for line in outline(nodes)),
+        decorators=tuple(_short(_decorator(d)) for d in getattr(nodes[-1], "decorator_list", ())),
         plain=all(_is_plain(node) for node in nodes) and len({_kind(node) for node in nodes}) == 1,
     )
 
@@ -511,7 +520,7 @@ def _kind(node: ast.stmt) -> Kind:
         return Kind.REMOTE if any(decoration(d).startswith("@remote") for d in node.decorator_list) else Kind.CLASS
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         for decorator in node.decorator_list:
-            name = _short(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            name = _short(_decorator(decorator))
             if name in _DECORATED:
                 return _DECORATED[name]
         return function_kind(node)

@@ -305,6 +305,11 @@ class SourceTree:
         """All modules and files of which the source was asked for."""
         return frozenset(self._bytes)
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The top-level packages that are here."""
+        return tuple(package for package in self._folders if package in self)
+
     def __contains__(self, package: str) -> bool:
         return self._folders.get(package) is not None
 
