@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu.registry.judge.lock import record_lock
-from verl_npu.registry.judge.verdict import Baseline, look
+from verl_npu.registry.judge.verdict import Baseline, judge, look
 from verl_npu.registry.patch import Feature, Upstream
 from verl_npu.registry.source.probe import Mentions, Never
 from verl_npu.registry.source.tree import SourceTree
@@ -208,3 +209,67 @@ def test_of_what_a_package_held_that_is_not_here(
     absence = look(GONE, Baseline(lock, exact, [lock], PACKAGES), SourceTree.at(tmp_path, PACKAGES))
     assert absence is not None
     assert (absence.gone, absence.reason.partition("gone; ")[2] or absence.reason) == (gone, reason)
+
+
+# Two folders of one name: Python's import takes one of them, or both.
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: dict[str, str]):
+    """Lock an upstream of two packages, then say what is found of GONE where other folders come first on the path."""
+    feature = Feature("feature", "a feature")
+    feature.wrap(GONE, retired_by=Mentions(GONE, "npu"), **why)(write)
+    site = tmp_path / "site"
+    write(site, "up.main", "")
+    write(site, "extra.sync.workers", WORKERS)
+    (site / "extra" / "__init__.py").unlink()
+    lock = record_lock(Upstream("up", PACKAGES), "v1", "v1", SourceTree.at(site, PACKAGES), list(feature))
+
+    def find(*folders: Path):
+        for folder in reversed(folders):
+            monkeypatch.syspath_prepend(str(folder))
+        tree = SourceTree.installed(PACKAGES)
+        revisions, verdicts = judge([feature], [Upstream("up", PACKAGES)], tree, {"up": [lock]})
+        return revisions["up"], verdicts["feature.write"]
+
+    yield find
+    for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
+        del sys.modules[name]
+
+
+def own(folder: Path, module: str = "extra.tools", source: str = "") -> Path:
+    """Write a user's own module, without any `__init__`."""
+    path = folder.joinpath(*module.split(".")).with_suffix(".py")
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    return folder
+
+
+def test_a_users_own_folder_hides_nothing_of_upstreams(installed, tmp_path: Path) -> None:
+    revision, verdict = installed(own(tmp_path / "mine"), tmp_path / "site")
+    assert (revision.exact, verdict.state) == (True, State.VERIFIED)
+
+
+def test_a_module_in_a_users_own_folder_is_taken_where_pythons_import_takes_it(installed, tmp_path: Path) -> None:
+    mine = own(tmp_path / "mine", "extra.sync.workers", WORKERS.replace("start(self)", "start(self, more)"))
+    # Of two parts, one is a whole package: it is taken, wherever it stands.
+    assert installed(mine, tmp_path / "site")[1].state is State.VERIFIED
+    (mine / "extra" / "sync" / "__init__.py").touch()
+    assert installed(mine, tmp_path / "site")[1].state is State.DRIFTED
+
+
+@pytest.mark.parametrize("regular", [False, True], ids=["several folders", "a package of its own"])
+def test_a_users_own_folder_is_not_upstreams_and_lacks_nothing(installed, tmp_path: Path, regular: bool) -> None:
+    mine = own(tmp_path / "mine")
+    if regular:
+        (mine / "extra" / "__init__.py").touch()
+    else:
+        shutil.rmtree(tmp_path / "site" / "extra")
+    revision, verdict = installed(mine, tmp_path / "site")
+    assert (revision.differs, verdict.state) == ((), State.ABSENT)
+    assert f"{mine / 'extra'} stands in front" in verdict.reason
+
+
+def test_what_the_folder_beside_upstream_lacks_is_gone(installed, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "site" / "extra" / "sync")
+    assert installed(own(tmp_path / "mine"), tmp_path / "site")[1].state is State.DRIFTED

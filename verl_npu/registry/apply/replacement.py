@@ -194,8 +194,7 @@ def _stands_for(wrapper: object, function: object, taken: str) -> bool:
     if type(wrapper) is not types.FunctionType:
         # wrapt's proxies give themselves out for functions, and take whatever these take.
         return isinstance(wrapper, types.FunctionType)
-    parameters = inspect.signature(wrapper, follow_wrapped=False).parameters.values()
-    kinds = {parameter.kind for parameter in parameters}
+    kinds = {parameter.kind for parameter in _own_parameters(wrapper)}
     if {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} <= kinds:
         return True
     return fits(_bare_signature(wrapper), taken)
@@ -203,9 +202,14 @@ def _stands_for(wrapper: object, function: object, taken: str) -> bool:
 
 def _bare_signature(function: types.FunctionType) -> str:
     """Return the parameters of a function as `definition.signature` writes them, each default as None."""
-    parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    parameters = _own_parameters(function)
     bare = [p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else None) for p in parameters]
     return str(inspect.Signature(bare))
+
+
+def _own_parameters(function: types.FunctionType) -> list[inspect.Parameter]:
+    # Of a bare copy: functools.wraps also copies the __signature__ that Ray leaves on an actor's methods.
+    return list(inspect.signature(clone(function)).parameters.values())
 
 
 def _live_kind(value: object) -> Kind:

@@ -245,44 +245,45 @@ class Revision:
 
 
 def identify(
-    tree: SourceTree, locks: Sequence[Lock], atoms: Iterable[Atom], uses: Iterable[Collaborator]
+    tree: SourceTree, locks: Sequence[Lock], atoms: Iterable[Atom], uses: Iterable[Collaborator], first: str
 ) -> tuple[Revision, Lock | None]:
     """Find the pin that `tree` is, or the one that it shares most targets with.
 
     It is that very pin if every file on which an answer depends is the same: what a lock says is believed for no other
     tree. If only something else in these files differs, it is near, and nothing is different. Packages that are not in
-    the tree do not count: recipes lie beside verl in a checkout, and are in no wheel.
+    the tree do not count: recipes lie beside verl in a checkout, and are in no wheel. `first` is the upstream's first
+    package, which is never another one of the same name.
     """
     # Hashing bytes is far cheaper than parsing: the usual case, an untouched release, ends here.
-    same_files = [lock for lock in locks if lock.files and _same_files(tree, lock)]
+    same_files = [lock for lock in locks if lock.files and _same_files(tree, lock, first)]
     if same_files:
         # Releases may share every file that matters here; of these, the one that the tree calls itself is meant.
         named = (lock for lock in same_files if len(same_files) > 1 and _calls_itself(tree, lock))
         lock = next(named, same_files[0])
         return Revision(lock.pin, True, ()), lock
-    nearest = max(locks, key=lambda lock: _likeness(tree, lock), default=None)
+    nearest = max(locks, key=lambda lock: _likeness(tree, lock, first), default=None)
     if nearest is None:
         return Revision("", False, ()), None
     differs = [
         str(target)
         for target, record in sorted(nearest.targets.items())
-        if target.package in tree and Record.of(tree.definition(target)) != record
+        if tree.has_part(target.module, first) and Record.of(tree.definition(target)) != record
     ]
-    asked = {str(atom): atom for atom in atoms if package_of(atom.subject) in tree}
+    asked = {str(atom): atom for atom in atoms if tree.has_part(atom.subject, first)}
     # The answer to a question about something that is gone is no. That may well be what the pin answers, too.
     subjects = sorted({atom.subject for atom in asked.values()} - {*differs})
     differs += [s for s in subjects if is_there(s, tree) != (nearest.subjects.get(s) == THERE)]
     differs += sorted(text for text, atom in asked.items() if nearest.answers.get(text) != atom.holds(tree))
-    present = sorted((use for use in uses if use.decides and use.package in tree), key=str)
+    present = sorted((use for use in uses if use.decides and tree.has_part(use.text, first)), key=str)
     differs += [use.text for use in present if nearest.uses.get(use.text) != recorded(use, tree)]
     return Revision(nearest.pin, False, tuple(differs)), nearest
 
 
-def _likeness(tree: SourceTree, lock: Lock) -> tuple[int, float, int]:
+def _likeness(tree: SourceTree, lock: Lock, first: str) -> tuple[int, float, int]:
     """How many targets are as in `lock`; which share of the others' statements is; how many files are the same."""
     same, share = 0, 0.0
     for target, record in lock.targets.items():
-        if target.package not in tree:
+        if not tree.has_part(target.module, first):
             continue
         observed = Record.of(tree.definition(target))
         if observed == record:
@@ -292,8 +293,8 @@ def _likeness(tree: SourceTree, lock: Lock) -> tuple[int, float, int]:
     return same, share, sum((tree.digest(module) or "") == digest for module, digest in lock.files.items())
 
 
-def _same_files(tree: SourceTree, lock: Lock) -> bool:
-    present = {module: digest for module, digest in lock.files.items() if package_of(module) in tree}
+def _same_files(tree: SourceTree, lock: Lock, first: str) -> bool:
+    present = {module: digest for module, digest in lock.files.items() if tree.has_part(module, first)}
     return bool(present) and all((tree.digest(module) or "") == digest for module, digest in present.items())
 
 

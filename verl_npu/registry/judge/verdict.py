@@ -113,7 +113,7 @@ def baselines(
         if any(package in tree for package in upstream.packages):
             own = [atom for atom in atoms.values() if package_of(atom.subject) in upstream.packages]
             uses = collaborators(patches, upstream.packages)
-            revision, lock = identify(tree, locks[upstream.name], own, uses)
+            revision, lock = identify(tree, locks[upstream.name], own, uses, upstream.packages[0])
         revisions[upstream.name] = revision
         known |= dict.fromkeys(
             upstream.packages, Baseline(lock, revision.exact, locks[upstream.name], upstream.packages)
@@ -139,11 +139,11 @@ def look(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
     """Say why a subject is not there; None if it is."""
     nearest = known.nearest
     recorded = nearest.subjects.get(subject) if nearest is not None else None
-    if package_of(subject) not in tree:
+    if not tree.has_part(subject, known.packages[0]):
         # A package of an upstream may be left out by its wheels. Or what was in it is now in another one.
         lost = recorded == THERE and not known.exact
         found = (_moved(subject, known, tree) or _renamed(subject, known, tree, module_too=True)) if lost else None
-        return found or Absence(subject, False, f"{package_of(subject)} is not installed here")
+        return found or Absence(subject, False, _not_here(package_of(subject), tree))
     if nearest is not None and known.exact and recorded is not None:
         return None if recorded == THERE else Absence(subject, False, f"not there at {nearest.pin}")
     if is_there(subject, tree):
@@ -153,6 +153,13 @@ def look(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
     if recorded != THERE:
         return Absence(subject, False, f"not there, as at {nearest.pin}")
     return _moved(subject, known, tree) or _missing(subject, nearest, known, tree)
+
+
+def _not_here(package: str, tree: SourceTree) -> str:
+    place = tree.place_of(package)
+    if not place:
+        return f"{package} is not installed here"
+    return f"{package} is another one here: {place} stands in front, and does not have it"
 
 
 def _moved(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
@@ -262,7 +269,7 @@ class Answers:
         """
         known = self.known[use.package]
         before = known.nearest.uses.get(use.text) if known.nearest is not None else None
-        if not before or use.package not in self.tree or known.exact:
+        if not before or not self.tree.has_part(use.text, known.packages[0]) or known.exact:
             return None
         found = use.find(self.tree)
         as_before = found.fits and found.what in {lock.uses.get(use.text) for lock in known.locks}
@@ -292,7 +299,8 @@ def verify(patch: Patch, answers: Answers) -> Verdict:
         return atom.holds(answers.tree) if adds and atom.subject == str(patch.target) else answers.ask(atom)
 
     absence = answers.absence(patch.target.module if adds else str(patch.target))
-    if patch.target.package not in answers.tree and absence is not None and not absence.gone:
+    here = answers.tree.has_part(str(patch.target), known.packages[0])
+    if not here and absence is not None and not absence.gone:
         return Verdict(State.ABSENT, absence.reason)
     lost = absence is not None and absence.gone and known.needs(patch)
 

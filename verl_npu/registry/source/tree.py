@@ -164,6 +164,40 @@ class PlainFolder(Folder):
             raise _unreadable(str(path), _reason(error)) from error
 
 
+class Portions(Folder):
+    """A package without an `__init__`, of one folder or several, in which things are found as Python finds them."""
+
+    __slots__ = ("paths",)
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = tuple(paths)
+
+    def read(self, *parts: str) -> bytes | None:
+        found = (PlainFolder(path).read(parts[-1]) for path in self._at(parts[:-1]))
+        return next((content for content in found if content is not None), None)
+
+    def entries(self, *parts: str) -> Sequence[str] | None:
+        found = [PlainFolder(path).entries() for path in self._at(parts)]
+        present = [names for names in found if names is not None]
+        return sorted({name for names in present for name in names}) if present else None
+
+    def _at(self, parts: Sequence[str]) -> Sequence[Path]:
+        """Return the folders that a package in this one is made of: the first with an `__init__` is all of it."""
+        paths: Sequence[Path] = self.paths
+        for part in parts:
+            spaces = []
+            for path in paths:
+                if (path / part / "__init__.py").is_file():
+                    spaces = [path / part]
+                    break
+                if (path / f"{part}.py").is_file():
+                    return ()
+                if (path / part).is_dir():
+                    spaces.append(path / part)
+            paths = spaces
+        return paths
+
+
 class PackedFolder(Folder):
     """A folder within a wheel."""
 
@@ -312,6 +346,25 @@ class SourceTree:
 
     def __contains__(self, package: str) -> bool:
         return self._folders.get(package) is not None
+
+    def place_of(self, package: str) -> str:
+        """Where a package is that lies in plain folders; empty if it is elsewhere, or not here."""
+        return ", ".join(map(str, _paths(self._folders.get(package))))
+
+    def has_part(self, subject: str, beside: str) -> bool:
+        """Whether the part of an upstream is here that holds `subject`, or would hold it.
+
+        Of two packages of one upstream, the first is `beside`. Another one may be a user's own of the same name: if it
+        does not lie beside the first, only those parts of it count that are there.
+        """
+        package, _, rest = subject.partition(":")[0].replace("/", ".").partition(".")
+        folder = self._folders.get(package)
+        paths = _paths(folder)
+        homes = {path.parent for path in _paths(self._folders.get(beside))}
+        if folder is None or package == beside or not paths or homes & {path.parent for path in paths}:
+            return folder is not None
+        part = rest.partition(".")[0]
+        return not part or folder.entries(part) is not None or folder.read(f"{part}.py") is not None
 
     def covers(self, package: str) -> bool:
         """Whether this tree speaks of `package` at all, be it present or absent."""
@@ -561,4 +614,11 @@ def _installed_folder(package: str) -> Folder | None:
         return None
     if spec is None or not spec.submodule_search_locations:
         return None
-    return PlainFolder(Path(next(iter(spec.submodule_search_locations))))
+    paths = [Path(location) for location in spec.submodule_search_locations]
+    return PlainFolder(paths[0]) if spec.origin is not None else Portions(paths)
+
+
+def _paths(folder: Folder | None) -> Sequence[Path]:
+    if isinstance(folder, Portions):
+        return folder.paths
+    return (folder.path,) if isinstance(folder, PlainFolder) else ()
