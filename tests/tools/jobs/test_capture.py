@@ -9,6 +9,7 @@ import pytest
 
 from verl_npu.errors import ScriptError
 from verl_npu.tools.jobs.capture import Capture, capture, tree_of
+from verl_npu.tools.jobs.trainer import trainer_of
 
 from .conftest import COMMAND, Captured, Write
 
@@ -209,3 +210,11 @@ def test_the_tree_of_a_script_without_verl_is_its_repository(tmp_path: Path) -> 
 
 def test_the_tree_of_a_script_in_no_repository_is_its_folder(tmp_path: Path) -> None:
     assert tree_of(tmp_path / "run.sh") == tmp_path
+
+
+def test_a_trainer_inherits_the_users_variables_that_the_script_leaves(captured: Captured) -> None:
+    given = {"HCCL_BUFFSIZE": "abc", "HCCL_EXEC_TIMEOUT": "1", "VLLM_USE_V1": "1", "HOME": "/home/me"}
+    result = captured("export HCCL_EXEC_TIMEOUT=2", "unset VLLM_USE_V1", COMMAND, given=given)
+    trainer = trainer_of(result)
+    assert trainer.inherited == {"HCCL_BUFFSIZE": "abc"}
+    assert trainer.exports["HCCL_EXEC_TIMEOUT"] == "2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -49,9 +50,10 @@ def script(
     counted: bool = True,
     module: str = "verl.trainer.main_ppo",
     sources: SourceTree | None = None,
+    inherited: Mapping[str, str] | None = None,
 ) -> Script:
     """A right script, but for what is given."""
-    trainer = Trainer(module, overrides, (), ranks, Path("/"), exports or {}, nodes, counted)
+    trainer = Trainer(module, overrides, (), ranks, Path("/"), exports or {}, nodes, counted, inherited or {})
     return Script(
         trainer=trainer,
         settings=Settings({**RIGHT, **(settings or {})}),
@@ -66,6 +68,10 @@ def script(
 def found(given: Script) -> list[tuple[str, bool]]:
     return [(finding.code, finding.refused) for finding in findings(given)]
 
+
+FLASH = {"actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_3"}
+PLACE = Path(tempfile.mkdtemp(), "path", "to", "model")
+PLACE.mkdir(parents=True)
 
 RIGHT_ONES = {
     "as it is": script(),
@@ -92,6 +98,17 @@ RIGHT_ONES = {
     "kernels of which the documents say nothing": script({"model.use_liger": True}, pin="v0.9.1"),
     "CUDA by default": script({"trainer.device": "cuda"}, overrides=()),
     "a critic that is not trained": script({"critic.ulysses_sequence_parallel_size": 3}),
+    "as many NPUs visible as are asked for": script(
+        {"trainer.n_gpus_per_node": 2, "trainer.nnodes": 8}, exports={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}
+    ),
+    "torchrun that counts the visible NPUs": script(
+        ranks=1, counted=False, exports={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}
+    ),
+    "a folder that is called so": script(overrides=(f"actor_rollout_ref.model.path={PLACE}",)),
+    "a variable of the shell that the script sets rightly": script(
+        exports={"HCCL_BUFFSIZE": "200"}, inherited={"HCCL_BUFFSIZE": "many"}
+    ),
+    "FlashAttention 3 that this verl does not read": script(FLASH),
     "files that are here": script({"data.train_files": [__file__], "data.val_files": "hub/name"}),
 }
 
@@ -148,6 +165,43 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         True,
     ),
     "a variable that CANN refuses": (script(exports={"HCCL_BUFFSIZE": "many"}), "variables", False),
+    "a variable of the user's shell": (script(inherited={"HCCL_BUFFSIZE": "abc"}), "variables", False),
+    "an address that is none": (script(exports={"HCCL_IF_IP": "host"}), "variables", False),
+    "fewer NPUs visible than Ray is asked for": (
+        script(exports={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}),
+        "visible devices",
+        False,
+    ),
+    "fewer NPUs visible than torchrun starts processes for": (
+        script(exports={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}, ranks=8),
+        "visible devices",
+        True,
+    ),
+    "an NPU twice": (
+        script({"trainer.n_gpus_per_node": 2, "trainer.nnodes": 8}, exports={"ASCEND_RT_VISIBLE_DEVICES": "1,1"}),
+        "visible devices",
+        False,
+    ),
+    "a path to fill in, in the tree": (
+        script(overrides=("actor_rollout_ref.model.path=PATH/TO/Qwen",)),
+        "placeholders",
+        True,
+    ),
+    "a path to fill in, on the cluster": (
+        script(overrides=("data.train_files=['/path/to/train.parquet']",)),
+        "placeholders",
+        False,
+    ),
+    "a path to fill in where the job writes": (
+        script(overrides=("trainer.default_local_dir=path/to/checkpoints",)),
+        "placeholders",
+        False,
+    ),
+    "weights in a format that wins over the variable": (
+        script({f"{ROLLOUT}.engine_kwargs.vllm.additional_config": {"weight_nz_mode": 1}}),
+        "weight format",
+        False,
+    ),
     "a variable of verl-npu": (script(exports={"VERL_NPU_STRICT": "yes"}), "variables", True),
     "a key that MindSpeed has not": (
         script(
@@ -169,7 +223,12 @@ def test_a_rule_finds_what_is_wrong_and_no_other_does(wrong: Script, rule: str, 
 
 def test_every_rule_has_a_wrong_script() -> None:
     firing = {rule.code for rule in RULES for wrong, _, _ in WRONG_ONES.values() if list(rule.ask(wrong))}
-    assert firing == {rule.code for rule in RULES} - {"engine arguments", "rollout parallelism"}
+    assert firing == {rule.code for rule in RULES} - {
+        "engine arguments",
+        "rollout parallelism",
+        "imports",
+        "attention",
+    }
 
 
 def test_refusals_come_first() -> None:
@@ -237,3 +296,46 @@ def test_an_argument_is_refused_that_the_installed_vllm_does_not_know(
     monkeypatch.setattr(SourceTree, "installed", lambda packages: SourceTree.at(tmp_path, ("vllm",)))
     assert found(script({f"{ROLLOUT}.engine_kwargs.vllm.max_num_seqs": 8})) == []
     assert found(script({f"{ROLLOUT}.engine_kwargs.vllm.no_such": 8})) == [("engine arguments", True)]
+
+
+READS = 'config.get("attn_implementation", "flash_attention_2")'
+
+
+@pytest.mark.parametrize(
+    ("reads", "settings", "refused"),
+    [
+        (READS, {}, True),
+        (READS, {f"{ACTOR}.strategy": "fsdp2"}, True),
+        (READS, MEGATRON, False),
+        ('"flash_attention_2"', {}, False),
+    ],
+)
+def test_flash_attention_3_is_refused_where_the_scripts_verl_gives_it_to_transformers(
+    tmp_path: Path, verl: Callable[..., SourceTree], reads: str, settings: Mapping[str, object], refused: bool
+) -> None:
+    sources = verl(SCHEMA)
+    (tmp_path / "verl/workers/fsdp_workers.py").write_text(f"chosen = {reads}")
+    given = script({**FLASH, **settings}, sources=sources)
+    assert found(given) == ([("attention", True)] if refused else [])
+
+
+@pytest.mark.parametrize(
+    ("trainer", "refused"),
+    [
+        ("from verl.utils import there, gone", True),
+        ("from .beside import Trainer", True),
+        ("from verl.utils import there", False),
+        ("try:\n    from verl.utils import gone\nexcept ImportError:\n    gone = None", False),
+        ("def main():\n    from verl.utils import gone", False),
+    ],
+)
+def test_a_trainer_is_refused_that_imports_what_its_verl_has_not(
+    tmp_path: Path, verl: Callable[..., SourceTree], trainer: str, refused: bool
+) -> None:
+    verl(SCHEMA)
+    files = {"verl/utils.py": "there = 1", "recipe/mine/main.py": trainer, "recipe/mine/beside.py": "import verl.gone"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    given = script(module="recipe.mine.main", sources=SourceTree.at(tmp_path, ("verl", "recipe")))
+    assert found(given) == ([("imports", True)] if refused else [])

@@ -18,7 +18,7 @@ from ...pins import Component
 from .machine import read_ranges
 from .site import Site
 
-__all__ = ["RULES", "VariableRule", "judge_variables", "wrong_variables"]
+__all__ = ["RULES", "VariableRule", "judge_variables", "unreadable_devices", "wrong_variables"]
 
 Judge = Callable[[str, Site], str]
 """Given the text of the variable, returns what is wrong with it, or an empty text."""
@@ -54,7 +54,8 @@ def _number(least: float, most: float = float("inf")) -> Judge:
     return judge
 
 
-def _visible(text: str, site: Site) -> str:
+def unreadable_devices(text: str) -> str:
+    """Return what is wrong with a list of visible NPUs on any machine, or an empty text."""
     numbers = [each.strip() for each in text.split(",")]
     if not text.strip():
         return "no NPU at all"
@@ -62,6 +63,13 @@ def _visible(text: str, site: Site) -> str:
         return "not numbers"
     if len({*numbers}) < len(numbers):
         return "a number twice"
+    return ""
+
+
+def _visible(text: str, site: Site) -> str:
+    if trouble := unreadable_devices(text):
+        return trouble
+    numbers = [each.strip() for each in text.split(",")]
     npus = site.smi.npus
     count = int(site.virtual) if site.virtual.isdecimal() else len(npus)
     # A container that has only the last cards may call them by their numbers on the host; an A3 card has two.
@@ -192,7 +200,7 @@ RULES = (
         value="60000",
         stages=_EITHER,
     ),
-    VariableRule("HCCL_IF_IP", _address, "an IP address of this host", _HCCL_MEETS),
+    VariableRule("HCCL_IF_IP", _address, "an IP address of this host", _HCCL_MEETS, stages=_EITHER),
     VariableRule(
         "HCCL_HOST_SOCKET_PORT_RANGE", _ports, "a range such as 60000-60050, or auto", _HCCL_REFUSES, stages=_EITHER
     ),

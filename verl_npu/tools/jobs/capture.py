@@ -73,6 +73,10 @@ class Call:
     runtime: str = ""
     """The text of the file with a runtime environment that `ray job submit` was given."""
 
+    def has(self, name: str, value: str) -> bool:
+        """Return whether it got this variable with this value."""
+        return self.environment.get(name) == value
+
 
 @dataclass(frozen=True, slots=True)
 class Capture:
@@ -95,6 +99,11 @@ class Capture:
             for name, value in sorted(call.environment.items())
             if self.before.get(name) != value and name not in shell
         }
+
+    def inherited(self, call: Call) -> dict[str, str]:
+        """Return what this call got of the variables that the user has set, as the user has set them."""
+        own = _environment({}, _INSIDE)
+        return {name: value for name, value in self.before.items() if name not in own and call.has(name, value)}
 
 
 def tree_of(script: Path) -> Path:

@@ -7,6 +7,7 @@ verl-npu itself, whose own functions are asked that end the job. What cannot be 
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import Any  # A configuration of OmegaConf's.
 
 from ... import environment
-from ...ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS
+from ...ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS, NZ_KEY, VISIBLE_DEVICES
+from ...errors import SourceError
 from ...features.configuration import Section
 from ...features.device.choice import resolve_device
 from ...features.fleet.forwarding import refuse_other_values
@@ -26,9 +28,10 @@ from ...features.megatron.rules import problems
 from ...features.rollout import rules as rollout
 from ...findings import Finding, Rule, Stage, error, find, refusals, warning
 from ...pins import PINS, Component
+from ...registry.source.lookup import unmet_imports
 from ...registry.source.tree import SourceTree, Target
 from ..doctor.site import Site
-from ..doctor.variables import wrong_variables
+from ..doctor.variables import unreadable_devices, wrong_variables
 from .keys import (
     ACTOR,
     BATCH,
@@ -37,6 +40,8 @@ from .keys import (
     FREE_CACHE_ENGINE,
     MINI_BATCH,
     MODEL,
+    NPUS,
+    ROLLOUT,
     SAMPLES,
     has_critic,
     is_megatron,
@@ -55,6 +60,9 @@ _SIZES = ("parallel_size", "n_gpus_per_node", "nnodes", "batch_size", "batch_siz
 _PATHS = (
     r"(.*\.)?(train_files|val_files|partial_pretrain|model\.path|dist_checkpointing_path|custom_reward_function\.path)"
 )
+
+_PLACEHOLDER = re.compile(r"(?:[^\s'\"\[\],:=]*/)?(?:path/to|PATH/TO)/[^\s'\"\[\],]*")
+_ATTENTION_READERS = ("verl.workers.config.model", "verl.workers.fsdp_workers")
 
 
 @dataclass(frozen=True)
@@ -81,8 +89,8 @@ class Script:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """The variables that the job's processes get from it."""
-        return self.runtime if self.submitted else self.trainer.exports
+        """The variables that the job's processes get from it, and from the shell that it is started in."""
+        return self.runtime if self.submitted else {**self.trainer.inherited, **self.trainer.exports}
 
     @cached_property
     def section(self) -> Section:
@@ -319,6 +327,92 @@ def _exports(script: Script) -> Iterator[Finding]:
             )
 
 
+def _visible_devices(script: Script) -> Iterator[Finding]:
+    """Judge a list of visible NPUs by how many each node is to use: Ray may have been started with another list."""
+    listed, each = script.environ.get(VISIBLE_DEVICES), script.trainer.ranks or script.settings.whole(NPUS)
+    if listed is None or (script.trainer.ranks and not script.trainer.counted):
+        return
+    trouble, count = unreadable_devices(listed), len(listed.split(","))
+    if trouble or count < each:
+        by_torchrun = script.trainer.ranks > 0
+        yield (error if by_torchrun else warning)(
+            "visible devices",
+            trouble or f"{count} NPUs, and {each} of each node are asked for",
+            subject=f"{VISIBLE_DEVICES}={listed}",
+            why="torchrun starts a process for each NPU, and those beyond the list end with `invalid device ordinal`"
+            if by_torchrun
+            else "Ray counts these NPUs alone, unless it was started with another list, and verl ends or waits for "
+            "the others",
+            fix=f"list as many NPUs as a node is to use, or unset {VISIBLE_DEVICES}",
+        )
+
+
+def _placeholders(script: Script) -> Iterator[Finding]:
+    """Judge paths that were to be filled in. A relative one is in the tree, an absolute one may be on the cluster."""
+    for word in script.trainer.overrides:
+        key, _, value = word.lstrip("+").partition("=")
+        for path in map(str, _PLACEHOLDER.findall(value)):
+            if (script.trainer.folder / path).exists():
+                continue
+            is_read = re.fullmatch(_PATHS, key) and not path.startswith("/") and not script.submitted
+            yield (error if is_read else warning)(
+                "placeholders",
+                f"{path}, which is not on this machine",
+                subject=key,
+                why="the script's author has left the path for you to fill in",
+                fix="write your own path there",
+            )
+
+
+def _imports(script: Script) -> Iterator[Finding]:
+    """Refuse a trainer that imports, before anything else, what its verl has not."""
+    parts = script.trainer.module.split(".")
+    if parts[0] == "verl" or "verl" not in script.sources or not all(map(str.isidentifier, parts)):
+        return
+    modules = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    with contextlib.suppress(SourceError):
+        for unmet in unmet_imports(modules, parts[0], "verl", script.sources):
+            yield error(
+                "imports",
+                f"no {unmet.missing} in the verl that it is judged by",
+                subject=unmet.module,
+                why=f"line {unmet.line} imports {unmet.name}, and the trainer ends there with an ImportError",
+                fix="take the script and its trainer from the revision of this verl, or the verl that they are for",
+            )
+
+
+def _attention(script: Script) -> Iterator[Finding]:
+    """Refuse FlashAttention 3 where the script's verl gives it to transformers: there is no such package for NPUs."""
+    readers = (script.sources.read(module) or b"" for module in _ATTENTION_READERS)
+    if not any(b'.get("attn_implementation"' in text for text in readers):
+        return
+    roles = [(MODEL, ACTOR), *([("critic.model", "critic")] if has_critic(script.settings) else [])]
+    for model, role in roles:
+        key = f"{model}.override_config.attn_implementation"
+        is_fsdp = script.settings.text(f"{role}.strategy") in ("fsdp", "fsdp2")
+        if is_fsdp and script.settings.text(key) == "flash_attention_3":
+            yield error(
+                "attention",
+                "flash_attention_3",
+                subject=key,
+                why="transformers ends with an ImportError: the package flash_attn_3 is for CUDA alone",
+                fix=f"set {key}=flash_attention_2, for which verl-npu has the NPU's own operators",
+            )
+
+
+def _weight_format(script: Script) -> Iterator[Finding]:
+    """Warn of a format of weights that the job warns of, too."""
+    asked = [rule for rule in rollout.RULES if rule.code == "rollout.weight_format"]
+    for finding in find(asked, script.section, Stage.SCRIPT) if _in_force(script, "rollout") else ():
+        yield warning(
+            "weight format",
+            finding.found,
+            subject=f"{ROLLOUT}.engine_kwargs.vllm.additional_config",
+            why="the job warns of it, and goes on",
+            fix=f"leave {NZ_KEY} out of it",
+        )
+
+
 def _fused_kernels(script: Script) -> Iterator[Finding]:
     """Warn of what users have reported of fused kernels."""
     key = f"{MODEL}.use_fused_kernels"
@@ -356,7 +450,9 @@ def _files(script: Script) -> Iterator[Finding]:
             continue
         value = script.settings.get(key)
         for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, str) and each.startswith(("/", "~")) and not Path(each).expanduser().exists():
+            if not isinstance(each, str) or _PLACEHOLDER.search(each):
+                continue
+            if each.startswith(("/", "~")) and not Path(each).expanduser().exists():
                 missing[each] = None
     if missing:
         yield warning(
@@ -369,9 +465,10 @@ def _files(script: Script) -> Iterator[Finding]:
 
 
 _BEFORE = (Stage.SCRIPT,)
-_ENGINE_SETTINGS = ("rollout.ranks", "rollout.heads", "rollout.additional_config")
+_ENGINE_SETTINGS = ("rollout.ranks", "rollout.heads", "rollout.additional_config", "rollout.rl_config")
 RULES: tuple[Rule[Script], ...] = (
     _of("device", lambda script: resolve_device(script.section, script.trainer.overrides), "device"),
+    Rule("imports", _imports, _BEFORE),
     Rule("shadowed", _shadowed, _BEFORE),
     Rule("empty", _empty, _BEFORE),
     Rule("rollout engine", _engine, _BEFORE),
@@ -391,6 +488,10 @@ RULES: tuple[Rule[Script], ...] = (
     Rule("fused kernels", _fused_kernels, _BEFORE),
     Rule("liger-kernel", _liger, _BEFORE),
     Rule("exports", _exports, _BEFORE),
+    Rule("weight format", _weight_format, (Stage.SCRIPT, Stage.JOB)),
+    Rule("attention", _attention, _BEFORE),
+    Rule("visible devices", _visible_devices, _BEFORE),
+    Rule("placeholders", _placeholders, _BEFORE),
     Rule("files", _files, _BEFORE),
 )
 

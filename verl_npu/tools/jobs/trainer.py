@@ -6,7 +6,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...errors import ScriptError
@@ -45,6 +45,8 @@ class Trainer:
     """That torchrun starts processes on: the most, if a script names a range."""
     counted: bool = True
     """Whether the script says how many those are; otherwise torchrun counts a machine's devices itself."""
+    inherited: Mapping[str, str] = field(default_factory=dict)
+    """The user's own variables that it gets as they are."""
 
     @property
     def name(self) -> str:
@@ -131,6 +133,7 @@ def _of_call(call: Call, captured: Capture) -> Trainer | None:
         variables, words = _submitted(words[3:], call.runtime)
         exports = {**exports, **variables}
     trainer = _started(words, call.folder, exports)
+    trainer = trainer and replace(trainer, inherited=captured.inherited(call))
     # A converter or a download is started as well, with options of its own.
     return trainer if trainer and len(trainer.overrides) >= _FEWEST_OVERRIDES else None
 
