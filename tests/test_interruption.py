@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from .interpreter import Interpreter, python
+from .test_ways_in import TORCH_NPU
 
 PROJECT = Path(__file__).resolve().parents[1]
 # What Python's own modules keep of an import that was interrupted is not ours to mend.
@@ -57,9 +58,7 @@ def test_whatever_line_is_interrupted_the_next_import_is_verified(ascend, places
 def test_real_verl_is_never_imported_unpatched(
     interpreter: Interpreter, importable: Callable[[str], Path], places: str
 ) -> None:
-    interpreter.package(
-        "torch_npu", "import types, torch\ntorch.npu = types.SimpleNamespace(is_available=lambda: True)\n"
-    )
+    interpreter.package("torch_npu", TORCH_NPU)
     (interpreter.site / "verl").symlink_to(importable("v0.6.1") / "verl")
     found = interrupted(interpreter.site, places, *HEAVY, VERL_NPU_STRICT="1")
     assert (found["expected"], found["bad"]) == ("", [])
