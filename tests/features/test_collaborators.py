@@ -8,7 +8,7 @@ from verl_npu.features import UPSTREAMS, load, locks_folder
 from verl_npu.registry.judge.lock import read_locks
 from verl_npu.registry.patch import Patch
 from verl_npu.registry.source.collaborator import Collaborator, Name, Setting
-from verl_npu.registry.source.probe import Mentions
+from verl_npu.registry.source.probe import Calls, Reads
 
 from .used_names import UNDECLARED, Used, used_by
 
@@ -27,11 +27,16 @@ def names(place: Name | Setting) -> set[str]:
 
 def asked(patch: Patch) -> set[str]:
     """What the target and the questions about upstream are about already."""
-    mentioned = {atom.name for atom in patch.atoms() if isinstance(atom, Mentions)}
-    return {
-        str(patch.target).replace(":", "."),
-        *(atom.subject.replace(":", ".") for atom in patch.atoms()),
-    } | mentioned
+    read = {atom.name for atom in patch.atoms() if isinstance(atom, Reads)}
+    called = {part for atom in patch.atoms() if isinstance(atom, Calls) for part in atom.function.split(".")}
+    return (
+        {
+            str(patch.target).replace(":", "."),
+            *(atom.subject.replace(":", ".") for atom in patch.atoms()),
+        }
+        | read
+        | called
+    )
 
 
 def within(name: str, other: str) -> bool:

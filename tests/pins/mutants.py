@@ -15,10 +15,9 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 
-from verl_npu.registry.source.probe import Mentions
 from verl_npu.registry.source.tree import Memory, SourceTree, Target
 
-__all__ = ["Kind", "Mutant", "Upstream", "changes", "harmless", "losses", "other_answers"]
+__all__ = ["Kind", "Mutant", "Upstream", "changes", "harmless", "losses"]
 
 PACKAGES = ("verl", "recipe")
 _SUFFIX = "_renamed"
@@ -36,7 +35,7 @@ class Kind(str, Enum):
     OTHER_MODULE_IMPORTED = "moved, and imported back"
     OTHER_CLASS = "moved to another class"
 
-    ANSWER_CHANGED = "answer changed"
+    BY_HAND = "edited by hand"
     DECORATED = "decorator added"
     REDEFINED = "redefined under an if"
 
@@ -199,28 +198,6 @@ def _moves(upstream: Upstream, target: Target, path: str) -> Iterator[Mutant]:
         # Where it was defined: what follows may call it.
         rest[first] = f"from .{stem} import {target.name}\n"
         yield Mutant(Kind.OTHER_MODULE_IMPORTED, str(target), {path: "".join(rest).encode(), **elsewhere})
-
-
-def other_answers(upstream: Upstream, atoms: Sequence[Mentions]) -> Iterator[Mutant]:
-    """For each question whether something is mentioned, a tree in which the answer is the other one."""
-    for atom in atoms:
-        module, _, qualname = atom.target.partition(":")
-        path = upstream.path(module)
-        nodes = upstream.pristine.nodes(Target(module, qualname)) if qualname else []
-        if path is None or (qualname and not nodes):
-            continue
-        lines = upstream.text(path).splitlines(keepends=True)
-        if atom.holds(upstream.pristine):
-            spans = [(node.lineno - 1, node.end_lineno or 0) for node in nodes] or [(0, len(lines))]
-            for first, last in spans:
-                text = re.sub(rf"\b{re.escape(atom.name)}\b", f"{atom.name}{_SUFFIX}", "".join(lines[first:last]))
-                lines[first:last] = text.splitlines(keepends=True)
-        else:
-            body = getattr(nodes[0], "body", []) if nodes else upstream.parse(path).body[-1:]
-            if not body:
-                continue
-            lines.insert(body[-1].end_lineno or 0, f'{" " * body[-1].col_offset}mentioned = "{atom.name}"\n')
-        yield Mutant(Kind.ANSWER_CHANGED, str(atom), {path: "".join(lines).encode()})
 
 
 def changes(upstream: Upstream, targets: Sequence[Target]) -> Iterator[Mutant]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ..registry.patch import Feature
-from ..registry.source.probe import AnyOf, Mentions
+from ..registry.source.probe import AnyOf, Calls, Reads, Sets
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +41,10 @@ class Movable(Protocol):
     how="Where tensordict waits for all copies, it waits for the NPU as well.",
     link=_LINK,
     # From v0.6.1 on, verl puts a function of its own there.
-    retired_by=AnyOf(Mentions("verl", "_sync_all"), Mentions(f"{_BATCH}._sync_all", "_get_available_device_type")),
-    requires=Mentions(f"{_BATCH}._sync_all", "_has_cuda"),
+    retired_by=AnyOf(
+        Sets("verl", "TensorDictBase._sync_all"), Calls(f"{_BATCH}._sync_all", "_get_available_device_type")
+    ),
+    requires=Reads(f"{_BATCH}._sync_all", "_has_cuda"),
 )
 def wait_for_batch_copies(original: Callable[[Batch], None], batch: Batch) -> None:
     """Wait for all copies of this process that are under way."""
@@ -55,8 +57,8 @@ def wait_for_batch_copies(original: Callable[[Batch], None], batch: Batch) -> No
     why=_WHY + " A batch that was consolidated into one tensor is copied by a function of its own.",
     how="A consolidated batch is returned once the NPU has copied it, unless the caller asked not to wait.",
     link=_LINK,
-    retired_by=Mentions(f"{_BATCH}._to_consolidated", "_get_available_device_type"),
-    requires=Mentions(f"{_BATCH}._to_consolidated", "non_blocking"),
+    retired_by=Calls(f"{_BATCH}._to_consolidated", "_get_available_device_type"),
+    requires=Reads(f"{_BATCH}._to_consolidated", "non_blocking"),
 )
 def wait_for_consolidated_batch_copies(
     original: Callable[..., Batch], batch: Batch, *, non_blocking: bool | None, **settings: object

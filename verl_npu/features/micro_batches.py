@@ -20,14 +20,19 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from .. import environment, reporting
 from ..errors import MicroBatchError
 from ..registry.patch import Feature
-from ..registry.source.probe import AllOf, Defines, Mentions
+from ..registry.source.probe import AllOf, Calls, Defines, Raises
 from ..registry.state import LIVE, State
 
 if TYPE_CHECKING:
     import torch
 
-BOUNDED_UPSTREAM = Mentions("verl.utils.seqlen_balancing:rearrange_micro_batches", "ValueError")
-"""Upstream's own bound, from v0.9.1 on, raises it for a sequence that is too long; before, asserts do."""
+_MODULE = "verl.utils.seqlen_balancing"
+_REARRANGE = f"{_MODULE}:rearrange_micro_batches"
+BOUNDED_UPSTREAM = AllOf(
+    Calls(_REARRANGE, "get_seqlen_balanced_partitions", until=True),
+    Raises(_REARRANGE, "ValueError", when="max_token_len"),
+)
+"""Upstream's own bound, at v0.9.1: it makes more micro-batches until all are small enough, or raises."""
 micro_batches = Feature(
     "micro_batches", "No micro-batch of a dynamic batch exceeds its token budget, if VERL_NPU_TOKEN_BUDGET=1."
 )
@@ -228,8 +233,6 @@ def _lengths(batch: Batch) -> tuple[list[int], int]:
     return mask.sum(dim=1).long().tolist(), mask.shape[-1]
 
 
-_MODULE = "verl.utils.seqlen_balancing"
-_REARRANGE = f"{_MODULE}:rearrange_micro_batches"
 _ROUND_UP = f"{_MODULE}:roundup_divisible"
 _PARTITION = f"{_MODULE}:get_seqlen_balanced_partitions"
 _WHY = "Upstream makes as many micro-batches of a dynamic batch as its tokens divided by max_token_len, and balances "

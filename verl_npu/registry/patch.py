@@ -146,7 +146,7 @@ class Feature:
 
         device = Feature("device", "The whole job knows that it runs on NPUs")
 
-        @device.wrap("pkg.main:run", why="…", how="…", link="…", retired_by=Mentions("pkg.main:run", "npu"))
+        @device.wrap("pkg.main:run", why="…", how="…", link="…", retired_by=Calls("pkg.main:run", "on_npu"))
         def resolve_device(original, config): ...
     """
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from verl_npu.errors import ConflictError, DeclarationError, DriftError, LockError, SettingError
-from verl_npu.registry.source.probe import Defines, Mentions, Never
+from verl_npu.registry.source.probe import Defines, Never, Reads
 from verl_npu.registry.state import State
 
 OPS = """
@@ -246,7 +246,7 @@ def test_a_switch_that_names_no_feature_ends_the_import_if_strict(plugin, packag
 @pytest.mark.parametrize(
     ("probes", "state"),
     [
-        ({"retired_by": Mentions("up.ops:triple", "x")}, State.NATIVE),
+        ({"retired_by": Reads("up.ops:triple", "x")}, State.NATIVE),
         ({"retired_by": NEVER, "requires": Defines("up.ops:nothing")}, State.ABSENT),
     ],
     ids=["upstream does it", "its requirement does not hold"],

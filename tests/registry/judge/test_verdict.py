@@ -15,7 +15,7 @@ import pytest
 from verl_npu.registry.judge.lock import record_lock
 from verl_npu.registry.judge.verdict import Baseline, judge, look
 from verl_npu.registry.patch import Feature, Upstream
-from verl_npu.registry.source.probe import Mentions, Never
+from verl_npu.registry.source.probe import Calls, Defines, Never, Not, Probe
 from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.state import State
 
@@ -200,7 +200,7 @@ def test_of_what_a_package_held_that_is_not_here(
     module: str, source: str, exact: bool, gone: bool, reason: str, tmp_path: Path, why: dict[str, str]
 ) -> None:
     feature = Feature("feature", "a feature")
-    feature.wrap(GONE, retired_by=Mentions(GONE, "npu"), **why)(write)
+    feature.wrap(GONE, retired_by=Calls(GONE, "npu"), **why)(write)
     write(tmp_path, "up.main", "")
     write(tmp_path, "extra.sync.workers", WORKERS)
     lock = record_lock(Upstream("up", PACKAGES), "v1", "v1", SourceTree.at(tmp_path, PACKAGES), list(feature))
@@ -218,7 +218,7 @@ def test_of_what_a_package_held_that_is_not_here(
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: dict[str, str]):
     """Lock an upstream of two packages, then say what is found of GONE where other folders come first on the path."""
     feature = Feature("feature", "a feature")
-    feature.wrap(GONE, retired_by=Mentions(GONE, "npu"), **why)(write)
+    feature.wrap(GONE, retired_by=Calls(GONE, "npu"), **why)(write)
     site = tmp_path / "site"
     write(site, "up.main", "")
     write(site, "extra.sync.workers", WORKERS)
@@ -273,3 +273,98 @@ def test_a_users_own_folder_is_not_upstreams_and_lacks_nothing(installed, tmp_pa
 def test_what_the_folder_beside_upstream_lacks_is_gone(installed, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "site" / "extra" / "sync")
     assert installed(own(tmp_path / "mine"), tmp_path / "site")[1].state is State.DRIFTED
+
+
+# What shows that a patch is not needed.
+
+USER = "from up.ops import other\n\ndef main():\n    return other()\n"
+WITH = "def other(link):\n    link.destroy()\n    return 1\n\ndef step(link):\n    link.destroy()\n    return link\n"
+WITHOUT = WITH.replace("def step(link):\n    link.destroy()\n", "def step(link):\n")
+UNKNOWN = WITHOUT.replace("    return link\n", "    drop(link)\n    return link\n")
+STEP = "up.ops:step"
+
+
+@pytest.fixture
+def shown(plugin, package, why) -> Callable[..., State]:
+    """Lock two pins, of which only the first needs the patch; say what the registry makes of another source."""
+
+    def judge(source: str, **probes: Probe) -> State:
+        package.write("up.main", USER)
+        plugin.feature("f").wrap(STEP, **{"retired_by": Never("a test"), **probes}, **why)(lambda original, link: None)
+        for pin, locked in (("v1", WITH), ("v2", WITHOUT)):
+            package.write("up.ops", locked)
+            plugin.lock(pin)
+        package.write("up.ops", f"{source}\nMORE = 1\n")
+        registry = plugin.start(lock=False)
+        package.load("up")
+        (status,) = registry.status().values()
+        return status.state
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("source", "state"),
+    [
+        (WITH, State.PENDING),
+        (WITHOUT, State.NATIVE),
+        (UNKNOWN, State.DRIFTED),
+        (WITH.replace("(link):\n    link.destroy()\n    return link", "(link):\n    pass"), State.DRIFTED),
+    ],
+    ids=["done", "as at the pin", "elsewhere", "gutted"],
+)
+def test_that_something_is_not_done_is_believed_of_what_is_like_a_pin(source: str, state: State, shown) -> None:
+    assert shown(source, retired_by=Not(Calls(STEP, "destroy"))) is state
+
+
+@pytest.mark.parametrize(
+    ("source", "state"),
+    [(WITH, State.PENDING), (WITHOUT, State.ABSENT), (UNKNOWN, State.DRIFTED)],
+    ids=["done", "as at the pin", "elsewhere"],
+)
+def test_that_nothing_is_to_patch_is_believed_of_what_is_like_a_pin(source: str, state: State, shown) -> None:
+    assert shown(source, requires=Calls(STEP, "destroy")) is state
+
+
+@pytest.mark.parametrize(
+    ("body", "state"),
+    [
+        ("    return link.close()", State.NATIVE),
+        ("    raise NotImplementedError", State.DRIFTED),
+        ("    pass", State.DRIFTED),
+    ],
+    ids=["does something", "raises", "passes"],
+)
+def test_what_is_defined_and_does_nothing_shows_nothing(body: str, state: State, shown) -> None:
+    assert shown(f"{WITH}\ndef by_itself(link):\n    {body}\n", retired_by=Defines("up.ops:by_itself")) is state
+
+
+def test_upstream_does_it_and_its_own_target_does_nothing(shown) -> None:
+    gutted = WITH.replace("(link):\n    link.destroy()\n    return link", "(link):\n    raise NotImplementedError")
+    assert shown(gutted, retired_by=Calls("up.ops:other", "destroy")) is State.DRIFTED
+
+
+@pytest.mark.parametrize(
+    ("user", "gone"),
+    [
+        ("from up.ops import step\n", True),
+        ("from .ops import step as run\n", True),
+        ("import typing\nif typing.TYPE_CHECKING:\n    from up.ops import step\n", False),
+        ("import up.ops\n", False),
+    ],
+    ids=["imported", "imported under another name", "imported for type checkers", "not imported"],
+)
+def test_what_is_still_imported_is_gone_and_not_absent(
+    user: str, gone: bool, tmp_path: Path, why: dict[str, str]
+) -> None:
+    feature = Feature("feature", "a feature")
+    feature.wrap(STEP, retired_by=Never("a test"), **why)(write)
+    locks = []
+    for source in (WITH, "MORE = 1\n"):
+        write(tmp_path, "up.ops", source)
+        locks.append(record_lock(Upstream("up", ("up",)), "v1", "v1", SourceTree.at(tmp_path, ("up",)), list(feature)))
+    write(tmp_path, "up.main", user)
+    absence = look(STEP, Baseline(locks[0], False, locks, ("up",)), SourceTree.at(tmp_path, ("up",)))
+    assert absence is not None
+    assert absence.gone is gone
+    assert ("up.main still uses it" in absence.reason) is gone

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, SupportsInt, TypeAlias, TypeVar, cast
 
 from ...errors import AttentionSettingError, NoFlashAttentionError
-from ...registry.source.probe import AllOf, Defines, Mentions, Never
+from ...registry.source.probe import AllOf, Calls, Defines, Imports, Never, Reads
 from .feature import FLASH_ATTENTION, NPU_MODULE, ON_NPU, UTILS, attention
 from .padding import kept_indices
 
@@ -108,8 +108,8 @@ _MODEL = "transformers.modeling_utils:PreTrainedModel"
 _CAN_DISPATCH = f"{_MODEL}._flash_attn_2_can_dispatch"
 
 
-# The first transformers whose check is right says this when it admits an NPU.
-_ADMITS = Mentions(_CAN_DISPATCH, "Detect using FlashAttention2 on Ascend NPU.")
+# The first transformers whose check is right returns early on an NPU.
+_ADMITS = Calls(_CAN_DISPATCH, "is_torch_npu_available")
 
 
 class AttentionConfig(Protocol):
@@ -200,7 +200,7 @@ def admit_flash_attention_in_dispatch_check(
     how="On NPUs the function is called without a name, and then imports the NPU's flash attention.",
     link="https://github.com/huggingface/transformers/pull/40151",
     retired_by=_ADMITS,
-    requires=AllOf(Mentions(f"{UTILS}:_lazy_imports", "npu_flash_attn_func"), Defines(_CAN_DISPATCH)),
+    requires=AllOf(Imports(f"{UTILS}:_lazy_imports", f"{NPU_MODULE}.npu_flash_attn_func"), Defines(_CAN_DISPATCH)),
 )
 def import_npu_flash_attention(
     original: Callable[..., Result], implementation: str | None, *args: object, **kwargs: object
@@ -221,8 +221,8 @@ def import_npu_flash_attention(
     "`kernels-community/flash-attn` and use it in place of the NPU's flash attention.",
     how="On NPUs flash_attention_2 is not exchanged for a kernel from the hub.",
     link="https://github.com/huggingface/transformers/pull/40151",
-    retired_by=Mentions(f"{_MODEL}._check_and_adjust_attn_implementation", "is_torch_npu_available"),
-    requires=Mentions(f"{_MODEL}._check_and_adjust_attn_implementation", "kernels-community/flash-attn"),
+    retired_by=Calls(f"{_MODEL}._check_and_adjust_attn_implementation", "is_torch_npu_available", directly=True),
+    requires=Reads(f"{_MODEL}._check_and_adjust_attn_implementation", "kernels-community/flash-attn"),
 )
 def prevent_cuda_kernel_download(
     original: Callable[[Model, str | None, bool], str],
@@ -413,8 +413,8 @@ _QWEN2_VL = "verl.models.transformers.qwen2_vl"
     "packed sequences end the job with `TypeError: 'NoneType' object is not callable`.",
     how="None becomes transformers' own function for NPUs, which is the one that was there before 4.53.",
     link="https://github.com/volcengine/verl/pull/3532",
-    retired_by=Mentions(_QWEN2_VL, NPU_MODULE),
-    requires=Mentions(_QWEN2_VL, UTILS),
+    retired_by=Imports(_QWEN2_VL, f"{NPU_MODULE}.npu_flash_attn_varlen_func"),
+    requires=Imports(_QWEN2_VL, f"{UTILS}.flash_attn_varlen_func"),
 )
 def use_npu_attention_in_packed_qwen2_vl(function: Attention | None) -> Attention:
     """Return the function for packed sequences: upstream's, if it found one."""

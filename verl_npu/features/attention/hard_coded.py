@@ -11,14 +11,15 @@ import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import InspectLoader
 from types import CodeType, FunctionType, ModuleType
 from typing import TypeVar, cast
 
 from ...errors import RewriteError
 from ...registry.apply.replacement import clone
-from ...registry.source.probe import AllOf, AnyOf, Defines, Mentions, Never, Not, Passes, Probe
+from ...registry.source.body import Key
+from ...registry.source.probe import AllOf, Defines, Imported, Imports, Never, Not, Passes, Probe
 from ..configuration import Section
 from . import padding
 from .feature import FLASH_ATTENTION, NPU_MODULE, attention
@@ -130,26 +131,13 @@ Implementation = TypeVar("Implementation", bound=Callable[..., object])
 Result = TypeVar("Result")
 
 
-# At 796871d7 the workers import all four helpers from transformers, and a few days before v0.6.1 one module did it for
-# them. At v0.6.1 another module still imports two of them; it was moved once before it stopped.
-_ALL_FOUR = AnyOf(
-    Mentions("verl.workers.actor.dp_actor", NPU_MODULE),
-    Mentions("verl.utils.attention_utils", NPU_MODULE),
-)
-_TWO = AnyOf(
-    _ALL_FOUR,
-    Mentions("verl.workers.roles.utils.padding", NPU_MODULE),
-    Mentions("verl.workers.utils.padding", NPU_MODULE),
-)
+def _imported(name: str) -> Probe:
+    """Return the question whether upstream imports a helper from transformers, as at 796871d7 its workers do all four,
+    and at v0.6.1 another module two of them."""
+    return Imported("verl", f"{NPU_MODULE}.{name}")
 
 
-_HELPERS: Mapping[Callable[..., object], Probe] = {
-    padding.index_first_axis: _ALL_FOUR,
-    padding.rearrange: _ALL_FOUR,
-    padding.unpad_input: _TWO,
-    padding.pad_input: _TWO,
-}
-for _helper, _needed in _HELPERS.items():
+for _helper in (padding.index_first_axis, padding.rearrange, padding.unpad_input, padding.pad_input):
     _name = _helper.__name__
     attention.add(
         f"{NPU_MODULE}:{_name}",
@@ -157,7 +145,7 @@ for _helper, _needed in _HELPERS.items():
         f"`cannot import name '{_name}' from '{NPU_MODULE}'`.",
         how="The same function, written in plain torch, is added to that module.",
         link=_ISSUE,
-        requires=_needed,
+        requires=_imported(_name),
         name=f"add_{_name}",
     )(_helper)
 
@@ -172,7 +160,7 @@ for _helper, _needed in _HELPERS.items():
     "imported.",
     link=_ISSUE,
     retired_by=Not(Defines(f"{NPU_MODULE}:repeat")),
-    requires=_ALL_FOUR,
+    requires=_imported("rearrange"),
 )
 def provide_rearrange_without_visible_npus() -> None:
     """Put `rearrange` into transformers' NPU module, which is about to be executed."""
@@ -198,8 +186,8 @@ for _name, _target in {
         "`No module named 'flash_attn'`.",
         how="A copy of the function is called in which this one import gives verl-npu's padding helpers.",
         link=_ISSUE,
-        retired_by=Mentions(_target, "verl.utils.attention_utils"),
-        requires=Mentions(_target, BERT_PADDING),
+        retired_by=Imports(_target, "verl.utils.attention_utils"),
+        requires=Imports(_target, BERT_PADDING),
         name=f"avoid_flash_attn_in_{_name}",
     )(with_our_padding)
 
@@ -212,7 +200,7 @@ for _name, _target in {
     link=_ISSUE,
     retired_by=Never("the recipe left upstream's repository with the import in place"),
     requires=AllOf(
-        Mentions("recipe.prime.prime_dp_rm", BERT_PADDING),
+        Imports("recipe.prime.prime_dp_rm", BERT_PADDING),
         Defines("recipe.prime.prime_fsdp_workers:PRIMERewardModelWorker.init_model"),
     ),
 )
@@ -244,7 +232,7 @@ def declare_choice(
         "what the user configures has no effect.",
         how=f"A copy of the function is called in which the constant is replaced by {source}.",
         link="https://github.com/volcengine/verl/pull/3417",
-        retired_by=AllOf(Defines(target), Not(Passes(target, _OPTION, FLASH_ATTENTION))),
+        retired_by=Passes(target, _OPTION, Key(_OPTION), always=True),
         name=name,
     )
 

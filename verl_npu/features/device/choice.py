@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ...errors import DeviceContradictionError
-from ...registry.source.probe import Defines, Mentions, Never
+from ...registry.source.probe import Calls, Defines, Never
 from ..configuration import Section
 from .feature import DEFAULT_DEVICE, device
 
@@ -80,7 +80,7 @@ def set_npu_in_hydra_config(
     why="Programs that call run_ppo without Hydra leave trainer.device at cuda as well, and wait without end.",
     how="If trainer.device has its default, it becomes npu before upstream's function reads it.",
     link="https://github.com/volcengine/verl/issues/3583",
-    retired_by=Mentions("verl.trainer.main_ppo:run_ppo", "auto_set_device"),
+    retired_by=Calls("verl.trainer.main_ppo:run_ppo", "auto_set_device"),
 )
 def set_npu_in_run_ppo_config(
     original: Callable[..., Result], config: Section, *args: object, **kwargs: object

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from ... import environment
 from ...ascend.variables import VISIBLE_DEVICES
 from ...errors import HiddenDeviceError, PlacementError
-from ...registry.source.probe import Mentions, Never, Not
+from ...registry.source.probe import AllOf, AnyOf, Calls, Never, Not, Takes
 from .choice import has_ascend_software
 from .feature import DEFAULT_DEVICE, device
 
@@ -28,13 +28,19 @@ Result = TypeVar("Result")
 Group = TypeVar("Group", bound=PlacementGroup)
 
 
+_GROUPS = "verl.single_controller.ray.base:RayResourcePool.get_placement_groups"
+
+
 @device.wrap(
-    "verl.single_controller.ray.base:RayResourcePool.get_placement_groups",
+    _GROUPS,
     why="extract_pg_from_exist, merge_resource_pool and split_resource_pool pass no device, so the pool asks Ray for "
     "GPUs. An NPU cluster has none, and the job waits without end.",
     how="The default device, cuda, is replaced by npu; any other device is passed on.",
     link="https://github.com/volcengine/verl/issues/3583",
-    retired_by=Not(Mentions("verl.single_controller.ray.base:RayResourcePool.get_placement_groups", "cuda")),
+    retired_by=AllOf(
+        AnyOf(Calls(_GROUPS, "ray_resource_name"), Calls(_GROUPS, "get_resource_name")),
+        Not(Takes(_GROUPS, "device_name", DEFAULT_DEVICE)),
+    ),
 )
 def request_npus_not_gpus(
     original: Callable[..., Result],
@@ -54,7 +60,7 @@ def request_npus_not_gpus(
     "VERL_NPU_PLACEMENT_TIMEOUT seconds is removed, and that is an error as well.",
     link="https://github.com/ray-project/ray/issues/55137",
     retired_by=Never("upstream waits without a limit at every revision"),
-    requires=Mentions("verl.single_controller.ray.base:RayResourcePool.get_placement_groups", "placement_group"),
+    requires=Calls(_GROUPS, "placement_group"),
 )
 def refuse_job_that_cannot_be_placed(
     original: Callable[..., Group],

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
-from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not, Probe
+from ...registry.source.probe import AllOf, Defines, Imports, Never, Not, Probe, Reads, Sets, Takes
 from ...reporting import report
 from .feature import (
     LINK,
@@ -368,7 +368,7 @@ def _declare(
     model: str,
     owner: str,
     implementation: Callable[..., object],
-    *mentioned: str,
+    *read: str,
     retired_by: Probe,
     uses: Sequence[str] = (),
     may_use: Sequence[str] = (),
@@ -385,7 +385,7 @@ def _declare(
         how=_HOW,
         link="https://github.com/volcengine/verl/pull/5191",
         retired_by=retired_by,
-        requires=AllOf(*(Mentions(target, name) for name in mentioned)),
+        requires=AllOf(*(Reads(target, name) for name in read)),
     )
 
 
@@ -420,7 +420,7 @@ _declare(
     # Upstream's block brings experts of its own, but only in the layout of transformers 4.
     retired_by=AllOf(
         upstream_assigns(VISION_BLOCK),
-        Not(Mentions(f"{modeling('qwen3_vl_moe')}:Qwen3VLMoeTextExperts.forward", "top_k_weights")),
+        Not(Takes(f"{modeling('qwen3_vl_moe')}:Qwen3VLMoeTextExperts.forward", "top_k_weights")),
     ),
 )
 declare(
@@ -457,7 +457,7 @@ _APPLY = "verl.workers.engine.fsdp.utils:apply_npu_fsdp_patches"
     how="With transformers 5 its own block stays, and the fused experts of this feature run in it.",
     link=LINK,
     retired_by=Never("no release of upstream does it"),
-    requires=Mentions(f"{NPU_PATCH}:_patch_qwen3_vl_moe", "NPUQwen3VLMoeTextSparseMoeBlock"),
+    requires=Sets(f"{NPU_PATCH}:_patch_qwen3_vl_moe", "Qwen3VLMoeTextSparseMoeBlock"),
     undoes=[VISION_BLOCK],
 )
 def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None]) -> None:
@@ -480,7 +480,7 @@ def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None])
     link="https://github.com/volcengine/verl/pull/6708",
     retired_by=UPSTREAM_DOES_IT,
     # The module cannot be imported without a model that came with transformers 5.
-    requires=AllOf(Mentions(_APPLY, NPU_PATCH), Mentions(NPU_PATCH, "modeling_qwen3_5")),
+    requires=AllOf(Imports(_APPLY, NPU_PATCH), Imports(NPU_PATCH, modeling("qwen3_5"))),
     undoes=[QWEN3_MOE_BLOCK, NEXT_BLOCK, VISION_BLOCK],
 )
 def keep_transformers_expert_blocks(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from ...registry.source.probe import AllOf, AnyOf, Defines, Mentions
+from ...registry.source.probe import AllOf, AnyOf, Calls, Defines, Reads, Sets
 from .feature import declare, fused_ops, modeling
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ for _model, (_file, _class) in _MODELS.items():
         "its own gradient: what the other ranks add to it is lost, without an error.",
         how="FSDP2 gathers the output layer before the forward pass, and sums its gradients as those of all others.",
         requires=AllOf(_WRAPPED, Defines(_target)),
-        retired_by=Mentions(_target, "unshard"),
+        retired_by=Calls(_target, "unshard"),
         link="https://github.com/verl-project/verl/pull/6659",
     )
 for _model, _class in _VISION.items():
@@ -83,7 +83,7 @@ for _model, _class in _VISION.items():
         "tensors to be on the same device: the indices are made on the device of the table, which is the host.",
         how="FSDP2 gathers the table first, so that it is on the NPU.",
         requires=Defines(_target),
-        retired_by=AnyOf(Mentions(_MONKEY_PATCH, "fast_pos_embed_interpolate"), Mentions(_target, "unshard")),
+        retired_by=AnyOf(Sets(_MONKEY_PATCH, "fast_pos_embed_interpolate"), Calls(_target, "unshard")),
         link="none: verl v0.8.0 has a function of its own in its place, see monkey_patch.py",
     )
 
@@ -100,8 +100,8 @@ _WRAP_TARGETS = "verl.utils.fsdp_utils:_select_fsdp2_wrap_targets"
     "are, as a view, and upstream divides them in place.",
     how="The logits are a copy of their own. Upstream's later division makes one as well.",
     link="https://github.com/verl-project/verl/pull/6935",
-    retired_by=Mentions(_OUTPUTS, "full_tensor"),
-    requires=AllOf(Defines(f"{_HANDLER}.wrap_module_forward_method"), Mentions(_WRAP_TARGETS, "lm_head")),
+    retired_by=Calls(_OUTPUTS, "full_tensor"),
+    requires=AllOf(Defines(f"{_HANDLER}.wrap_module_forward_method"), Reads(_WRAP_TARGETS, "lm_head")),
 )
 def let_logits_be_scaled_in_place(original: Callable[..., None], handler: object, module: torch.nn.Module) -> None:
     """Offload the activations of a module; those of an output layer are copied afterwards."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from ...registry.source.probe import AllOf, Defines, Mentions
+from ...registry.source.probe import AllOf, Calls, Defines, Reads
 from .feature import Operator, declare, is_plain, modeling, operator, promoted
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _declare_norm(model: str, owner: str) -> None:
         why="Each norm is five small kernels with three passes over memory. Upstream's fused norm fails, or changes "
         "the result's dtype, if the weight has another dtype than the input.",
         how="Tensors on an NPU go through torch_npu.npu_rms_norm, together with the weight in their common dtype.",
-        requires=AllOf(Mentions(target, "variance_epsilon"), Mentions(target, "rsqrt")),
+        requires=AllOf(Reads(target, "variance_epsilon"), Calls(target, "rsqrt")),
     )
 
 
@@ -93,7 +93,7 @@ def _declare_mlp(model: str, owner: str) -> None:
         gated,
         why="The activation and its product are two kernels, each with a pass over memory.",
         how="Tensors on an NPU go through torch_npu.npu_swiglu if the activation is SiLU.",
-        requires=AllOf(*(Mentions(target, name) for name in ("gate_proj", "up_proj", "down_proj", "act_fn"))),
+        requires=AllOf(*(Calls(target, name) for name in ("gate_proj", "up_proj", "down_proj", "act_fn"))),
     )
 
 
@@ -180,7 +180,7 @@ def _declare_rotary(name: str, model: str, function: str, implementation: Callab
         implementation,
         why="The rotation of queries and keys is ten small kernels in every layer.",
         how="Tensors on an NPU go through torch_npu.npu_rotary_mul if the angles are as wide as the heads.",
-        requires=AllOf(Defines(target), Mentions(target, "rotate_half")),
+        requires=AllOf(Defines(target), Calls(target, "rotate_half")),
     )
 
 

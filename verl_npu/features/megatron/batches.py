@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...registry.source.probe import AllOf, Defines, Mentions
+from ...registry.source.probe import AllOf, Calls, Defines
 from .feature import megatron
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _WHY = (
 )
 _HOW = "The batch stays on the host, and each micro batch is moved to the NPU when its forward pass begins."
 _LINK = "https://github.com/volcengine/verl/pull/3106"
-_NATIVE = Mentions(_COMPUTE, "get_device_id")
+_NATIVE = Calls(_COMPUTE, "get_device_id")
 _THERE = AllOf(
     *map(Defines, (_COMPUTE, _MINI_BATCHES, _BROADCAST, _MICRO_BATCHES, *(f"{_WORKER}.{step}" for step in _STEPS)))
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import MindSpeedImportError
 from ...registry.apply.replacement import clone
-from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not
+from ...registry.source.probe import AllOf, Calls, Catches, Defines, Never, Not, Reads, Takes
 from .feature import megatron
 from .repatch import (
     Repatch,
@@ -123,7 +123,7 @@ def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, obj
     "initialises megatron.training.",
     how="On this AssertionError MindSpeed's own arguments are returned, as later revisions of MindSpeed do.",
     link="none: fixed in MindSpeed's mindspeed/args_utils.py in October 2025",
-    retired_by=Mentions("mindspeed.args_utils:get_full_args", "AssertionError"),
+    retired_by=Catches("mindspeed.args_utils:get_full_args", "AssertionError"),
 )
 def fall_back_to_mindspeeds_arguments(original: Callable[[], Namespace]) -> Namespace:
     """Return Megatron's training arguments, or MindSpeed's if there are none."""
@@ -144,7 +144,7 @@ def fall_back_to_mindspeeds_arguments(original: Callable[[], Namespace]) -> Name
     "and a model may fail to load with PackageNotFoundError: flash_attn.",
     how="The empty module is removed as soon as MindSpeed has patched Megatron; nothing imports it after that.",
     link="none: see requirements_basic.py in MindSpeed's features_manager",
-    retired_by=Not(Mentions(_BASICS, "flash_attn.flash_attn_interface.flash_attn_unpadded_func")),
+    retired_by=Not(Calls(_BASICS, "register_patch", given="flash_attn.flash_attn_interface.flash_attn_unpadded_func")),
 )
 def remove_mindspeeds_empty_flash_attn(
     original: Callable[..., object], manager: type, *args: object, **kwargs: object
@@ -163,7 +163,7 @@ def remove_mindspeeds_empty_flash_attn(
     "overwrites MindSpeed's own functions with Megatron's, and then registers those.",
     how="The functions that MindSpeed's modules define are put back before they are registered as patches again.",
     link="none: Patch.remove_patch leaves patched methods, and apply_patch takes MindSpeed's function for a copy",
-    retired_by=Mentions("mindspeed.patch_utils:Patch.remove_patch", "isclass"),
+    retired_by=Calls("mindspeed.patch_utils:Patch.remove_patch", "isclass"),
 )
 def keep_mindspeeds_patches_through_repatch(
     original: Callable[..., object], manager: type, *args: object, **kwargs: object
@@ -207,7 +207,7 @@ _CAPABILITY = "mindspeed.core.fusions.grouped_matmul:get_device_capability"
     "was given, because MindSpeed's function in the place of torch.cuda.get_device_capability takes no device.",
     how="The function accepts a device and ignores it: MindSpeed gives the same answer for all NPUs.",
     link="none: torch.distributed.broadcast of newer torches asks about the device of a tensor",
-    retired_by=Mentions(_CAPABILITY, "device"),
+    retired_by=Takes(_CAPABILITY, "device"),
     requires=Defines(_CAPABILITY),
 )
 def accept_a_device_in_get_device_capability(original: Callable[[], object], device: object = None) -> object:
@@ -225,7 +225,7 @@ _COMPILE = "verl.utils.torch_functional:use_original_torch_compile"
     "is not callable), and so leaves MindSpeed's torch.compile in place.",
     how="Within its context torch.compile is the function that MindSpeed replaced, and after it MindSpeed's again.",
     link="none: is_applied is an attribute of Patch in MindSpeed's mindspeed/patch_utils.py",
-    retired_by=AllOf(Defines(_COMPILE), Not(Mentions(_COMPILE, "is_applied"))),
+    retired_by=AllOf(Defines(_COMPILE), Not(Calls(_COMPILE, "is_applied"))),
     requires=Defines(_COMPILE),
 )
 def give_verl_the_original_torch_compile(
@@ -264,7 +264,7 @@ _STATE = (
     "module removes every name with _layernorm or _linear from what was collected of the whole model so far.",
     how="The module removes such names among its own only.",
     link="none: see state_dict in MindSpeed's layernorm_column_parallel_linear.py",
-    retired_by=Mentions(_STATE, "prefix"),
+    retired_by=Reads(_STATE, "prefix"),
     requires=Defines(_STATE),
 )
 def collect_a_modules_own_state_only(

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not
+from ...registry.source.body import Key
+from ...registry.source.probe import AllOf, Calls, Defines, Imports, Never, Not, Passes
 from .feature import megatron
 
 __all__ = ["written_in_torchs_format"]
@@ -31,8 +32,8 @@ _SAVE_MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager:MegatronCheck
     "argument 'distributed_filesystem'. memory_efficient fails for a model in a single file.",
     how="While a checkpoint is saved, only the options that the installed mbridge can follow are passed to it.",
     link="https://github.com/volcengine/verl/pull/4386",
-    retired_by=Mentions(_SAVE_MANAGER, "signature"),
-    requires=Mentions(_SAVE_MANAGER, "distributed_filesystem"),
+    retired_by=Calls(_SAVE_MANAGER, "inspect.signature", given=Key("save_weights")),
+    requires=Passes(_SAVE_MANAGER, "distributed_filesystem", True, to="save_weights"),
 )
 def drop_save_options_unknown_to_mbridge(
     original: Callable[..., object], manager: Any, *args: object, **kwargs: object
@@ -145,7 +146,7 @@ _HEAD = "verl.models.llama.megatron.layers.parallel_linear"
     "a package whose other modules import flash_attn, which does not exist on Ascend.",
     how="The one module that is needed is loaded from its file; it does not import flash_attn.",
     link="none: see initialize in verl/models/mcore/model_initializer.py",
-    retired_by=Not(Mentions(_INITIALIZER, _HEAD)),
+    retired_by=Not(Imports(_INITIALIZER, _HEAD)),
 )
 def load_the_value_head_without_flash_attn() -> None:
     """Put the value head's module into sys.modules, where upstream imports it from."""
@@ -201,7 +202,7 @@ _PACKING = "verl.models.mcore.patch_v012:apply_patch"
     how="Megatron's module gets the function for the call, if it lacks one: it sets the flag.",
     link="https://github.com/verl-project/verl/pull/3975",
     retired_by=Never("later pins name a Megatron that has the function, and upstream still calls it"),
-    requires=Mentions(_DEEPSEEK, _SET),
+    requires=Calls(_DEEPSEEK, _SET),
 )
 def set_the_experimental_flag_of_an_older_megatron(
     original: Callable[..., Result], *args: object, **kwargs: object
@@ -229,7 +230,7 @@ def set_the_experimental_flag_of_an_older_megatron(
     "were a batch, which upstream mends for models without mbridge alone.",
     how="Upstream's own mend, verl.models.mcore.patch_v012, is applied before a model with latent attention is made.",
     link="https://github.com/verl-project/verl/pull/4931",
-    retired_by=Mentions(_MODULE, "apply_patch"),
+    retired_by=Calls(_MODULE, "apply_patch"),
     requires=AllOf(Defines(_MODULE), Defines(_PACKING)),
 )
 def pack_latent_attention_through_mbridge_too(
@@ -266,7 +267,7 @@ _COUNT = f"{_REPLAY}:get_moe_num_layers_to_build"
     "names, has no such argument.",
     how="If Megatron's function lacks an argument, it is called without it, as later revisions of verl do.",
     link="https://github.com/verl-project/verl/pull/5580",
-    retired_by=Mentions(_COUNT, "signature"),
+    retired_by=Calls(_COUNT, "inspect.signature"),
     requires=Defines(_COUNT),
 )
 def ask_megatron_only_for_the_offset_that_it_knows(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import OverrideError
 from ...registry.apply.replacement import clone
-from ...registry.source.probe import Defines, Mentions, Never
+from ...registry.source.probe import Calls, Defines, Never
 from .feature import megatron
 from .repatch import on_behalf_of, plain_values, repatch
 from .request import OVERRIDE, SECTION_KEYS, Request, effective
@@ -59,7 +59,7 @@ def repatch_again(owner: object) -> None:
     "same.",
     link=_LINK_WORKERS,
     retired_by=Never("these workers were removed in v0.8 without it"),
-    requires=Mentions(f"{_WORKERS}:ActorRolloutRefWorker.__init__", "repatch"),
+    requires=Calls(f"{_WORKERS}:ActorRolloutRefWorker.__init__", "repatch"),
 )
 def give_mindspeed_the_actors_or_refs_overrides(
     original: Callable[..., None], worker: object, config: Section, role: str, *args: object, **kwargs: object
@@ -86,7 +86,7 @@ def _declare_worker(owner: str, worker: str, name: str) -> None:
         "has no effect on MindSpeed, without an error.",
         how="MindSpeed gets the worker's own overrides before its process groups are made.",
         link=_LINK_WORKERS,
-        retired_by=Mentions(target, "repatch"),
+        retired_by=Calls(target, "repatch"),
         requires=Defines(target),
     )(clone(cast(FunctionType, give_mindspeed_its_own_overrides), name=name))
 
@@ -139,7 +139,7 @@ def _refuse_other_reference(request: Request, config: Section) -> None:
 _ENGINES = "verl.workers.engine.mindspeed.transformer_impl"
 _LM, _VALUE = f"{_ENGINES}:MindspeedEngineWithLMHead", f"{_ENGINES}:MindspeedEngineWithValueHead"
 _PERMUTATION = "megatron.core.transformer.moe.moe_utils"
-_EARLY = Mentions(_ENGINES, "_mindspeed_repatch")
+_EARLY = Calls(_ENGINES, "_mindspeed_repatch")
 _BUILD = "verl.workers.engine.megatron.transformer_impl:MegatronEngine._build_tf_config"
 _ENGINE_CONFIG = "verl.workers.config.engine:McoreEngineConfig"
 _LANGUAGE_MODEL = "the language model's engine"
@@ -156,7 +156,7 @@ _LINK_ENGINES = "https://github.com/volcengine/verl/pull/5697"
     "then changes nothing.",
     link=_LINK_ENGINES,
     retired_by=_EARLY,
-    requires=Mentions(f"{_LM}.__init__", "repatch"),
+    requires=Calls(f"{_LM}.__init__", "repatch"),
 )
 def give_mindspeed_the_engines_overrides(
     original: Callable[..., None],

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from ...registry.source.probe import AllOf, Defines, Mentions, Never, Not
+from ...registry.source.body import Key
+from ...registry.source.probe import AllOf, Calls, Defines, Imports, Never, Not, Passes
 from ..configuration import Section
 from . import rules
 from .feature import rollout
@@ -157,8 +158,8 @@ _OFFLOAD_HOW = "They stay on the NPU unless offloading is on."
     why=_OFFLOAD_WHY,
     how=_OFFLOAD_HOW,
     link=_OFFLOAD_LINK,
-    retired_by=Mentions(_UPDATE, "is_param_offload_enabled"),
-    requires=AllOf(Defines(_UPDATE), Mentions(_UPDATE, "aggressive_empty_cache")),
+    retired_by=Calls(_UPDATE, "engine.to", when="is_param_offload_enabled"),
+    requires=AllOf(Defines(_UPDATE), Calls(_UPDATE, "aggressive_empty_cache")),
 )
 async def keep_weights_that_are_not_offloaded(
     original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
@@ -174,8 +175,8 @@ async def keep_weights_that_are_not_offloaded(
     why=_OFFLOAD_WHY,
     how=_OFFLOAD_HOW,
     link=_OFFLOAD_LINK,
-    retired_by=Mentions(_WAKE, "is_param_offload_enabled"),
-    requires=Mentions(_WAKE, "aggressive_empty_cache"),
+    retired_by=Calls(_WAKE, "engine.to", when="is_param_offload_enabled"),
+    requires=Calls(_WAKE, "aggressive_empty_cache"),
 )
 async def keep_weights_that_are_not_offloaded_on_waking(
     original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
@@ -237,8 +238,8 @@ class Release(str):
     "with `No module named 'vllm.utils.argparse_utils'`.",
     how="vllm.__version__, which upstream's server reads next, becomes the release alone, compared as numbers.",
     link="https://github.com/volcengine/verl/pull/4411",
-    retired_by=Not(Mentions(_SERVER, "vllm.utils")),
-    requires=AllOf(Mentions(_SERVER, "vllm.utils.argparse_utils"), Mentions(_SERVER, "vllm.utils")),
+    retired_by=Not(Imports(_SERVER, "vllm.utils")),
+    requires=AllOf(Imports(_SERVER, "vllm.utils.argparse_utils"), Imports(_SERVER, "vllm.utils")),
 )
 def reduce_vllm_version_to_release(version: Result) -> Result:
     """Change `vllm.__version__`, and return upstream's own `package_version` as it was."""
@@ -285,15 +286,19 @@ def _with_builtin_list(annotation: Any) -> Any:
     return annotation
 
 
+_HF_ROLLOUT = "verl.workers.rollout.hf_rollout"
+_REPEATS = "num_return_sequences"
+
+
 @rollout.wrap(
-    "verl.workers.rollout.hf_rollout:HFRollout.__init__",
+    f"{_HF_ROLLOUT}:HFRollout.__init__",
     uses=(f"{rules.SECTION}.n",),
     why="The trainer repeats every prompt n times, and the HF rollout n times again. With n above 1 training fails: "
     "`Two tensor dict must have identical batch size`.",
     how="The engine is built from a copy of its configuration in which n is 1; the trainer's n stays.",
     link="none: upstream took the second repetition out after 796871d7 without an issue that names it",
     # The whole module: the number may be read in one method and used in another.
-    retired_by=Not(Mentions("verl.workers.rollout.hf_rollout", "n")),
+    retired_by=AllOf(Passes(_HF_ROLLOUT, _REPEATS, 1), Not(Passes(_HF_ROLLOUT, _REPEATS, Key("n")))),
 )
 def prevent_double_repetition_in_hf_rollout(
     original: Callable[..., None], self: object, module: object, config: Any, *args: object, **kwargs: object

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import LockError
 from ..patch import Action, Patch, Upstream
+from ..source.body import read_body
 from ..source.collaborator import Collaborator
 from ..source.definition import NORMALISER, Definition
 from ..source.lookup import is_there, package_of, similarity, surroundings
@@ -97,6 +98,8 @@ class Lock:
     """Of each target, and of all else that is asked about: `there`, or what surrounds the place where it is not."""
     uses: Mapping[str, str]
     """What stands for each collaborator of a patch; empty if that is not what the patch uses."""
+    forms: Mapping[str, str]
+    """Of what is asked about and is there, a hash of it with all that it calls beside it."""
 
 
 def standing(patch: Patch, tree: SourceTree) -> Standing:
@@ -140,6 +143,7 @@ def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, p
         answers={text: atom.holds(counted) for text, atom in atoms.items()},
         subjects={s: THERE if is_there(s, counted) else str(surroundings(s, counted)) for s in subjects},
         uses={use.text: recorded(use, counted if use.decides else tree) for use in used},
+        forms={s: read_body(s, counted).form for s in sorted(subjects) if ":" in s and is_there(s, counted)},
     )
     names = sorted(name for name in counted.files if package_of(name) in upstream.packages)
     return replace(lock, files={name: tree.digest(name) or "" for name in names})
@@ -173,6 +177,7 @@ def write_lock(lock: Lock, folder: Path) -> Path:
         "answers": dict(sorted(lock.answers.items())),
         "subjects": dict(sorted(lock.subjects.items())),
         "uses": dict(sorted(lock.uses.items())),
+        "forms": dict(sorted(lock.forms.items())),
     }
     path.write_text(json.dumps(content, indent=2) + "\n")
     return path
@@ -200,6 +205,7 @@ def read_lock(path: Path) -> Lock:
             answers=content["answers"],
             subjects=content["subjects"],
             uses=content["uses"],
+            forms=content["forms"],
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LockError(

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from ...errors import DriftError, SettingError
 from ..patch import Action, Feature, Patch, Upstream
+from ..source.body import importer, is_hollow, read_body
 from ..source.collaborator import Collaborator, Found
 from ..source.definition import Kind, fits
-from ..source.lookup import elsewhere, importer, is_there, namesake, package_of, surroundings
-from ..source.probe import Assigns, Atom
+from ..source.lookup import elsewhere, is_there, namesake, package_of, surroundings
+from ..source.probe import Ask, Assigns, Atom
 from ..source.tree import SourceTree, Target
 from ..state import UPSTREAMS_OWN, Standing, State
 from .lock import THERE, Lock, Record, Revision, collaborators, identify
@@ -188,7 +189,7 @@ def _missing(subject: str, nearest: Lock, known: Baseline, tree: SourceTree) -> 
     """Say whether what is not there, and the nearest pin has, is gone or is not needed here."""
     module = subject.partition(":")[0]
     unread = tree.read(module) is None
-    user = importer(module, known.packages, tree) if unread else None
+    user = importer(subject, known.packages, tree)
     here = surroundings(subject, tree)
     alike = next((lock.pin for lock in known.locks if lock.subjects.get(subject) == str(here)), None)
     if alike is not None and user is None:
@@ -197,7 +198,7 @@ def _missing(subject: str, nearest: Lock, known: Baseline, tree: SourceTree) -> 
     if renamed is not None:
         return renamed
     what = f"{subject} is gone{', or its source is not available' if unread else ''}"
-    still = f", and {user} still imports {module}" if user is not None else ""
+    still = f", and {user} still uses {module if unread else 'it'}" if user is not None else ""
     return Absence(subject, True, f"{what}: {nearest.pin} has it, {here.place} here does not{still}")
 
 
@@ -242,6 +243,32 @@ class Answers:
             if recorded is not None:
                 return recorded
         return atom.holds(self.tree) or (None if self.unread([atom]) else False)
+
+    def evidence(self, atom: Atom, answer: bool | None) -> bool | None:
+        """Return the answer if it shows that a patch is not needed, and None if it does not.
+
+        What is done can be read; that something is not done shows nothing, and neither does a definition that does
+        nothing: code can be written in many ways. It is shown if the subject is the same as at a pin that answers so.
+        """
+        if answer is None or self.known[package_of(atom.subject)].exact or self.absence(atom.subject) is not None:
+            return answer
+        told = atom.is_sound(self.tree) if answer else atom.is_closed(self.tree)
+        return answer if told or self._is_as_at_a_pin(atom, answer) else None
+
+    def _is_as_at_a_pin(self, atom: Atom, answer: bool) -> bool:
+        locks = self.known[package_of(atom.subject)].locks
+        alike = [lock.forms.get(atom.subject, "") for lock in locks if lock.answers.get(str(atom)) is answer]
+        return bool(alike) and read_body(atom.subject, self.tree).form in alike
+
+    def is_gutted(self, target: Target, standing: Standing, patch_id: str) -> bool:
+        """Whether a target is there and does nothing, and does something at every pin of that standing."""
+        known = self.known[target.package]
+        if known.exact or self.absence(str(target)) is not None or not is_hollow(str(target), self.tree):
+            return False
+        form = Record.of(self.tree.definition(target))
+        return not any(
+            lock.patches.get(patch_id) is standing and lock.targets.get(target) == form for lock in known.locks
+        )
 
     def unread(self, atoms: Iterable[Atom]) -> list[str]:
         """Say why some questions could not be answered although what they are about is there."""
@@ -309,12 +336,18 @@ def verify(patch: Patch, answers: Answers) -> Verdict:
         answer = ask(atom)
         return None if lost and answer is False else answer
 
-    if patch.retired_by.answer(sure):
+    def shown(atom: Atom) -> bool | None:
+        return answers.evidence(atom, sure(atom))
+
+    def stands(standing: Standing) -> bool:
+        return adds or not answers.is_gutted(patch.target, standing, patch.id)
+
+    if patch.retired_by.answer(shown) and stands(Standing.NATIVE):
         claims = {atom.place: None for atom in patch.retired_by.atoms() if isinstance(atom, Assigns) and ask(atom)}
         if claims:
             return _claimed(patch, tuple(claims), answers)
         return Verdict(State.NATIVE, "; ".join([f"{patch.retired_by}", *answers.lost(patch.retired_by.atoms())]))
-    if patch.requires is not None and patch.requires.answer(sure) is False:
+    if patch.requires is not None and patch.requires.answer(shown) is False and stands(Standing.ABSENT):
         reason = f"nothing to patch: not ({patch.requires})"
         return Verdict(State.ABSENT, "; ".join([reason, *answers.lost(patch.requires.atoms())]))
     gone = answers.gone(atom for atom in patch.atoms() if ask(atom) is None)
@@ -326,13 +359,9 @@ def verify(patch: Patch, answers: Answers) -> Verdict:
         return Verdict(State.DRIFTED, reason, expected=expected, found="no such definition")
     if absence is not None:
         return Verdict(State.ABSENT, absence.reason)
-    if patch.retired_by.answer(sure) is None:
-        unread = "; ".join(answers.unread(patch.retired_by.atoms()))
-        reason = f"it cannot be told whether {patch.retired_by}: {unread}"
-        return Verdict(State.DRIFTED, reason, expected=f"{patch.retired_by}", found=unread)
-    used = _used(patch, answers)
-    if used is not None:
-        return used
+    doubt = _doubt(patch, answers, sure) or _used(patch, answers)
+    if doubt is not None:
+        return doubt
     if adds:
         return Verdict(State.VERIFIED, "not defined upstream")
     if known.exact and known.nearest is not None and patch.target in known.nearest.targets:
@@ -353,6 +382,21 @@ def _used(patch: Patch, answers: Answers) -> Verdict | None:
                 found=str(found),
             )
     return None
+
+
+def _doubt(patch: Patch, answers: Answers, ask: Ask) -> Verdict | None:
+    """The verdict on a patch of which the source does not tell whether it is needed."""
+    retired = patch.retired_by.answer(ask)
+    if retired is None:
+        unread = "; ".join(answers.unread(patch.retired_by.atoms()))
+        reason = f"it cannot be told whether {patch.retired_by}: {unread}"
+        return Verdict(State.DRIFTED, reason, expected=f"{patch.retired_by}", found=unread)
+    needless = patch.requires is not None and patch.requires.answer(ask) is False
+    if not retired and not needless:
+        return None
+    asked = f"{patch.retired_by}" if retired else f"there is nothing to patch: not ({patch.requires})"
+    found = "code that is like no pin's, and does not show it"
+    return Verdict(State.DRIFTED, f"it cannot be told whether {asked}: {found}", expected=asked, found=found)
 
 
 def _claimed(patch: Patch, claims: tuple[str, ...], answers: Answers) -> Verdict:

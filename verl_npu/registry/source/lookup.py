@@ -218,20 +218,6 @@ def surroundings(subject: str, tree: SourceTree) -> Surroundings:
     return Surroundings(package, _hash(set(tree.modules_in(package))) if package else "")
 
 
-def importer(module: str, packages: Sequence[str], tree: SourceTree) -> str | None:
-    """Return a module of some packages that imports `module`, by what its text says; None if there is none."""
-    package, _, name = module.rpartition(".")
-    absolute = re.compile(rf"\b{re.escape(module)}\b|\bfrom {re.escape(package)} import .*\b{name}\b".encode())
-    relative = re.compile(rf"\bfrom \.{name}\b|\bfrom \. import .*\b{name}\b".encode())
-    # Most sources do not have the name: a pattern takes a hundred times as long as looking for that.
-    sources = ((other, tree.read(other) or b"") for other in tree.modules_of(packages))
-    for other, data in ((other, data) for other, data in sources if name.encode() in data):
-        beside = other == package or other.rpartition(".")[0] == package
-        if absolute.search(data) or (beside and relative.search(data)):
-            return other
-    return None
-
-
 def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
     """Return what has the name of a subject in a module whose last two names are the same; None if nothing has.
 

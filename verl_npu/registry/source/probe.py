@@ -1,17 +1,30 @@
 """Questions to an upstream's source that decide whether a patch is needed: content, never a version string.
 
-A question has three answers: yes, no, and `None` if what it is about is gone, so that nothing can be said. No question
-is answered by what is not there: `Not(Mentions("m:f", "x"))` is `None`, and not yes, when `m:f` has been renamed.
+They ask what is done: which call happens, which value reaches an argument, which error comes under which condition. A
+question has three answers: yes, no, and `None` if what it is about is gone, so that nothing can be said. No question
+is answered by what is not there: `Not(Calls("m:f", "x"))` is `None`, and not yes, when `m:f` has been renamed.
 """
 
 from __future__ import annotations
 
-import ast
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from .assignments import PatchModule, StepKind, read_steps
+from .body import (
+    Call,
+    Key,
+    Origin,
+    Origins,
+    Value,
+    imports_by_name,
+    is_hollow,
+    names_in,
+    origins_of,
+    read_body,
+    read_imports,
+)
 from .tree import SourceTree, Target
 
 
@@ -44,6 +57,14 @@ class Atom(Probe):
     def holds(self, tree: SourceTree) -> bool:
         """Whether the source answers yes; no if the subject is not there."""
 
+    def is_closed(self, tree: SourceTree) -> bool:
+        """Whether a no is evidence by itself, since there is nothing else that could be meant."""
+        return False
+
+    def is_sound(self, tree: SourceTree) -> bool:
+        """Whether a yes is evidence by itself."""
+        return True
+
     def answer(self, ask: Ask) -> bool | None:
         return ask(self)
 
@@ -63,48 +84,234 @@ class Defines(Atom):
     def holds(self, tree: SourceTree) -> bool:
         return bool(tree.nodes(Target.parse(self.target)))
 
+    def is_sound(self, tree: SourceTree) -> bool:
+        return not is_hollow(self.target, tree)
+
     def __str__(self) -> str:
         return f"{self.target} is defined"
 
 
 @dataclass(frozen=True, slots=True)
-class Mentions(Atom):
-    """The definition of `target` uses `name`: as a name, an attribute, a keyword, an import or a string.
+class Calls(Atom):
+    """What is done calls `function`: by that name, or by a dotted one that ends with it."""
 
-    If the target's module imports it from another one of its package, the definition is what stands there. With a
-    target that is a bare module, the whole module is searched.
+    target: str
+    function: str
+    _: KW_ONLY
+    given: object = None
+    """A constant, or a `Key`, that has to reach one of its positional arguments."""
+    when: str = ""
+    """What a condition has to read under which it is called."""
+    in_thread: bool = False
+    """Whether it has to be called in another thread, or in this one."""
+    directly: bool = False
+    """Whether the target itself has to call it, and not a function that it calls."""
+    until: bool = False
+    """Whether it has to be called again and again, in a `while`."""
+
+    def holds(self, tree: SourceTree) -> bool:
+        return any(self._is(call) for call in read_body(self.target, tree).calls)
+
+    def _is(self, call: Call) -> bool:
+        return (
+            _ends_with(call.function, self.function)
+            and (self.given is None or any(_origin(self.given) in origins_of(given) for given in call.given))
+            and (not self.when or self.when in names_in(call.conditions))
+            and call.in_thread is self.in_thread
+            and (call.is_direct or not self.directly)
+            and (call.is_repeated or not self.until)
+        )
+
+    def __str__(self) -> str:
+        given = "" if self.given is None else f" with {_shown(self.given)}"
+        where = " in another thread" if self.in_thread else ""
+        when = f", depending on {self.when}" if self.when else ""
+        return (
+            f"{self.target} calls {self.function}{given}{where}{when}{' until something holds' if self.until else ''}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Passes(Atom):
+    """A call, or an entry of a dictionary, gives `keyword` a constant, or a setting that is looked up.
+
+    Constants are followed: through local names, those of the module or the class, and defaults of parameters.
     """
+
+    target: str
+    keyword: str
+    value: object
+    """A constant, or a `Key`."""
+    _: KW_ONLY
+    always: bool = False
+    """Whether it has to reach it wherever the keyword is given."""
+    to: str = ""
+    """The function that is called; empty if that does not matter."""
+
+    def holds(self, tree: SourceTree) -> bool:
+        given = self._given(tree)
+        wanted = _origin(self.value)
+        holds = [wanted in origins for origins in given]
+        return bool(holds) and (all(holds) if self.always else any(holds))
+
+    def is_closed(self, tree: SourceTree) -> bool:
+        if self.to:
+            calls = self._calls(tree)
+            return bool(calls) and not any(call.is_open for call in calls) and not self._unknown(tree)
+        return bool(self._given(tree)) and not self._unknown(tree)
+
+    def _given(self, tree: SourceTree) -> list[Origins]:
+        if not self.to:
+            return [origins_of(one) for one in read_body(self.target, tree).passed.get(self.keyword, ())]
+        return [origins_of(call.keywords[self.keyword]) for call in self._calls(tree) if self.keyword in call.keywords]
+
+    def _calls(self, tree: SourceTree) -> list[Call]:
+        return [call for call in read_body(self.target, tree).calls if _ends_with(call.function, self.to)]
+
+    def _unknown(self, tree: SourceTree) -> bool:
+        return any(None in origins for origins in self._given(tree))
+
+    def __str__(self) -> str:
+        passes, to = "always passes" if self.always else "passes", f" to {self.to}" if self.to else ""
+        return f"{self.target} {passes} {self.keyword}={_shown(self.value)}{to}"
+
+
+@dataclass(frozen=True, slots=True)
+class Takes(Atom):
+    """The target has a parameter `parameter`; if `default` is given, one that is that constant if nothing is given."""
+
+    target: str
+    parameter: str
+    default: object = None
+
+    def holds(self, tree: SourceTree) -> bool:
+        defaults = read_body(self.target, tree).defaults
+        return self.parameter in defaults and (self.default is None or Value(self.default) in defaults[self.parameter])
+
+    def is_closed(self, tree: SourceTree) -> bool:
+        return bool(read_body(self.target, tree).parts) and None not in self._default(tree)
+
+    def _default(self, tree: SourceTree) -> Origins:
+        return read_body(self.target, tree).defaults.get(self.parameter, frozenset())
+
+    def __str__(self) -> str:
+        default = "" if self.default is None else f", which is {self.default!r} if nothing is given"
+        return f"{self.target} takes {self.parameter}{default}"
+
+
+@dataclass(frozen=True, slots=True)
+class Imports(Atom):
+    """What is done imports `name`, a module or something in one: absolute, relative, or under another name."""
 
     target: str
     name: str
 
     def holds(self, tree: SourceTree) -> bool:
-        return self.name in tree.used_names(self.target)
+        whole = ":" not in self.target
+        return self.name in (read_imports(self.target, tree) if whole else read_body(self.target, tree).imports)
+
+    def is_closed(self, tree: SourceTree) -> bool:
+        # Of a module all imports are read. What a function calls elsewhere may import anything.
+        return ":" not in self.target and not imports_by_name(self.target, tree)
 
     def __str__(self) -> str:
-        return f"{self.target} mentions {self.name}"
+        return f"{self.target} imports {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Passes(Atom):
-    """A call in the definition of `target` passes the constant `value` as `keyword`."""
+class Imported(Atom):
+    """Some module of a package imports `name`, by its full dotted name."""
+
+    package: str
+    name: str
+
+    @property
+    def subject(self) -> str:
+        return self.package
+
+    def holds(self, tree: SourceTree) -> bool:
+        # Most sources do not have the names, and parsing all would take seconds.
+        modules = tree.modules_with([self.package], self.name.split(".")[-2:])
+        return any(self.name in read_imports(module, tree) for module in modules)
+
+    def is_closed(self, tree: SourceTree) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return f"a module of {self.package} imports {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Raises(Atom):
+    """What is done raises `exception` under a condition that reads `when`."""
 
     target: str
-    keyword: str
-    value: str
+    exception: str
+    when: str
 
     def holds(self, tree: SourceTree) -> bool:
         return any(
-            isinstance(node, ast.keyword)
-            and node.arg == self.keyword
-            and isinstance(node.value, ast.Constant)
-            and node.value.value == self.value
-            for statement in tree.meaning(Target.parse(self.target))
-            for node in ast.walk(statement)
+            self.when in names_in(refusal.conditions)
+            and (not self.exception or _ends_with(refusal.exception, self.exception))
+            for refusal in read_body(self.target, tree).refusals
         )
 
     def __str__(self) -> str:
-        return f"{self.target} passes {self.keyword}={self.value!r}"
+        return f"{self.target} raises {self.exception or 'an error'} depending on {self.when}"
+
+
+@dataclass(frozen=True, slots=True)
+class Catches(Atom):
+    """What is done catches `exception`, and does something about it."""
+
+    target: str
+    exception: str
+
+    def holds(self, tree: SourceTree) -> bool:
+        return self.exception in read_body(self.target, tree).catches
+
+    def __str__(self) -> str:
+        return f"{self.target} catches {self.exception}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reads(Atom):
+    """What is done reads `name`: a variable, an attribute, or a string that is the thing itself."""
+
+    target: str
+    name: str
+
+    def holds(self, tree: SourceTree) -> bool:
+        return self.name in read_body(self.target, tree).reads
+
+    def __str__(self) -> str:
+        return f"{self.target} reads {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sets(Atom):
+    """What is done assigns an attribute whose dotted name ends with `place`."""
+
+    target: str
+    place: str
+
+    def holds(self, tree: SourceTree) -> bool:
+        return any(_ends_with(place, self.place) for place in read_body(self.target, tree).sets)
+
+    def __str__(self) -> str:
+        return f"{self.target} sets {self.place}"
+
+
+def _origin(wanted: object) -> Origin:
+    return wanted if isinstance(wanted, Key) else Value(wanted)
+
+
+def _shown(wanted: object) -> str:
+    return f"the setting {wanted.name}" if isinstance(wanted, Key) else repr(wanted)
+
+
+def _ends_with(name: str, end: str) -> bool:
+    return name == end or name.endswith(f".{end}")
 
 
 @dataclass(frozen=True, slots=True)

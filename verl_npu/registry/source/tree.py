@@ -309,6 +309,7 @@ class SourceTree:
         self._packages: dict[str, bool] = {}
         self._nodes: dict[Target, list[ast.stmt]] = {}
         self._marks: dict[str, tuple[Mark, ...]] = {}
+        self._facts: dict[tuple[Hashable, ...], object] = {}
 
     @classmethod
     def installed(cls, packages: Sequence[str]) -> SourceTree:
@@ -521,6 +522,13 @@ class SourceTree:
         """The full names of all modules of those packages that are in this tree."""
         return (module for package in packages if package in self for module in self.modules_below(package))
 
+    def modules_with(self, packages: Sequence[str], words: Sequence[str]) -> Iterator[str]:
+        """The modules of some packages whose text has all of some words; none counts as read by this."""
+        for module in self.modules_of(packages):
+            data = self._bytes[module] if module in self._bytes else self._read(module)
+            if data is not None and all(word.encode() in data for word in words):
+                yield module
+
     def modules_below(self, package: str) -> Iterator[str]:
         """The full names of all modules in `package` and in the packages below it."""
         for name in sorted(set(self.modules_in(package))):
@@ -530,6 +538,12 @@ class SourceTree:
                 yield from self.modules_below(f"{package}.{name}")
             else:
                 yield f"{package}.{name}"
+
+    def recall(self, key: tuple[Hashable, ...], find: Callable[[], Fact]) -> Fact:
+        """Return what `find` found when it was first called for `key`: what takes more than one file to tell."""
+        if key not in self._facts:
+            self._facts[key] = find()
+        return self._facts[key]  # type: ignore[return-value]  # a key is of one kind of fact
 
     def definition(self, target: Target) -> Definition | None:
         """What the source says of `target`, or None where it does not define it."""

@@ -60,7 +60,8 @@ def keeps_budget(trainer: Trainer, tree: Path) -> bool:
         return True
     # A folder of that name may be a clone, which is no package.
     has_verl = (tree / _VERL[0] / "__init__.py").is_file()
-    return BOUNDED_UPSTREAM.holds(SourceTree.at(tree, _VERL) if has_verl else SourceTree.installed(_VERL))
+    source = SourceTree.at(tree, _VERL) if has_verl else SourceTree.installed(_VERL)
+    return bool(BOUNDED_UPSTREAM.answer(lambda atom: atom.holds(source)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .... import reporting
 from ....errors import GroupError, TransferError
-from ....registry.source.probe import AllOf, AnyOf, Defines, Mentions, Never, Not
+from ....registry.source.body import Key
+from ....registry.source.probe import AllOf, AnyOf, Calls, Defines, Never, Not, Raises
 from ..engines.processing import lay_out_experts_for_loading
 from ..engines.vllm import VLLMEngine, Worker
 from ..feature import weight_sync
@@ -30,7 +31,8 @@ _RUN = f"{_MODULE}:BroadcastOperation._run"
 _START = f"{_MODULE}:BroadcastOperation.__init__"
 _SENDER = "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightSender"
 _WAITS_NO_LONGER = AnyOf(
-    Mentions(f"{_SENDER}._init_socket", "RCVTIMEO"), Mentions(f"{_SENDER}.async_send_weights", "poll")
+    Calls(f"{_SENDER}._init_socket", "setsockopt", given=Key("RCVTIMEO")),
+    Calls(f"{_SENDER}.async_send_weights", "poll"),
 )
 _RECEIVE = f"{_ENGINE}.receive_weights"
 _WORKER = "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension"
@@ -243,8 +245,8 @@ def _heard(socket: Socket, call: int) -> bool:
     how="A disabled communicator is an error, and the trainer publishes calls until every rollout has heard one.",
     link="https://github.com/vllm-project/vllm-ascend/issues/942",
     retired_by=AllOf(
-        Mentions(f"{_ENGINE}.init_process_group", "disabled"),
-        AnyOf(Mentions(f"{_ENGINE}._start_zmq_server", "XPUB"), Not(Mentions(f"{_ENGINE}._start_zmq_server", "PUB"))),
+        Raises(f"{_ENGINE}.init_process_group", "", when="disabled"),
+        Calls(f"{_ENGINE}._start_zmq_server", "socket", given=Key("XPUB")),
     ),
     requires=Defines(f"{_ENGINE}.init_process_group"),
 )
@@ -271,7 +273,9 @@ def verify_checkpoint_engine_connections(
     why="If the trainer dies during a sync, each rollout waits for the next bucket for ever and prints nothing.",
     how="A rollout waits VERL_NPU_WEIGHT_SYNC_TIMEOUT seconds and then raises an error that names the trainer.",
     link="none: nobody seems to have reported it",
-    retired_by=AnyOf(Mentions(_RUN, "poll"), Mentions(f"{_ENGINE}._connect_zmq_client", "RCVTIMEO")),
+    retired_by=AnyOf(
+        Calls(_RUN, "poll"), Calls(f"{_ENGINE}._connect_zmq_client", "setsockopt", given=Key("RCVTIMEO"))
+    ),
     requires=Defines(_RUN),
 )
 def limit_wait_for_bucket(original: Callable[[Broadcast], object], operation: Broadcast) -> object:
@@ -300,8 +304,8 @@ def limit_wait_for_bucket(original: Callable[[Broadcast], object], operation: Br
     "HCCL error. Upstream took it back for the next release.",
     how="A bucket is broadcast in the thread that asks for it, as in every other release.",
     link="https://github.com/verl-project/verl/pull/7487",
-    retired_by=AllOf(Defines(_START), Not(Mentions(_START, "run_in_executor"))),
-    requires=Mentions(_START, "run_in_executor"),
+    retired_by=Calls(_START, "_run"),
+    requires=Calls(_START, "_run", in_thread=True),
 )
 def broadcast_bucket_in_calling_thread(
     operation: Broadcast,
@@ -333,7 +337,7 @@ def broadcast_bucket_in_calling_thread(
     "with input tensor's size and stride`, and the rollouts wait for ever.",
     how="Such a weight is made contiguous before it is sent.",
     link="none: nobody seems to have reported it",
-    retired_by=Mentions(f"{_ENGINE}.send_weights", "contiguous"),
+    retired_by=Calls(f"{_ENGINE}.send_weights", "contiguous"),
     requires=Defines(f"{_ENGINE}.send_weights"),
 )
 async def make_sent_weights_contiguous(
@@ -364,7 +368,7 @@ async def make_sent_weights_contiguous(
     "PyHccl has none (`AttributeError: 'PyHcclCommunicator' object has no attribute 'destroyComm'`).",
     how="A communicator without destroyComm is dropped, as vllm-ascend's own weight transfer does it.",
     link="none: nobody seems to have reported it; rebuild_group is off by default",
-    retired_by=AllOf(Defines(f"{_ENGINE}.finalize"), Not(Mentions(f"{_ENGINE}.finalize", "destroyComm"))),
+    retired_by=AllOf(Defines(f"{_ENGINE}.finalize"), Not(Calls(f"{_ENGINE}.finalize", "destroyComm"))),
     requires=Defines(f"{_ENGINE}.finalize"),
 )
 def drop_communicator_without_destroy(

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from ....errors import GroupError
-from ....registry.source.probe import AllOf, Defines, Mentions, Not
+from ....registry.source.probe import AllOf, AnyOf, Calls, Defines, Not, Passes
 from ..feature import GROUP, weight_sync
 from ..transport.tensors import Weight
 from . import collective as over_hccl
@@ -28,7 +28,7 @@ _GKD_TRAINER = "recipe.gkd.ray_trainer:OnPolicyDistillTrainer.init_workers"
 _GKD_ACTOR = "recipe.gkd.megatron_workers:MegatronOnPolicyDistillActorWorker.sync_rollout_weights"
 _GKD_ROLLOUT = "recipe.gkd.megatron_workers:MegatronOnPolicyDistillRolloutWorker.sync_rollout_weights"
 _GKD_WEIGHTS = "recipe.gkd.megatron_workers:MegatronOnPolicyDistillActorWorker._get_actor_params_generator"
-_GKD_GATHER = "recipe.gkd.megatron_utils"
+_GROUP_DST = Passes("recipe.gkd.megatron_utils", "group_dst", 0)
 _GKD_WHY = "The weights are broadcast through Ray's collectives, which have no HCCL."
 _GKD_HOW = "The weights go over the HCCL group in buckets of rollout.update_weights_bucket_megabytes, after all ranks "
 _GKD_HOW += "have agreed on names, shapes and dtypes."
@@ -100,16 +100,19 @@ _GKD_USES = (
     *_of_megatron(*_GKD_WORKERS),
     "verl/trainer/config/ppo_megatron_trainer.yaml: actor_rollout_ref.rollout.update_weights_bucket_megabytes",
 )
+# What upstream does by itself, where it came to it: the workers make a group that is none of Ray's collectives.
+_BROADCAST = "_weight_sync_group.broadcast"
+_MAKE_GROUP = "create_weight_sync_group"
+
 Method = TypeVar("Method", bound=Callable[..., object])
 
 
 def _sync(
-    target: str, link: str, why: str = _SYNC_WHY, how: str = _SYNC_HOW, later: str = "", *, uses: Sequence[str]
+    target: str, link: str, why: str = _SYNC_WHY, how: str = _SYNC_HOW, *, uses: Sequence[str]
 ) -> Callable[[Method], Method]:
-    """Replace a method that broadcasts the weights over Ray's collectives, until it mentions what came `later`."""
-    gone = AllOf(Defines(target), Not(Mentions(target, "collective")))
-    retired_by = Mentions(target, later) if later else gone
-    requires = Mentions(target, "collective")
+    """Replace a method that broadcasts the weights over Ray's collectives, until it has a group of its own."""
+    retired_by = Calls(target, _BROADCAST)
+    requires = Calls(target, "collective.broadcast")
     return weight_sync.replace(
         target,
         uses=uses,
@@ -129,8 +132,8 @@ def _sync(
     how="The name `collective` in its module becomes a module of verl-npu, in which the workers meet at a store that "
     "rank 0 serves and make an HCCL group of their own.",
     link=_ASYNC_LINK,
-    retired_by=Mentions(_SYNCHRONIZER, "npu"),
-    requires=Mentions(_SYNCHRONIZER, "create_collective_group"),
+    retired_by=Calls(_SYNCHRONIZER, _MAKE_GROUP),
+    requires=Calls(_SYNCHRONIZER, "create_collective_group"),
 )
 def make_fully_async_group_over_hccl(rays: ModuleType) -> ModuleType:
     """Return the module that makes the group."""
@@ -140,7 +143,6 @@ def make_fully_async_group_over_hccl(rays: ModuleType) -> ModuleType:
 @_sync(
     f"{_ASYNC_FSDP}.sync_rollout_weights",
     _ASYNC_LINK,
-    later="_weight_sync_group",
     uses=_of_fsdp(*_later(f"{_ASYNC}.fsdp_workers")),
 )
 def sync_fully_async_fsdp_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
@@ -151,7 +153,6 @@ def sync_fully_async_fsdp_weights_over_hccl(worker: Worker, sync_group_name: str
 @_sync(
     f"{_ASYNC_MEGATRON}.sync_rollout_weights",
     _ASYNC_LINK,
-    later="_weight_sync_group",
     uses=_of_megatron(*_later(f"{_ASYNC}.megatron_worker")),
 )
 def sync_fully_async_megatron_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
@@ -169,7 +170,7 @@ def _bypass(worker: str, uses: Sequence[str]) -> Callable[[Method], Method]:
         why=_ENGINE_WHY,
         how="With checkpoint_engine.enable the weights go over the HCCL group in buckets, as they do without it.",
         link=_ASYNC_LINK,
-        retired_by=Mentions(target, "_weight_sync_group"),
+        retired_by=Calls(target, _BROADCAST),
         requires=Defines(target),
     )
 
@@ -181,7 +182,7 @@ def _leave_out(worker: str) -> Callable[[Method], Method]:
         why=_ENGINE_WHY,
         how="The checkpoint engine is not created, because nothing uses it.",
         link=_ASYNC_LINK,
-        retired_by=Mentions(f"{worker}.sync_rollout_weights_by_checkpoint", "_weight_sync_group"),
+        retired_by=Calls(f"{worker}.sync_rollout_weights_by_checkpoint", _BROADCAST),
         requires=Defines(f"{worker}.init_checkpoint_engine"),
     )
 
@@ -220,8 +221,8 @@ def skip_fully_async_megatron_checkpoint_engine_setup(
     how="The workers meet at a store that rank 0 serves and make an HCCL group of their own. The setting "
     "trainer.device decides, because the trainer's process sees no NPU.",
     link=_RAY_LINK,
-    retired_by=Mentions(_GKD_TRAINER, "npu"),
-    requires=Mentions(_GKD_TRAINER, "create_collective_group"),
+    retired_by=Calls(_GKD_TRAINER, _MAKE_GROUP),
+    requires=Calls(_GKD_TRAINER, "create_collective_group"),
 )
 def make_gkd_group_over_hccl(original: Callable[[Any], None], trainer: Any) -> None:
     """Set up the workers; the group that would be one of Ray's collectives is made over HCCL."""
@@ -255,8 +256,8 @@ def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
     how="Without a bridge the weights are gathered by verl's own generator, as in the other recipes. That costs no "
     "more, because torch_npu's gather is an all_gather as well.",
     link="https://github.com/Ascend/pytorch/blob/v2.7.1-7.1.0/torch_npu/distributed/distributed_c10d.py",
-    retired_by=AllOf(Defines(_GKD_WEIGHTS), Not(Mentions(_GKD_GATHER, "group_dst"))),
-    requires=Mentions(_GKD_GATHER, "group_dst"),
+    retired_by=AllOf(Defines(_GKD_WEIGHTS), Not(_GROUP_DST)),
+    requires=_GROUP_DST,
 )
 def gather_gkd_weights_without_group_dst(original: Callable[[Any], Iterable[Weight]], worker: Any) -> Iterable[Weight]:
     """Return the trainer's weights under Hugging Face's names, whole on each trainer."""
@@ -285,8 +286,8 @@ def gather_gkd_weights_without_group_dst(original: Callable[[Any], Iterable[Weig
     why=_GROUP_WHY,
     how=_GROUP_HOW,
     link=_ONE_STEP_LINK,
-    retired_by=Mentions(f"{_ONE_STEP_TRAINER}._create_weight_sync_group", "npu"),
-    requires=Mentions(f"{_ONE_STEP_TRAINER}._create_weight_sync_group", "create_collective_group"),
+    retired_by=Calls(f"{_ONE_STEP_TRAINER}._create_weight_sync_group", _MAKE_GROUP),
+    requires=Calls(f"{_ONE_STEP_TRAINER}._create_weight_sync_group", "create_collective_group"),
 )
 def make_one_step_off_group_over_hccl(trainer: Any) -> None:
     """Make the group of all trainers and rollouts. Raises GroupError if the trainer's device is not npu."""
@@ -308,11 +309,11 @@ def make_one_step_off_group_over_hccl(trainer: Any) -> None:
     why=_GROUP_WHY,
     how=_GROUP_HOW,
     link=_RAY_LINK,
-    retired_by=AllOf(
-        Defines(f"{_ONE_STEP_TRAINER}.init_workers"),
-        Not(Mentions(f"{_ONE_STEP_TRAINER}.init_workers", "create_collective_group")),
+    retired_by=AnyOf(
+        Calls(f"{_ONE_STEP_TRAINER}.init_workers", _MAKE_GROUP),
+        Calls(f"{_ONE_STEP_TRAINER}.init_workers", f"_{_MAKE_GROUP}"),
     ),
-    requires=Mentions(f"{_ONE_STEP_TRAINER}.init_workers", "create_collective_group"),
+    requires=Calls(f"{_ONE_STEP_TRAINER}.init_workers", "create_collective_group"),
 )
 def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Any], None], trainer: Any) -> None:
     """Set up the workers; the group that would be one of Ray's collectives is made over HCCL."""
@@ -323,7 +324,6 @@ def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Any], 
 @_sync(
     f"{_ONE_STEP_FSDP}:DetachSync.sync_rollout_weights",
     _ONE_STEP_LINK,
-    later="_weight_sync_group",
     uses=_of_fsdp(*_later(_ONE_STEP_FSDP)),
 )
 def sync_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
@@ -334,7 +334,6 @@ def sync_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
 @_sync(
     f"{_ONE_STEP_MEGATRON}:DetachSync.sync_rollout_weights",
     _ONE_STEP_LINK,
-    later="_weight_sync_group",
     uses=_of_megatron(*_later(_ONE_STEP_MEGATRON)),
 )
 def sync_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
