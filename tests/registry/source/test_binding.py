@@ -26,6 +26,7 @@ KINDS = {
     "@contextlib.contextmanager\ndef run(): yield": "generator function @contextmanager",
     "@ray.remote(num_cpus=1)\ndef run(): ...": "function @remote(num_cpus=1)",
     "@register(mode=Dispatch.ALL)\ndef run(): ...": "function @register(mode=Dispatch.ALL)",
+    "@register(mode=made(mesh='actor'))\ndef run(): ...": "function @register(mode=made())",
     "@log(role='one', logger=logger)\ndef run(): ...": "function @log(logger=logger)",
     "from up.ops import run": "run from up",
     "from .ops import go as run": "go from its own package",

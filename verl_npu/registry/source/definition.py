@@ -214,9 +214,13 @@ def decoration(decorator: ast.expr) -> str:
     """Return what a decorator is and what it is given, but for texts: what a log calls a role decides nothing."""
     if not isinstance(decorator, ast.Call):
         return f"@{_short(decorator)}"
-    given = [_spelled(argument) for argument in decorator.args if not _is_text(argument)]
-    given += [f"{word.arg or '**'}={_spelled(word.value)}" for word in decorator.keywords if not _is_text(word.value)]
-    return f"@{_short(decorator.func)}({', '.join(given)})"
+    return f"@{_short(decorator.func)}({_given(decorator)})"
+
+
+def _given(call: ast.Call) -> str:
+    given = [_spelled(argument) for argument in call.args if not _is_text(argument)]
+    given += [f"{word.arg or '**'}={_spelled(word.value)}" for word in call.keywords if not _is_text(word.value)]
+    return ", ".join(given)
 
 
 def _is_text(node: ast.expr) -> bool:
@@ -240,9 +244,7 @@ def _spelled(node: ast.expr) -> str:
     if isinstance(node, ast.Constant):
         return repr(node.value)
     if isinstance(node, ast.Call):
-        given = [_spelled(argument) for argument in node.args]
-        given += [f"{word.arg or '**'}={_spelled(word.value)}" for word in node.keywords]
-        return f"{_spelled(node.func)}({', '.join(given)})"
+        return f"{_spelled(node.func)}({_given(node)})"
     return f"<{fingerprint([node])[:8]}>"
 
 
