@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -262,3 +263,74 @@ def test_arguments_of_a_script_follow_dashes(sandboxed: None, run: Run, rl: Path
     status, output = run("check", "--script", str(script), "--json", "--", "2048")
     assert status == 0
     assert "data.train_batch_size=2048" in json.loads(output)["overrides"]
+
+
+@pytest.mark.parametrize(("named", "reason"), [(False, "that the script lies in"), (True, "that --source names")])
+@pytest.mark.parametrize("option", ["--source", "--verl"])
+def test_check_says_by_which_verl_it_judged_and_why(
+    sandboxed: None, run: Run, rl: Path, write: Write, named: bool, reason: str, option: str
+) -> None:
+    asked = [option, str(rl)] if named else []
+    status, output = run("check", *asked, "--script", str(write(GOOD)))
+    said = " ".join(output.split())
+    assert status == 0
+    assert f"judged by: {rl}/verl, of the source tree {reason}; its nearest pin is " in said
+
+
+def test_check_says_that_it_judged_by_the_installed_verl(
+    sandboxed: None, run: Run, rl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(rl))
+    alone = tmp_path / "alone" / "run.sh"
+    alone.parent.mkdir()
+    alone.write_text(GOOD)
+    status, output = run("check", "--json", "--script", str(alone))
+    verl = json.loads(output)["verl"]
+    assert (status, verl["path"], verl["reason"]) == (
+        0,
+        str(rl / "verl"),
+        f"the installed one, as {alone.parent} has none",
+    )
+
+
+def test_a_wheel_beside_a_script_is_one_line(run: Run, write: Write, tmp_path: Path) -> None:
+    wheel = tmp_path / "verl.whl"
+    wheel.touch()
+    status, output = run("check", "--source", str(wheel), "--script", str(write(GOOD)))
+    assert (status, len(output.splitlines())) == (2, 1)
+    assert "the folder of a source tree" in output
+
+
+def test_what_needs_no_settings_is_judged_beside_what_hydra_refuses(
+    sandboxed: None, run: Run, rl: Path, write: Write
+) -> None:
+    status, content = checked(run, write("export HCCL_BUFFSIZE=abc", f"{GOOD} trainer.unknown=1"))
+    assert (status, [each["rule"] for each in content["findings"]]) == (1, ["Hydra", "variables"])  # type: ignore[attr-defined]
+
+
+SUBMITTED = [
+    "printf 'env_vars:\\n  HCCL_BUFFSIZE: abc\\n' > runtime.yaml",
+    "export HCCL_EXEC_TIMEOUT=-1",
+    f"ray job submit --runtime-env=runtime.yaml -- {GOOD} data.x=1 data.x=2",
+]
+
+
+def test_a_script_is_judged_without_hydra_and_without_pyyaml_as_far_as_that_goes(
+    sandboxed: None, run: Run, rl: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("hydra", "omegaconf", "yaml"):
+        monkeypatch.setitem(sys.modules, module, None)
+    status, content = checked(run, write(*SUBMITTED))
+    assert (status, [each["rule"] for each in content["findings"]]) == (0, ["shadowed"])  # type: ignore[attr-defined]
+    assert "its settings, and what depends on them, and the variables of the runtime" in str(content["not_judged"])
+    status, output = run("check", "--script", str(write(*SUBMITTED)))
+    assert "Install hydra-core and PyYAML, which the extra `scripts`" in " ".join(output.split())
+
+
+@pytest.mark.parametrize("command", ["plan", "rehearse"])
+@pytest.mark.parametrize("option", ["--source", "--verl"])
+def test_the_source_tree_is_named_alike_in_all_commands(run: Run, command: str, option: str, tmp_path: Path) -> None:
+    words = ["python3", "-m", "verl.trainer.none", "a=1", "b=2", "c=3"]
+    status, output = run(command, "--unconfined", option, str(tmp_path), "--", *words)
+    assert status == 2
+    assert f"expected it in {tmp_path}, or installed" in output

@@ -66,14 +66,26 @@ def json_option(help: str = "Print the result as JSON.") -> Callable[[Command], 
 
 
 def source_option(help: str) -> Callable[[Command], Command]:
-    """Declare `--source`, which is what is installed if it is left out."""
+    """Declare `--source`, or `--verl`, which is what is installed if it is left out."""
     return click.option(
-        "--source", metavar="PATH", default=INSTALLED, show_default=True, shell_complete=complete_source, help=help
+        "--source",
+        "--verl",
+        "source",
+        metavar="PATH",
+        default=INSTALLED,
+        show_default=True,
+        shell_complete=complete_source,
+        help=help,
     )
 
 
 verl_option = click.option(
-    "--verl", metavar="PATH", type=click.Path(path_type=Path), help="The source tree to start it in."
+    "--verl",
+    "--source",
+    "verl",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="The source tree to start it in.",
 )
 unconfined_option = click.option(
     "--unconfined", is_flag=True, help="Run what is not ours without a sandbox, with your home and your network."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -36,6 +37,13 @@ def check_script(script: Path, source: str, arguments: Sequence[str], as_json: b
     Exit status: 0 nothing is refused, 1 something is, 2 it cannot be judged.
     """
     say_unconfined(unconfined)
+    if source != upstreams.INSTALLED and not Path(source).is_dir():
+        raise ScriptError(
+            subject=f"--source {source}",
+            expected="the folder of a source tree: a script is started in it",
+            found="no folder",
+            fix="unpack the wheel, or leave --source out",
+        )
     tree = Path(source).resolve() if source != upstreams.INSTALLED else tree_of(script).resolve()
     reason = "" if unconfined else why_none()
     if reason:
@@ -43,14 +51,60 @@ def check_script(script: Path, source: str, arguments: Sequence[str], as_json: b
     else:
         captured = capture(script, tree, arguments, os.environ, unconfined)
         trainer = trainer_of(captured)
-        settings, refusal = _composed(trainer, tree, unconfined)
-        found = [refusal] if refusal else findings(_script(captured, trainer, settings, tree, source))
-        judged = _Judged(script=captured.script, tree=captured.tree, found=found, captured=captured, trainer=trainer)
+        lacking = [package for module, package in _READERS.items() if importlib.util.find_spec(module) is None]
+        settings, refusal = (Settings({}), None) if lacking else _composed(trainer, tree, unconfined)
+        asked = _script(captured, trainer, settings, tree)
+        judged = _Judged(
+            script=captured.script,
+            tree=captured.tree,
+            found=[*([refusal] if refusal else []), *findings(asked)],
+            captured=captured,
+            trainer=trainer,
+            verl=_verl(tree, source, asked.pin),
+            not_judged=_unread(asked, lacking),
+            remedy=f"Install {' and '.join(lacking)}, which the extra `scripts` of verl-npu brings."
+            if lacking
+            else "",
+        )
     if as_json:
         click.echo(json.dumps(_content(judged), indent=2))
     else:
         _print(judged)
     sys.exit(int(any(finding.refused for finding in judged.found)))
+
+
+_READERS = {"hydra": "hydra-core", "yaml": "PyYAML"}
+"""The packages that read what a script names, by the module of each."""
+
+
+def _unread(script: Script, lacking: Sequence[str]) -> str:
+    """What is left out without some of those packages, and why; empty if nothing is."""
+    parts = ["its settings, and what depends on them"] if lacking else []
+    if script.submitted and script.runtime is None:
+        parts.append("the variables of the runtime environment that it is submitted with")
+    return f"{', and '.join(parts)}, because {sys.prefix} has no {' and no '.join(lacking)}" if parts else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verl:
+    """The verl that a script was judged by."""
+
+    path: str
+    reason: str
+    """Why that one."""
+    pin: str
+    """The revision with a lock that is nearest to it."""
+
+
+def _verl(tree: Path, source: str, pin: str) -> _Verl | None:
+    """The verl of a job that is started in `tree`; None if there is none."""
+    if upstreams.has_verl(tree):
+        named = source != upstreams.INSTALLED
+        reason = "of the source tree that --source names" if named else "of the source tree that the script lies in"
+        return _Verl(path=str(tree / "verl"), reason=reason, pin=pin)
+    spec = importlib.util.find_spec("verl")
+    places = [*(spec.submodule_search_locations or ())] if spec is not None else []
+    return _Verl(path=places[0], reason=f"the installed one, as {tree} has none", pin=pin) if places else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +118,9 @@ class _Judged:
     trainer: Trainer | None = None
     not_judged: str = ""
     """What was left out, and why; empty if nothing was."""
+    remedy: str = ""
+    """How to have that judged, too."""
+    verl: _Verl | None = None
 
 
 def _judged_text(script: Path, reason: str) -> _Judged:
@@ -71,7 +128,13 @@ def _judged_text(script: Path, reason: str) -> _Judged:
     check_text(script)
     found = list(unexported(script.read_text(errors="replace"), ()))
     left_out = f"its trainer and its settings, because there can be no sandbox here to run it in ({reason})"
-    return _Judged(script=script.resolve(), tree=tree_of(script).resolve(), found=found, not_judged=left_out)
+    return _Judged(
+        script=script.resolve(),
+        tree=tree_of(script).resolve(),
+        found=found,
+        not_judged=left_out,
+        remedy="Install the package bubblewrap, or add --unconfined, which runs it with your home and your network.",
+    )
 
 
 def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Settings, Finding | None]:
@@ -93,21 +156,22 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Settings,
         )
 
 
-def _script(captured: Capture, trainer: Trainer, settings: Settings, tree: Path, source: str) -> Script:
+def _script(captured: Capture, trainer: Trainer, settings: Settings, tree: Path) -> Script:
     runtime = runtime_environment(captured)
+    unread = importlib.util.find_spec("yaml") is None and any(call.runtime for call in captured.calls)
     return Script(
         trainer=trainer,
         settings=settings,
-        pin=upstreams.nearest_pin(tree, source),
-        sources=upstreams.of_job(tree, source),
+        pin=upstreams.nearest_pin(tree),
+        sources=upstreams.of_job(tree),
         text=captured.script.read_text(errors="replace"),
         submitted=runtime is not None,
-        runtime=runtime or {},
+        runtime=None if unread else runtime or {},
     )
 
 
 def _content(judged: _Judged) -> dict[str, object]:
-    captured, trainer = judged.captured, judged.trainer
+    captured, trainer, verl = judged.captured, judged.trainer, judged.verl
     return {
         "script": str(judged.script),
         "tree": str(judged.tree),
@@ -116,6 +180,7 @@ def _content(judged: _Judged) -> dict[str, object]:
         "exports": dict(trainer.exports) if trainer else {},
         "missing": list(captured.missing) if captured else [],
         "not_judged": judged.not_judged,
+        "verl": {"path": verl.path, "reason": verl.reason, "nearest_pin": verl.pin} if verl else {},
         "findings": [
             {
                 "rule": finding.code,
@@ -134,12 +199,12 @@ def _print(judged: _Judged) -> None:
     found, trainer = judged.found, judged.trainer
     if trainer is not None:
         terminal.line(f"{trainer.module} in {judged.tree}, with {len(trainer.overrides)} settings")
+    if judged.verl is not None:
+        near = f"; its nearest pin is {judged.verl.pin}" if judged.verl.pin else ""
+        terminal.paragraph(f"{judged.verl.path}, {judged.verl.reason}{near}.", label="judged by: ", indent="  ")
     if judged.not_judged:
         terminal.paragraph(f"{judged.not_judged}.", label="not judged: ", indent="  ")
-        terminal.paragraph(
-            "Install the package bubblewrap, or add --unconfined, which runs it with your home and your network.",
-            indent="  ",
-        )
+        terminal.paragraph(judged.remedy, indent="  ")
     for path in judged.captured.missing if judged.captured else ():
         terminal.paragraph(f"the script reads {path}, which is not on this machine", label="note: ", indent="  ")
     for finding in found:
@@ -149,7 +214,7 @@ def _print(judged: _Judged) -> None:
         terminal.paragraph(f"Fix: {finding.fix}.", indent="    ")
     refused = sum(finding.refused for finding in found)
     if not found:
-        of_what = "its text" if judged.not_judged else "it"
+        of_what = "what was judged of it" if judged.not_judged else "it"
         terminal.line(terminal.styled("in order", "green"), f": nothing is known to be wrong with {of_what}")
     else:
         terminal.line(f"{refused} refused, {len(found) - refused} warnings")

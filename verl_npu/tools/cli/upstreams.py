@@ -47,13 +47,17 @@ def locks() -> Mapping[str, Sequence[Lock]]:
     return {upstream.name: read_locks(locks_folder(), upstream.name) for upstream in UPSTREAMS}
 
 
-def of_job(source_tree: Path, source: str = INSTALLED) -> SourceTree:
-    """Return the upstreams of a job that is started in a folder: its own verl, or, if it has none, `source`'s."""
-    has_verl = (source_tree / "verl" / "__init__.py").is_file()
-    return tree(str(source_tree) if has_verl else source)
+def has_verl(folder: Path) -> bool:
+    """Return whether a job that is started in a folder imports the verl there."""
+    return (folder / "verl" / "__init__.py").is_file()
 
 
-def nearest_pin(source_tree: Path, source: str = INSTALLED) -> str:
-    """Return the revision of verl with a lock that is nearest to a folder's, or, if it has none, to `source`'s."""
-    revisions, _ = judge(load(), UPSTREAMS, of_job(source_tree, source), locks())
+def of_job(source_tree: Path) -> SourceTree:
+    """Return the upstreams of a job that is started in a folder: its own verl, or else the installed one."""
+    return tree(str(source_tree) if has_verl(source_tree) else INSTALLED)
+
+
+def nearest_pin(source_tree: Path) -> str:
+    """Return the revision of verl with a lock that is nearest to the verl of a job that is started in a folder."""
+    revisions, _ = judge(load(), UPSTREAMS, of_job(source_tree), locks())
     return revisions[UPSTREAMS[0].name].nearest_pin

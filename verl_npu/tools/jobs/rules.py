@@ -77,8 +77,8 @@ class Script:
     """The script itself; empty if only a command was given."""
     submitted: bool
     """It is handed to a Ray cluster with `ray job submit`: workers get the runtime environment's variables alone."""
-    runtime: Mapping[str, str]
-    """The variables of that runtime environment."""
+    runtime: Mapping[str, str] | None
+    """The variables of that runtime environment; None if they cannot be read here."""
     sources: SourceTree
     """The verl that it starts."""
 
@@ -90,7 +90,7 @@ class Script:
     @property
     def environ(self) -> Mapping[str, str]:
         """The variables that the job's processes get from it, and from the shell that it is started in."""
-        return self.runtime if self.submitted else {**self.trainer.inherited, **self.trainer.exports}
+        return (self.runtime or {}) if self.submitted else {**self.trainer.inherited, **self.trainer.exports}
 
     @cached_property
     def section(self) -> Section:
@@ -138,10 +138,11 @@ def _of(feature: str, ask: Callable[[Script], object], code: str) -> Rule[Script
 
 
 def _in_force(script: Script, feature: str) -> bool:
-    """Whether the job asks what a feature refuses: it is left in, and there is an engine if it is about that."""
+    """Whether the job asks what a feature refuses: it is left in, and its settings are known, with an engine if it is
+    about that."""
     left_out = environment.DISABLE.text(script.environ).replace(" ", "").split(",")
     off = environment.SWITCH.text(script.environ) == "off" or feature in left_out
-    return not off and (feature == "device" or ENGINE in script.settings)
+    return not off and (ENGINE in script.settings or (feature == "device" and bool(script.settings.values)))
 
 
 def _segments(script: Script) -> Iterator[Finding]:
@@ -314,7 +315,7 @@ def unexported(text: str, exports: Collection[str]) -> Iterator[Finding]:
 def _exports(script: Script) -> Iterator[Finding]:
     """Warn of variables that are set and do not reach Ray's workers."""
     yield from unexported(script.text, script.trainer.exports)
-    if not script.submitted:
+    if not script.submitted or script.runtime is None:
         return
     for name in script.trainer.exports:
         if re.fullmatch(_OF_WORKERS, name) and name not in script.runtime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import re
 import shlex
@@ -241,7 +242,9 @@ def _submitted(words: list[str], runtime: str) -> tuple[dict[str, str], list[str
 
 
 def _runtime_env(path: str, text: str) -> dict[str, str]:
-    """The env_vars of a stranger's YAML: only scalars are made, so that anchors cannot grow."""
+    """The env_vars of a stranger's YAML: only scalars are made, so that anchors cannot grow. None without PyYAML."""
+    if importlib.util.find_spec("yaml") is None:
+        return {}
     import yaml
 
     try:
