@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import json
 import re
 import textwrap
@@ -24,7 +25,8 @@ import verl_npu
 from verl_npu.features import UPSTREAMS, load, locks_folder
 from verl_npu.pins import PINS
 from verl_npu.registry.judge.lock import read_locks
-from verl_npu.registry.patch import Action
+from verl_npu.registry.patch import Action, Patch
+from verl_npu.registry.state import Standing
 from verl_npu.tools.cli import main
 
 LOCKS = [(upstream.name, lock.pin) for upstream in UPSTREAMS for lock in read_locks(locks_folder(), upstream.name)]
@@ -215,3 +217,26 @@ def test_every_patch_is_needed_somewhere() -> None:
     standings = [lock.patches for upstream in UPSTREAMS for lock in read_locks(locks_folder(), upstream.name)]
     for patch in PATCHES.values():
         assert any(s.get(patch.id) == "needed" for s in standings), f"{patch.id} can go: no pin needs it"
+
+
+@pytest.mark.parametrize("patch", [p for p in PATCHES.values() if p.action is Action.WRAP], ids=lambda patch: patch.id)
+def test_a_wrapper_can_be_called_as_its_target_is_and_passes_on_what_it_has_no_parameter_for(patch: Patch) -> None:
+    locks = [lock for upstream in UPSTREAMS for lock in read_locks(locks_folder(), upstream.name)]
+    needed = [lock.targets[patch.target] for lock in locks if lock.patches.get(patch.id) is Standing.NEEDED]
+    assert needed
+    parameters = list(inspect.signature(patch.implementation).parameters.values())[1:]
+    own = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    takes_all = any(p.kind is p.VAR_POSITIONAL for p in parameters) and any(
+        p.kind is p.VAR_KEYWORD for p in parameters
+    )
+    for text in {text for record in needed for text in record.signature.split(" | ") if text}:
+        node = ast.parse(f"def _{text}: ...").body[0]
+        assert isinstance(node, ast.FunctionDef)
+        theirs = [*node.args.posonlyargs, *node.args.args]
+        given = len(theirs) - len(node.args.defaults)
+        # What a caller need not give, a wrapper must not ask for; and what it must give is all in its place.
+        required = [p for p in own if p.default is p.empty]
+        assert len(required) <= given or node.args.vararg is not None, text
+        assert takes_all or len(own) >= min(given, len(theirs)), text
+        names = {p.name for p in own[1:]} & {argument.arg for argument in theirs}
+        assert [p.name for p in own if p.name in names] == [a.arg for a in theirs if a.arg in names], text

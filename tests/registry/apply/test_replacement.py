@@ -131,6 +131,11 @@ def test_what_a_wrapper_has_no_parameter_for_is_passed_on(narrow) -> None:
     assert module.run(1, more=3, most=4) == (10, 3, 4)
 
 
+def test_what_has_another_name_in_a_wrapper_may_be_given_by_upstreams(narrow) -> None:
+    module = narrow(MORE, lambda original, value: original(10 * value))
+    assert (module.run(x=1), module.run(x=1, most=4)) == ((10, 0, 0), (10, 0, 4))
+
+
 def test_it_is_passed_on_by_a_coroutine_too(narrow) -> None:
     async def ours(original, x):
         return await original(10 * x)

@@ -363,7 +363,8 @@ def _passing_on(patch: Patch, implementation: Function, original: object) -> Fun
     if takes_more and takes_any:
         return implementation
     # The first one is the original.
-    most = sum(parameter.kind in _POSITIONAL for parameter in parameters[1:])
+    own = [parameter.name for parameter in parameters[1:] if parameter.kind in _POSITIONAL]
+    most = len(own)
     known = frozenset(parameter.name for parameter in parameters[1:] if parameter.kind in _BY_NAME)
 
     @functools.wraps(implementation)
@@ -371,11 +372,15 @@ def _passing_on(patch: Patch, implementation: Function, original: object) -> Fun
         if (takes_more or len(args) <= most) and (takes_any or kwargs.keys() <= known):
             return implementation(called, *args, **kwargs)
         unknown = {name: kwargs.pop(name) for name in tuple(kwargs) if not takes_any and name not in known}
+        names = list(inspect.signature(cast(Function, original)).parameters)
+        # What has another name here is what stands in the same place.
+        kwargs |= {ours: unknown.pop(theirs) for theirs, ours in zip(names, own, strict=False) if theirs in unknown}
         if not takes_more and len(args) > most:
             # By name: the implementation may call the original with fewer in front of them.
-            names = list(inspect.signature(cast(Function, original)).parameters)
             unknown |= dict(zip(names[most:], args[most:], strict=False))
             args = args[:most]
+        if not unknown:
+            return implementation(called, *args, **kwargs)
         calls: list[object] = []
 
         def informed(*inner: object, **options: object) -> object:
