@@ -39,7 +39,7 @@ def test_it_prints_the_figures_and_where_the_answers_are(evaluate: Evaluate, tmp
     assert status == 0
     lines = {line.split()[0]: line.split()[1] for line in output.splitlines() if len(line.split()) > 1}
     assert (lines["mean"], lines["pass@1"], lines["pass@4"], lines["cut"]) == ("1.0000", "100.00", "100.00", "0.00")
-    assert "16 of 16 answers" in output
+    assert "4 prompts, 16 answers" in output
     assert output.splitlines()[-1] == f"answers: {tmp_path / 'out' / 'answers.jsonl'}"
 
 

@@ -74,7 +74,8 @@ def test_it_says_when_it_answers_and_a_signal_ends_all_of_it(
     child = child_of(tmp_path / f"outputs/serve-{port}.log")
     process.send_signal(number)
     output, said = process.communicate(timeout=40)
-    assert (process.returncode, said) == (0, "")
+    assert process.returncode == 0
+    assert [line for line in said.splitlines() if "waiting for the server" not in line] == []
     assert output == "ended, with all that it had started\n"
     assert gone(child)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..patch import Action, Feature, Patch, Upstream
@@ -113,12 +113,11 @@ class Surveyed:
 
 def survey(
     features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
-) -> list[Surveyed]:
-    """Compare every patch whose target `tree` speaks of with the pin that the tree is nearest to."""
+) -> Iterator[Surveyed]:
+    """Compare every patch whose target `tree` speaks of with the pin that the tree is nearest to, one by one."""
     patches = [patch for feature in features for patch in feature]
     _, known = baselines(patches, upstreams, tree, locks)
     answers = Answers(tree, known)
-    findings = []
     for patch in (patch for patch in patches if tree.covers(patch.target.package)):
         nearest = known[patch.target.package].nearest
         pin = nearest.pin if nearest is not None else ""
@@ -126,13 +125,10 @@ def survey(
         verdict = verify(patch, answers)
         broken = Outcome.DRIFTED if tree.nodes(patch.target) else Outcome.GONE
         differs = patch.action is not Action.ADD and record != Record.of(tree.definition(patch.target))
-        findings.append(
-            Surveyed(
-                patch=patch,
-                outcome=_OUTCOMES.get(verdict.state, broken),
-                reason=verdict.reason,
-                against=pin,
-                diff=drift_diff(patch.target, pin, record, tree) if differs else "",
-            )
+        yield Surveyed(
+            patch=patch,
+            outcome=_OUTCOMES.get(verdict.state, broken),
+            reason=verdict.reason,
+            against=pin,
+            diff=drift_diff(patch.target, pin, record, tree) if differs else "",
         )
-    return findings

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
+from .. import progress
 from ..processes import own_python
 from . import fsdp, megatron
 from .layout import Backend, Layout, check
@@ -51,14 +52,21 @@ def merge(layout: Layout, target: Path, options: tuple[str, ...], say: Callable[
             subject=str(target), expected="a folder that does not exist yet", found="one that does", fix="name another"
         )
     _need(layout)
-    say(f"{layout.backend.value} checkpoint in {layout.folder}: reading its files")
-    check(layout)
-    expected = _expected(layout)
+
+    @contextmanager
+    def saying(what: str) -> Iterator[None]:
+        say(what)
+        with progress.step(what):
+            yield
+
+    with saying(f"{layout.backend.value} checkpoint in {layout.folder}: reading its files"):
+        check(layout)
+        expected = _expected(layout)
     with _beside(target) as folder:
-        say(f"merging {len(expected)} tensors with verl's {_MERGER}")
-        _upstream(layout, folder, options)
-        say("reading the merged model back")
-        compared = compare(folder, expected)
+        with saying(f"merging {len(expected)} tensors with verl's {_MERGER}"):
+            _upstream(layout, folder, options)
+        with saying("reading the merged model back"):
+            compared = compare(folder, expected)
         folder.rename(target)
     return Merged(layout, target, compared, any(name.startswith(_SCORE) for name in expected))
 

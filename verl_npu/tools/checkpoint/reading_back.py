@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
+from .. import progress
 
 _ADAPTER = "lora_adapter/adapter_model.safetensors"
 _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
@@ -42,12 +43,14 @@ def compare(folder: Path, expected: Mapping[str, Callable[[], Any]]) -> Compared
     tensors = dict(_tensors(folder))
     pairs, tied, renamed = _paired(folder, tensors, expected)
     values, before, after = 0, set(), set()
-    for name, other in pairs.items():
-        whole, merged = expected[name](), tensors[other]()
-        _judge(folder, name, whole, merged)
-        values += merged.numel()
-        before.add(_dtype(whole))
-        after.add(_dtype(merged))
+    with progress.step("comparing the merged model with the shards", total=len(pairs), unit="tensors") as comparing:
+        for name, other in pairs.items():
+            whole, merged = expected[name](), tensors[other]()
+            _judge(folder, name, whole, merged)
+            values += merged.numel()
+            before.add(_dtype(whole))
+            after.add(_dtype(merged))
+            comparing.done += 1
     return Compared(len(pairs), values, tuple(sorted(before)), tuple(sorted(after)), tied, renamed)
 
 

@@ -13,6 +13,7 @@ import click
 from ...errors import VerlNpuError
 from ...reporting import clean
 from ...version import __version__
+from .. import progress
 from ..processes import Signalled, ended_whole
 from . import terminal
 from .check import check
@@ -81,19 +82,28 @@ def _cleaned() -> Iterator[None]:
         raise click.UsageError(cleaned, error.ctx) from None
 
 
+_UNTIL_ENDED = ("launch", "serve", "watch")
+"""Commands that are there until someone ends them: that they go on is not worth a line."""
+
+
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=HOW + "\n\n" + example("verl-npu check", "verl-npu explain device", "verl-npu status outputs/manifests"),
 )
 @click.version_option(__version__, prog_name="verl-npu")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Run unmodified verl on Ascend NPUs: see what is patched, and whether it fits.
 
     Installing the package is enough to patch verl: no command does that. They look at environments, scripts and logs,
     start jobs over several machines, and take care of what a job leaves. Each has a --help of its own, and `env` lists
     the environment variables.
     """
+    ctx.with_resource(progress.shown())
+    command = ctx.invoked_subcommand or ""
+    if command not in _UNTIL_ENDED:
+        ctx.with_resource(progress.step(command))
 
 
 for command in (

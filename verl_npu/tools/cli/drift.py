@@ -12,6 +12,7 @@ import click
 from ...features import UPSTREAMS, load
 from ...registry.judge.drift import Outcome, Surveyed, survey
 from ...registry.source.tree import SourceTree
+from .. import progress
 from . import terminal, upstreams
 from .options import complete_source, example
 
@@ -44,11 +45,14 @@ def drift(upstream: str, source: str, form: str) -> None:
     """
     chosen = next(u for u in UPSTREAMS if u.name == upstream)
     tree = upstreams.tree(upstreams.INSTALLED).with_packages(SourceTree.at(Path(source), chosen.packages))
-    findings = [
-        finding
-        for finding in survey(load(), UPSTREAMS, tree, upstreams.locks())
-        if finding.patch.target.package in chosen.packages
-    ]
+    features = load()
+    number = sum(tree.covers(patch.target.package) for feature in features for patch in feature)
+    findings = []
+    with progress.step(f"comparing with {source}", total=number, unit="patches") as comparing:
+        for finding in survey(features, UPSTREAMS, tree, upstreams.locks()):
+            comparing.done += 1
+            if finding.patch.target.package in chosen.packages:
+                findings.append(finding)
     terminal.block({"text": _text, "json": _json, "markdown": _markdown}[form](findings, source))
     sys.exit(int(any(finding.outcome in _TO_DO for finding in findings)))
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from ...errors import EvaluationError
+from .. import progress
 from ..evaluation import dataset, reward
 from ..evaluation.endpoint import Sampling
-from ..evaluation.evaluation import Plan, Progress
+from ..evaluation.evaluation import Plan
 from ..evaluation.evaluation import evaluate as run
 from ..evaluation.record import ANSWERS
 from ..evaluation.report import Figures, Interval, Report, comparable, content, difference, report
@@ -102,13 +102,16 @@ def evaluate(
     )
     other = report(against, correct_from) if against is not None else None
     try:
-        run(plan, _quiet if as_json else _progress())
+        with progress.step(f"asking {plan.url}") as asking:
+
+            def tell(done: int, total: int, mean: float) -> None:
+                asking.total, asking.done, asking.unit = total, done, "answers"
+                asking.detail = f"mean {mean:.4f}" if done else ""
+
+            run(plan, tell)
     except KeyboardInterrupt:
         terminal.fail(f"ended by Ctrl-C; {output} has what was answered, and the same command goes on from there")
         sys.exit(_INTERRUPTED)
-    finally:
-        if sys.stderr.isatty() and not as_json:
-            click.echo(err=True)
     made = report(output, correct_from)
     if as_json:
         click.echo(json.dumps(content(made, other), indent=2))
@@ -129,29 +132,6 @@ def _table(option: str, text: str) -> Mapping[str, object]:
             fix="for example '{\"enable_thinking\": false}'",
         )
     return found
-
-
-def _quiet(done: int, total: int, mean: float) -> None:
-    """Say nothing: the result is all that a program reads."""
-
-
-def _progress() -> Progress:
-    """Return what says how far it is: one line that changes on a terminal, one for each tenth in a pipe."""
-    screen, began, said = sys.stderr.isatty(), time.monotonic(), [-1, 0]
-
-    def say(done: int, total: int, mean: float) -> None:
-        tenth = done * 10 // total
-        if said[0] < 0:
-            said[1] = done
-        elif not screen and tenth == said[0]:
-            return
-        said[0] = tenth
-        passed = time.monotonic() - began
-        rate = f", {(done - said[1]) / passed:.1f} a second" if done > said[1] and passed > 0 else ""
-        line = f"{done} of {total} answers{rate}{f', mean {mean:.4f}' if done else ''}"
-        click.echo(f"\r\x1b[K{line}" if screen else line, err=True, nl=not screen)
-
-    return say
 
 
 _STYLES = {"higher": "green", "lower": "red"}

@@ -5,22 +5,17 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 import click
 
 from ...errors import ServingError
-from ...reporting import clean
+from .. import progress
 from ..serving.launch import Engine, Launch, check, engine, variables_of
 from ..serving.server import Running, started, tail
 from . import terminal
 from .options import example
-
-_EVERY = 10.0
-"""Seconds between two lines of progress in a pipe."""
 
 
 @click.command(
@@ -98,26 +93,12 @@ def _serve(running: Running, limit: float) -> None:
 
 
 def _wait(running: Running, limit: float) -> float:
-    try:
-        return running.wait_until_it_answers(limit, _progress())
-    finally:
-        if sys.stderr.isatty():
-            click.echo("\r\x1b[K", err=True, nl=False)
+    with progress.step("waiting for the server") as waiting:
 
+        def tell(passed: float, last: str) -> None:
+            waiting.detail = last
 
-def _progress() -> Callable[[float, str], None]:
-    """Return what says how long it has taken and the log's last line: in place on a terminal, at times in a pipe."""
-    screen, said = sys.stderr.isatty(), [time.monotonic()]
-
-    def say(passed: float, last: str) -> None:
-        line = clean(f"{passed:.0f} s: {last}")[: terminal.width() - 1]
-        if screen:
-            click.echo(f"\r\x1b[K{line}", err=True, nl=False)
-        elif time.monotonic() - said[0] >= _EVERY:
-            said[0] = time.monotonic()
-            click.echo(line, err=True)
-
-    return say
+        return running.wait_until_it_answers(limit, tell)
 
 
 def _as_ctrl_c(number: int, frame: FrameType | None) -> None:

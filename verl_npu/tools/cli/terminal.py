@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import click
 
 from ...reporting import clean, shortened
+from .. import progress
 
 _WIDEST = 100
 """Columns of running text: longer lines are hard to read, however wide the terminal is."""
@@ -104,4 +105,5 @@ def _print(text: str, err: bool = False) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     # An ASCII terminal shows what it lacks as an escape instead of ending us.
     shown = text.encode(encoding, "backslashreplace").decode(encoding)
-    click.echo(shown, err=err, color=False if os.environ.get("NO_COLOR") else None)
+    with progress.standing_aside():
+        click.echo(shown, err=err, color=False if os.environ.get("NO_COLOR") else None)

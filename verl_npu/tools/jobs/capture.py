@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ...ascend.variables import VIRTUAL_CACHE
 from ...errors import ScriptError
+from .. import progress
 from ..sandbox import Ended, Limits, Pipe, Sandbox, check_possible, device_cache, importable, run
 from . import stand_in
 
@@ -144,15 +145,16 @@ def capture(
         if unconfined:
             places.state.mkdir()
             places.home.mkdir()
-        ended = run(
-            None if unconfined else _sandbox(inside, root, programs, places),
-            ["bash", str(inside), *arguments],
-            root,
-            {**before, **_plumbing(pipe.writer, places)},
-            _LIMITS,
-            folder / "log",
-            keep=(pipe.writer,),
-        )
+        with progress.step(f"running {script} with stand-ins for what it starts"):
+            ended = run(
+                None if unconfined else _sandbox(inside, root, programs, places),
+                ["bash", str(inside), *arguments],
+                root,
+                {**before, **_plumbing(pipe.writer, places)},
+                _LIMITS,
+                folder / "log",
+                keep=(pipe.writer,),
+            )
     calls, missing = _calls(pipe.data)
     result = Capture(inside, root, calls, missing, ended, before)
     if ended.limit:

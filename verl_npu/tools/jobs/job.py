@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from ...errors import CompositionError
+from .. import progress
 from ..processes import own_python
 from ..sandbox import Limits, ask, check_possible, is_private
 from . import composing
@@ -92,7 +93,8 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
     """
     entry = entry_of(trainer, tree)
     check_possible(unconfined)
-    answer = _answer(trainer, tree, entry, unconfined)
+    with progress.step(f"composing the settings of {trainer.module}"):
+        answer = _answer(trainer, tree, entry, unconfined)
     if "error" in answer:
         raise CompositionError(
             subject=f"the overrides of {trainer.module}",

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TextIO
 
+from .. import progress
+
 _GZIP, _BZIP2, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"
 _WIDE = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
 _MARKED = 6
@@ -32,7 +34,8 @@ def opened(path: Path) -> Iterator[TextIO]:
         OSError: it cannot be read.
     """
     with path.open("rb") as raw:
-        if stat.S_ISCHR(os.fstat(raw.fileno()).st_mode) and not raw.isatty():
+        status = os.fstat(raw.fileno())
+        if stat.S_ISCHR(status.st_mode) and not raw.isatty():
             raise NoLog("a device, which may have no end")
         first = raw.peek(_MARKED)
         stream: IO[bytes] | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile = raw
@@ -47,7 +50,11 @@ def opened(path: Path) -> Iterator[TextIO]:
             first = stream.read(_MARKED)
             stream.seek(0)
         encoding = next((name for mark, name in _WIDE if first.startswith(mark)), "utf-8")
-        with io.TextIOWrapper(stream, encoding=encoding, errors="replace") as text:
+        size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+        with (
+            io.TextIOWrapper(stream, encoding=encoding, errors="replace") as text,
+            progress.step(f"reading {path}", total=size, measure=lambda: os.lseek(raw.fileno(), 0, os.SEEK_CUR)),
+        ):
             yield text
 
 

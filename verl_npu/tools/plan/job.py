@@ -13,6 +13,10 @@ _MOST = 1 << 63
 """Beyond all bytes, calls and seconds: what is larger, or no number, nothing here can be computed with."""
 
 
+SAYS = "verl-npu: "
+"""What stands in a rank's log before the name of a phase that begins."""
+
+
 class Phase(Enum):
     """What a rank of verl's does, in the order of a step."""
 

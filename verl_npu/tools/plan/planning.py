@@ -14,6 +14,7 @@ from pathlib import Path
 from ... import environment
 from ...ascend.variables import VIRTUAL_CACHE, VIRTUAL_MEMORY, VIRTUAL_NPUS, VIRTUAL_PHANTOM
 from ...errors import PlanError
+from .. import progress
 from ..jobs.capture import fresh_home
 from ..jobs.confined import sandbox_of
 from ..jobs.job import Job, compose
@@ -35,7 +36,7 @@ from ..processes import own_python
 from ..sandbox import Limits, ask, available_memory, device_cache
 from .fine_tuning import Names, module_of, names_of, tuning_changes, tuning_share
 from .hardware import Hardware
-from .job import Outcome, Picture, RankJob
+from .job import SAYS, Outcome, Phase, Picture, RankJob
 from .lengths import Length, drawn_lengths, measured_lengths
 from .model import Model, check_text_only, folder_of, model_of, picture_of
 from .rollout import Rollout, rollout_of
@@ -50,6 +51,7 @@ _THRESHOLD = "1"  # MiB: smaller tensors are real
 _MEMORY = "1024"  # GiB: what does not fit is to be seen, not to end
 _TOGETHER = 2
 _PROCESSES, _LARGEST_FILE = 512, 4 << 30
+_PHASES = frozenset(phase.value for phase in Phase)
 _NO_FLEET = "fleet"
 """The feature that has ranks compare what is patched: a rank of a plan would wait for others that are not there."""
 
@@ -243,7 +245,13 @@ def _run(job: RankJob, trainer: Trainer, request: Request, folder: Path, told: C
     limits = Limits(request.seconds, _PROCESSES, memory=available_memory(), file=_LARGEST_FILE)
     told(f"rank {job.rank} of {job.world}")
     command = own_python("-m", f"{__package__}.rank")
-    ended, answer = ask(sandbox, command, tree, variables, limits, log, dataclasses.asdict(job))
+    with progress.step(f"rank {job.rank} of {job.world}") as step:
+        phases = Phases(log)
+
+        def tick() -> None:
+            step.detail = phases.poll()
+
+        ended, answer = ask(sandbox, command, tree, variables, limits, log, dataclasses.asdict(job), tick)
     if ended.limit:
         raise PlanError(
             subject=f"rank {job.rank}",
@@ -263,6 +271,41 @@ def _run(job: RankJob, trainer: Trainer, request: Request, folder: Path, told: C
             found=f"{(lines or ['no output'])[-1][:300]} ({error})",
             fix=f"read {log}",
         ) from error
+
+
+_READ = 1 << 16
+"""Bytes of a log that are looked at in one go; a phase's name may come with the next ones."""
+
+
+class Phases:
+    """Reads in a rank's log, as it grows, which phase it is in."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._at = 0
+        self._begun: list[str] = []
+
+    def poll(self) -> str:
+        """Return in words which phase the rank is in."""
+        for line in self._lines():
+            name = line.removeprefix(SAYS)
+            if name != line and name in _PHASES:
+                self._begun.append(name)
+        if not self._begun:
+            return "importing torch and verl"
+        return f"{self._begun[-1]} (phase {len(self._begun)})"
+
+    def _lines(self) -> list[str]:
+        """The lines that are whole now, and were not before."""
+        try:
+            with self._log.open("rb") as log:
+                log.seek(self._at)
+                data = log.read(_READ)
+        except FileNotFoundError:
+            return []
+        whole = data.rfind(b"\n") + 1 or (len(data) if len(data) == _READ else 0)
+        self._at += whole
+        return data[:whole].decode(errors="replace").splitlines()
 
 
 def _variables(job: RankJob, trainer: Trainer) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import PlanError
+from .. import progress
 from ..jobs.trainer import Trainer
 from .hardware import GIB
 from .job import Holder, Phase
@@ -81,7 +82,8 @@ def make_fit(
         told(f"trying {', '.join(f'{key}={value}' for key, value in knob.changes)}")
         try:
             asked = dataclasses.replace(request, changes=tuple(together.items()), model=planned.model)
-            again = plan(trainer, tree, asked, told)
+            with progress.step(f"try {len(tries) + 1}, of {_MOST_TRIES} at most"):
+                again = plan(trainer, tree, asked, told)
         except PlanError:
             useless.add(knob.changes)
             continue
@@ -172,7 +174,8 @@ def largest_micro_batch(
         size = sizes[at]
         told(f"{batch.key}={size}")
         changed = dataclasses.replace(request, changes=(*request.changes, (batch.key, size)), model=planned.model)
-        probes[at] = _probe(size, planned, plan(trainer, tree, changed, told))
+        with progress.step(f"size {len(probes) + 1}, of {_MOST_PROBES} at most"):
+            probes[at] = _probe(size, planned, plan(trainer, tree, changed, told))
         if probes[at].fits:
             fitting = at
         else:

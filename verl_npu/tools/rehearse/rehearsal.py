@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ...errors import RehearsalError, SourceError
 from ...manifest import read_manifests
+from .. import progress
 from ..jobs.job import Job
 from ..jobs.keys import ENGINE
 from ..logs.metrics import LOSS, REWARD
@@ -71,7 +72,8 @@ def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
     architecture = chosen_architecture(job.settings, request.architecture)
     layout = layout_of(job.settings, request.npus, bool(trainer.ranks))
     folder = _new_folder(request.output, name)
-    setup, notes = prepare(job, architecture, layout, folder, request)
+    with progress.step(f"making a small {architecture.name} and its data"):
+        setup, notes = prepare(job, architecture, layout, folder, request)
     changes = scale(job.settings, setup, request.without)[0]
     # What follows another key by interpolation has followed it.
     changes = [change for change in changes if not _follows(change, changes, job)]
@@ -91,8 +93,8 @@ def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
     )
 
 
-def rehearse(scaled: ScaledJob, request: Request, progress: Callable[[int, Mapping[str, float]], None]) -> Rehearsed:
-    """Run a scaled job, and judge how it ended."""
+def rehearse(scaled: ScaledJob, request: Request, told: Callable[[int, Mapping[str, float]], None]) -> Rehearsed:
+    """Run a scaled job, and judge how it ended; `told` hears of each step with its metrics."""
     npus, tree = scaled.layout.all_npus, scaled.job.tree
     prepare_device(npus)
     started = time.monotonic()
@@ -103,7 +105,7 @@ def rehearse(scaled: ScaledJob, request: Request, progress: Callable[[int, Mappi
         scaled.folder,
         npus,
         request.seconds,
-        progress,
+        told,
         [request.output / "models", scaled.folder / "data", scaled.folder / "reward.py"],
         request.unconfined,
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from ... import environment
 from ...ascend.variables import VIRTUAL_CACHE, VIRTUAL_NPUS
 from ...errors import RehearsalError
+from .. import progress
 from ..jobs.capture import fresh_home
 from ..jobs.confined import sandbox_of, script_paths
 from ..jobs.job import Job
@@ -73,7 +74,8 @@ def convert(job: Job, model: Path, folder: Path, npus: int, unconfined: bool) ->
     del variables[environment.MANIFEST_DIR.name]
     log = folder / "convert.log"
     sandbox, temporary = _sandbox(job.trainer, job.tree, folder, variables, [model], unconfined)
-    ended = run(sandbox, command, job.tree, variables, _limits(_CONVERSION_SECONDS), log)
+    with progress.step("converting the model for Megatron"):
+        ended = run(sandbox, command, job.tree, variables, _limits(_CONVERSION_SECONDS), log)
     _remove(temporary)
     if ended.status == 0 and not ended.limit:
         return ""
@@ -91,13 +93,14 @@ def prepare_device(npus: int) -> None:
     Raises:
         RehearsalError: it does not load.
     """
-    tried = subprocess.run(
-        own_python("-c", "import torch, torch_npu"),
-        env=os.environ | {VIRTUAL_NPUS: str(npus)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with progress.step("loading the virtual device, which is compiled once"):
+        tried = subprocess.run(
+            own_python("-c", "import torch, torch_npu"),
+            env=os.environ | {VIRTUAL_NPUS: str(npus)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     if tried.returncode != 0:
         raise RehearsalError(
             subject="the virtual Ascend",
@@ -115,7 +118,7 @@ def train(
     folder: Path,
     npus: int,
     seconds: float,
-    progress: Callable[[int, Mapping[str, float]], None],
+    told: Callable[[int, Mapping[str, float]], None],
     reads: Sequence[Path] = (),
     unconfined: bool = False,
 ) -> Run:
@@ -135,11 +138,14 @@ def train(
     # Their errors are in files of their own, and tell of no step.
     steps = Steps(lambda: [path for path in (log, *workers.poll()) if path.suffix != ".err" and path.exists()])
 
-    def tick() -> None:
-        for step in steps.poll():
-            progress(step, steps.by_step[step])
+    with progress.step("training") as training:
 
-    ended = run(sandbox, command, tree, variables, _limits(seconds), log, tick)
+        def tick() -> None:
+            for step in steps.poll():
+                training.detail = f"step {step} is done"
+                told(step, steps.by_step[step])
+
+        ended = run(sandbox, command, tree, variables, _limits(seconds), log, tick)
     Copies(written(folder) / "manifests", "*.json", folder / "manifests").poll()
     _remove(temporary)
     return Run(ended, dict(steps.by_step), (log, *workers.poll()), tuple(left_out))

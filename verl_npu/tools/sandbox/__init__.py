@@ -268,15 +268,18 @@ def ask(
     limits: Limits,
     log: Path,
     question: object,
+    tick: Callable[[], None] = lambda: None,
 ) -> tuple[Ended, Answer]:
     """Run a command that reads JSON from stdin, and writes JSON to stdout; return how it ended and what it answered.
+
+    `tick` is called a few times a second meanwhile.
 
     Raises:
         SandboxError: there can be no sandbox here.
     """
     with Pipe() as pipe:
         asked = json.dumps(question).encode()
-        ended = run(sandbox, command, folder, environment, limits, log, asked=asked, answer=pipe.writer)
+        ended = run(sandbox, command, folder, environment, limits, log, tick, asked=asked, answer=pipe.writer)
     return ended, Answer.of(pipe)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..job import TOLD, Holder, Phase, PhaseCost, Point
+from ..job import SAYS, TOLD, Holder, Phase, PhaseCost, Point
 
 if TYPE_CHECKING:
     import numpy
@@ -102,7 +102,7 @@ class Recording:
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
         """Record what is done meanwhile as one phase, and say in the rank's log that it begins."""
-        print(f"verl-npu: {phase.value}", file=sys.stderr, flush=True)
+        print(f"{SAYS}{phase.value}", file=sys.stderr, flush=True)
         self._ledger.take()
         self._open = _Span(phase, self._ledger.clock())
         self._spans.append(self._open)

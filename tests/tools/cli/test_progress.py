@@ -1,0 +1,195 @@
+"""No command is silent: while a step takes its time, stderr says what is being done, and stdout nothing of it."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.tools.checkpoint.conftest import Save, save_fsdp, tensors
+from tests.tools.evaluation.conftest import endpoint, function, row
+from tests.tools.evaluation.endpoint import Served
+from tests.tools.jobs.conftest import COMMAND, Write, tree, write
+from tests.tools.plan.conftest import job_of, torchrun
+from tests.tools.serving.conftest import model, vllm
+from verl_npu.errors import VerlNpuError
+from verl_npu.tools import progress
+from verl_npu.tools.cli import main
+from verl_npu.tools.jobs.trainer import Trainer
+from verl_npu.tools.plan import planning
+from verl_npu.tools.plan.hardware import HARDWARE
+
+__all__ = ["endpoint", "function", "model", "save_fsdp", "tensors", "torchrun", "tree", "vllm", "write"]  # fixtures
+
+PATIENCE = 30.0
+
+Slow = Callable[..., None]
+
+
+class SeenError(VerlNpuError):
+    """A step was seen, and is not done any further."""
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was said of steps, as soon as there is something."""
+    lines: list[str] = []
+    write_line = progress._Shown._write
+
+    def note(shown: progress._Shown, text: str) -> None:
+        write_line(shown, text)
+        lines.append(text)
+
+    monkeypatch.setattr(progress, "EVERY", 0.01)
+    monkeypatch.setattr(progress._Shown, "_write", note)
+    return lines
+
+
+@pytest.fixture
+def slow(said: list[str], monkeypatch: pytest.MonkeyPatch) -> Slow:
+    """Have a function take as long as it needs until some words were said, and end the command then."""
+
+    def make(place: str, words: str) -> None:
+        def wait(*_: object, **__: object) -> object:
+            ends = time.monotonic() + PATIENCE
+            while not any(words in line for line in said) and time.monotonic() < ends:
+                time.sleep(0.005)
+            raise SeenError(subject="a step", expected="to be seen", found="it", fix="nothing")
+
+        module, _, name = place.partition(":")
+        holder: object = importlib.import_module(module)
+        *classes, name = name.split(".")
+        for each in classes:
+            holder = getattr(holder, each)
+        monkeypatch.setattr(holder, name, wait)
+
+    return make
+
+
+def see(words: str, *arguments: str) -> None:
+    """Call a command, and look for what it said of a step, on stderr alone."""
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert result.exit_code == 2, result.output
+    assert "a step: expected to be seen" in result.stderr
+    assert words in result.stderr
+    assert words not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        (("check", "--json"), "verl_npu.tools.cli.check:judged_patches"),
+        (("doctor", "--json"), "verl_npu.tools.cli.doctor:examine"),
+        (("status", "--json", "."), "verl_npu.tools.cli.status:read_manifests"),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else "",
+)
+def test_a_command_says_that_it_goes_on(slow: Slow, arguments: tuple[str, ...], place: str) -> None:
+    slow(place, f"verl-npu: {arguments[0]}, ")
+    see(f"verl-npu: {arguments[0]}, ", *arguments)
+
+
+def test_drift_counts_patches(slow: Slow, tree: Path) -> None:
+    slow("verl_npu.registry.judge.drift:verify", "0 of ")
+    see(f"verl-npu: comparing with {tree}, 0 of ", "drift", "--format", "json", "--source", str(tree))
+
+
+def test_a_log_is_read_by_percent(slow: Slow, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    # One part in a hundred is in the buffer as soon as it is opened.
+    log.write_bytes(bytes(100 * io.DEFAULT_BUFFER_SIZE))
+    slow("verl_npu.tools.diagnosis.judgement:is_being_written", "reading ")
+    see(f"verl-npu: reading {log}, 1%, ", "doctor", "--json", "--log", str(log))
+
+
+@pytest.mark.parametrize("command", [("check", "--json", "--script"), ("plan", "--json"), ("rehearse", "--json")])
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("verl_npu.tools.jobs.capture:run", "running {script} with stand-ins"),
+        ("verl_npu.tools.jobs.job:_answer", "composing the settings of verl.trainer.main_small"),
+    ],
+    ids=["run", "composed"],
+)
+def test_what_is_done_with_a_script_is_said(
+    slow: Slow, write: Write, command: tuple[str, ...], place: str, words: str, tmp_path: Path
+) -> None:
+    script = write(COMMAND)
+    words = words.format(script=script)
+    slow(place, words)
+    output = () if command[0] == "check" else ("--output", str(tmp_path / "out"))
+    see(words, *command, str(script), "--unconfined", *output)
+
+
+def test_a_plan_says_which_phase_a_rank_is_in(
+    said: list[str], torchrun: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*given: object) -> None:
+        log, tick = given[5], given[7]
+        assert isinstance(log, Path)
+        assert callable(tick)
+        seen("importing torch and verl", tick)
+        log.write_text("verl-npu: load\nverl-npu: of verl's\nverl-npu: update actor\nverl-npu: roll")
+        seen("update actor (phase 2)", tick)
+        raise SeenError(subject="", expected="", found="", fix="")
+
+    def seen(words: str, tick: Callable[[], None]) -> None:
+        ends = time.monotonic() + PATIENCE
+        while not any(f"rank 0 of 8: {words}, " in line for line in said):
+            assert time.monotonic() < ends, said[-3:]
+            tick()
+            time.sleep(0.005)
+
+    monkeypatch.setattr(planning, "ask", ask)
+    request = planning.Request(output=tmp_path, hardware=HARDWARE["a2"], unconfined=True)
+    with progress.shown(), pytest.raises(SeenError):
+        planning._run(job_of(tree=str(tmp_path)), torchrun, request, tmp_path, lambda text: None)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("verl_npu.tools.checkpoint.merging:check", "reading its files"),
+        ("verl_npu.tools.checkpoint.merging:_upstream", "merging 27 tensors"),
+    ],
+)
+def test_merge_says_what_it_is_at(slow: Slow, save_fsdp: Save, place: str, words: str) -> None:
+    pytest.importorskip("verl")
+    slow(place, words)
+    see(words, "merge", "--json", str(save_fsdp().parents[1]))
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> Path:
+    """Four sums, as a data set."""
+    import pyarrow.parquet
+
+    path = tmp_path / "sums.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row(index) for index in range(4)]), path)
+    return path
+
+
+def test_an_evaluation_says_whom_it_asks_and_how_many_have_answered(
+    slow: Slow, sums: Path, function: Path, endpoint: Served, tmp_path: Path
+) -> None:
+    slow("verl_npu.tools.evaluation.endpoint:Endpoint.ask", "0 of 4 answers")
+    words = ["evaluate", "--json", str(sums), "--url", endpoint.url, "--reward", str(function)]
+    see(f"asking {endpoint.url}, 0 of 4 answers", *words, "--output", str(tmp_path / "out"))
+
+
+def test_an_endpoint_that_does_not_answer_is_said(slow: Slow, sums: Path, function: Path, tmp_path: Path) -> None:
+    slow("verl_npu.tools.cli.evaluate:run", "asking http://nobody")
+    words = ["evaluate", "--json", str(sums), "--url", "http://nobody", "--reward", str(function)]
+    see("asking http://nobody, ", *words, "--output", str(tmp_path / "out"))
+
+
+def test_serve_says_the_last_line_of_the_servers_log(
+    slow: Slow, said: list[str], vllm: Path, model: Path, tmp_path: Path
+) -> None:
+    slow("verl_npu.tools.serving.server:Running._answers", "waiting for the server")
+    see("waiting for the server", "serve", str(model), "--log", str(tmp_path / "serve.log"))
