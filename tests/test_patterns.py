@@ -23,6 +23,12 @@ TABLES = {
         for row in json.loads(path.read_text(encoding="utf-8"))["rules"]
         for text in ([row["pattern"]] if isinstance(row["pattern"], str) else row["pattern"])
     ],
+    "verl_npu/tools/diagnosis/rules.py: row['raised_in']": [
+        Pattern(f"{path.name}: {row['code']}, raised_in", row["raised_in"], uses={"search"})
+        for path in sorted(KNOWN.glob("*.json"))
+        for row in json.loads(path.read_text(encoding="utf-8"))["rules"]
+        if "raised_in" in row
+    ],
     "verl_npu/tools/plan/model.py: each.pattern": [
         Pattern(f"published.json: {each.name}", each.pattern, uses={"search"}) for each in model.PUBLISHED
     ],

@@ -22,12 +22,16 @@ __all__ = ["BEGIN", "END", "PAGES", "render"]
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = {"en": DOCS / "diagnosis.md", "zh": DOCS / "diagnosis.zh-CN.md"}
 BEGIN, END = "<!-- rules: made by scripts/maintain/rules_page.py -->", "<!-- end of rules -->"
-_HEADINGS = {"en": ("rule", "it is", "seen in"), "zh": ("规则", "性质", "出处")}
+_HEADINGS = {
+    "en": ("rule", "it is", "so in", "told before the run by", "seen in"),
+    "zh": ("规则", "性质", "适用版本", "运行前由谁提示", "出处"),
+}
 _WORDS = {
     "en": {
         Precision.OWN: "verl-npu's own error",
         Precision.EXACT: "a cause",
         Precision.SYMPTOM: "a consequence",
+        Precision.ECHO: "an echo of another process's end",
         Precision.CODE: "a code with many causes",
         Precision.HINT: "a note, no error",
     },
@@ -35,6 +39,7 @@ _WORDS = {
         Precision.OWN: "verl-npu 自己的错误",
         Precision.EXACT: "原因",
         Precision.SYMPTOM: "后果",
+        Precision.ECHO: "另一进程结束的回声",
         Precision.CODE: "有多种原因的错误码",
         Precision.HINT: "提示，不是错误",
     },
@@ -44,10 +49,11 @@ _ISSUE = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
 
 def table(rules: Sequence[LogRule], language: str) -> str:
     """Return the rules as a table in Markdown."""
-    rows = [_HEADINGS[language], ("---",) * 3]
+    rows = [_HEADINGS[language], ("---",) * 5]
     for rule in rules:
         seen = ", ".join(_ISSUE.sub(r"[\1#\2](https://github.com/\1/issues/\2)", one) for one in rule.seen)
-        rows.append((f"`{rule.code}`", _WORDS[language][rule.precision], seen))
+        before = f"`{rule.before}`" if rule.before else ""
+        rows.append((f"`{rule.code}`", _WORDS[language][rule.precision], rule.versions, before, seen))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -107,6 +107,10 @@ def test_causes_without_a_rule_are_named_once_and_used() -> None:
     assert sorted(set(causes()) - {post.label for post in ENTRIES}) == []
 
 
+def test_the_family_of_a_rule_is_a_label() -> None:
+    assert {rule.family for rule in RULES if rule.family} <= {*causes(), *CODES}
+
+
 # What is measured.
 
 
@@ -114,6 +118,8 @@ def test_causes_without_a_rule_are_named_once_and_used() -> None:
     ("label", "verdict", "named", "outcome"),
     [
         ("npu-memory", Conclusion.CAUSE, "npu-memory", Outcome.RIGHT),
+        ("engine-defect", Conclusion.CAUSE, "mm-cache", Outcome.RIGHT),
+        ("verl-defect", Conclusion.CAUSE, "mm-cache", Outcome.WRONG),
         ("engine-dead", Conclusion.CONSEQUENCE, "engine-dead", Outcome.RIGHT),
         ("npu-memory", Conclusion.CAUSE, "host-memory", Outcome.WRONG),
         (OPEN, Conclusion.CAUSE, "host-memory", Outcome.UNPROVED),
@@ -138,7 +144,7 @@ def test_the_table_counts_what_was_said() -> None:
     answers = [
         Answer("npu-memory", Conclusion.CAUSE, "npu-memory"),
         Answer("npu-memory", Conclusion.NONE, ""),
-        Answer("device-mix", Conclusion.NONE, ""),
+        Answer("aborted-answers", Conclusion.NONE, ""),
         Answer(OPEN, Conclusion.UNKNOWN, ""),
     ]
     table = markdown("known", answers)

@@ -228,6 +228,8 @@ def _error_as_json(error: LoggedError | None) -> dict[str, object] | None:
         "means": finding.why if finding else None,
         "fix": finding.fix if finding else None,
         "seen": list(finding.source) if finding else [],
+        "versions": error.rule.versions if error.rule else "",
+        "before_the_run": error.rule.before if error.rule else "",
         "error": event.error,
         "process": {
             "name": process.name,
@@ -337,4 +339,8 @@ def _show_root(root: LoggedError, progress: Progress) -> None:
         return
     terminal.paragraph(f"It means: {root.finding.why}.", indent="    ")
     terminal.paragraph(f"To do: {root.finding.fix}.", indent="    ")
+    if root.rule and root.rule.versions:
+        terminal.paragraph(f"It is so in {root.rule.versions}.", indent="    ")
+    if root.rule and root.rule.before:
+        terminal.paragraph(f"`{root.rule.before}` says it before the run.", indent="    ")
     terminal.paragraph(f"Seen in: {', '.join(root.finding.source)}.", indent="    ")

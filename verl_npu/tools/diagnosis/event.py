@@ -249,7 +249,8 @@ class Reader:
         self._in_frames.add(key)
 
     def _end_frames(self, event: Event, line: Line, key: tuple[str, str, str]) -> None:
-        if not line.text.strip() or line.text.startswith("  ") or set(line.text.strip()) <= set("^~ "):
+        said = line.text.strip()
+        if not said or (line.text.startswith("  ") and not _BARE.match(said)) or set(said) <= set("^~ "):
             return
         event.message.append(line.text.rstrip())
         event.last = line.number

@@ -25,6 +25,8 @@ _FILES = ("*.log", "*.out", "*.err", "*.txt", "*.log.gz")
 _WENT_ON = 2
 """Steps after an error that show that the job survived it: one may already have been under way."""
 _NAMED = (Precision.OWN, Precision.EXACT)
+_NEAR = 3
+"""Frames of a traceback, the last ones, by which a rule may tell where an error was raised."""
 _WHOLE = (Kind.TRACEBACK, Kind.CANN)
 """Errors that count in a log that came to its end, or still grows; there a line alone may be anything."""
 
@@ -121,12 +123,12 @@ def _read(
     events = Reader(log, [part for each in anywhere for part in each.alternatives]).read(
         progress.watch(lines_of(source, process))
     )
-    known: dict[tuple[bool, str], tuple[LogRule, Finding] | None] = {}
+    known: dict[tuple[object, ...], tuple[LogRule, Finding] | None] = {}
     errors = []
     for event in events:
         # A line that only tells by a rule for any place is not asked about by those for errors, unless it is one.
         alone = event.kind is Kind.LINE and not looks_like_an_error(event.text)
-        key = (alone, event.text)
+        key = (alone, event.text, *event.frames[-_NEAR:])
         if key not in known:
             known[key] = _known(event, anywhere if alone else rules)
         rule, finding = known[key] or (None, None)
@@ -217,7 +219,13 @@ def _is_before(one: LoggedError, other: LoggedError) -> bool:
 
 def _known(event: Event, rules: Sequence[LogRule]) -> tuple[LogRule, Finding] | None:
     text = event.text
-    known = [(rule, finding) for rule in rules for finding in rule.ask(text)]
+    frames = "\n".join(event.frames[-_NEAR:])
+    known = [
+        (rule, finding)
+        for rule in rules
+        if rule.raised_in is None or rule.raised_in.search(frames)
+        for finding in rule.ask(text)
+    ]
     return min(known, key=lambda each: each[0].precision, default=None)
 
 

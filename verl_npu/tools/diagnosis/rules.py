@@ -8,6 +8,10 @@ The fields of a row:
     means      the cause; named groups of the pattern can be used here and in `fix`
     fix        what to do
     seen       where the text was seen, or is documented: `owner/repository#issue`, a document, a file of a release
+    raised_in  a regular expression that one of the last frames of the traceback has to match
+    family     the code of the bench's causes that this cause is one of
+    versions   between which it is so
+    before     the command of ours that says it before the run
     anywhere   true: the text tells by itself, outside of a traceback too
     note       what the author of the next rule should know
     quotes     what jobs wrote, each with its source: the tests ask for the rule that names it. `form` says what stood
@@ -29,6 +33,7 @@ from ...findings import Finding, Rule, Severity, Stage
 KNOWN = Path(__file__).with_name("known")
 _SUBJECTS = (
     "own",
+    "ends",
     "placement",
     "communication",
     "memory",
@@ -36,8 +41,10 @@ _SUBJECTS = (
     "attention",
     "engines",
     "megatron",
+    "verl",
     "settings",
     "devices",
+    "packages",
     "vague",
 )
 """The more telling first: where two rules of one precision match, the first one counts."""
@@ -70,6 +77,16 @@ class LogRule(Rule[str]):
     pattern: re.Pattern[str]
     seen: tuple[str, ...]
     anywhere: bool
+    raised_in: re.Pattern[str] | None = None
+    """What one of the last frames has to match."""
+    family: str = ""
+    """The kind of cause that it is one of, as the bench names it."""
+    versions: str = ""
+    """Between which it is so; empty if it is so in all that are known."""
+    before: str = ""
+    """The command of ours that says it before the run."""
+    quotes: tuple[str, ...] = ()
+    """What jobs wrote of it."""
 
 
 def _filled(said: str, groups: Mapping[str, str | None]) -> str:
@@ -119,7 +136,16 @@ def _rule(row: Mapping[str, Any]) -> LogRule:
         pattern=pattern,
         seen=seen,
         anywhere=row.get("anywhere", False),
+        raised_in=re.compile(row["raised_in"]) if "raised_in" in row else None,
+        family=row.get("family", ""),
+        versions=row.get("versions", ""),
+        before=row.get("before", ""),
+        quotes=tuple(_text(quote["text"]) for quote in row.get("quotes", ())),
     )
+
+
+def _text(said: str | list[str]) -> str:
+    return said if isinstance(said, str) else "\n".join(said)
 
 
 RULES = read_rules()

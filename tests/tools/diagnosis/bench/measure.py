@@ -15,6 +15,7 @@ from . import OPEN, Posted
 __all__ = ["Answer", "Outcome", "ask", "confusion", "figures", "markdown"]
 
 _CODES = frozenset(rule.code for rule in RULES)
+_FAMILIES = {rule.code: rule.family for rule in RULES}
 
 
 class Outcome(enum.Enum):
@@ -44,7 +45,7 @@ class Answer:
         """What it is worth by the thread's own end."""
         if self.verdict is Conclusion.NONE:
             return Outcome.NONE
-        if self.named and self.named == self.label:
+        if self.named and self.label in (self.named, _FAMILIES.get(self.named)):
             return Outcome.RIGHT
         if self.verdict is Conclusion.CAUSE:
             return Outcome.UNPROVED if self.label == OPEN else Outcome.WRONG
@@ -85,7 +86,7 @@ def _summary(ended: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str
     for outcome in Outcome:
         share = f"{closed[outcome] / len(ended):.1%}" if ended else ""
         yield f"| {outcome.value} | {closed[outcome]} | {share} | {unclosed[outcome]} |"
-    ruled = figures(each for each in ended if each.label in _CODES)
+    ruled = figures(each for each in ended if each.label in _CODES or each.label in _FAMILIES.values())
     yield ""
     yield f"{ruled.total()} of these threads have a cause that a rule means; {ruled[Outcome.RIGHT]} of them are named."
 
