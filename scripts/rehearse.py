@@ -13,6 +13,7 @@ from harness import environment, machine, pins
 from harness.errors import BadInput
 from harness.start import become, whole
 
+_COMMANDS = environment.PROJECT / "docs" / "commands.md"
 _LATER = "0.16.0"
 """The megatron-core whose MindSpeed and bridge import more."""
 _OF_MINDSPEED = ("scipy==1.15.3", "triton==3.4.0")
@@ -29,15 +30,25 @@ def main(program: str, given: Sequence[str], command: str = "rehearse") -> int:
 
 
 def _main(program: str, given: Sequence[str], command: str) -> int:
-    parser = argparse.ArgumentParser(prog=program, description=__doc__, add_help=False, allow_abbrev=False)
-    parser.add_argument("--pin")
-    parser.add_argument("--verl")
+    doing = f"Make the environment of a verl revision (minutes, once), and run verl-npu {command} in it."
+    parser = argparse.ArgumentParser(prog=program, description=doing, add_help=False, allow_abbrev=False)
+    parser.add_argument("--pin", help=f"verl revision: {', '.join(pins.PINS)} (default: the checkout's)")
+    parser.add_argument("--verl", metavar="PATH", help="a checkout of verl (default: what the script lies in)")
     own = _before_the_dashes(given)
+    if {"-h", "--help"} & set(own):
+        print(f"{parser.format_help()}\nAll other words are those of verl-npu {command}:\n\n{help_of(command)}")
+        return 0
     asked, words = parser.parse_known_args(own)
     python = environment.make(_recipe(asked, words))
     source = ["--verl", asked.verl] if asked.verl else []
     started = [str(python), "-m", "verl_npu", command, *source, *words, *given[len(own) :]]
     become(started, os.environ)
+
+
+def help_of(command: str) -> str:
+    """Return what a command of verl-npu prints for --help, from its page: its own needs packages of an environment."""
+    section = _COMMANDS.read_text().partition(f"\n## verl-npu {command}\n")[2]
+    return section.partition("```text\n")[2].partition("```")[0]
 
 
 def _before_the_dashes(words: Sequence[str]) -> list[str]:

@@ -15,6 +15,12 @@ from harness import environment, machine, pins, start
 _ALL = ("-q", "--durations=30", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
 
 
+_HELP = """usage: test.sh [ARGUMENT ...]
+
+Make an environment (minutes, once), and run ruff, mypy and all tests in it. Arguments go to pytest:
+test.sh tests/registry -k name"""
+
+
 def install_sandbox() -> None:
     """Install bubblewrap for the tests of rehearsals, if that can be; they are skipped without it."""
     if shutil.which("bwrap") or not shutil.which("apt-get") or os.geteuid() != 0:
@@ -31,6 +37,9 @@ def install_sandbox() -> None:
 
 def main() -> int:
     """Make the environment, then run every check in it; the status is that of the first one that fails."""
+    if {"-h", "--help"} & set(sys.argv[1:2]):
+        print(_HELP)
+        return 0
     # For its errors: no compiler, for one, is said now and not after minutes of installing.
     machine.look(2, sys.executable)
     pin = pins.find(pins.DEFAULT)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from harness.errors import RunFailed
 from harness.pins import SCRIPTS, SMALL, Checkout, Engine, Pin, engine_source
+from verl_npu.tools import progress
 
 PROJECT = SCRIPTS.parent
 VIRTUAL_ASCEND = PROJECT / "packages" / "virtual-ascend"
@@ -125,7 +126,9 @@ class Recipe:
 def _pip(recipe: Recipe, *arguments: str, **variables: str) -> None:
     command = [str(recipe.python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", *arguments]
     print(f"  pip install {' '.join(arguments)}", flush=True)
-    if subprocess.run(command, check=False, env=os.environ | variables).returncode != 0:
+    with progress.shown(), progress.step(f"pip install {arguments[-1]}"):
+        done = subprocess.run(command, check=False, env=os.environ | variables)
+    if done.returncode != 0:
         raise RunFailed(f"pip install {' '.join(arguments)} failed, see above. Start again: what is done is not kept")
 
 
