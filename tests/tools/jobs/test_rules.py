@@ -69,6 +69,7 @@ def found(given: Script) -> list[tuple[str, bool]]:
     return [(finding.code, finding.refused) for finding in findings(given)]
 
 
+BUDGET = {"data.max_prompt_length": 1024, "data.max_response_length": 3072, f"{ACTOR}.use_dynamic_bsz": True}
 FLASH = {"actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_3"}
 PLACE = Path(tempfile.mkdtemp(), "path", "to", "model")
 PLACE.mkdir(parents=True)
@@ -109,6 +110,7 @@ RIGHT_ONES = {
         exports={"HCCL_BUFFSIZE": "200"}, inherited={"HCCL_BUFFSIZE": "many"}
     ),
     "FlashAttention 3 that this verl does not read": script(FLASH),
+    "a token budget of the longest sequence": script({**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 1024}),
     "files that are here": script({"data.train_files": [__file__], "data.val_files": "hub/name"}),
 }
 
@@ -200,6 +202,20 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
     "weights in a format that wins over the variable": (
         script({f"{ROLLOUT}.engine_kwargs.vllm.additional_config": {"weight_nz_mode": 1}}),
         "weight format",
+        False,
+    ),
+    "a token budget below the longest sequence": (
+        script({**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 1023}),
+        "token budget",
+        False,
+    ),
+    "a proof that SGLang's engines cannot give": (
+        script(
+            {f"{ROLLOUT}.name": "sglang"},
+            exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "engine"},
+            module="recipe.one_step_off_policy.main_ppo",
+        ),
+        "weight sync",
         False,
     ),
     "a variable of verl-npu": (script(exports={"VERL_NPU_STRICT": "yes"}), "variables", True),

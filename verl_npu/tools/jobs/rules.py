@@ -25,8 +25,11 @@ from ...features.fleet.forwarding import refuse_other_values
 from ...features.megatron.contract import recorded_as, revision_for
 from ...features.megatron.request import requests
 from ...features.megatron.rules import problems
+from ...features.micro_batches import pack
 from ...features.rollout import rules as rollout
-from ...findings import Finding, Rule, Stage, error, find, refusals, warning
+from ...features.weight_sync.engines.sglang import refuse_proof
+from ...features.weight_sync.settings import Check
+from ...findings import Finding, Rule, Severity, Stage, error, find, refusals, warning
 from ...pins import PINS, Component
 from ...registry.source.lookup import unmet_imports
 from ...registry.source.tree import SourceTree, Target
@@ -38,6 +41,8 @@ from .keys import (
     ENGINE,
     ESTIMATOR,
     FREE_CACHE_ENGINE,
+    MAX_PROMPT,
+    MAX_RESPONSE,
     MINI_BATCH,
     MODEL,
     NPUS,
@@ -414,6 +419,33 @@ def _weight_format(script: Script) -> Iterator[Finding]:
         )
 
 
+def _token_budget(script: Script) -> Iterator[Finding]:
+    """Warn of a budget below the longest sequence that the settings allow: no sequence need become as long."""
+    settings, parallel = script.settings, parallelism_of(script.settings)
+    key = f"{ACTOR}.ppo_max_token_len_per_gpu"
+    budget = settings.whole(key) * parallel.sequence * parallel.context
+    longest = settings.whole(MAX_PROMPT) + settings.whole(MAX_RESPONSE)
+    if budget <= 0 or longest <= 0 or not settings.truth(f"{ACTOR}.use_dynamic_bsz"):
+        return
+    for refusal in refusals("token budget", lambda _: pack([longest], budget), script):
+        yield replace(
+            refusal,
+            severity=Severity.WARNING,
+            subject=key,
+            why=f"a rank holds {refusal.subject}; the update ends with an error if one is longer, or is padded so",
+            fix=f"raise it, or lower {MAX_PROMPT} or {MAX_RESPONSE}",
+        )
+
+
+def _sync_check(script: Script) -> Iterator[Finding]:
+    """Warn of a proof of its weights that an SGLang engine apart from its trainer cannot give."""
+    apart = re.search(r"one_step_off|fully_async", script.trainer.module)
+    asked = environment.WEIGHT_SYNC_CHECK.text(script.environ) == Check.ENGINE.value
+    if apart and asked and script.settings.text(ENGINE) == "sglang" and _in_force(script, "weight_sync"):
+        for refusal in refusals("weight sync", lambda _: refuse_proof(), script):
+            yield replace(refusal, severity=Severity.WARNING)
+
+
 def _fused_kernels(script: Script) -> Iterator[Finding]:
     """Warn of what users have reported of fused kernels."""
     key = f"{MODEL}.use_fused_kernels"
@@ -491,6 +523,8 @@ RULES: tuple[Rule[Script], ...] = (
     Rule("exports", _exports, _BEFORE),
     Rule("weight format", _weight_format, (Stage.SCRIPT, Stage.JOB)),
     Rule("attention", _attention, _BEFORE),
+    Rule("weight sync", _sync_check, (Stage.SCRIPT, Stage.JOB)),
+    Rule("token budget", _token_budget, _BEFORE),
     Rule("visible devices", _visible_devices, _BEFORE),
     Rule("placeholders", _placeholders, _BEFORE),
     Rule("files", _files, _BEFORE),

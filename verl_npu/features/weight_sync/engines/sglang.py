@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .... import environment
 from ....errors import EngineError
@@ -51,16 +51,21 @@ class SGLangEngine:
 
     def prove(self) -> str:
         """Raise EngineError, as `expect` does."""
-        check = environment.WEIGHT_SYNC_CHECK.name
-        raise EngineError(
-            subject=f"{check}={Check.ENGINE.value}",
-            expected="an engine whose parameters can be read from its worker",
-            found="an SGLang engine, which is another process",
-            fix=f"use {check}={Check.CHECKSUMS.value}",
-        )
+        refuse_proof()
 
     async def _update(self, server: Any, weights: list[Weight]) -> None:
         mesh = self._mesh()
         await self._update_weights(engine=server, params_batch=weights, device_mesh_key=_PARALLEL, device_mesh=mesh)
         if mesh[_PARALLEL].get_local_rank() == 0:
             await server.flush_cache()
+
+
+def refuse_proof() -> NoReturn:
+    """Raise EngineError: a proof was asked for of an engine that has none."""
+    check = environment.WEIGHT_SYNC_CHECK.name
+    raise EngineError(
+        subject=f"{check}={Check.ENGINE.value}",
+        expected="an engine whose parameters can be read from its worker",
+        found="an SGLang engine, which is another process",
+        fix=f"use {check}={Check.CHECKSUMS.value}",
+    )
