@@ -19,7 +19,7 @@ from typing import TypeVar, cast
 from ...errors import RewriteError
 from ...registry.apply.replacement import clone
 from ...registry.source.body import Key
-from ...registry.source.probe import AllOf, Defines, Imported, Imports, Never, Not, Passes, Probe
+from ...registry.source.probe import AllOf, AnyOf, Defines, Imported, Imports, Never, Not, Passes, Probe
 from ..configuration import Section
 from . import padding
 from .feature import FLASH_ATTENTION, NPU_MODULE, attention
@@ -232,7 +232,10 @@ def declare_choice(
         "what the user configures has no effect.",
         how=f"A copy of the function is called in which the constant is replaced by {source}.",
         link="https://github.com/volcengine/verl/pull/3417",
-        retired_by=Passes(target, _OPTION, Key(_OPTION), always=True),
+        retired_by=AnyOf(
+            Passes(target, _OPTION, Key(_OPTION), always=True),
+            AllOf(Defines(target), Not(Passes(target, _OPTION, FLASH_ATTENTION, to="from_pretrained"))),
+        ),
         name=name,
     )
 

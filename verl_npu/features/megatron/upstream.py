@@ -190,6 +190,7 @@ def load_triton_kernels_on_first_use() -> None:
 
 _DEEPSEEK = "verl.models.mcore.config_converter:hf_to_mcore_config_dpskv3"
 _SET = "set_experimental_flag"
+_FLAGS = "megatron.core.config"
 _MODULE = "verl.utils.megatron_utils:make_megatron_module"
 _PACKING = "verl.models.mcore.patch_v012:apply_patch"
 
@@ -202,13 +203,13 @@ _PACKING = "verl.models.mcore.patch_v012:apply_patch"
     how="Megatron's module gets the function for the call, if it lacks one: it sets the flag.",
     link="https://github.com/verl-project/verl/pull/3975",
     retired_by=Never("later pins name a Megatron that has the function, and upstream still calls it"),
-    requires=Calls(_DEEPSEEK, _SET),
+    requires=AllOf(Imports(_DEEPSEEK.partition(":")[0], _FLAGS), Calls(_DEEPSEEK, _SET)),
 )
 def set_the_experimental_flag_of_an_older_megatron(
     original: Callable[..., Result], *args: object, **kwargs: object
 ) -> Result:
     """Return Megatron's configuration of DeepSeek-V3."""
-    flags = importlib.import_module("megatron.core.config")
+    flags = importlib.import_module(_FLAGS)
     if hasattr(flags, _SET):
         return original(*args, **kwargs)
 
