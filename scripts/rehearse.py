@@ -31,13 +31,16 @@ def main(program: str, given: Sequence[str], command: str = "rehearse") -> int:
 
 def _main(program: str, given: Sequence[str], command: str) -> int:
     doing = f"Make the environment of a verl revision (minutes, once), and run verl-npu {command} in it."
-    parser = argparse.ArgumentParser(prog=program, description=doing, add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=doing,
+        epilog=f"All other words are those of verl-npu {command}:\n\n{help_of(command)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--pin", help=f"verl revision: {', '.join(pins.PINS)} (default: the checkout's)")
     parser.add_argument("--verl", metavar="PATH", help="a checkout of verl (default: what the script lies in)")
     own = _before_the_dashes(given)
-    if {"-h", "--help"} & set(own):
-        print(f"{parser.format_help()}\nAll other words are those of verl-npu {command}:\n\n{help_of(command)}")
-        return 0
     asked, words = parser.parse_known_args(own)
     python = environment.make(_recipe(asked, words))
     source = ["--verl", asked.verl] if asked.verl else []

@@ -129,7 +129,8 @@ class _Shown:
             self._write("\r\x1b[K")
 
     def _run(self) -> None:
-        wait = _FIRST if self._rewrites else EVERY
+        # Half of it at first: until here Python has been importing without a word.
+        wait = _FIRST if self._rewrites else EVERY / 2
         while not self._ended.wait(wait):
             wait = _REWRITTEN if self._rewrites else EVERY
             with _lock:
