@@ -15,8 +15,10 @@ from ...features import UPSTREAMS, load, policy
 from ...findings import Finding, Severity, exit_status
 from ...pins import PINS
 from ...registry.state import feature_state
+from ..diagnosis import report, unknown
 from ..diagnosis.judgement import Conclusion, Diagnosis, LoggedError, diagnose
 from ..diagnosis.progress import Progress
+from ..diagnosis.redaction import Redaction
 from ..doctor import Judged, Level, Site, cluster, examine, packages
 from ..logs.lines import Line
 from . import terminal, upstreams
@@ -52,8 +54,22 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     multiple=True,
     help="Say why a job failed, from its log or a folder of logs (Ray's, CANN's); may be repeated.",
 )
+@click.option(
+    "--report",
+    "report_file",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write one text to attach to a report: environment, states, and lines of the log, without secrets and names.",
+)
 @json_option("Print a list of name, verdict, found, needed, why, fix.")
-def doctor(level: str, pin: str | None, only: str, everywhere: bool, logs: tuple[Path, ...], as_json: bool) -> None:
+def doctor(
+    level: str,
+    pin: str | None,
+    only: str,
+    everywhere: bool,
+    logs: tuple[Path, ...],
+    report_file: Path | None,
+    as_json: bool,
+) -> None:
     """Say what is wrong here or in a job's log, and what mends it.
 
     Compared is what the documents of your verl name. What is shown to fail is an error; any other deviation is a
@@ -62,6 +78,8 @@ def doctor(level: str, pin: str | None, only: str, everywhere: bool, logs: tuple
     Exit status: 0 nothing is wrong, 1 there are warnings, 2 there are errors, or the command was called wrongly. For a
     log: 0 the training came to its end or still runs, 1 it has an error or just ends, 2 it cannot be read.
     """
+    if report_file is not None:
+        _write_report(report_file, pin, logs)
     if logs:
         _judge_log(logs, as_json)
     names = [name.strip() for name in only.split(",") if name.strip()]
@@ -78,6 +96,22 @@ def doctor(level: str, pin: str | None, only: str, everywhere: bool, logs: tuple
         _show(findings)
         _lead_to_env(findings, site)
     sys.exit(exit_status(findings))
+
+
+def _write_report(file: Path, pin: str | None, logs: Sequence[Path]) -> None:
+    """Write what a report needs into a file, and say what is in it."""
+    said = diagnose(logs) if logs else None
+    states = unknown.states(said.progress.own) if said else {}
+    file.write_text(report.render(examine(_site(pin), Level.STATIC, ()), said, states, Redaction.here()), "utf-8")
+    # Standard output is the diagnosis's, which may be JSON.
+    about = " and the lines of the log around its errors" if logs else ""
+    click.echo(
+        f"verl-npu: {file} has the environment{about}. Keys, passwords, addresses and names that could be known as "
+        "such were taken out; read it before you send it.",
+        err=True,
+    )
+    if not logs:
+        sys.exit()
 
 
 def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
@@ -321,6 +355,27 @@ def _show_cut(said: Diagnosis) -> None:
     )
 
 
+def _show_unknown(root: LoggedError, progress: Progress) -> None:
+    """What helps with an error that no rule knows."""
+    event = root.event
+    for frame in reversed(unknown.frames(event)):
+        terminal.paragraph(frame.text, label=f"    in {frame.owner.value} code: ", indent="      ")
+    states = unknown.states(progress.own)
+    passed = [f"{name} ({states.get(name, 'the log does not say its state')})" for name in unknown.features(event)]
+    if passed:
+        terminal.paragraph(f"It went through what verl-npu patches: {', '.join(passed)}.", indent="    ")
+    for near in unknown.nearest(event):
+        terminal.paragraph(
+            f"{near.rule.code} ({near.nearness:.0%} of its words)", label="    like it, and not it: ", indent="      "
+        )
+    text, places = unknown.text_to_search(event), ", ".join(unknown.where_to_look(event))
+    if text:
+        terminal.paragraph(f'To do: look for "{text}" in the issues of {places}.', indent="    ")
+    terminal.paragraph(
+        "`verl-npu doctor --log LOG --report FILE` writes one file to attach to a report.", indent="    "
+    )
+
+
 def _show_root(root: LoggedError, progress: Progress) -> None:
     event = root.event
     where = f"{event.log}, line {event.line}" if event.log else f"line {event.line}"
@@ -331,11 +386,7 @@ def _show_root(root: LoggedError, progress: Progress) -> None:
     for line in _excerpt(root):
         terminal.line("    | ", line.strip())
     if root.finding is None:
-        terminal.paragraph(
-            "No rule knows this error. It is the first of the log, and not Ray's copy of it; look for its text in the "
-            "issues of verl, vllm-ascend and Ascend/pytorch.",
-            indent="    ",
-        )
+        _show_unknown(root, progress)
         return
     terminal.paragraph(f"It means: {root.finding.why}.", indent="    ")
     terminal.paragraph(f"To do: {root.finding.fix}.", indent="    ")

@@ -18,6 +18,7 @@ _TOTAL = re.compile(r"Total training steps: (?P<total>\d{1,12})")
 _EPOCH = re.compile(r"Epoch (?P<epoch>\d{1,9})/(?P<epochs>\d{1,9}): 100%")
 _WORDS = ("step:", "Training Progress", "training steps", "Epoch ", "Final validation")
 _END = "Final validation metrics:"
+_MOST_OWN = 500
 _LAST = 12
 """Lines that are kept of the end of a log."""
 
@@ -38,6 +39,8 @@ class Progress:
     """The training came to its end."""
     last_lines: deque[Line] = field(default_factory=lambda: deque(maxlen=_LAST))
     """The last lines that are not blank."""
+    own: list[str] = field(default_factory=list)
+    """The lines in which verl-npu says what became of its features."""
     damaged: int = 0
     """Lines that are no text."""
     _steps: list[int] = field(default_factory=list)
@@ -52,6 +55,8 @@ class Progress:
             text = line.text
             if any(word in text for word in _WORDS):
                 self._take(line)
+            if text.startswith("verl-npu: ") and "; " in text and len(self.own) < _MOST_OWN:
+                self.own.append(text)
             if text and not text.isspace():
                 self.last_lines.append(line)
                 if "\0" in text or "\ufffd" in text:
