@@ -314,9 +314,8 @@ EDITS = [
         FITS,
         (
             (
-                "    async def update_weights(",
-                "    def _emptied(self):\n        aggressive_empty_cache(force_sync=True)\n\n"
-                "    async def update_weights(",
+                "    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)\n    async def update_weights(",
+                "    def _emptied(self):\n        aggressive_empty_cache(force_sync=True)\n\n{}",
             ),
         ),
     ),

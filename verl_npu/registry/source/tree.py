@@ -20,6 +20,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Protocol, TypeVar
 
@@ -525,7 +526,7 @@ class SourceTree:
     def modules_with(self, packages: Sequence[str], words: Sequence[str]) -> Iterator[str]:
         """The modules of some packages whose text has all of some words; none counts as read by this."""
         for module in self.modules_of(packages):
-            data = self._bytes[module] if module in self._bytes else self._read(module)
+            data = self.recall(("text", module), partial(self._read, module))
             if data is not None and all(word.encode() in data for word in words):
                 yield module
 
