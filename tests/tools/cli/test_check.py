@@ -106,7 +106,7 @@ def test_helpers_are_needed_although_another_module_imports_them(run: Run, tree:
     assert patches["attention.add_rearrange"] == "verified"
 
 
-def test_helpers_are_not_absent_if_the_module_that_imports_them_was_moved(run: Run, tree: Path) -> None:
+def test_helpers_are_still_wanted_if_the_module_that_imports_them_was_moved(run: Run, tree: Path) -> None:
     # As between v0.6.1 and ccd7d934.
     old, new = (tree / f"verl/workers/{folder}/padding.py" for folder in ("roles/utils", "utils"))
     assert NPU_MODULE in old.read_text()
@@ -114,8 +114,11 @@ def test_helpers_are_not_absent_if_the_module_that_imports_them_was_moved(run: R
     (new.parent / "__init__.py").touch()
     old.rename(new)
     _, _, patches = states(run, tree)
-    assert patches["attention.add_pad_input"] == "drifted"
-    assert patches["attention.add_unpad_input"] == "drifted"
+    assert patches["attention.add_pad_input"] == "verified"
+    assert patches["attention.add_unpad_input"] == "verified"
+    new.unlink()
+    _, _, patches = states(run, tree)
+    assert patches["attention.add_unpad_input"] == "absent"
 
 
 def test_diff_shows_the_new_signature_and_not_upstreams_old_code(run: Run, tree: Path) -> None:
