@@ -33,8 +33,8 @@ class Record:
     ends: tuple[str, ...] = ()
     """What its name is bound to at the end of its module, one way after the other."""
     fingerprint: str = ""
-    words: str = ""
-    """A fingerprint that leaves out what is only words."""
+    words: str = field(default="", compare=False)
+    """A fingerprint that leaves out what is only words; only a lock has it, as it is seldom asked for."""
     outline: tuple[str, ...] = field(default=(), compare=False)
     """The marks of its statements: upstream's code is not ours to keep, and this is enough to show what changed."""
 
@@ -48,7 +48,6 @@ class Record:
             signature=definition.signature,
             ends=definition.ends,
             fingerprint=definition.fingerprint,
-            words=definition.words,
             outline=definition.outline,
         )
 
@@ -137,7 +136,7 @@ def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, p
         upstream=upstream.name,
         pin=pin,
         revision=revision,
-        targets={patch.target: Record.of(counted.definition(patch.target)) for patch in own},
+        targets={patch.target: _recorded(patch.target, counted) for patch in own},
         patches={patch.id: standing(patch, counted) for patch in own},
         files={},
         answers={text: atom.holds(counted) for text, atom in atoms.items()},
@@ -147,6 +146,10 @@ def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, p
     )
     names = sorted(name for name in counted.files if package_of(name) in upstream.packages)
     return replace(lock, files={name: tree.digest(name) or "" for name in names})
+
+
+def _recorded(target: Target, tree: SourceTree) -> Record:
+    return replace(Record.of(tree.definition(target)), words=tree.words(target))
 
 
 def collaborators(patches: Iterable[Patch], packages: Collection[str]) -> list[Collaborator]:
@@ -267,13 +270,15 @@ def identify(
         named = (lock for lock in same_files if len(same_files) > 1 and _calls_itself(tree, lock))
         lock = next(named, same_files[0])
         return Revision(lock.pin, True, ()), lock
-    nearest = max(locks, key=lambda lock: _likeness(tree, lock, first), default=None)
+    targets = {target for lock in locks for target in lock.targets if tree.has_part(target.module, first)}
+    observed = {target: Record.of(tree.definition(target)) for target in targets}
+    nearest = max(locks, key=lambda lock: _likeness(tree, observed, lock), default=None)
     if nearest is None:
         return Revision("", False, ()), None
     differs = [
         str(target)
         for target, record in sorted(nearest.targets.items())
-        if tree.has_part(target.module, first) and Record.of(tree.definition(target)) != record
+        if target in observed and observed[target] != record
     ]
     asked = {str(atom): atom for atom in atoms if tree.has_part(atom.subject, first)}
     # The answer to a question about something that is gone is no. That may well be what the pin answers, too.
@@ -285,17 +290,15 @@ def identify(
     return Revision(nearest.pin, False, tuple(differs)), nearest
 
 
-def _likeness(tree: SourceTree, lock: Lock, first: str) -> tuple[int, float, int]:
+def _likeness(tree: SourceTree, observed: Mapping[Target, Record], lock: Lock) -> tuple[int, float, int]:
     """How many targets are as in `lock`; which share of the others' statements is; how many files are the same."""
     same, share = 0, 0.0
     for target, record in lock.targets.items():
-        if not tree.has_part(target.module, first):
-            continue
-        observed = Record.of(tree.definition(target))
-        if observed == record:
+        found = observed.get(target)
+        if found == record:
             same += 1
-        else:
-            share += similarity(observed.outline, record.outline)
+        elif found is not None:
+            share += similarity(found.outline, record.outline)
     return same, share, sum((tree.digest(module) or "") == digest for module, digest in lock.files.items())
 
 

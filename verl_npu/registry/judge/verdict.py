@@ -366,7 +366,7 @@ def verify(patch: Patch, answers: Answers) -> Verdict:
         return Verdict(State.VERIFIED, "not defined upstream")
     if known.exact and known.nearest is not None and patch.target in known.nearest.targets:
         return Verdict(State.VERIFIED, f"as at pin {known.nearest.pin}")
-    return _compared(patch, Record.of(answers.tree.definition(patch.target)), known.locks)
+    return _compared(patch, answers.tree, known.locks)
 
 
 def _used(patch: Patch, answers: Answers) -> Verdict | None:
@@ -414,8 +414,9 @@ def _claimed(patch: Patch, claims: tuple[str, ...], answers: Answers) -> Verdict
     )
 
 
-def _compared(patch: Patch, observed: Record, locks: Sequence[Lock]) -> Verdict:
+def _compared(patch: Patch, tree: SourceTree, locks: Sequence[Lock]) -> Verdict:
     """Compare the target with what it was at the pins at which the patch is needed."""
+    observed = Record.of(tree.definition(patch.target))
     needed = {
         lock.pin: lock.targets[patch.target]
         for lock in locks
@@ -428,7 +429,7 @@ def _compared(patch: Patch, observed: Record, locks: Sequence[Lock]) -> Verdict:
         if not patch.action.relies_on_source or observed.fingerprint == needed[pin].fingerprint:
             return Verdict(State.VERIFIED, f"{what} as at {pin}")
     for pin in alike:
-        if observed.words == needed[pin].words:
+        if tree.words(patch.target) == needed[pin].words:
             reason = f"it differs from {pin} in words only: {_ONLY_WORDS}"
             return Verdict(State.DRIFTED, reason, needed[pin].fingerprint, observed.fingerprint, in_words=True)
     # Two that are called alike are told apart by what they are bound to.

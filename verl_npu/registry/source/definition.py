@@ -403,8 +403,6 @@ class Definition:
     ends: tuple[str, ...]
     """What its name is bound to at the module's end, one way after the other, as `binding.ends` tells."""
     fingerprint: str
-    words: str
-    """A fingerprint that leaves out what is only words."""
     outline: tuple[str, ...]
     """The marks of its statements, in order."""
     decorators: tuple[str, ...]
@@ -428,7 +426,6 @@ def define(
         signature=" | ".join(dict.fromkeys(signature(node, constants) for node in functions)),
         ends=ends,
         fingerprint=fingerprint(nodes),
-        words=in_words(nodes),
         outline=tuple(line.mark for line in outline(nodes)),
         decorators=tuple(_short(_decorator(d)) for d in getattr(nodes[-1], "decorator_list", ())),
         plain=all(_is_plain(node) for node in nodes) and len({_kind(node) for node in nodes}) == 1,

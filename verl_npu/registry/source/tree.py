@@ -26,7 +26,7 @@ from typing import IO, Protocol, TypeVar
 
 from ...errors import DeclarationError, SourceError
 from .binding import Mark, ends, marks_of
-from .definition import Definition, bindings, constants_of, define, used_names
+from .definition import Definition, bindings, constants_of, define, in_words, used_names
 
 _SYNTAX = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<qualname>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
 
@@ -308,6 +308,7 @@ class SourceTree:
         self.memory = Memory() if memory is None else memory
         self._bytes: dict[str, bytes | None] = {}
         self._packages: dict[str, bool] = {}
+        self._parts: dict[tuple[str, str, str], bool] = {}
         self._nodes: dict[Target, list[ast.stmt]] = {}
         self._marks: dict[str, tuple[Mark, ...]] = {}
         self._facts: dict[tuple[Hashable, ...], object] = {}
@@ -360,12 +361,17 @@ class SourceTree:
         does not lie beside the first, only those parts of it count that are there.
         """
         package, _, rest = subject.partition(":")[0].replace("/", ".").partition(".")
+        key = (package, rest.partition(".")[0], beside)
+        if key not in self._parts:
+            self._parts[key] = self._has_part(*key)
+        return self._parts[key]
+
+    def _has_part(self, package: str, part: str, beside: str) -> bool:
         folder = self._folders.get(package)
         paths = _paths(folder)
         homes = {path.parent for path in _paths(self._folders.get(beside))}
         if folder is None or package == beside or not paths or homes & {path.parent for path in paths}:
             return folder is not None
-        part = rest.partition(".")[0]
         return not part or folder.entries(part) is not None or folder.read(f"{part}.py") is not None
 
     def covers(self, package: str) -> bool:
@@ -558,6 +564,11 @@ class SourceTree:
             )
         except RecursionError as error:
             raise _unparsable(target.module, error) from error
+
+    def words(self, target: Target) -> str:
+        """A fingerprint of `target` that leaves out what is only words; empty if it is not there."""
+        nodes = self.nodes(target)
+        return in_words(nodes) if nodes else ""
 
     def ends(self, target: Target) -> tuple[str, ...]:
         """What the target's name is bound to when its module has been executed, one way after the other."""
