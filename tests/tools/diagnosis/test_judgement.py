@@ -150,6 +150,24 @@ def test_the_earliest_is_told_by_the_time_that_torch_npu_writes() -> None:
     assert root.event.process.pid == "12"
 
 
+def test_hosts_whose_clocks_are_apart_are_compared_by_the_order_of_their_lines() -> None:
+    def failed(minute: int, pid: str, ip: str) -> str:
+        about = f"[ERROR] 2025-06-25-10:{minute}:30 (PID:{pid}, Device:0, RankID:0) ERR00100 PTA call acl api failed"
+        return "\n".join(f"(WorkerDict pid={pid}{ip}) {line}" for line in f"{raised(OOM)}\n{about}".splitlines())
+
+    def at_work(minute: int, second: int) -> str:
+        return (
+            f"(TaskRunner pid=1) 2025-06-25 10:{minute}:{second},000 at work\n"
+            f"(WorkerDict pid=12, ip=10.0.0.2) 2025-06-25 10:{minute - 10}:{second + 1},000 at work"
+        )
+
+    # The other host's clock is ten minutes behind, so that its error looks like the first one.
+    said_by_all = [at_work(44, second) for second in (10, 20, 30)] + [at_work(45, second) for second in (10, 20)]
+    root = said(*said_by_all, failed(45, "11", ""), failed(36, "12", ", ip=10.0.0.2")).root
+    assert root is not None
+    assert root.event.process.pid == "11"
+
+
 def test_in_a_chain_of_exceptions_the_first_is_the_error() -> None:
     chain = (
         raised("ZeroDivisionError: division by zero")

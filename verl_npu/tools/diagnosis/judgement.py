@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ...errors import LogError
 from ...findings import Finding
+from ..logs.clocks import Clocks, seconds
 from ..logs.files import NoLog, is_being_written, opened
 from ..logs.lines import DRIVER, Process, lines_of, parts_of, process_of_file
 from .event import Event, Kind, Reader, looks_like_an_error
@@ -163,7 +164,7 @@ def _conclude(readings: Sequence[_Reading]) -> Diagnosis:
     hints = tuple(each for each in found if each.precision is Precision.HINT)
     # What stands alone and is no more than a line that went by is not worth a word.
     survived = [each for each in survived if each.rule is not None or each.event.kind in _WHOLE]
-    verdict, root = _root(errors)
+    verdict, root = _root(errors, progress.clocks)
     if root is None:
         verdict = Conclusion.NONE if progress.ended or progress.growing else Conclusion.UNKNOWN
         return Diagnosis(verdict, None, None, (), hints, tuple(survived), progress)
@@ -175,29 +176,37 @@ def _conclude(readings: Sequence[_Reading]) -> Diagnosis:
     return Diagnosis(verdict, root, before, followed, hints, tuple(survived), progress)
 
 
-def _root(errors: Sequence[LoggedError]) -> tuple[Conclusion, LoggedError | None]:
+def _root(errors: Sequence[LoggedError], clocks: Clocks) -> tuple[Conclusion, LoggedError | None]:
     named = [each for each in errors if each.precision in _NAMED]
     if named:
-        first = _first(named)
+        first = _first(named, clocks)
         return Conclusion.CAUSE, _as_raised(first, named)
     vague = [each for each in errors if each.rule is None and each.event.kind is not Kind.LINE]
     vague = [each for each in errors if each in vague or each.precision is Precision.CODE]
     if vague:
-        first = _as_raised(_first(vague), vague)
+        first = _as_raised(_first(vague, clocks), vague)
         return (Conclusion.CODE if first.rule else Conclusion.UNKNOWN), first
     for precision in (Precision.SYMPTOM, Precision.ECHO):
         followed = [each for each in errors if each.precision is precision]
         if followed:
-            return Conclusion.CONSEQUENCE, _first(followed)
+            return Conclusion.CONSEQUENCE, _first(followed, clocks)
     return (Conclusion.UNKNOWN, errors[0]) if errors else (Conclusion.NONE, None)
 
 
-def _first(findings: Sequence[LoggedError]) -> LoggedError:
-    first = findings[0]
+def _first(findings: Sequence[LoggedError], clocks: Clocks) -> LoggedError:
+    first, began = findings[0], _moment(findings[0], clocks)
     for each in findings[1:]:
-        if first.event.moment and each.event.moment and each.event.moment < first.event.moment:
-            first = each
+        moment = _moment(each, clocks)
+        if began is not None and moment is not None and moment < began:
+            first, began = each, moment
     return first
+
+
+def _moment(error: LoggedError, clocks: Clocks) -> float | None:
+    """When an error happened by the clock of the host that the log is of, in seconds."""
+    moment = seconds(error.event.moment)
+    process = error.event.process
+    return None if moment is None else moment - clocks.ahead(process.ip or clocks.hosts.get(process.pid, ""))
 
 
 def _as_raised(first: LoggedError, findings: Sequence[LoggedError]) -> LoggedError:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..logs.clocks import Clocks
 from ..logs.lines import Line
 
 _STEP = re.compile(r"(?<![\w/])step:(?P<step>\d{1,15}) - ")
@@ -41,6 +42,8 @@ class Progress:
     """The last lines that are not blank."""
     own: list[str] = field(default_factory=list)
     """The lines in which verl-npu says what became of its features."""
+    clocks: Clocks = field(default_factory=Clocks)
+    """Those of the hosts that write to the log."""
     damaged: int = 0
     """Lines that are no text."""
     _steps: list[int] = field(default_factory=list)
@@ -53,8 +56,11 @@ class Progress:
         for line in lines:
             self.lines += 1
             text = line.text
-            if any(word in text for word in _WORDS):
-                self._take(line)
+            self.clocks.note(line.process.ip, line.process.pid, text)
+            for word in _WORDS:
+                if word in text:
+                    self._take(line)
+                    break
             if text.startswith("verl-npu: ") and "; " in text and len(self.own) < _MOST_OWN:
                 self.own.append(text)
             if text and not text.isspace():
