@@ -51,7 +51,7 @@ class Installed:
 def installed(wheel: Path, tmp_path: Path) -> Installed:
     """An installed verl-npu with the patch of the page in it, imported as the page says."""
     made = Installed(wheel, tmp_path)
-    patch, line, _, _ = blocks()
+    patch, line, *_ = blocks()
     (made.package / "features" / "device" / "memory.py").write_text(patch)
     with (made.package / "features" / "device" / "__init__.py").open("a") as stream:
         stream.write(line)
@@ -82,13 +82,13 @@ def test_the_program_of_the_page_prints_that_it_is_applied(
 ) -> None:
     pytest.importorskip("verl")
     lock(installed, source("verl", "v0.7.1"))
-    (installed.folder / "show.py").write_text(blocks()[2])
+    (installed.folder / "show.py").write_text(blocks()[3])
     path = os.pathsep.join([str(installed.folder / "site"), str(importable("v0.7.1"))])
     answer = installed.run(["show.py"], VERL_NPU="on", PYTHONPATH=path)
     assert "'state': 'applied'" in answer.stdout, answer.stderr
 
 
 def test_the_test_of_the_page_passes(installed: Installed) -> None:
-    (installed.folder / "test_one_attempt.py").write_text(blocks()[3])
+    (installed.folder / "test_one_attempt.py").write_text(blocks()[4])
     answer = installed.run(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_one_attempt.py"])
     assert answer.returncode == 0, answer.stdout

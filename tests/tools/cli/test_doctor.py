@@ -104,6 +104,8 @@ def test_an_empty_environment_is_led_to_the_command_that_installs_all_of_it(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    # A test before may have imported verl into this process.
+    monkeypatch.setattr(module, "_judged", lambda: None)
     status, output = run("doctor", "--only", "verl,torch,transformers,ray,numpy,tensordict")
     assert status == 2
     assert output.startswith("error  verl: neither verl nor torch")

@@ -281,6 +281,9 @@ def test_check_says_that_it_judged_by_the_installed_verl(
     sandboxed: None, run: Run, rl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(rl))
+    # A test before may have imported another verl into this process.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "verl"]:
+        monkeypatch.delitem(sys.modules, name)
     alone = tmp_path / "alone" / "run.sh"
     alone.parent.mkdir()
     alone.write_text(GOOD)

@@ -312,7 +312,14 @@ def _trainer(**exports: str) -> Trainer:
     return Trainer("verl.trainer.main_ppo", (), (), 0, Path(), exports)
 
 
-BOUNDED = "def rearrange_micro_batches(): raise ValueError\n"
+BOUNDED = """
+def rearrange_micro_batches(lengths, max_token_len):
+    while any(length > max_token_len for length in lengths):
+        lengths = get_seqlen_balanced_partitions(lengths)
+    if len(lengths) > max_token_len:
+        raise ValueError("too long")
+    return lengths
+"""
 ASKED = {"VERL_NPU_TOKEN_BUDGET": "1"}
 KEEPS = {
     "verl by itself": ("", {}, {}, False),

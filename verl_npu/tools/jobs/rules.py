@@ -66,7 +66,7 @@ _PATHS = (
     r"(.*\.)?(train_files|val_files|partial_pretrain|model\.path|dist_checkpointing_path|custom_reward_function\.path)"
 )
 
-_PLACEHOLDER = re.compile(r"(?:[^\s'\"\[\],:=]*/)?(?:path/to|PATH/TO)/[^\s'\"\[\],]*")
+_PLACEHOLDER = re.compile(r"(?<![^\s'\"\[\],:=])(?:[^\s'\"\[\],:=]*/)?(?:path/to|PATH/TO)/[^\s'\"\[\],]*")
 _ATTENTION_READERS = ("verl.workers.config.model", "verl.workers.fsdp_workers")
 
 
@@ -122,7 +122,7 @@ def _literal(value: object) -> object:
     """A value whose interpolations nobody follows: those that are left are known to a running job alone."""
     if isinstance(value, str):
         # As OmegaConf reads it, backslashes in front of an interpolation are two for one.
-        return re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + "\\${", value)
+        return re.sub(r"(?<!\\)(\\*)\$\{", lambda found: 2 * found[1] + "\\${", value)
     if isinstance(value, list):
         return [_literal(each) for each in value]
     if isinstance(value, dict):
