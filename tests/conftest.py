@@ -25,6 +25,10 @@ from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtes
 from .interpreter import Interpreter
 
 PROJECT = Path(__file__).resolve().parents[1]
+# What the commands print is compared with English texts, whoever runs the tests.
+for _name in ("LC_ALL", "LC_MESSAGES", "LANGUAGE", "VERL_NPU_LANGUAGE"):
+    os.environ.pop(_name, None)
+os.environ["LANG"] = "C.UTF-8"
 # The scripts are no package that is installed.
 sys.path.insert(0, str(PROJECT / "scripts"))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from .language import gettext as _
 from .variable import CONTRIBUTOR, INTERNAL, Choice, Flag, Folder, Names, Number, Text
 from .variable import VARIABLES as VARIABLES
 
@@ -14,67 +15,81 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FEATURES = "names of features, separated by commas"
+_FEATURES = _("names of features, separated by commas")
 _OF_VIRTUAL_ASCEND = "VIRTUAL_ASCEND"
 _VIRTUAL_CACHE = "VIRTUAL_ASCEND_CACHE"
 
 SWITCH = Choice(
     "VERL_NPU",
-    "whether verl is patched; auto means if Ascend software (an importable torch_npu) or the virtual Ascend is there",
+    _(
+        "whether verl is patched; auto means if Ascend software (an importable torch_npu) or the "
+        "virtual Ascend is there"
+    ),
     ("on", "off", "auto"),
     default="auto",
 )
-DISABLE = Names("VERL_NPU_DISABLE", "features that are left out", expected=_FEATURES)
+DISABLE = Names("VERL_NPU_DISABLE", _("features that are left out"), expected=_FEATURES)
 STRICT = Flag(
     "VERL_NPU_STRICT",
-    "1: drift and failures are errors at import, and a job whose processes differ does not start training",
+    _("1: drift and failures are errors at import, and a job whose processes differ does not start training"),
 )
 FORCE = Names(
     "VERL_NPU_FORCE",
-    "features that are applied although upstream drifted; every summary then says TAINTED",
+    _("features that are applied although upstream drifted; every summary then says TAINTED"),
     expected=_FEATURES,
 )
 MANIFEST_DIR = Folder(
-    "VERL_NPU_MANIFEST_DIR", "a folder to which each process writes what it did, as JSON", expected="a folder"
+    "VERL_NPU_MANIFEST_DIR", _("a folder to which each process writes what it did, as JSON"), expected=_("a folder")
+)
+LANGUAGE = Text(
+    "VERL_NPU_LANGUAGE",
+    _(
+        "the language of what the commands print for a person: en or zh_CN; without it that of the locale (LC_ALL, "
+        "LC_MESSAGES, LANG), or English"
+    ),
+    expected=_("the name of a locale"),
+    forwarded=False,
 )
 PLACEMENT_TIMEOUT = Number(
     "VERL_NPU_PLACEMENT_TIMEOUT",
-    "how long Ray may take to place the job before that is an error",
-    unit="seconds",
+    _("how long Ray may take to place the job before that is an error"),
+    unit=_("seconds"),
     default="120",
     least=1e-3,
     most=1e9,
 )
 TOKEN_BUDGET = Flag(
     "VERL_NPU_TOKEN_BUDGET",
-    "1: no micro-batch of a dynamic batch holds more tokens than its max_token_len_per_gpu allows; see "
-    "docs/micro-batches.md",
+    _(
+        "1: no micro-batch of a dynamic batch holds more tokens than its max_token_len_per_gpu allows; see "
+        "docs/micro-batches.md"
+    ),
 )
 WEIGHT_SYNC_TIMEOUT = Number(
     "VERL_NPU_WEIGHT_SYNC_TIMEOUT",
-    "how long a rank of a weight sync waits for the others before it names the one that is missing",
-    unit="seconds",
+    _("how long a rank of a weight sync waits for the others before it names the one that is missing"),
+    unit=_("seconds"),
     default="600",
     least=1e-6,
     most=1 << 20,
 )
 WEIGHT_SYNC_CHECK = Choice(
     "VERL_NPU_WEIGHT_SYNC_CHECK",
-    "what a weight sync compares beyond names, shapes and dtypes; engine proves what the engine computes with",
+    _("what a weight sync compares beyond names, shapes and dtypes; engine proves what the engine computes with"),
     ("none", "checksums", "engine"),
     default="none",
 )
 WEIGHT_SYNC_BUCKET_MB = Number(
     "VERL_NPU_WEIGHT_SYNC_BUCKET_MB",
-    "the size of one message of a weight sync; each rank that moves weights keeps two of them",
-    unit="MiB",
+    _("the size of one message of a weight sync; each rank that moves weights keeps two of them"),
+    unit=_("MiB"),
     default="16",
     least=1e-6,
     most=1 << 20,
 )
 WEIGHT_SYNC_PORT = Number(
     "VERL_NPU_WEIGHT_SYNC_PORT",
-    "the port at which the ranks of a weight sync meet; 0 is any free one",
+    _("the port at which the ranks of a weight sync meet; 0 is any free one"),
     unit="",
     default="0",
     least=0,
@@ -83,64 +98,70 @@ WEIGHT_SYNC_PORT = Number(
 )
 DRIVER_MANIFEST = Text(
     "VERL_NPU_DRIVER_MANIFEST",
-    "what the driver did, as it tells its workers",
-    expected="the JSON that verl-npu puts there",
+    _("what the driver did, as it tells its workers"),
+    expected=_("the JSON that verl-npu puts there"),
     forwarded=False,
     audience=INTERNAL,
 )
 RAY_HOOK = Text(
     "VERL_NPU_RAY_HOOK",
-    "the RAY_RUNTIME_ENV_HOOK that the user set, which is called before verl-npu's own",
-    expected="the path of a Python function",
+    _("the RAY_RUNTIME_ENV_HOOK that the user set, which is called before verl-npu's own"),
+    expected=_("the path of a Python function"),
     forwarded=False,
     audience=INTERNAL,
 )
 UPSTREAMS = Text(
     "VERL_NPU_UPSTREAMS",
-    "a folder of git checkouts (verl-796871d7 and so on) for tests and scripts of pins that are in no registry",
-    expected="a folder",
+    _("a folder of git checkouts (verl-796871d7 and so on) for tests and scripts of pins that are in no registry"),
+    expected=_("a folder"),
     forwarded=False,
     audience=CONTRIBUTOR,
 )
 VENVS = Text(
     "VERL_NPU_VENVS",
-    "where the scripts make their virtual environments; the root of the project if it is not set",
-    expected="a folder",
+    _("where the scripts make their virtual environments; the root of the project if it is not set"),
+    expected=_("a folder"),
     forwarded=False,
     audience=CONTRIBUTOR,
 )
 MINDSPEED = Text(
     "VERL_NPU_MINDSPEED",
-    "a checkout of MindSpeed for the jobs with Megatron",
-    expected="a folder",
+    _("a checkout of MindSpeed for the jobs with Megatron"),
+    expected=_("a folder"),
     forwarded=False,
     audience=CONTRIBUTOR,
 )
 VLLM_ASCEND_SOURCE = Text(
     "VERL_NPU_VLLM_ASCEND_SOURCE",
-    "a checkout of vllm-ascend at 1de16ead8e, from which the engine of the published image is built for virtual NPUs",
-    expected="a folder",
+    _(
+        "a checkout of vllm-ascend at 1de16ead8e, from which the engine of the published image is "
+        "built for virtual NPUs"
+    ),
+    expected=_("a folder"),
     forwarded=False,
     audience=CONTRIBUTOR,
 )
 VLLM_ASCEND = Text(
     "VERL_NPU_VLLM_ASCEND",
-    "the Pythons of environments with vllm-ascend, for the tests that serve with it on virtual NPUs",
-    expected="paths, separated by `:`",
+    _("the Pythons of environments with vllm-ascend, for the tests that serve with it on virtual NPUs"),
+    expected=_("paths, separated by `:`"),
     forwarded=False,
     audience=CONTRIBUTOR,
 )
 TORCH_NPU = Text(
     "VERL_NPU_TORCH_NPU",
-    "the Pythons of environments with a torch_npu and no CANN, for the tests of weight sync's ranks under its wheels",
-    expected="paths, separated by `:`",
+    _(
+        "the Pythons of environments with a torch_npu and no CANN, for the tests of weight sync's "
+        "ranks under its wheels"
+    ),
+    expected=_("paths, separated by `:`"),
     forwarded=False,
     audience=CONTRIBUTOR,
 )
 VLLM_ASCEND_TESTS = Text(
     "VERL_NPU_VLLM_ASCEND_TESTS",
-    "what vllm-ascend's own unit tests need beside it: `python -m tests.vllm_ascend --help` lists it",
-    expected="a folder that `pip install --target` filled",
+    _("what vllm-ascend's own unit tests need beside it: `python -m tests.vllm_ascend --help` lists it"),
+    expected=_("a folder that `pip install --target` filled"),
     forwarded=False,
     audience=CONTRIBUTOR,
 )

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 
+from .language import gettext as _
+
 
 class VerlNpuError(RuntimeError):
     """The root of all errors of verl-npu; its text is one line."""
@@ -22,8 +24,10 @@ class VerlNpuError(RuntimeError):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        line = f"{self.subject}: expected {self.expected}, found {self.found}; {self.fix}"
-        return f"{line} (override: {self.override})" if self.override else line
+        line = _("{subject}: expected {expected}, found {found}; {fix}").format(
+            subject=self.subject, expected=self.expected, found=self.found, fix=self.fix
+        )
+        return line + _(" (override: {override})").format(override=self.override) if self.override else line
 
     # RuntimeError's own reduction would call __init__ with the text alone: a Ray worker could not report us.
     def __reduce__(self) -> tuple[object, ...]:

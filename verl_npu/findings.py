@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from .errors import VerlNpuError
+from .language import gettext as _
 
 Subject = TypeVar("Subject")
 
@@ -117,7 +118,9 @@ def refusals(code: str, ask: Callable[[Subject], object], subject: Subject) -> I
             subject=refusal.subject,
             expected=refusal.expected,
             found=refusal.found,
-            why=f"verl-npu ends the job with {type(refusal).__name__}, which expects {refusal.expected}",
+            why=_("verl-npu ends the job with {kind}, which expects {expected}").format(
+                kind=type(refusal).__name__, expected=refusal.expected
+            ),
             fix=refusal.fix,
             override=refusal.override,
         )

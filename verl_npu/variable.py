@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+from .language import gettext as _
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +63,7 @@ class Variable:
         """Return what workers are given for this text of the user."""
         return text
 
-    def refuse(self, text: str, fix: str = "correct it or leave it out") -> Exception:
+    def refuse(self, text: str, fix: str = _("correct it or leave it out")) -> Exception:
         """Return the SettingError for a text that is not understood."""
         from .errors import SettingError
 
@@ -94,7 +96,7 @@ class Choice(Variable):
     __slots__ = ("words",)
 
     def __init__(self, name: str, summary: str, words: tuple[str, ...], *, default: str) -> None:
-        expected = f"{', '.join(words[:-1])} or {words[-1]}"
+        expected = _("{words} or {last}").format(words=", ".join(words[:-1]), last=words[-1])
         super().__init__(name, summary, expected=expected, default=default)
         self.words = words
 
@@ -135,10 +137,15 @@ class Number(Variable):
         most: float,
         whole: bool = False,
     ) -> None:
-        kind = "a whole number" if whole else "a number"
+        kind = _("a whole number") if whole else _("a number")
         # A limit that only keeps out what cannot be meant is not worth a reader's time.
-        limits = f"from {least:g} to {most:g}" if most < _ANY else f"above {0 if least < 1e-2 else least:g}"
-        expected = f"{kind} of {unit} {limits}" if unit else f"{kind} {limits}"
+        limits = (
+            _("from {least:g} to {most:g}").format(least=least, most=most)
+            if most < _ANY
+            else _("above {least:g}").format(least=0 if least < 1e-2 else least)
+        )
+        expected = _("{kind} of {unit} {limits}") if unit else _("{kind} {limits}")
+        expected = expected.format(kind=kind, unit=unit, limits=limits)
         super().__init__(name, summary, expected=expected, default=default)
         self.unit = unit
         self.least = least

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from ..language import gettext as _
+from ..language import translate
 from ..reporting import clean
 
 EVERY = 8.0
@@ -56,20 +58,23 @@ class Step:
         done = self.measure() if self.measure is not None and self.total else self.done
         if self._first is None and self.total:
             self._first = done
-        said = [f"{self.what}: {self.detail}" if self.detail else self.what]
+        said = [_("{what}: {detail}").format(what=self.what, detail=self.detail) if self.detail else self.what]
         if self.unit:
-            said.append(f"{done:g} of {self.total:g} {self.unit}" if self.total else f"{done:g} {self.unit}")
+            counted = _("{done:g} of {total:g} {unit}") if self.total else _("{done:g} {unit}")
+            said.append(counted.format(done=done, total=self.total, unit=self.unit))
         elif self.total:
             said.append(f"{min(done / self.total, 1):.0%}")
-        said.append(f"{_duration(seconds)}")
+        said.append(_duration(seconds))
         if seconds > _ESTIMATED and self._first is not None and self._first < done < self.total:
             left = seconds * (self.total - done) / (done - self._first)
-            said.append(f"about {_duration(left)} more")
-        return ", ".join(said)
+            said.append(_("about {duration} more").format(duration=_duration(left)))
+        return _(", ").join(said)
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    if seconds < 120:
+        return _("{seconds:.0f} s").format(seconds=seconds)
+    return _("{minutes:.0f} min").format(minutes=seconds / 60)
 
 
 _steps: list[Step] = []
@@ -101,7 +106,7 @@ def now() -> str:
     """Return what is being done: the innermost step of each thread; empty if nothing is."""
     with _lock:
         latest = {each.thread: each for each in _steps}
-        return "; ".join(each.text() for each in latest.values())
+        return _("; ").join(each.text() for each in latest.values())
 
 
 class _Shown:
@@ -134,7 +139,7 @@ class _Shown:
         while not self._ended.wait(wait):
             wait = _REWRITTEN if self._rewrites else EVERY
             with _lock:
-                text = clean(now())[:_LONGEST]
+                text = clean(translate(now()))[:_LONGEST]
                 if not text:
                     self.clear()
                 elif self._rewrites:

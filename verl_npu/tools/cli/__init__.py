@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 
+from ... import environment, language
 from ...errors import VerlNpuError
+from ...language import gettext as _
+from ...language import translate
 from ...reporting import clean
 from ...version import __version__
 from .. import progress
 from ..processes import Signalled, ended_whole
-from . import terminal
+from . import terminal, wording
 from .check import check
 from .compare import compare_logs
 from .container import container
@@ -41,6 +46,18 @@ __all__ = ["main", "run"]
 class _Commands(click.Group):
     """A user's mistake ends with one line and status 2, never with a traceback."""
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        wording.speak_for_click()
+        with _language_of_the_user():
+            return super().main(*args, **extra)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = super().get_command(ctx, cmd_name)
+        return None if found is None else wording.translated(found)
+
+    def get_help(self, ctx: click.Context) -> str:
+        return wording.help_of(self, ctx)
+
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
     ) -> click.Context:
@@ -58,7 +75,7 @@ class _Commands(click.Group):
                 terminal.fail(str(error))
                 sys.exit(2)
             except KeyboardInterrupt as error:
-                terminal.fail(f"ended by {error.args[0] if error.args else 'Ctrl-C'}")
+                terminal.fail(_("ended by {signal}").format(signal=error.args[0] if error.args else "Ctrl-C"))
                 sys.exit(error.status if isinstance(error, Signalled) else 128 + signal.SIGINT)
 
 
@@ -74,12 +91,24 @@ def _cleaned() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        said = error.format_message()
+        message = error.format_message()
         # Of a choice that is missing, click puts each possibility after a tab.
-        cleaned = "\n".join(clean(line.expandtabs(2)) for line in said.splitlines())
-        if cleaned == said:
+        cleaned = "\n".join(clean(line.expandtabs(2)) for line in translate(message).splitlines())
+        if cleaned == message:
             raise
         raise click.UsageError(cleaned, error.ctx) from None
+
+
+@contextmanager
+def _language_of_the_user() -> Iterator[None]:
+    """Speak the language that is asked for, if standard output can show it."""
+    chosen = language.chosen(environment.LANGUAGE.text(), os.environ)
+    try:
+        "中文".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        chosen = language.ENGLISH
+    with language.speaking(chosen):
+        yield
 
 
 _UNTIL_ENDED = ("launch", "serve", "watch")

@@ -1,0 +1,152 @@
+"""Makes the catalogues of what the commands print for a person: verl_npu/locale/*/LC_MESSAGES/verl_npu.po and .mo.
+
+python scripts/maintain/catalogue.py            collect all texts, keep their translations, compile
+python scripts/maintain/catalogue.py --check    status 1 if a catalogue is not up to date
+
+A text that is new has an empty translation afterwards: write it into the .po, and run this again.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import click
+from babel.messages.catalog import Catalog, Message
+from babel.messages.extract import extract_from_file
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po, write_po
+
+from verl_npu.language import CHINESE, DOMAIN, FOLDER
+from verl_npu.tools.cli import main as command
+from verl_npu.tools.cli import wording
+
+# The scripts are no package that is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from maintain.section import options
+
+__all__ = ["LANGUAGES", "PACKAGE", "collected", "compiled", "made", "po", "texts", "untranslated"]
+
+PACKAGE = Path(FOLDER).parent
+PROJECT = PACKAGE.parent
+LANGUAGES = (CHINESE,)
+_KEYWORDS: dict[str, tuple[int, ...] | None] = {"_": None, "ngettext": (1, 2)}
+_WHEN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+"""A time in the head of a catalogue would be a difference in each change."""
+_WIDTH = 119
+
+
+def po(language: str) -> Path:
+    """The file that is edited."""
+    return Path(FOLDER, language, "LC_MESSAGES", f"{DOMAIN}.po")
+
+
+def texts() -> Iterator[tuple[str | tuple[str, str], str]]:
+    """Yield each text for people, or its forms for one and for many, and the file that has it."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for _line, words, _comments, _context in extract_from_file("python", path, keywords=_KEYWORDS):
+            yield words, str(path.relative_to(PROJECT))
+    yield from _helps(command)
+
+
+def _helps(one: click.Command) -> Iterator[tuple[str, str]]:
+    where = f"verl-npu {one.name} --help" if one is not command else "verl-npu --help"
+    options = (each.help for each in one.params if isinstance(each, click.Option))
+    for help in (one.help, one.epilog, *options):
+        for text in wording.texts(help or ""):
+            yield text, where
+    if isinstance(one, click.Group):
+        for each in one.commands.values():
+            yield from _helps(each)
+
+
+def collected() -> Catalog:
+    """Return a catalogue of all texts, without translations."""
+    found = Catalog()
+    for words, where in texts():
+        found.add(words, locations=[(where, 0)])
+    return found
+
+
+def made(language: str) -> Catalog:
+    """Return the catalogue of a language: all texts, with the translations that there are."""
+    path = po(language)
+    before = read_po(io.StringIO(path.read_text("utf-8")), locale=language) if path.is_file() else Catalog(language)
+    after = Catalog(
+        language,
+        header_comment="# What the commands of verl-npu print, in the language LANGUAGE.".replace(
+            "LANGUAGE", language
+        ),
+        project="verl-npu",
+        version="",
+        msgid_bugs_address="verl-npu",
+        last_translator="verl-npu",
+        language_team=language,
+        creation_date=_WHEN,
+        revision_date=_WHEN,
+        fuzzy=False,
+    )
+    for message in collected():
+        if message.id:
+            _add(after, message, before.get(message.id))
+    return after
+
+
+def _add(catalogue: Catalog, message: Message, before: Message | None) -> None:
+    translation = before.string if before is not None else ""
+    plural = isinstance(message.id, tuple)
+    if plural and not isinstance(translation, tuple):
+        translation = (translation,)
+    if not plural and isinstance(translation, tuple):
+        translation = translation[0]
+    files = sorted({(file, 0) for file, _line in message.locations})
+    added = catalogue.add(message.id, translation, locations=files)
+    added.flags.clear()  # a percent sign is text here
+
+
+def untranslated(catalogue: Catalog) -> list[str | tuple[str, str]]:
+    """Return the texts that a catalogue has no translation of."""
+    return [each.id for each in catalogue if each.id and not all(each.string if each.pluralizable else [each.string])]
+
+
+def written(catalogue: Catalog) -> bytes:
+    """Return a catalogue as the text that is edited."""
+    stream = io.BytesIO()
+    write_po(stream, catalogue, width=_WIDTH, sort_output=True, include_lineno=False)
+    return stream.getvalue()
+
+
+def compiled(catalogue: Catalog) -> bytes:
+    """Return a catalogue as gettext reads it."""
+    stream = io.BytesIO()
+    write_mo(stream, catalogue)
+    return stream.getvalue()
+
+
+def _rewrite(check: bool) -> int:
+    old = 0
+    for language in LANGUAGES:
+        catalogue = made(language)
+        path = po(language)
+        for file, content in ((path, written(catalogue)), (path.with_suffix(".mo"), compiled(catalogue))):
+            if file.is_file() and file.read_bytes() == content:
+                continue
+            old += 1
+            if check:
+                print(f"{file}: not up to date; run python {sys.argv[0]}", file=sys.stderr)
+            else:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+                print(f"{file}: rewritten")
+        lacking = untranslated(catalogue)
+        if lacking:
+            print(f'{path}: {len(lacking)} texts have no translation: look for msgstr ""', file=sys.stderr)
+            old += 1
+    return int(check and bool(old))
+
+
+if __name__ == "__main__":
+    sys.exit(_rewrite(options(__doc__).parse_args().check))
