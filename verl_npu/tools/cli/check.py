@@ -17,6 +17,8 @@ from ...ascend import software
 from ...errors import AscendSoftwareError, SettingError
 from ...features import PATCH_MODULES, UPSTREAMS, load, policy, wrong_settings
 from ...features.engine_names import NAMES, Lack, lacks
+from ...language import gettext as _
+from ...language import ngettext
 from ...registry.judge.drift import drift_diff
 from ...registry.judge.lock import Lock, Record, Revision
 from ...registry.judge.natives import Native, confirmed, judge_natives, patched_packages
@@ -31,13 +33,13 @@ from .script import check_script
 from .status import BAD, QUIET, colour
 
 _MEANING = {
-    State.VERIFIED: "fits, and is applied when verl is imported",
-    State.NATIVE: "upstream does it itself",
-    State.CLAIMED: "upstream means to patch it by itself; each process reports whether it did",
-    State.INEFFECTIVE: "upstream means to patch it by itself, and uses a name that is not there",
-    State.ABSENT: "there is nothing to patch in this upstream",
-    State.DRIFTED: "upstream changed what is patched, so the feature is left out",
-    State.DISABLED: "left out, because you asked for that",
+    State.VERIFIED: _("fits, and is applied when verl is imported"),
+    State.NATIVE: _("upstream does it itself"),
+    State.CLAIMED: _("upstream means to patch it by itself; each process reports whether it did"),
+    State.INEFFECTIVE: _("upstream means to patch it by itself, and uses a name that is not there"),
+    State.ABSENT: _("there is nothing to patch in this upstream"),
+    State.DRIFTED: _("upstream changed what is patched, so the feature is left out"),
+    State.DISABLED: _("left out, because you asked for that"),
 }
 
 _OURS = (State.VERIFIED, State.DRIFTED)
@@ -102,7 +104,11 @@ def check(
     if script is not None:
         check_script(script, source, arguments, as_json, unconfined)
     if arguments:
-        raise click.UsageError(f"arguments are a script's: expected --script SCRIPT before {' '.join(arguments)}")
+        raise click.UsageError(
+            _("arguments are a script's: expected --script SCRIPT before {arguments}").format(
+                arguments=" ".join(arguments)
+            )
+        )
     features, tree, locks = load(), upstreams.judged_tree(source), upstreams.locks()
     result = _judged(features, tree, locks, _traces(source))
     if as_json:
@@ -128,7 +134,7 @@ def _judged(
     features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]], traces: Sequence[Trace]
 ) -> _Result:
     revisions, verdicts, natives = judged_patches(features, tree, locks)
-    wrong = [error for _, error in wrong_settings()]
+    wrong = [error for _unused, error in wrong_settings()]
     return _Result(features, revisions, verdicts, natives, software.problem(), _rollout_lacks(), traces, wrong)
 
 
@@ -143,7 +149,7 @@ def judged_patches(
     natives = judge_natives(PATCH_MODULES, whole, ours)
     left_out = policy().disable
     switched_off = {
-        patch.id: Verdict(State.DISABLED, f"by {environment.DISABLE.name}")
+        patch.id: Verdict(State.DISABLED, _("by {disable}").format(disable=environment.DISABLE.name))
         for feature in features
         if feature.name in left_out
         for patch in feature
@@ -197,7 +203,7 @@ def _print(result: _Result, verbose: bool) -> None:
         shown = [p for p in feature if verbose or not (off or result.verdicts[p.id].state in QUIET)]
         if verbose:
             terminal.echo()
-            terminal.paragraph(f"{feature.name}: {feature.summary}")
+            terminal.paragraph(_("{feature}: {summary}").format(feature=feature.name, summary=feature.summary))
         for patch in shown:
             _print_patch(patch, result.verdicts[patch.id])
     _print_natives(result.natives, verbose)
@@ -212,14 +218,19 @@ def _print(result: _Result, verbose: bool) -> None:
 
 
 def _print_revisions(revisions: Mapping[str, Revision], verbose: bool) -> None:
-    terminal.paragraph(", ".join(f"{name} {_shortly(revision)}" for name, revision in revisions.items()))
+    terminal.paragraph(_(", ").join(f"{name} {_shortly(revision)}" for name, revision in revisions.items()))
     for name, revision in revisions.items():
         if not revision.differs:
             continue
         count = len(revision.differs)
         terminal.paragraph(
-            f"This {name} is not a revision that has a lock. The nearest that has one is {revision.nearest_pin}, and "
-            f"{count} target{' differs' if count == 1 else 's differ'} from it."
+            ngettext(
+                "This {name} is not a revision that has a lock. The nearest that has one is {nearest_pin}, and "
+                "{count} target differs from it.",
+                "This {name} is not a revision that has a lock. The nearest that has one is {nearest_pin}, and "
+                "{count} targets differ from it.",
+                count,
+            ).format(name=name, nearest_pin=revision.nearest_pin, count=count)
         )
         for target in revision.differs if verbose else ():
             terminal.line("  ", target)
@@ -227,21 +238,24 @@ def _print_revisions(revisions: Mapping[str, Revision], verbose: bool) -> None:
 
 def _shortly(revision: Revision) -> str:
     if not revision.nearest_pin:
-        return "not found"
-    return revision.nearest_pin if revision.exact else f"near {revision.nearest_pin}"
+        return _("not found")
+    return revision.nearest_pin if revision.exact else _("near {nearest_pin}").format(nearest_pin=revision.nearest_pin)
 
 
 def _clause(feature: Feature, result: _Result) -> str:
     counts = Counter(result.verdicts[patch.id].state for patch in feature)
     total = len(feature)
     if counts[State.DISABLED]:
-        return f"switched off by {environment.DISABLE.name}"
+        return _("switched off by {disable}").format(disable=environment.DISABLE.name)
     if counts[State.DRIFTED]:
-        return f"not applied, because {counts[State.DRIFTED]} of its {total} patches drifted"
+        return _("not applied, because {counts} of its {total} patches drifted").format(
+            counts=counts[State.DRIFTED], total=total
+        )
     fit = counts[State.VERIFIED]
     others = (State.NATIVE, State.CLAIMED, State.INEFFECTIVE, State.ABSENT)
     rest = [f"{counts[state]} {state}" for state in others if counts[state]]
-    return ", ".join([f"{fit} patch{' fits' if fit == 1 else 'es fit'}" if fit else "nothing to patch", *rest])
+    fits = ngettext("{fit} patch fits", "{fit} patches fit", fit).format(fit=fit)
+    return _(", ").join([fits if fit else _("nothing to patch"), *rest])
 
 
 def _print_natives(natives: Sequence[Native], verbose: bool) -> None:
@@ -252,10 +266,14 @@ def _print_natives(natives: Sequence[Native], verbose: bool) -> None:
         if not lost and not verbose:
             continue
         terminal.echo()
-        reached = f"{lost} of them cannot be reached" if lost else "all can be reached"
+        reached = _("{lost} of them cannot be reached").format(lost=lost) if lost else _("all can be reached")
         terminal.paragraph(
-            f"Beside what verl-npu patches, {module} means to patch {len(own)} target{'' if len(own) == 1 else 's'} "
-            f"by itself; {reached}{'.' if verbose else ': see -v.'}"
+            ngettext(
+                "Beside what verl-npu patches, {module} means to patch {count} target by itself; {reached}",
+                "Beside what verl-npu patches, {module} means to patch {count} targets by itself; {reached}",
+                len(own),
+            ).format(module=module, count=len(own), reached=reached)
+            + (_(".") if verbose else _(": see -v."))
         )
         for native in own if verbose else ():
             terminal.line("  ", native.target, "  ", terminal.styled(str(native.state), colour(native.state)))
@@ -270,15 +288,19 @@ def _print_patch(patch: Patch, verdict: Verdict) -> None:
 
 def _print_advice(result: _Result, verbose: bool) -> None:
     if environment.SWITCH.text().lower() == "off":
-        terminal.paragraph(f"{environment.SWITCH.name}=off is set here: a job of this shell patches nothing.")
+        terminal.paragraph(
+            _("{switch}=off is set here: a job of this shell patches nothing.").format(switch=environment.SWITCH.name)
+        )
     refused = [feature.name for feature in result.features if result.state(feature) is State.DRIFTED]
     if refused:
         terminal.paragraph(
-            "`verl-npu check --diff` shows what changed. Install a verl that has a lock, or a newer verl-npu; "
-            f"VERL_NPU_FORCE={','.join(refused)} applies the patches regardless, at your own risk."
+            _(
+                "`verl-npu check --diff` shows what changed. Install a verl that has a lock, or a newer "
+                "verl-npu; VERL_NPU_FORCE={refused} applies the patches regardless, at your own risk."
+            ).format(refused=",".join(refused))
         )
     elif not verbose:
-        terminal.echo("`verl-npu check -v` shows every patch.")
+        terminal.echo(_("`verl-npu check -v` shows every patch."))
 
 
 def _diffs(result: _Result, tree: SourceTree, locks: Mapping[str, Sequence[Lock]]) -> list[str]:
@@ -310,12 +332,18 @@ def _print_lacks(found: Sequence[Lack]) -> None:
             continue
         terminal.echo()
         terminal.paragraph(
-            f"{distribution} {own[0].release}, which is installed here, lacks {len(own)} "
-            f"name{'' if len(own) == 1 else 's'} that verl-npu relies on:"
+            ngettext(
+                "{distribution} {release}, which is installed here, lacks {count} name that verl-npu relies on:",
+                "{distribution} {release}, which is installed here, lacks {count} names that verl-npu relies on:",
+                len(own),
+            ).format(distribution=distribution, release=own[0].release, count=len(own))
         )
         for lack in own:
             terminal.line("  ", lack.name.title)
-            terminal.paragraph(f"Found {lack.found}. Without it, {lack.name.absent}.", indent="    ")
+            terminal.paragraph(
+                _("Found {found}. Without it, {absent}.").format(found=lack.found, absent=lack.name.absent),
+                indent="    ",
+            )
 
 
 def _traces(source: str) -> Sequence[Trace]:
@@ -326,10 +354,10 @@ def _print_traces(found: Sequence[Trace]) -> None:
     """Print what an earlier plugin of the same name has left, and what removes it; nothing if there is nothing."""
     for trace in found:
         terminal.echo()
-        mark = terminal.styled("earlier plugin", "red" if trace.fails else "yellow")
+        mark = terminal.styled(_("earlier plugin"), "red" if trace.fails else "yellow")
         terminal.line(mark, ": ", trace.found)
-        terminal.paragraph(f"{trace.why}.", indent="  ")
-        terminal.paragraph(trace.fix, indent="       ", label="  fix  ")
+        terminal.paragraph(_("{why}.").format(why=trace.why), indent="  ")
+        terminal.paragraph(trace.fix, indent="       ", label=_("  fix  "))
 
 
 def _releases() -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from ...errors import TrainingLogError
+from ...language import gettext as _
 from ..comparison.comparison import STANDARDS, Comparison, compare, content
 from ..comparison.page import draw, page
 from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
@@ -72,9 +73,9 @@ def compare_logs(
     if isinstance(reference, Baseline) and ("parity" in standards or png):
         raise TrainingLogError(
             subject=f"--baseline {reference.name}",
-            expected="the standard regression, and no --png",
+            expected=_("the standard regression, and no --png"),
             found="--png" if "parity" not in standards else "--standard parity",
-            fix="published figures have no steps; give a reference log for that",
+            fix=_("published figures have no steps; give a reference log for that"),
         )
     made = compare(npu, reference, standards or (("regression",) if isinstance(reference, Baseline) else ("parity",)))
     written = _write(made, png, html)
@@ -83,7 +84,7 @@ def compare_logs(
     else:
         _print(made)
         for path in written:
-            terminal.line(f"written: {path}")
+            terminal.line(_("written: {path}").format(path=path))
     sys.exit(_STATUS[made.outcome])
 
 
@@ -93,9 +94,9 @@ def _sides(
     if npu_log is None or (reference_log is None) == (baseline is None):
         raise TrainingLogError(
             subject="verl-npu compare",
-            expected="NPU_LOG, and either REFERENCE_LOG or --baseline NAME",
-            found="no log" if npu_log is None else "both" if baseline else "neither",
-            fix="see verl-npu compare --help",
+            expected=_("NPU_LOG, and either REFERENCE_LOG or --baseline NAME"),
+            found=_("no log") if npu_log is None else _("both") if baseline else _("neither"),
+            fix=_("see verl-npu compare --help"),
         )
     if reference_log is not None:
         return read(npu_log), read(reference_log)
@@ -103,9 +104,9 @@ def _sides(
     if published is None:
         raise TrainingLogError(
             subject=f"--baseline {baseline}",
-            expected=f"one of {', '.join(BASELINES)}",
-            found="another name",
-            fix="see verl-npu compare --list-baselines",
+            expected=_("one of {baselines}").format(baselines=_(", ").join(BASELINES)),
+            found=_("another name"),
+            fix=_("see verl-npu compare --list-baselines"),
         )
     return read(npu_log), published
 
@@ -121,9 +122,9 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
         if not made.pairs and option == "--png":
             raise TrainingLogError(
                 subject=option,
-                expected="a metric that both logs have at the same step",
-                found="none",
-                fix="leave it out, or give logs of the same steps",
+                expected=_("a metric that both logs have at the same step"),
+                found=_("none"),
+                fix=_("leave it out, or give logs of the same steps"),
             )
         try:
             if option == "--png":
@@ -133,20 +134,29 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
                 path.write_text(page(made), encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise TrainingLogError(
-                subject=option, expected="a file that can be written", found=str(error), fix="give another path"
+                subject=option, expected=_("a file that can be written"), found=str(error), fix=_("give another path")
             ) from error
         written.append(path)
     return written
 
 
 def _print(made: Comparison) -> None:
-    _print_side("NPU log", made.npu)
+    _print_side(_("NPU log"), made.npu)
     if isinstance(made.reference, Baseline):
-        terminal.line(f"reference: {made.reference.name}, {made.reference.script} on {made.reference.hardware}")
-        terminal.paragraph(f"from {SOURCE}", indent="  ", label="  ")
+        terminal.line(
+            _("reference: {reference}, {script} on {hardware}").format(
+                reference=made.reference.name, script=made.reference.script, hardware=made.reference.hardware
+            )
+        )
+        terminal.paragraph(_("from {source}").format(source=SOURCE), indent="  ", label="  ")
     else:
         _print_side("reference", made.reference)
-        terminal.paragraph(f"{len(made.common)} steps are in both: {spans(made.common) or 'none'}", indent="  ")
+        terminal.paragraph(
+            _("{count} steps are in both: {spans}").format(
+                count=len(made.common), spans=spans(made.common) or _("none")
+            ),
+            indent="  ",
+        )
     for verdict in made.verdicts:
         terminal.echo()
         _print_verdict(verdict, verdict.name in made.judged_by)
@@ -157,21 +167,25 @@ def _print(made: Comparison) -> None:
     asked = [f"{verdict.name}, {verdict.shown}" for verdict in made.verdicts if verdict.name in made.judged_by]
     simulated = " SIMULATED" if made.simulated else ""
     terminal.line(
-        terminal.styled(made.outcome.value, _STYLES[made.outcome]), f": judged by {'; '.join(asked)}.{simulated}"
+        terminal.styled(made.outcome.value, _STYLES[made.outcome]),
+        _(": judged by {asked}.{simulated}").format(asked=_("; ").join(asked), simulated=simulated),
     )
 
 
 def _print_side(name: str, log: TrainingLog) -> None:
-    terminal.line(f"{name}: {log.source}, {len(log.steps)} steps{', SIMULATED' if log.simulated else ''}")
+    terminal.line(
+        _("{name}: {source}, {count} steps").format(name=name, source=log.source, count=len(log.steps)),
+        ", SIMULATED" if log.simulated else "",
+    )
     for note in log.notes():
-        terminal.paragraph(note, label="  note: ", indent="    ")
+        terminal.paragraph(note, label=_("  note: "), indent="    ")
 
 
 def _print_verdict(verdict: Verdict, asked: bool) -> None:
     terminal.line(
         terminal.styled(f"{verdict.name}, {verdict.title}: ", "bold"),
         terminal.styled(verdict.outcome.value, _STYLES[verdict.outcome]),
-        "" if asked else " (for information)",
+        "" if asked else _(" (for information)"),
     )
     if not asked and all(judged.outcome is Outcome.NOT_SHOWN for judged in verdict.criteria):
         return
@@ -183,7 +197,7 @@ def _print_verdict(verdict: Verdict, asked: bool) -> None:
     terminal.table(rows, ["", *(_STYLES[judged.outcome] for judged in verdict.criteria)], indent="  ")
     for formula in _formulas(verdict):
         terminal.paragraph(formula, indent="    ", label="  ")
-    terminal.paragraph(f"from {verdict.source}", indent="    ", label="  ")
+    terminal.paragraph(_("from {source}").format(source=verdict.source), indent="    ", label="  ")
 
 
 def _formulas(verdict: Verdict) -> Iterable[str]:
@@ -194,7 +208,9 @@ def _formulas(verdict: Verdict) -> Iterable[str]:
 
 
 def _print_pairs(made: Comparison) -> None:
-    rows: list[Sequence[str]] = [("metric", "steps", "NPU", "reference", "mean |NPU - reference|", "largest at step")]
+    rows: list[Sequence[str]] = [
+        ("metric", "steps", "NPU", "reference", "mean |NPU - reference|", _("largest at step"))
+    ]
     for pair in made.pairs:
         means = [number(mean([each[step] for step in pair.common])) for each in (pair.npu, pair.reference)]
         rows.append(
@@ -207,7 +223,7 @@ def _print_baselines(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(each) for each in BASELINES.values()], indent=2))
         return
-    rows = [("baseline", "on", "memory", "step", "throughput", "reward", "rollout against trainer")]
+    rows = [("baseline", "on", "memory", "step", "throughput", "reward", _("rollout against trainer"))]
     for each in BASELINES.values():
         rows.append(
             (
@@ -221,4 +237,8 @@ def _print_baselines(as_json: bool) -> None:
             )
         )
     terminal.table(rows, [""] * len(rows))
-    terminal.paragraph(f"From {SOURCE}; throughput in tokens a second and NPU. Each holds for its job's script alone.")
+    terminal.paragraph(
+        _("From {source}; throughput in tokens a second and NPU. Each holds for its job's script alone.").format(
+            source=SOURCE
+        )
+    )

@@ -7,6 +7,7 @@ import shlex
 import click
 
 from ...errors import ContainerError
+from ...language import gettext as _
 from ...pins import PINS
 from ...version import __version__
 from ..extras import need
@@ -85,27 +86,27 @@ def container(
     if mounts and form != "docker-run":
         raise ContainerError(
             subject="--mount",
-            expected="a container of --format docker-run",
+            expected=_("a container of --format docker-run"),
             found=f"--format {form}",
-            fix="give a volume claim with --claim NAME:/PATH",
+            fix=_("give a volume claim with --claim NAME:/PATH"),
         )
     made = make(target, machines, npus, image, mounts)
     if form == "docker-run":
         if command or nodes > 1:
             raise ContainerError(
                 subject="--format docker-run",
-                expected="a container on one machine, in which you start the job",
+                expected=_("a container on one machine, in which you start the job"),
                 found=f"-- {shlex.join(command)}" if command else f"--nodes {nodes}",
-                fix="leave that out, or take --format rayjob",
+                fix=_("leave that out, or take --format rayjob"),
             )
         click.echo(docker_run(made), nl=False)
         return
     if made.published:
         raise ContainerError(
             subject="--format rayjob",
-            expected="the published image's name with the address of its registry, from which each machine gets it",
-            found=f"{made.image}, which Kubernetes would look for at Docker's own hub",
-            fix=f"add --image REGISTRY/{made.image}",
+            expected=_("the published image's name with the address of its registry, from which each machine gets it"),
+            found=_("{image}, which Kubernetes would look for at Docker's own hub").format(image=made.image),
+            fix=_("add --image REGISTRY/{image}").format(image=made.image),
         )
     parsed = [Claim.parse(text) for text in claims]
     asked = job(made, nodes, command, name=name, queue=queue, claims=parsed, interface=interface)
@@ -117,7 +118,7 @@ def _yaml(asked: Job, made: Container) -> str:
     import yaml
 
     head = _HEAD.format(
-        pin=f"verl {made.pin.name}",
+        pin=_("verl {pin}").format(pin=made.pin.name),
         nodes=asked.nodes,
         npus=made.npus,
         server=made.server.name,

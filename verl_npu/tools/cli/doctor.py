@@ -13,6 +13,8 @@ import click
 
 from ...features import UPSTREAMS, load, policy
 from ...findings import Finding, Severity, exit_status
+from ...language import gettext as _
+from ...language import ngettext
 from ...pins import PINS
 from ...registry.state import feature_state
 from ..diagnosis import report, unknown
@@ -92,7 +94,7 @@ def doctor(
         click.echo(json.dumps([cluster.as_json(finding) for finding in findings], indent=2))
     else:
         if site.virtual:
-            terminal.echo("SIMULATED: virtual NPUs")
+            terminal.echo(_("SIMULATED: virtual NPUs"))
         _show(findings)
         _lead_to_env(findings, site)
     sys.exit(exit_status(findings))
@@ -104,11 +106,12 @@ def _write_report(file: Path, pin: str | None, logs: Sequence[Path]) -> None:
     states = unknown.states(said.progress.own) if said else {}
     file.write_text(report.render(examine(_site(pin), Level.STATIC, ()), said, states, Redaction.here()), "utf-8")
     # Standard output is the diagnosis's, which may be JSON.
-    about = " and the lines of the log around its errors" if logs else ""
-    click.echo(
-        f"verl-npu: {file} has the environment{about}. Keys, passwords, addresses and names that could be known as "
-        "such were taken out; read it before you send it.",
-        err=True,
+    about = _(" and the lines of the log around its errors") if logs else ""
+    terminal.note(
+        _(
+            "{file} has the environment{about}. Keys, passwords, addresses and names that could "
+            "be known as such were taken out; read it before you send it."
+        ).format(file=file, about=about)
     )
     if not logs:
         sys.exit()
@@ -122,8 +125,10 @@ def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
         environments = site.pin.environments
         named = f" --for {site.named.id}" if site.named and len(environments) > 1 else ""
         terminal.paragraph(
-            f"`{packages.ENV} --pin {site.pin.name}{named}` prints the commands that install all of these, in order, "
-            "in an environment of its own."
+            _(
+                "`{env} --pin {pin}{named}` prints the commands that install all of these, in order, in "
+                "an environment of its own."
+            ).format(env=packages.ENV, pin=site.pin.name, named=named)
         )
 
 
@@ -139,14 +144,14 @@ def _judged() -> Judged | None:
     if first not in tree:
         return None
     features = load()
-    revisions, verdicts, _ = judged_patches(features, tree, upstreams.locks())
+    revisions, verdicts, _natives = judged_patches(features, tree, upstreams.locks())
     bad = {
         feature.name: state
         for feature in features
         if (state := feature_state(verdicts[patch.id].state for patch in feature)) in BAD
     }
     revision = revisions[first]
-    refused = tuple(f"{name} ({state})" for name, state in bad.items())
+    refused = tuple(_("{name} ({state})").format(name=name, state=state) for name, state in bad.items())
     left_out = policy().disable
     disabled = tuple(feature.name for feature in features if feature.name in left_out)
     return Judged(revision.nearest_pin, revision.exact, refused, disabled)
@@ -158,22 +163,29 @@ def _show(findings: Sequence[Finding], indent: str = "") -> None:
         for finding in (each for each in findings if each.severity is severity):
             mark = terminal.styled(severity.value, _COLOURS[severity])
             terminal.line(indent, mark, "  ", terminal.styled(finding.code, "bold"), ": ", finding.found)
-            for word, text in (("needed", finding.expected), ("why", finding.why), ("fix", finding.fix)):
+            for word, text in ((_("needed"), finding.expected), (_("why"), finding.why), (_("fix"), finding.fix)):
                 if text:
-                    terminal.paragraph(text, indent=f"{indent}            ", label=f"{indent}    {word:<8}")
+                    label = terminal.padded(word, 8)
+                    terminal.paragraph(text, indent=f"{indent}            ", label=f"{indent}    {label}")
     counts = {severity: sum(each.severity is severity for each in findings) for severity in Severity}
     if counts[Severity.ERROR] + counts[Severity.WARNING]:
         terminal.echo()
     for label, said in _in_order(findings):
-        terminal.paragraph("; ".join(said), indent=f"{indent}  ", label=f"{indent}{label}: ")
+        terminal.paragraph(
+            _("; ").join(said), indent=f"{indent}  ", label=_("{indent}{label}: ").format(indent=indent, label=label)
+        )
     worst = next((v for v in (Severity.ERROR, Severity.WARNING, Severity.OK) if counts[v]), Severity.SKIPPED)
-    total = ", ".join(f"{counts[severity]} {severity.value}" for severity in Severity)
+    total = _(", ").join(f"{counts[severity]} {severity.value}" for severity in Severity)
     terminal.line(indent, terminal.styled(total, _COLOURS[worst]))
 
 
 def _in_order(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
     """What needs no attention: what is right, and what was not judged, by the reason."""
-    right = [f"{each.code} ({each.found})" for each in findings if each.severity is Severity.OK]
+    right = [
+        _("{each} ({found})").format(each=each.code, found=each.found)
+        for each in findings
+        if each.severity is Severity.OK
+    ]
     if right:
         yield "ok", right
     reasons: dict[str, list[str]] = {}
@@ -181,7 +193,13 @@ def _in_order(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
         if each.severity is Severity.SKIPPED:
             reasons.setdefault(each.found, []).append(each.code)
     if reasons:
-        yield "skipped", [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
+        yield (
+            "skipped",
+            [
+                _("{names} ({reason})").format(names=_(", ").join(names), reason=reason)
+                for reason, names in reasons.items()
+            ],
+        )
 
 
 def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> int:
@@ -194,11 +212,13 @@ def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> int:
         click.echo(json.dumps(content, indent=2))
     else:
         if differ:
-            terminal.line(terminal.styled("The nodes differ:", "red"))
+            terminal.line(terminal.styled(_("The nodes differ:"), "red"))
         for each in differ:
             terminal.line("  ", terminal.styled(each.name, "bold"))
             for found, where in each.found.items():
-                terminal.paragraph(f"{', '.join(where)}: {found}", indent="      ", label="    ")
+                terminal.paragraph(
+                    _("{where}: {found}").format(where=_(", ").join(where), found=found), indent="      ", label="    "
+                )
         for node, findings in nodes.items():
             terminal.line(terminal.styled(node, "bold"))
             _show(findings, indent="  ")
@@ -212,13 +232,13 @@ _SHOWN_LINES = 6
 _WIDEST = 300
 """Characters of a line of a log that are shown."""
 _SAID = {
-    Conclusion.CAUSE: ("red", "the cause is known"),
-    Conclusion.CODE: ("yellow", "a code that has many causes, and nothing in the log that tells more"),
-    Conclusion.CONSEQUENCE: ("yellow", "the log has only consequences: the cause is in another process"),
-    Conclusion.UNKNOWN: ("yellow", "no rule knows this error"),
-    Conclusion.NONE: ("green", "no error"),
+    Conclusion.CAUSE: ("red", _("the cause is known")),
+    Conclusion.CODE: ("yellow", _("a code that has many causes, and nothing in the log that tells more")),
+    Conclusion.CONSEQUENCE: ("yellow", _("the log has only consequences: the cause is in another process")),
+    Conclusion.UNKNOWN: ("yellow", _("no rule knows this error")),
+    Conclusion.NONE: ("green", _("no error")),
 }
-_CUT = "no line of the log says that the job failed, and none that it came to its end"
+_CUT = _("no line of the log says that the job failed, and none that it came to its end")
 
 
 def _judge_log(paths: Sequence[Path], as_json: bool) -> NoReturn:
@@ -291,8 +311,12 @@ def _excerpt(error: LoggedError) -> list[str]:
     return [line for line in event.message[first : last + 1] if line.strip()][:_SHOWN_LINES]
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _lines(count: int) -> str:
+    return ngettext("{count} line", "{count} lines", count).format(count=count)
+
+
+def _steps(count: int) -> str:
+    return ngettext("{count} step", "{count} steps", count).format(count=count)
 
 
 def _last_lines(said: Diagnosis) -> list[Line]:
@@ -303,29 +327,45 @@ def _show_log(said: Diagnosis) -> None:
     style, words = _SAID[said.verdict]
     if said.root is None and said.verdict is Conclusion.UNKNOWN:
         words = _CUT
-    terminal.line(terminal.styled(said.verdict.value, style), f": {words}")
+    terminal.line(terminal.styled(said.verdict.value, style), _(": {words}").format(words=words))
     if said.root is not None:
         _show_root(said.root, said.progress)
     elif said.verdict is Conclusion.NONE:
-        done = f"; it has {_count(said.steps, 'step')}" if said.steps else ""
-        why = "the training came to its end" if said.progress.ended else "the job still writes to it"
-        terminal.paragraph(f"{_count(said.lines, 'line')} of log, {why}{done}.", indent="  ")
+        done = _("; it has {count}").format(count=_steps(said.steps)) if said.steps else ""
+        why = _("the training came to its end") if said.progress.ended else _("the job still writes to it")
+        terminal.paragraph(
+            _("{count} of log, {why}{done}.").format(count=_lines(said.lines), why=why, done=done), indent="  "
+        )
     else:
         _show_cut(said)
     if said.before:
         terminal.echo()
-        terminal.paragraph(f"Before it, in {said.before.event.process}: {said.before.event.error}", indent="  ")
+        terminal.paragraph(
+            _("Before it, in {process}: {error}").format(
+                process=said.before.event.process, error=said.before.event.error
+            ),
+            indent="  ",
+        )
     if said.followed:
         terminal.echo()
         counts = Counter(each.name or each.event.error.split(":")[0] for each in said.followed)
-        words = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.most_common(8))
-        terminal.paragraph(f"With it came: {words}.", indent="  ")
+        words = _(", ").join(
+            _("{name} ({count})").format(name=name, count=count) if count > 1 else name
+            for name, count in counts.most_common(8)
+        )
+        terminal.paragraph(_("With it came: {words}.").format(words=words), indent="  ")
     for hint in {each.name: each for each in said.hints}.values():
         if hint.finding and said.root:
-            terminal.paragraph(f"{hint.finding.why}; to do: {hint.finding.fix}", label="note: ", indent="  ")
+            terminal.paragraph(
+                _("{why}; to do: {fix}").format(why=hint.finding.why, fix=hint.finding.fix),
+                label=_("note: "),
+                indent="  ",
+            )
     if said.survived:
-        names = ", ".join(sorted({each.name or each.event.error[:60] for each in said.survived}))
-        terminal.paragraph(f"the job went on after other errors ({names})", label="note: ", indent="  ")
+        names = _(", ").join(sorted({each.name or each.event.error[:60] for each in said.survived}))
+        terminal.paragraph(
+            _("the job went on after other errors ({names})").format(names=names), label=_("note: "), indent="  "
+        )
 
 
 def _show_cut(said: Diagnosis) -> None:
@@ -333,24 +373,34 @@ def _show_cut(said: Diagnosis) -> None:
     progress = said.progress
     if not progress.lines:
         terminal.paragraph(
-            "The log is empty: the job wrote nothing, or its output went elsewhere. Start it with "
-            "`… 2>&1 | tee train.log`, which keeps the errors too.",
+            _(
+                "The log is empty: the job wrote nothing, or its output went elsewhere. Start it with "
+                "`… 2>&1 | tee train.log`, which keeps the errors too."
+            ),
             indent="  ",
         )
         return
     if progress.binary:
-        terminal.paragraph(f"{progress.log}: most of it is no text. Name what the job printed.", indent="  ")
+        terminal.paragraph(
+            _("{log}: most of it is no text. Name what the job printed.").format(log=progress.log), indent="  "
+        )
         return
     terminal.paragraph(
-        f"It stops {progress.place()}, {_count(progress.lines, 'line')} in. Its last lines:", indent="  "
+        _("It stops {place}, {count} in. Its last lines:").format(
+            place=progress.place(), count=_lines(progress.lines)
+        ),
+        indent="  ",
     )
     for line in _last_lines(said):
         terminal.line("    | ", f"[{line.process}] " if line.process.pid else "", line.text.strip()[:_WIDEST])
     terminal.paragraph(
-        "No process on this host writes to it. A job that just stops was killed, most often because the host ran out "
-        "of memory, or by the scheduler, or it hangs: look at `dmesg -T | grep -i oom`, at what the scheduler says of "
-        "the job, at the shell that started it, and at Ray's and CANN's logs (/tmp/ray/session_latest/logs, "
-        "~/ascend/log), which this command reads too. If it still runs on another host, this is no failure.",
+        _(
+            "No process on this host writes to it. A job that just stops was killed, most often "
+            "because the host ran out of memory, or by the scheduler, or it hangs: look at `dmesg -T "
+            "| grep -i oom`, at what the scheduler says of the job, at the shell that started it, and "
+            "at Ray's and CANN's logs (/tmp/ray/session_latest/logs, ~/ascend/log), which this "
+            "command reads too. If it still runs on another host, this is no failure."
+        ),
         indent="  ",
     )
 
@@ -359,39 +409,59 @@ def _show_unknown(root: LoggedError, progress: Progress) -> None:
     """What helps with an error that no rule knows."""
     event = root.event
     for frame in reversed(unknown.frames(event)):
-        terminal.paragraph(frame.text, label=f"    in {frame.owner.value} code: ", indent="      ")
+        terminal.paragraph(
+            frame.text, label=_("    in {owner} code: ").format(owner=frame.owner.value), indent="      "
+        )
     states = unknown.states(progress.own)
-    passed = [f"{name} ({states.get(name, 'the log does not say its state')})" for name in unknown.features(event)]
+    passed = [
+        _("{name} ({states})").format(name=name, states=states.get(name, _("the log does not say its state")))
+        for name in unknown.features(event)
+    ]
     if passed:
-        terminal.paragraph(f"It went through what verl-npu patches: {', '.join(passed)}.", indent="    ")
+        terminal.paragraph(
+            _("It went through what verl-npu patches: {passed}.").format(passed=_(", ").join(passed)), indent="    "
+        )
     for near in unknown.nearest(event):
         terminal.paragraph(
-            f"{near.rule.code} ({near.nearness:.0%} of its words)", label="    like it, and not it: ", indent="      "
+            _("{rule} ({nearness:.0%} of its words)").format(rule=near.rule.code, nearness=near.nearness),
+            label=_("    like it, and not it: "),
+            indent="      ",
         )
-    text, places = unknown.text_to_search(event), ", ".join(unknown.where_to_look(event))
+    text, places = unknown.text_to_search(event), _(", ").join(unknown.where_to_look(event))
     if text:
-        terminal.paragraph(f'To do: look for "{text}" in the issues of {places}.', indent="    ")
+        terminal.paragraph(
+            _('To do: look for "{text}" in the issues of {places}.').format(text=text, places=places), indent="    "
+        )
     terminal.paragraph(
-        "`verl-npu doctor --log LOG --report FILE` writes one file to attach to a report.", indent="    "
+        _("`verl-npu doctor --log LOG --report FILE` writes one file to attach to a report."), indent="    "
     )
 
 
 def _show_root(root: LoggedError, progress: Progress) -> None:
     event = root.event
-    where = f"{event.log}, line {event.line}" if event.log else f"line {event.line}"
+    where = (
+        _("{log}, line {line}").format(log=event.log, line=event.line)
+        if event.log
+        else _("line {line}").format(line=event.line)
+    )
     terminal.line("  ", terminal.styled(root.name or event.error, "bold"))
-    doing = f", while {event.doing}" if event.doing else ""
+    doing = _(", while {doing}").format(doing=event.doing) if event.doing else ""
     step = progress.place(event.line if event.log == progress.log else None)
-    terminal.paragraph(f"It began in {event.process} ({where}), {step}{doing}.", indent="    ")
+    terminal.paragraph(
+        _("It began in {process} ({where}), {step}{doing}.").format(
+            process=event.process, where=where, step=step, doing=doing
+        ),
+        indent="    ",
+    )
     for line in _excerpt(root):
         terminal.line("    | ", line.strip())
     if root.finding is None:
         _show_unknown(root, progress)
         return
-    terminal.paragraph(f"It means: {root.finding.why}.", indent="    ")
-    terminal.paragraph(f"To do: {root.finding.fix}.", indent="    ")
+    terminal.paragraph(_("It means: {why}.").format(why=root.finding.why), indent="    ")
+    terminal.paragraph(_("To do: {fix}.").format(fix=root.finding.fix), indent="    ")
     if root.rule and root.rule.versions:
-        terminal.paragraph(f"It is so in {root.rule.versions}.", indent="    ")
+        terminal.paragraph(_("It is so in {versions}.").format(versions=root.rule.versions), indent="    ")
     if root.rule and root.rule.before:
-        terminal.paragraph(f"`{root.rule.before}` says it before the run.", indent="    ")
-    terminal.paragraph(f"Seen in: {', '.join(root.finding.source)}.", indent="    ")
+        terminal.paragraph(_("`{before}` says it before the run.").format(before=root.rule.before), indent="    ")
+    terminal.paragraph(_("Seen in: {source}.").format(source=_(", ").join(root.finding.source)), indent="    ")

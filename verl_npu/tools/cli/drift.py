@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from ...features import UPSTREAMS, load
+from ...language import gettext as _
 from ...registry.judge.drift import Outcome, Surveyed, survey
 from ...registry.source.tree import SourceTree
 from .. import progress
@@ -17,11 +18,11 @@ from . import terminal, upstreams
 from .options import complete_source, example
 
 _MEANING = {
-    Outcome.LANDED: "upstream does it itself now; retire the patch for this revision",
-    Outcome.DRIFTED: "the target changed; adapt the patch",
-    Outcome.GONE: "the target is not there any more; find out where it went",
-    Outcome.FITS: "still fits; lock the new revision",
-    Outcome.IDLE: "nothing to patch at this revision",
+    Outcome.LANDED: _("upstream does it itself now; retire the patch for this revision"),
+    Outcome.DRIFTED: _("the target changed; adapt the patch"),
+    Outcome.GONE: _("the target is not there any more; find out where it went"),
+    Outcome.FITS: _("still fits; lock the new revision"),
+    Outcome.IDLE: _("nothing to patch at this revision"),
 }
 _TO_DO = (Outcome.DRIFTED, Outcome.GONE)
 
@@ -48,7 +49,7 @@ def drift(upstream: str, source: str, form: str) -> None:
     features = load()
     number = sum(tree.covers(patch.target.package) for feature in features for patch in feature)
     findings = []
-    with progress.step(f"comparing with {source}", total=number, unit="patches") as comparing:
+    with progress.step(_("comparing with {source}").format(source=source), total=number, unit="patches") as comparing:
         for finding in survey(features, UPSTREAMS, tree, upstreams.locks()):
             comparing.done += 1
             if finding.patch.target.package in chosen.packages:
@@ -63,9 +64,11 @@ def _groups(findings: Sequence[Surveyed]) -> list[tuple[Outcome, list[Surveyed]]
 
 
 def _text(findings: Sequence[Surveyed], source: str) -> str:
-    lines = [f"{source} against {', '.join(sorted({f.against for f in findings}))}"]
+    lines = [
+        _("{source} against {value}").format(source=source, value=_(", ").join(sorted({f.against for f in findings})))
+    ]
     for outcome, group in _groups(findings):
-        lines += ["", f"{outcome}: {_MEANING[outcome]}"]
+        lines += ["", _("{outcome}: {meaning}").format(outcome=outcome, meaning=_MEANING[outcome])]
         for finding in group:
             lines += [f"  {finding.patch.id}  {finding.patch.target}", f"    {finding.reason}"]
             if outcome in _TO_DO:
@@ -98,7 +101,7 @@ def _markdown(findings: Sequence[Surveyed], _: str) -> str:
     lines += ["| patch | outcome | target | reason |", "|---|---|---|---|"]
     lines += [
         f"| `{f.patch.id}` | **{f.outcome}** | `{f.patch.target}` | {f.reason.replace('|', chr(92) + '|')} |"
-        for _, group in _groups(findings)
+        for _unused, group in _groups(findings)
         for f in group
     ]
     for finding in findings:

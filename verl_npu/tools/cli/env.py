@@ -10,6 +10,7 @@ import click
 
 from ... import environment
 from ...errors import SourceError
+from ...language import gettext as _
 from ...pins import PINS
 from ...variable import USER
 from ..installation.container import SERVERS, container, docker_run
@@ -38,7 +39,7 @@ def env(pin: str | None, arch: str, npu: str, named: str | None, output: Path | 
     """
     if pin is None:
         if output is not None or as_json or named:
-            raise click.UsageError("--for, --output and --json are about an installation: expected --pin PIN too")
+            raise click.UsageError(_("--for, --output and --json are about an installation: expected --pin PIN too"))
         _list_variables()
         return
     made = named_of(PINS[pin], named)
@@ -58,13 +59,17 @@ def _list_variables() -> None:
     for variable in environment.VARIABLES.values():
         if variable.audience != USER:
             continue
-        default = f" (default: {variable.default})" if variable.default else ""
+        default = _(" (default: {default})").format(default=variable.default) if variable.default else ""
         terminal.line(
             terminal.styled(variable.name, "bold"),
-            terminal.styled(f"  is set to {variable.text()!r}" if variable.is_set() else "", "yellow"),
+            terminal.styled(
+                _("  is set to {text!r}").format(text=variable.text()) if variable.is_set() else "", "yellow"
+            ),
         )
         terminal.paragraph(variable.summary[:1].upper() + variable.summary[1:] + ".", indent="    ")
-        terminal.paragraph(f"Value: {variable.expected}{default}", indent="    ")
+        terminal.paragraph(
+            _("Value: {expected}{default}").format(expected=variable.expected, default=default), indent="    "
+        )
 
 
 def _files(host: Target, image: Target) -> dict[str, str]:
@@ -109,9 +114,9 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
     except OSError as error:
         raise SourceError(
             subject=f"--output {folder}",
-            expected="a folder that can be written",
+            expected=_("a folder that can be written"),
             found=error.strerror or str(error),
-            fix="name another one",
+            fix=_("name another one"),
         ) from None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from ...errors import EvaluationError
+from ...language import gettext as _
 from .. import progress
 from ..evaluation import dataset, reward
 from ..evaluation.endpoint import Sampling
@@ -85,9 +86,9 @@ def evaluate(
     if len(words) != 1:
         raise EvaluationError(
             subject="verl-npu evaluate",
-            expected="one DATA, a parquet file",
-            found=" ".join(words) or "none",
-            fix="see verl-npu evaluate --help",
+            expected=_("one DATA, a parquet file"),
+            found=" ".join(words) or _("none"),
+            fix=_("see verl-npu evaluate --help"),
         )
     sampling = Sampling(temperature, top_p, top_k, max_tokens, seed, _table("--chat-template", chat_template))
     plan = Plan(
@@ -102,15 +103,19 @@ def evaluate(
     )
     other = report(against, correct_from) if against is not None else None
     try:
-        with progress.step(f"asking {plan.url}") as asking:
+        with progress.step(_("asking {url}").format(url=plan.url)) as asking:
 
             def tell(done: int, total: int, mean: float) -> None:
                 asking.total, asking.done, asking.unit = total, done, "answers"
-                asking.detail = f"mean {mean:.4f}" if done else ""
+                asking.detail = _("mean {mean:.4f}").format(mean=mean) if done else ""
 
             run(plan, tell)
     except KeyboardInterrupt:
-        terminal.fail(f"ended by Ctrl-C; {output} has what was answered, and the same command goes on from there")
+        terminal.fail(
+            _("ended by Ctrl-C; {output} has what was answered, and the same command goes on from there").format(
+                output=output
+            )
+        )
         sys.exit(_INTERRUPTED)
     made = report(output, correct_from)
     if as_json:
@@ -127,9 +132,9 @@ def _table(option: str, text: str) -> Mapping[str, object]:
     if not isinstance(found, dict):
         raise EvaluationError(
             subject=option,
-            expected="an object in JSON",
+            expected=_("an object in JSON"),
             found=text,
-            fix="for example '{\"enable_thinking\": false}'",
+            fix=_("for example '{\"enable_thinking\": false}'"),
         )
     return found
 
@@ -145,19 +150,28 @@ def _print(made: Report, other: Report | None) -> None:
     for label, each in zip(heads if other is not None else ["model"], both, strict=True):
         model = each.settings["model"]
         root = f" ({model['root']})" if model["root"] not in ("", model["name"]) else ""
-        terminal.line(f"{label}: {model['name']}{root}, {each.total.prompts} prompts, {each.total.answers} answers")
+        terminal.line(
+            _("{label}: {name}{root}, {prompts} prompts, {answers} answers").format(
+                label=label, name=model["name"], root=root, prompts=each.total.prompts, answers=each.total.answers
+            )
+        )
     _figures(heads, [each.total for each in both])
     for name in made.sources:
         terminal.line(terminal.styled(name, "bold"))
         _figures(heads, [each.sources[name] for each in both])
     for note in notes:
-        terminal.paragraph(note, label="  note: ", indent="    ")
+        terminal.paragraph(note, label=_("  note: "), indent="    ")
     if other is not None:
         gap = difference(made.entries, other.entries)
-        reach = f", between {_between(gap.interval)}" if gap.interval else ""
+        reach = _(", between {between}").format(between=_between(gap.interval)) if gap.interval else ""
         verdict = terminal.styled(gap.verdict, _STYLES.get(gap.verdict, "yellow"))
-        terminal.line(verdict, f": the mean differs by {gap.mean:+.4f}{reach}, over {gap.prompts} prompts")
-    terminal.line(f"answers: {made.folder / ANSWERS}")
+        terminal.line(
+            verdict,
+            _(": the mean differs by {mean:+.4f}{reach}, over {prompts} prompts").format(
+                mean=gap.mean, reach=reach, prompts=gap.prompts
+            ),
+        )
+    terminal.line(_("answers: {folder}").format(folder=made.folder / ANSWERS))
 
 
 def _figures(heads: Sequence[str], columns: Sequence[Figures]) -> None:
@@ -166,18 +180,21 @@ def _figures(heads: Sequence[str], columns: Sequence[Figures]) -> None:
 
 
 def _rows(columns: Sequence[Figures]) -> Iterator[tuple[str, ...]]:
-    yield "mean", *(f"{each.mean:.4f}" for each in columns), "of all answers' scores"
-    yield "95 %", *(_between(each.over_prompts) for each in columns), "of the mean, over prompts"
-    yield "95 %", *(_between(each.over_rounds) for each in columns), "of the mean, over rounds of these prompts"
+    yield "mean", *(f"{each.mean:.4f}" for each in columns), _("of all answers' scores")
+    yield "95 %", *(_between(each.over_prompts) for each in columns), _("of the mean, over prompts")
+    yield "95 %", *(_between(each.over_rounds) for each in columns), _("of the mean, over rounds of these prompts")
     spreads = ["-" if each.spread is None else f"{each.spread:.4f}" for each in columns]
-    yield "spread", *spreads, "standard deviation of the rounds' means"
-    extremes = [f"{min(each.rounds):.4f} to {max(each.rounds):.4f}" for each in columns]
-    yield "rounds", *extremes, "lowest and highest mean of a round"
+    yield "spread", *spreads, _("standard deviation of the rounds' means")
+    extremes = [
+        _("{rounds:.4f} to {each_rounds:.4f}").format(rounds=min(each.rounds), each_rounds=max(each.rounds))
+        for each in columns
+    ]
+    yield "rounds", *extremes, _("lowest and highest mean of a round")
     for k in columns[-1].pass_at:
-        yield f"pass@{k}", *(_share(each.pass_at.get(k)) for each in columns), "without bias"
-    yield "cut", *(_share(each.cut) for each in columns), "answers that ended at the limit of tokens"
+        yield f"pass@{k}", *(_share(each.pass_at.get(k)) for each in columns), _("without bias")
+    yield "cut", *(_share(each.cut) for each in columns), _("answers that ended at the limit of tokens")
     lengths = ["-" if each.tokens is None else f"{each.tokens:.1f}" for each in columns]
-    yield "tokens", *lengths, "mean length of an answer"
+    yield "tokens", *lengths, _("mean length of an answer")
 
 
 def _share(value: float | None) -> str:
@@ -185,4 +202,4 @@ def _share(value: float | None) -> str:
 
 
 def _between(interval: Interval | None) -> str:
-    return "-" if interval is None else f"{interval.low:.4f} to {interval.high:.4f}"
+    return "-" if interval is None else _("{low:.4f} to {high:.4f}").format(low=interval.low, high=interval.high)

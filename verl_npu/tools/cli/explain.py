@@ -9,6 +9,7 @@ import click
 
 from ...errors import DeclarationError
 from ...features import UPSTREAMS, load
+from ...language import gettext as _
 from ...registry.judge.drift import patch_diff
 from ...registry.judge.lock import Lock
 from ...registry.patch import Action, Feature, Patch, owners
@@ -49,14 +50,14 @@ def explain(name: str, source: str) -> None:
 
 
 def _explain_feature(feature: Feature) -> None:
-    terminal.paragraph(f"{feature.name}: {feature.summary}")
+    terminal.paragraph(_("{feature}: {summary}").format(feature=feature.name, summary=feature.summary))
     for patch in feature:
         terminal.echo()
         terminal.line("  ", terminal.styled(patch.id, "bold"))
         terminal.line("    ", str(patch.target))
         terminal.paragraph(patch.why, indent="    ")
     terminal.echo()
-    terminal.paragraph("`verl-npu explain PATCH` explains one of these.")
+    terminal.paragraph(_("`verl-npu explain PATCH` explains one of these."))
 
 
 def _explain_patch(patch: Patch, source: str) -> None:
@@ -68,9 +69,9 @@ def _explain_patch(patch: Patch, source: str) -> None:
         "why": patch.why,
         "how": patch.how,
         "link": patch.link,
-        "retired by": str(patch.retired_by),
+        _("retired by"): str(patch.retired_by),
         "requires": str(patch.requires or "nothing"),
-        "at": ", ".join(standings) or "no pin is locked",
+        "at": _(", ").join(standings) or _("no pin is locked"),
     }
     terminal.line(terminal.styled(patch.id, "bold"))
     for label, value in rows.items():
@@ -78,7 +79,7 @@ def _explain_patch(patch: Patch, source: str) -> None:
     terminal.echo()
     if patch.action is Action.REPLACE and not tree.nodes(patch.target):
         terminal.paragraph(
-            "Your upstream does not have the target, so only our code is shown; --source names another."
+            _("Your upstream does not have the target, so only our code is shown; --source names another.")
         )
     terminal.block(patch_diff(patch, tree))
 
@@ -91,9 +92,11 @@ def _unknown(name: str, features: Sequence[Feature]) -> DeclarationError:
     near = _nearest(name[:_LONGEST], features)
     return DeclarationError(
         subject="NAME",
-        expected="a patch, a target or a feature",
+        expected=_("a patch, a target or a feature"),
         found=repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"),
-        fix=f"did you mean {' or '.join(near)}?" if near else "`verl-npu check -v` lists all of them",
+        fix=_("did you mean {near}?").format(near=_(" or ").join(near))
+        if near
+        else _("`verl-npu check -v` lists all of them"),
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from ...errors import LaunchError
+from ...language import gettext as _
 from ..launch.cluster import PORT, Request, of_file, of_text
 from ..launch.launching import launch as start
 from ..launch.launching import lines
@@ -78,13 +79,13 @@ def launch(
     was not started, 130 after Ctrl-C.
     """
     if hosts and hostfile is not None:
-        raise click.UsageError("give either --hosts or --hostfile")
+        raise click.UsageError(_("give either --hosts or --hostfile"))
     named = of_file(hostfile) if hostfile is not None else of_text(hosts) if hosts else ()
     if ssh and not named:
-        raise click.UsageError("--ssh needs --hosts or --hostfile")
+        raise click.UsageError(_("--ssh needs --hosts or --hostfile"))
     if restarts:
         for warning in check_restarts(command):
-            _say(f"WARNING: {warning}")
+            _say(_("WARNING: {warning}").format(warning=warning))
     request = Request(
         command=command, nodes=nodes, spare=spare, head=head, hosts=named, folder=Path.cwd(), interface=interface,
         port=port, npus=npus, cpus=cpus, wait=wait, grace=grace, restarts=restarts, temp=temp_dir, doctor=doctor,
@@ -97,10 +98,13 @@ def launch(
         return
     if ssh and not prepare(request, os.environ).cluster.is_head:
         raise LaunchError(
-            subject="--ssh", expected="to be started on the head", found="another machine", fix="start it there"
+            subject="--ssh",
+            expected=_("to be started on the head"),
+            found=_("another machine"),
+            fix=_("start it there"),
         )
     sys.exit(start(request, os.environ, _say))
 
 
 def _say(line: str) -> None:
-    terminal.fail(f"launch: {line}")
+    terminal.fail(_("launch: {line}").format(line=line))

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ...features import UPSTREAMS, load, locks_folder
+from ...language import gettext as _
 from ...registry.judge.drift import patch_diff
 from ...registry.judge.lock import Lock, record_lock, write_lock
 from ...registry.patch import Action, Feature
@@ -47,7 +48,11 @@ def lock(upstream: str, source: Path, pin: str, revision: str, output: Path | No
         text = _replacements(feature, made, tree)
         if text:
             (path.parent / f"{feature.name}.diff").write_text(text)
-    terminal.echo(f"{path}: {len(made.targets)} targets, {len(made.patches)} patches")
+    terminal.echo(
+        _("{path}: {count} targets, {made_patches} patches").format(
+            path=path, count=len(made.targets), made_patches=len(made.patches)
+        )
+    )
 
 
 def _replacements(feature: Feature, made: Lock, tree: SourceTree) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ...language import gettext as _
 from ..checkpoint import layout
 from ..checkpoint.merging import Merged
 from ..checkpoint.merging import merge as run
@@ -63,23 +64,30 @@ def _print(made: Merged) -> None:
     terminal.line(terminal.styled("merged", "green"), f": {made.target}")
     dtypes = f"{', '.join(compared.dtypes)}"
     if compared.shard_dtypes != compared.dtypes:
-        dtypes = f"{dtypes}, to which verl rounds the shards' {', '.join(compared.shard_dtypes)}"
+        dtypes = _("{dtypes}, to which verl rounds the shards' {shard_dtypes}").format(
+            dtypes=dtypes, shard_dtypes=_(", ").join(compared.shard_dtypes)
+        )
     terminal.paragraph(
-        f"{compared.tensors} tensors with {compared.values} values are those of the shards, bit by bit ({dtypes})",
+        _("{tensors} tensors with {values} values are those of the shards, bit by bit ({dtypes})").format(
+            tensors=compared.tensors, values=compared.values, dtypes=dtypes
+        ),
         indent="  ",
     )
     if made.is_value_model:
         terminal.paragraph(
-            "a value model: load it by AutoModelForTokenClassification, whatever its config.json names", indent="  "
+            _("a value model: load it by AutoModelForTokenClassification, whatever its config.json names"), indent="  "
         )
     if compared.tied:
         terminal.paragraph(
-            f"left out, because it is the input layer's tensor: {', '.join(compared.tied)}", indent="  "
+            _("left out, because it is the input layer's tensor: {tied}").format(tied=_(", ").join(compared.tied)),
+            indent="  ",
         )
     if compared.renamed:
         old, new = compared.renamed[0]
         terminal.paragraph(
-            f"{len(compared.renamed)} of them have another name than in the shards, such as {new} for {old}",
+            _("{count} of them have another name than in the shards, such as {new} for {old}").format(
+                count=len(compared.renamed), new=new, old=old
+            ),
             indent="  ",
         )
 

@@ -16,6 +16,7 @@ from ...features.megatron.request import Request, Unexpanded, effective, not_jud
 from ...features.megatron.rules import in_words, problems
 from ...features.megatron.source import Installation, installation
 from ...findings import Finding, Severity
+from ...language import gettext as _
 from ...pins import PINS
 from ...registry.source.tree import PlainFolder
 from . import terminal
@@ -45,15 +46,17 @@ def mindspeed(as_list: bool, text: str | None, revision: str | None, pin: str | 
     Exit status: 0 if nothing is refused, 1 if an override is, 2 for a wrong call.
     """
     if as_list == (text is not None):
-        raise click.UsageError("give either --list or --check WHAT")
+        raise click.UsageError(_("give either --list or --check WHAT"))
     text = _read(text) if text is not None else None
     if revision is not None and pin is not None:
-        raise click.UsageError("give either --revision or --pin")
+        raise click.UsageError(_("give either --revision or --pin"))
     if pin is not None:
         revision = revision_for(pin, text or "")
     asked, source = _asked(revision)
     if text is None:
-        newest = f"MindSpeed {NEWEST} (the newest recorded: none is installed here), Megatron {asked[-1].megatron}"
+        newest = _("MindSpeed {newest} (the newest recorded: none is installed here), Megatron {megatron}").format(
+            newest=NEWEST, megatron=asked[-1].megatron
+        )
         _list(asked[-1], newest if len(asked) > 1 else source, as_json)
         return
     verdicts = [_judge(request, asked) for request in requests(text)]
@@ -71,7 +74,9 @@ def _read(given: str) -> str:
     may_be_path = "\n" not in given and len(given) < _LONGEST_PATH and path.name
     script = PlainFolder(path.parent).read(path.name) if may_be_path else None
     if script is None and may_be_path and "=" not in given:
-        raise click.UsageError(f"--check {given}: there is no such file, and it is no override, which is key=value")
+        raise click.UsageError(
+            _("--check {given}: there is no such file, and it is no override, which is key=value").format(given=given)
+        )
     return given if script is None else script.decode(errors="replace")
 
 
@@ -93,18 +98,26 @@ def _asked(revision: str | None) -> tuple[tuple[Contract, ...], str]:
     """Return the contracts to judge by, the newest last, and a line that names them."""
     if revision is not None:
         chosen = recorded_as(revision)
-        return (chosen,), f"MindSpeed {chosen.revision} (as recorded), Megatron {chosen.megatron}"
+        return (chosen,), _("MindSpeed {revision} (as recorded), Megatron {megatron}").format(
+            revision=chosen.revision, megatron=chosen.megatron
+        )
     here = installation()
     if here.mindspeed is not None:
         return (here.contract,), _installed(here)
     recorded = tuple(sorted(contracts(), key=lambda contract: contract.revision == NEWEST))
-    return recorded, "no MindSpeed is installed here: judged by all recorded ones; choose one with --pin or --revision"
+    return recorded, _(
+        "no MindSpeed is installed here: judged by all recorded ones; choose one with --pin or --revision"
+    )
 
 
 def _installed(here: Installation) -> str:
     if here.exact:
-        return f"MindSpeed {here.contract.revision}, installed, Megatron {here.contract.megatron}"
-    return f"MindSpeed {here.contract.revision}: {len(here.differences)} arguments or features differ"
+        return _("MindSpeed {revision}, installed, Megatron {megatron}").format(
+            revision=here.contract.revision, megatron=here.contract.megatron
+        )
+    return _("MindSpeed {revision}: {count} arguments or features differ").format(
+        revision=here.contract.revision, count=len(here.differences)
+    )
 
 
 def _list(contract: Contract, source: str, as_json: bool) -> None:
@@ -124,11 +137,11 @@ def _list(contract: Contract, source: str, as_json: bool) -> None:
         return
     terminal.echo(source)
     for entry in catalogue():
-        here = terminal.styled("no ", "red") if entry.missing(contract) else terminal.styled("yes", "green")
-        documented = f"in MindSpeed's documents since {entry.documented}"
+        here = terminal.styled(_("no "), "red") if entry.missing(contract) else terminal.styled("yes", "green")
+        documented = _("in MindSpeed's documents since {documented}").format(documented=entry.documented)
         if entry.documented == "-":
-            documented = "not in MindSpeed's documents for verl"
-        notes = "; ".join(filter(None, (entry.constraint, documented)))
+            documented = _("not in MindSpeed's documents for verl")
+        notes = _("; ").join(filter(None, (entry.constraint, documented)))
         terminal.line(here, "  ", terminal.styled(entry.name, "bold"), "  ", terminal.styled(notes, "dim"))
         for override in entry.overrides:
             terminal.echo(f"       {override}")
@@ -145,12 +158,16 @@ def _judge(request: Request, asked: Sequence[Contract]) -> _Verdict:
 
 
 def _merged(answers: Sequence[tuple[str, Finding]], asked: int) -> Finding:
-    _, newest = answers[-1]
-    if len({revision for revision, _ in answers}) == asked:
-        certain = all(problem.refused for _, problem in answers)
+    newest = answers[-1][1]
+    if len({revision for revision, _unused in answers}) == asked:
+        certain = all(problem.refused for _unused, problem in answers)
         return replace(newest, severity=Severity.ERROR if certain else Severity.WARNING)
-    where = ", ".join(dict.fromkeys(revision for revision, _ in answers))
-    return replace(newest, fix=f"{newest.fix}; this is so with MindSpeed {where}", severity=Severity.WARNING)
+    where = _(", ").join(dict.fromkeys(revision for revision, _unused in answers))
+    return replace(
+        newest,
+        fix=_("{fix}; this is so with MindSpeed {where}").format(fix=newest.fix, where=where),
+        severity=Severity.WARNING,
+    )
 
 
 def _content(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> dict[str, object]:
@@ -182,19 +199,28 @@ def _print(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> N
     lines = [source]
     for verdict in verdicts:
         lines += [
-            f"{verdict.worker}: {'refused' if problem.refused else 'warning'}: {in_words(problem)}"
+            (_("{worker}: refused: {problem}") if problem.refused else _("{worker}: warning: {problem}")).format(
+                worker=verdict.worker, problem=in_words(problem)
+            )
             for problem in sorted(verdict.problems, key=lambda problem: not problem.refused)
         ]
         if not verdict.refused:
-            settings = ", ".join(f"{key}={value}" for key, value in verdict.effective.items())
-            order = "in order, as far as it can be judged" if verdict.not_judged else "in order"
-            lines.append(f"{verdict.worker}: {order}; MindSpeed gets {settings}")
+            settings = _(", ").join(f"{key}={value}" for key, value in verdict.effective.items())
+            order = _("in order, as far as it can be judged") if verdict.not_judged else _("in order")
+            lines.append(
+                _("{worker}: {order}; MindSpeed gets {settings}").format(
+                    worker=verdict.worker, order=order, settings=settings
+                )
+            )
         lines += [
-            f"{verdict.worker}: not judged: {key}={value} {value.kind}" for key, value in verdict.not_judged.items()
+            _("{worker}: not judged: {key}={value} {kind}").format(
+                worker=verdict.worker, key=key, value=value, kind=value.kind
+            )
+            for key, value in verdict.not_judged.items()
         ]
-    lines += [f"note: {note}" for note in notes]
+    lines += [_("note: {note}").format(note=note) for note in notes]
     if any(verdict.not_judged for verdict in verdicts):
-        lines.append("note: to have the rest judged as well, write each value in the place of its variable")
+        lines.append(_("note: to have the rest judged as well, write each value in the place of its variable"))
     for line in lines:
         terminal.echo(line)
 
@@ -207,4 +233,8 @@ def _apart(one: _Verdict, other: _Verdict, contract: Contract) -> list[str]:
     keys = sorted(k for k in known if not contract.alike(k, mine.get(k), theirs.get(k)))
     if not keys:
         return []
-    return [f"{one.worker} and {other.worker} differ in {', '.join(keys)}: they cannot share a process"]
+    return [
+        _("{worker} and {other_worker} differ in {keys}: they cannot share a process").format(
+            worker=one.worker, other_worker=other.worker, keys=_(", ").join(keys)
+        )
+    ]

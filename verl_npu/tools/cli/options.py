@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ...features import load
+from ...language import gettext as _
 from ...pins import PINS, Environment, Pin
 from ...registry.patch import Feature
 from ..installation.target import Arch
@@ -110,7 +111,13 @@ def named_of(pin: Pin, named: str | None) -> Environment:
     """Return the environment of that name; the first without one. Raises click.UsageError if the pin has none."""
     found = next((each for each in pin.environments if named in (None, each.id)), None)
     if found is None:
-        have = ", ".join(each.id for each in pin.environments)
-        also = ", ".join(other.name for other in PINS.values() if any(each.id == named for each in other.environments))
-        raise click.UsageError(f"--for {named}: expected one of {have} with --pin {pin.name}; {also} has {named}")
+        have = _(", ").join(each.id for each in pin.environments)
+        also = _(", ").join(
+            other.name for other in PINS.values() if any(each.id == named for each in other.environments)
+        )
+        raise click.UsageError(
+            _("--for {named}: expected one of {have} with --pin {pin}; {also} has {named}").format(
+                named=named, have=have, pin=pin.name, also=also
+            )
+        )
     return found

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from ...errors import PlanError
+from ...language import gettext as _
 from ..extras import need
 from ..plan import report
 from ..plan.hardware import GIB, HARDWARE
@@ -125,12 +126,7 @@ def plan(
         need("matplotlib", "--png and --html", error=PlanError)
     if html:
         need("jinja2", "--html", error=PlanError)
-    if lengths and (prompt_length or response_length or spread):
-        raise click.UsageError(
-            "--lengths takes the place of --prompt-length, --response-length and --spread: give one of them"
-        )
-    if spread and not response_length:
-        raise click.UsageError("--spread is around a mean: give it as --response-length")
+    _refuse_lengths(lengths, prompt_length, response_length, spread)
     before = report.read(compare) if compare else None
     say_unconfined(unconfined)
     trainer, tree, name = asked_trainer("plan", script, arguments, verl, unconfined)
@@ -154,7 +150,12 @@ def plan(
     found = report.content(name, planned, verdict, search, largest)
     (output / "plan.json").write_text(json.dumps(found, indent=1))
     if png:
-        report.draw(planned.outcomes[0], verdict, f"{name}, rank {planned.outcomes[0].rank}: SIMULATED", png)
+        report.draw(
+            planned.outcomes[0],
+            verdict,
+            _("{name}, rank {rank}: SIMULATED").format(name=name, rank=planned.outcomes[0].rank),
+            png,
+        )
     if html:
         html.write_text(page(name, planned, verdict, search, largest))
     if as_json:
@@ -162,75 +163,117 @@ def plan(
     else:
         _print(planned, verdict, search, largest)
         if verdict.fit is Fit.DOES_NOT and not search.tries and not no_tries:
-            reason = search.cause or "no setting is known that makes it fit"
-            terminal.paragraph(f"{reason}: more NPUs, a smaller model or shorter sequences")
+            reason = search.cause or _("no setting is known that makes it fit")
+            terminal.paragraph(_("{reason}: more NPUs, a smaller model or shorter sequences").format(reason=reason))
         if before is not None:
             _print_difference(before, found)
-        terminal.line(f"all of it: {output / 'plan.json'}")
+        terminal.line(_("all of it: {output}").format(output=output / "plan.json"))
     sys.exit(_STATUS[verdict.fit])
 
 
+def _refuse_lengths(
+    lengths: Path | None, prompt_length: int | None, response_length: int | None, spread: float | None
+) -> None:
+    if lengths and (prompt_length or response_length or spread):
+        raise click.UsageError(
+            _("--lengths takes the place of --prompt-length, --response-length and --spread: give one of them")
+        )
+    if spread and not response_length:
+        raise click.UsageError(_("--spread is around a mean: give it as --response-length"))
+
+
 def _print(planned: Planned, verdict: Verdict, search: Search, largest: Largest | None) -> None:
-    share, model = planned.share, planned.model
-    terminal.echo()
-    terminal.line(
-        terminal.styled(verdict.fit.value, _STYLES[verdict.fit]),
-        f": {share.world} NPUs of {planned.hardware.name.upper()}, {verdict.capacity / GIB:.2f} GiB each. SIMULATED, "
-        f"in {planned.seconds:.0f} s",
-    )
-    terminal.paragraph(
-        f"{model.source}: {model.parameters / 1e9:.2f} billion parameters; sequences of {share.length} "
-        f"tokens, {share.step_sequences} of them for a rank in a step",
-        indent="  ",
-    )
-    for outcome in planned.outcomes:
-        if outcome.error:
-            terminal.paragraph(
-                outcome.error, label=f"  rank {outcome.rank} failed in {outcome.failed_in}: ", indent="    "
-            )
+    _print_head(planned, verdict)
     terminal.echo()
     for phase in verdict.phases:
         _print_phase(phase, verdict)
     held = {holder for phase in verdict.phases for holder, size in phase.holders.items() if size}
     marks = [f"{mark} {holder.value}" for holder, mark in _MARKS.items() if holder.value in held]
-    terminal.paragraph(", ".join(marks), indent="  ")
+    terminal.paragraph(_(", ").join(marks), indent="  ")
     terminal.echo()
     if planned.rollout:
         _print_rollout(planned.rollout)
     for each in verdict.reserve:
         terminal.paragraph(
-            f"{each.size / GIB:.2f} GiB: {each.source}", label=f"  reserve, {each.name}: ", indent="    "
+            _("{size:.2f} GiB: {source}").format(size=each.size / GIB, source=each.source),
+            label=_("  reserve, {each}: ").format(each=each.name),
+            indent="    ",
         )
     for note in planned.notes:
-        terminal.paragraph(note, label="  note: ", indent="    ")
+        terminal.paragraph(note, label=_("  note: "), indent="    ")
     _print_tries(search)
     if largest:
         _print_largest(largest)
     _print_time(planned)
 
 
+def _print_head(planned: Planned, verdict: Verdict) -> None:
+    share, model = planned.share, planned.model
+    terminal.echo()
+    terminal.line(
+        terminal.styled(verdict.fit.value, _STYLES[verdict.fit]),
+        _(": {world} NPUs of {hardware}, {capacity:.2f} GiB each. SIMULATED, in {seconds:.0f} s").format(
+            world=share.world,
+            hardware=planned.hardware.name.upper(),
+            capacity=verdict.capacity / GIB,
+            seconds=planned.seconds,
+        ),
+    )
+    terminal.paragraph(
+        _(
+            "{source}: {parameters:.2f} billion parameters; sequences of {length} tokens, "
+            "{step_sequences} of them for a rank in a step"
+        ).format(
+            source=model.source,
+            parameters=model.parameters / 1000000000.0,
+            length=share.length,
+            step_sequences=share.step_sequences,
+        ),
+        indent="  ",
+    )
+    for outcome in planned.outcomes:
+        if outcome.error:
+            terminal.paragraph(
+                outcome.error,
+                label=_("  rank {rank} failed in {failed_in}: ").format(
+                    rank=outcome.rank, failed_in=outcome.failed_in
+                ),
+                indent="    ",
+            )
+
+
 def _print_rollout(rollout: Rollout) -> None:
     terminal.paragraph(
-        f"rollout: gpu_memory_utilization {rollout.utilization} takes {rollout.taken / GIB:.1f} GiB, the weights "
-        f"are {rollout.engine_weights / GIB:.1f} GiB, and the cache holds {rollout.sequences} sequences of full "
-        "length",
+        _(
+            "rollout: gpu_memory_utilization {utilization} takes {taken:.1f} GiB, the weights are "
+            "{engine_weights:.1f} GiB, and the cache holds {sequences} sequences of full length"
+        ).format(
+            utilization=rollout.utilization,
+            taken=rollout.taken / GIB,
+            engine_weights=rollout.engine_weights / GIB,
+            sequences=rollout.sequences,
+        ),
         indent="  ",
     )
 
 
 def _print_largest(largest: Largest) -> None:
     terminal.echo()
-    terminal.line(terminal.styled("micro batches of the update", "bold"))
+    terminal.line(terminal.styled(_("micro batches of the update"), "bold"))
     for each in largest.probes:
         fit = Fit.FITS if each.fits else Fit.DOES_NOT
-        needs = f", {each.phase} needs {each.needed / GIB:.2f} GiB" if each.needed else f", {each.phase} failed"
+        needs = (
+            _(", {phase} needs {needed:.2f} GiB").format(phase=each.phase, needed=each.needed / GIB)
+            if each.needed
+            else _(", {phase} failed").format(phase=each.phase)
+        )
         terminal.line(f"  {largest.key}={each.size}: ", terminal.styled(fit.value, _STYLES[fit]), needs)
     if not largest.size:
-        terminal.line("  none fits")
+        terminal.line(_("  none fits"))
     elif largest.exact:
-        terminal.line(f"  the largest that fits: {largest.size}")
+        terminal.line(_("  the largest that fits: {size}").format(size=largest.size))
     else:
-        terminal.line(f"  {largest.size} fits; larger ones may, too")
+        terminal.line(_("  {size} fits; larger ones may, too").format(size=largest.size))
 
 
 def _print_phase(phase: PhaseFit, verdict: Verdict) -> None:
@@ -238,7 +281,9 @@ def _print_phase(phase: PhaseFit, verdict: Verdict) -> None:
     for holder, mark in _MARKS.items():
         bar += mark * round(_BAR * phase.holders.get(holder.value, 0) / verdict.capacity)
     terminal.line(
-        f"{phase.phase:18} {phase.held / GIB:7.2f} GiB of tensors, needs {phase.needed / GIB:7.2f}  ",
+        _("{phase:18} {held:7.2f} GiB of tensors, needs {needed:7.2f}  ").format(
+            phase=phase.phase, held=phase.held / GIB, needed=phase.needed / GIB
+        ),
         terminal.styled(f"{phase.fit.value:13}", _STYLES[phase.fit]),
         f"|{bar[: 2 * _BAR]:{_BAR}}|",
     )
@@ -250,40 +295,44 @@ def _print_tries(search: Search) -> None:
     terminal.echo()
     terminal.line(terminal.styled("tried", "bold"))
     for each in search.tries:
-        settings = ", ".join(f"{key}={value}" for key, value in each.knob.changes)
+        settings = _(", ").join(f"{key}={value}" for key, value in each.knob.changes)
         worst = each.verdict.worst
         terminal.line(
-            f"  {settings} ({each.knob.why}): ",
+            _("  {settings} ({why}): ").format(settings=settings, why=each.knob.why),
             terminal.styled(each.verdict.fit.value, _STYLES[each.verdict.fit]),
-            f", {worst.phase} needs {worst.needed / GIB:.2f} GiB",
+            _(", {phase} needs {needed:.2f} GiB").format(phase=worst.phase, needed=worst.needed / GIB),
         )
     if search.proposal:
         changes = " ".join(f"{key}={value}" for key, value in search.proposal.items())
-        terminal.paragraph(changes, label="  it fits with: ", indent="    ")
+        terminal.paragraph(changes, label=_("  it fits with: "), indent="    ")
     elif search.cause:
-        terminal.paragraph(search.cause, label="  none of these settings makes it fit. ", indent="    ")
+        terminal.paragraph(search.cause, label=_("  none of these settings makes it fit. "), indent="    ")
     else:
-        terminal.line("  none of these settings makes it fit: more NPUs, a smaller model or shorter sequences")
+        terminal.line(_("  none of these settings makes it fit: more NPUs, a smaller model or shorter sequences"))
 
 
 def _print_time(planned: Planned) -> None:
     found = spans(planned)
     terminal.echo()
-    terminal.line(terminal.styled("seconds of a step, from at best to at worst", "bold"))
+    terminal.line(terminal.styled(_("seconds of a step, from at best to at worst"), "bold"))
     for span in (*found, total(found)):
         terminal.line(f"  {span.phase:18} {span.least:9.1f} {span.most:9.1f}")
     for assumption in assumptions(planned):
-        terminal.paragraph(assumption, label="  assumed: ", indent="    ")
+        terminal.paragraph(assumption, label=_("  assumed: "), indent="    ")
 
 
 def _print_difference(before: Mapping[str, object], found: Mapping[str, object]) -> None:
     terminal.echo()
-    terminal.line(terminal.styled(f"compared with {before['name']}", "bold"))
+    terminal.line(terminal.styled(_("compared with {name}").format(name=before["name"]), "bold"))
     old = {str(each["phase"]): each for each in before["phases"]}  # type: ignore[attr-defined]
     for each in found["phases"]:  # type: ignore[attr-defined]
         other = old.get(str(each["phase"]))
         if other is None:
-            terminal.line(f"  {each['phase']:18} is new")
+            terminal.line(_("  {phase:18} is new").format(phase=each["phase"]))
             continue
         change = (each["needed"] - other["needed"]) / GIB
-        terminal.line(f"  {each['phase']:18} {change:+8.2f} GiB  {other['fit']} -> {each['fit']}")
+        terminal.line(
+            _("  {phase:18} {change:+8.2f} GiB  {fit} -> {each_fit}").format(
+                phase=each["phase"], change=change, fit=other["fit"], each_fit=each["fit"]
+            )
+        )

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from ...errors import RehearsalError, ScriptError, VerlNpuError
+from ...language import gettext as _
 from ..jobs.capture import tree_of
 from ..jobs.job import compose
 from ..rehearse import rehearsal
@@ -102,9 +103,9 @@ def _check_pin(asked: str, tree: Path) -> None:
     if found != asked:
         raise RehearsalError(
             subject=f"--pin {asked}",
-            expected=f"verl at {asked} in {tree}, or installed",
-            found=f"one that is nearest to {found}",
-            fix="give a checkout of that revision with --verl, or let scripts/rehearse.sh --pin install it",
+            expected=_("verl at {asked} in {tree}, or installed").format(asked=asked, tree=tree),
+            found=_("one that is nearest to {found}").format(found=found),
+            fix=_("give a checkout of that revision with --verl, or let scripts/rehearse.sh --pin install it"),
         )
 
 
@@ -123,7 +124,10 @@ def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) ->
             terminal.line(f"{results[-1]['verdict']}: {script}")
     if not results:
         raise ScriptError(
-            subject=str(folder), expected="launch scripts, *.sh", found="none", fix="give a folder that has some"
+            subject=str(folder),
+            expected=_("launch scripts, *.sh"),
+            found=_("none"),
+            fix=_("give a folder that has some"),
         )
     page = request.output / "report.md"
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -131,14 +135,18 @@ def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) ->
     if as_json:
         click.echo(json.dumps(results, indent=2, default=str))
     else:
-        terminal.line(f"report: {page}")
+        terminal.line(_("report: {page}").format(page=page))
     return 0 if all(each["verdict"] == Kind.TRAINED.value for each in results) else 1
 
 
 def _print_plan(made: ScaledJob) -> None:
     layout = made.layout
     trainer = made.job.trainer
-    terminal.line(f"{trainer.module} in {made.job.tree}, with {len(trainer.overrides)} settings of the script's")
+    terminal.line(
+        _("{module} in {tree}, with {count} settings of the script's").format(
+            module=trainer.module, tree=made.job.tree, count=len(trainer.overrides)
+        )
+    )
     dimensions = {
         "TP": layout.tensor,
         "PP": layout.pipeline,
@@ -148,14 +156,24 @@ def _print_plan(made: ScaledJob) -> None:
         "DP": layout.data,
         "rollout TP": layout.rollout_tensor,
     }
-    shown = ", ".join(f"{name} {size}" for name, size in dimensions.items() if size > 1) or "no dimension above 1"
-    own = f", {layout.rollout_npus} of them the rollout's own" if layout.rollout_npus else ""
-    terminal.line(f"SIMULATED: {layout.all_npus} virtual NPUs{own} ({shown}), a small {made.architecture}")
+    shown = _(", ").join(f"{name} {size}" for name, size in dimensions.items() if size > 1) or _(
+        "no dimension above 1"
+    )
+    own = (
+        _(", {rollout_npus} of them the rollout's own").format(rollout_npus=layout.rollout_npus)
+        if layout.rollout_npus
+        else ""
+    )
+    terminal.line(
+        _("SIMULATED: {all_npus} virtual NPUs{own} ({shown}), a small {architecture}").format(
+            all_npus=layout.all_npus, own=own, shown=shown, architecture=made.architecture
+        )
+    )
     for note in made.notes:
-        terminal.paragraph(note, label="note: ", indent="  ")
+        terminal.paragraph(note, label=_("note: "), indent="  ")
     terminal.echo()
     for name, reason, changes in rehearsal.by_rule(made):
-        terminal.line(terminal.styled(name, "bold"), f": {reason}")
+        terminal.line(terminal.styled(name, "bold"), _(": {reason}").format(reason=reason))
         for change in changes:
             terminal.line(f"  {change.key}: {_short(change.before)} -> {_short(change.after)}")
     terminal.echo()
@@ -169,7 +187,11 @@ def _short(value: object) -> str:
 def _print_step(step: int, metrics: Mapping[str, float]) -> None:
     wanted = ("critic/score/mean", "critic/rewards/mean", "actor/pg_loss", "actor/grad_norm", "train/loss")
     shown = [f"{name} {metrics[name]:.4g}" for name in wanted if name in metrics]
-    terminal.line(f"step {step}: {', '.join(shown) or f'{len(metrics)} metrics'}")
+    terminal.line(
+        _("step {step}: {shown}").format(
+            step=step, shown=_(", ").join(shown) or _("{count} metrics").format(count=len(metrics))
+        )
+    )
 
 
 def _print_outcome(done: Rehearsed) -> None:
@@ -177,21 +199,26 @@ def _print_outcome(done: Rehearsed) -> None:
     terminal.echo()
     terminal.line(
         terminal.styled(outcome.kind.value, _STYLES[outcome.kind]),
-        f": {outcome.steps} steps in {done.seconds:.0f} s. SIMULATED",
+        _(": {steps} steps in {seconds:.0f} s. SIMULATED").format(steps=outcome.steps, seconds=done.seconds),
     )
     if outcome.failure is not None:
         failure = outcome.failure
-        terminal.paragraph(failure.error, label="  first error: ", indent="    ")
+        terminal.paragraph(failure.error, label=_("  first error: "), indent="    ")
         terminal.line(
-            f"  in {failure.process}, while {failure.phase}; it is {failure.owner.value}'s, as far as can be told"
+            _("  in {process}, while {phase}; it is {owner}'s, as far as can be told").format(
+                process=failure.process, phase=failure.phase, owner=failure.owner.value
+            )
         )
         if failure.raised_in:
-            terminal.line(f"  raised in {failure.raised_in}")
-    states = "; ".join(f"{name} {', '.join(each)}" for name, each in rehearsal.features(done).items())
-    terminal.paragraph(states or "no process wrote what it did", label="features: ", indent="  ")
+            terminal.line(_("  raised in {raised_in}").format(raised_in=failure.raised_in))
+    states = _("; ").join(f"{name} {', '.join(each)}" for name, each in rehearsal.features(done).items())
+    terminal.paragraph(states or _("no process wrote what it did"), label=_("features: "), indent="  ")
     if done.run.left_out:
         terminal.paragraph(
-            f"exports of the cluster's that the run did not get: {', '.join(done.run.left_out)}", indent="  "
+            _("exports of the cluster's that the run did not get: {left_out}").format(
+                left_out=_(", ").join(done.run.left_out)
+            ),
+            indent="  ",
         )
-    terminal.line(f"not shown: {', '.join(rehearsal.NOT_SHOWN)}")
-    terminal.line(f"logs: {done.scaled.folder}")
+    terminal.line(_("not shown: {not_shown}").format(not_shown=_(", ").join(rehearsal.NOT_SHOWN)))
+    terminal.line(_("logs: {folder}").format(folder=done.scaled.folder))

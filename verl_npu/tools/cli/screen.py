@@ -8,6 +8,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ...language import gettext as _
+from ...language import translate
 from ...reporting import clean
 from ..logs.metrics import DRIFT, ENTROPY, GRAD_NORM, LOSS, REWARD, STEP_SECONDS, Metric, drawable, number
 from ..watch import State
@@ -41,50 +43,64 @@ def _lines(parts: list[RenderableType], console: Console) -> int:
 
 
 def _head(state: State, quiet: float) -> Text:
-    text = Text(f"step {state.step}", style="bold")
+    text = Text(translate(_("step {step}").format(step=state.step)), style="bold")
     if quiet > _QUIET:
-        text.append(f"  nothing new for {quiet:.0f} s")
+        text.append(translate(_("  nothing new for {quiet:.0f} s").format(quiet=quiet)))
     if state.log.simulated:
         text.append("  SIMULATED", style="bold yellow")
     return text.append(f"  {clean(state.log.source)}", style="dim")
 
 
 def _notes(state: State) -> list[Text]:
-    return [Text(f"note: {clean(note)}", style="dim") for note in state.log.notes()]
+    return [Text(translate(_("note: {note}").format(note=clean(note))), style="dim") for note in state.log.notes()]
 
 
 def _odd(state: State) -> list[Text]:
     if not state.odd:
-        return [Text("nothing odd", style="green")]
-    shown = [Text(f"{odd.kind.value}, step {odd.step}: {clean(odd.text)}", style="red") for odd in state.odd]
+        return [Text(translate(_("nothing odd")), style="green")]
+    shown = [
+        Text(
+            translate(_("{kind}, step {step}: {odd}").format(kind=odd.kind.value, step=odd.step, odd=clean(odd.text))),
+            style="red",
+        )
+        for odd in state.odd
+    ]
     left = len(shown) - _MOST_ODD
     # The latest are those that can still be acted upon.
-    return shown if left <= 0 else [Text(f"{left} odd things before these", style="red"), *shown[-_MOST_ODD:]]
+    return (
+        shown
+        if left <= 0
+        else [Text(translate(_("{left} odd things before these").format(left=left)), style="red"), *shown[-_MOST_ODD:]]
+    )
 
 
 def _last(state: State) -> Text:
-    numbers = [f"{state.tokens_per_second:.4g} tokens/s"] if state.tokens_per_second is not None else []
+    numbers = (
+        [_("{tokens_per_second:.4g} tokens/s").format(tokens_per_second=state.tokens_per_second)]
+        if state.tokens_per_second is not None
+        else []
+    )
     if state.throughput is not None:
         numbers.append(f"{state.throughput:.4g} tokens/s/NPU")
     for metric in _CURVES:
         value = metric.of(state.log).get(state.step)
         if value is not None:
-            numbers.append(f"{metric.title} {number(value)}")
-    return Text(", ".join(numbers))
+            numbers.append(_("{metric} {value}").format(metric=metric.title, value=number(value)))
+    return Text(translate(_(", ").join(numbers)))
 
 
 def _phases(state: State, width: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    heads = ("phase", "s", "usual", "share")
+    heads = (_("phase"), "s", _("usual"), _("share"))
     for head in heads:
-        table.add_column(head, justify="left" if head in ("phase", "share") else "right", no_wrap=True)
+        table.add_column(translate(head), justify="left" if head in ("phase", "share") else "right", no_wrap=True)
     whole = sum(phase.seconds for phase in state.phases)
     for phase in state.phases:
         share = phase.seconds / whole if whole else 0.0
         bar = "█" * round(share * min(_BAR, max(0, width - 45)))
         table.add_row(
             # A text of its own: the table would take brackets in a name for its markup.
-            Text(clean(phase.name)),
+            Text(clean(translate(phase.name))),
             f"{phase.seconds:.3g}",
             f"{phase.usual:.3g}",
             Text(f"{share:4.0%} {bar}", style="cyan"),
@@ -111,7 +127,7 @@ def _chart(metric: Metric, values: dict[int, float], width: int) -> Text:
     plotext.clear_figure()
     plotext.plot_size(width, _CHART_HEIGHT)
     plotext.theme("clear")
-    plotext.title(metric.title)
+    plotext.title(translate(metric.title))
     plotext.plot(list(values), list(values.values()), marker="braille")
     first, last = min(values), max(values)
     plotext.xticks(sorted({round(first + (last - first) * tick / (_TICKS - 1)) for tick in range(_TICKS)}))

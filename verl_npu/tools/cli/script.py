@@ -14,6 +14,8 @@ import click
 
 from ...errors import ScriptError, VerlNpuError
 from ...findings import Finding, Severity
+from ...language import capitalised
+from ...language import gettext as _
 from ..jobs.capture import Capture, capture, check_text, tree_of
 from ..jobs.job import compose
 from ..jobs.rules import Script, findings, unexported
@@ -26,7 +28,7 @@ from . import terminal, upstreams
 def say_unconfined(unconfined: bool) -> None:
     """Say on stderr that nothing confines what follows, if the user asked for that."""
     if unconfined:
-        click.echo("verl-npu: unconfined: what is run has your home and your network", err=True)
+        terminal.note(_("unconfined: what is run has your home and your network"))
 
 
 def check_script(script: Path, source: str, arguments: Sequence[str], as_json: bool, unconfined: bool) -> None:
@@ -40,9 +42,9 @@ def check_script(script: Path, source: str, arguments: Sequence[str], as_json: b
     if source != upstreams.INSTALLED and not Path(source).is_dir():
         raise ScriptError(
             subject=f"--source {source}",
-            expected="the folder of a source tree: a script is started in it",
-            found="no folder",
-            fix="unpack the wheel, or leave --source out",
+            expected=_("the folder of a source tree: a script is started in it"),
+            found=_("no folder"),
+            fix=_("unpack the wheel, or leave --source out"),
         )
     tree = Path(source).resolve() if source != upstreams.INSTALLED else tree_of(script).resolve()
     reason = "" if unconfined else why_none()
@@ -62,7 +64,9 @@ def check_script(script: Path, source: str, arguments: Sequence[str], as_json: b
             trainer=trainer,
             verl=_verl(tree, source, asked.pin),
             not_judged=_unread(asked, lacking),
-            remedy=f"Install {' and '.join(lacking)}, which the extra `scripts` of verl-npu brings."
+            remedy=_("Install {lacking}, which the extra `scripts` of verl-npu brings.").format(
+                lacking=_(" and ").join(lacking)
+            )
             if lacking
             else "",
         )
@@ -79,10 +83,16 @@ _READERS = {"hydra": "hydra-core", "yaml": "PyYAML"}
 
 def _unread(script: Script, lacking: Sequence[str]) -> str:
     """What is left out without some of those packages, and why; empty if nothing is."""
-    parts = ["its settings, and what depends on them"] if lacking else []
+    parts = [_("its settings, and what depends on them")] if lacking else []
     if script.submitted and script.runtime is None:
-        parts.append("the variables of the runtime environment that it is submitted with")
-    return f"{', and '.join(parts)}, because {sys.prefix} has no {' and no '.join(lacking)}" if parts else ""
+        parts.append(_("the variables of the runtime environment that it is submitted with"))
+    return (
+        _("{parts}, because {prefix} has no {lacking}").format(
+            parts=_(", and ").join(parts), prefix=sys.prefix, lacking=_(" and no ").join(lacking)
+        )
+        if parts
+        else ""
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +110,17 @@ def _verl(tree: Path, source: str, pin: str) -> _Verl | None:
     """The verl of a job that is started in `tree`; None if there is none."""
     if upstreams.has_verl(tree):
         named = source != upstreams.INSTALLED
-        reason = "of the source tree that --source names" if named else "of the source tree that the script lies in"
+        reason = (
+            _("of the source tree that --source names") if named else _("of the source tree that the script lies in")
+        )
         return _Verl(path=str(tree / "verl"), reason=reason, pin=pin)
     spec = importlib.util.find_spec("verl")
     places = [*(spec.submodule_search_locations or ())] if spec is not None else []
-    return _Verl(path=places[0], reason=f"the installed one, as {tree} has none", pin=pin) if places else None
+    return (
+        _Verl(path=places[0], reason=_("the installed one, as {tree} has none").format(tree=tree), pin=pin)
+        if places
+        else None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +143,17 @@ def _judged_text(script: Path, reason: str) -> _Judged:
     """What can be told of a script that is not run: that bash can parse it, and what it sets and does not export."""
     check_text(script)
     found = list(unexported(script.read_text(errors="replace"), ()))
-    left_out = f"its trainer and its settings, because there can be no sandbox here to run it in ({reason})"
+    left_out = _("its trainer and its settings, because there can be no sandbox here to run it in ({reason})").format(
+        reason=reason
+    )
     return _Judged(
         script=script.resolve(),
         tree=tree_of(script).resolve(),
         found=found,
         not_judged=left_out,
-        remedy="Install the package bubblewrap, or add --unconfined, which runs it with your home and your network.",
+        remedy=_(
+            "Install the package bubblewrap, or add --unconfined, which runs it with your home and your network."
+        ),
     )
 
 
@@ -144,7 +164,7 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Settings,
     except VerlNpuError as error:
         if not error.subject.startswith("the overrides"):
             raise
-        why = "the trainer ends with the same error before anything starts"
+        why = _("the trainer ends with the same error before anything starts")
         return Settings({}), Finding(
             code="Hydra",
             severity=Severity.ERROR,
@@ -198,27 +218,48 @@ def _content(judged: _Judged) -> dict[str, object]:
 def _print(judged: _Judged) -> None:
     found, trainer = judged.found, judged.trainer
     if trainer is not None:
-        terminal.line(f"{trainer.module} in {judged.tree}, with {len(trainer.overrides)} settings")
+        terminal.line(
+            _("{module} in {tree}, with {count} settings").format(
+                module=trainer.module, tree=judged.tree, count=len(trainer.overrides)
+            )
+        )
     if judged.verl is not None:
-        near = f"; its nearest pin is {judged.verl.pin}" if judged.verl.pin else ""
-        terminal.paragraph(f"{judged.verl.path}, {judged.verl.reason}{near}.", label="judged by: ", indent="  ")
+        near = _("; its nearest pin is {pin}").format(pin=judged.verl.pin) if judged.verl.pin else ""
+        terminal.paragraph(
+            _("{path}, {reason}{near}.").format(path=judged.verl.path, reason=judged.verl.reason, near=near),
+            label=_("judged by: "),
+            indent="  ",
+        )
     if judged.not_judged:
-        terminal.paragraph(f"{judged.not_judged}.", label="not judged: ", indent="  ")
+        terminal.paragraph(
+            _("{not_judged}.").format(not_judged=judged.not_judged), label=_("not judged: "), indent="  "
+        )
         terminal.paragraph(judged.remedy, indent="  ")
     for path in judged.captured.missing if judged.captured else ():
-        terminal.paragraph(f"the script reads {path}, which is not on this machine", label="note: ", indent="  ")
+        terminal.paragraph(
+            _("the script reads {path}, which is not on this machine").format(path=path),
+            label=_("note: "),
+            indent="  ",
+        )
     for finding in found:
         style, label = ("red", "refused") if finding.refused else ("yellow", "warning")
         terminal.line(terminal.styled(label, style), f"  {finding.code}: {finding.subject}")
-        terminal.paragraph(f"Found {finding.found}. {finding.why[:1].upper()}{finding.why[1:]}.", indent="    ")
-        terminal.paragraph(f"Fix: {finding.fix}.", indent="    ")
+        terminal.paragraph(
+            _("Found {found}. {why}.").format(found=finding.found, why=capitalised(finding.why)),
+            indent="    ",
+        )
+        terminal.paragraph(_("Fix: {fix}.").format(fix=finding.fix), indent="    ")
     refused = sum(finding.refused for finding in found)
     if not found:
-        of_what = "what was judged of it" if judged.not_judged else "it"
-        terminal.line(terminal.styled("in order", "green"), f": nothing is known to be wrong with {of_what}")
+        nothing = (
+            _(": nothing is known to be wrong with what was judged of it")
+            if judged.not_judged
+            else _(": nothing is known to be wrong with it")
+        )
+        terminal.line(terminal.styled(_("in order"), "green"), nothing)
     else:
-        terminal.line(f"{refused} refused, {len(found) - refused} warnings")
-    terminal.echo("`verl-npu rehearse` runs it on virtual NPUs.")
+        terminal.line(_("{refused} refused, {count} warnings").format(refused=refused, count=len(found) - refused))
+    terminal.echo(_("`verl-npu rehearse` runs it on virtual NPUs."))
 
 
 def asked_trainer(
@@ -239,9 +280,9 @@ def asked_trainer(
         if not words:
             raise ScriptError(
                 subject=f"verl-npu {command}",
-                expected="a launch script, or a trainer's command after --",
-                found="neither",
-                fix=f"see verl-npu {command} --help",
+                expected=_("a launch script, or a trainer's command after --"),
+                found=_("neither"),
+                fix=_("see verl-npu {command} --help").format(command=command),
             )
         tree = (verl or Path.cwd()).resolve()
         return trainer_of_command(words, tree, {}), tree, "command"

@@ -11,6 +11,7 @@ from types import FrameType
 import click
 
 from ...errors import ServingError
+from ...language import gettext as _
 from .. import progress
 from ..serving.launch import Engine, Launch, check, engine, variables_of
 from ..serving.server import Running, started, tail
@@ -72,7 +73,7 @@ def serve(
         with started(launch, log or Path(f"outputs/serve-{port}.log")) as running:
             _serve(running, limit)
     except KeyboardInterrupt:
-        terminal.line("ended, with all that it had started")
+        terminal.line(_("ended, with all that it had started"))
 
 
 def _serve(running: Running, limit: float) -> None:
@@ -83,17 +84,22 @@ def _serve(running: Running, limit: float) -> None:
             terminal.line("    | ", line)
         raise
     name, url = running.launch.name, running.launch.url
-    terminal.line(terminal.styled("serving", "green"), f" {name} at {url}/v1 after {seconds:.0f} s; Ctrl-C ends it")
+    terminal.line(
+        terminal.styled("serving", "green"),
+        _(" {name} at {url}/v1 after {seconds:.0f} s; Ctrl-C ends it").format(name=name, url=url, seconds=seconds),
+    )
     sys.stdout.flush()
     status = running.process.wait()
     for line in tail(running.log):
         terminal.line("    | ", line)
-    terminal.fail(f"the server ended by itself with status {status}; its log is {running.log}")
+    terminal.fail(
+        _("the server ended by itself with status {status}; its log is {log}").format(status=status, log=running.log)
+    )
     sys.exit(1)
 
 
 def _wait(running: Running, limit: float) -> float:
-    with progress.step("waiting for the server") as waiting:
+    with progress.step(_("waiting for the server")) as waiting:
 
         def tell(passed: float, last: str) -> None:
             waiting.detail = last

@@ -17,6 +17,7 @@ from ...activation import status as status_of_this_process
 from ...ascend import software
 from ...errors import AscendSoftwareError, SourceError
 from ...features.fleet.comparison import differences
+from ...language import gettext as _
 from ...manifest import Manifest, read_manifests
 from ...registry.state import State
 from . import terminal
@@ -44,9 +45,9 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     if not manifests:
         raise SourceError(
             subject=str(folder),
-            expected="manifests of a job",
-            found="none" if folder is not None and folder.is_dir() else "no such folder",
-            fix="run the job with VERL_NPU_MANIFEST_DIR set to this folder, in the environment of every process",
+            expected=_("manifests of a job"),
+            found=_("none") if folder is not None and folder.is_dir() else _("no such folder"),
+            fix=_("run the job with VERL_NPU_MANIFEST_DIR set to this folder, in the environment of every process"),
         )
     differ = differences(manifests)
     if as_json:
@@ -72,9 +73,9 @@ def _here(problem: AscendSoftwareError | None) -> Manifest:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "verl"
         raise SourceError(
             subject="verl",
-            expected="a verl that can be imported here, or the FOLDER of a job's manifests",
-            found="no package of that name" if missing else f"{type(error).__name__}: {error}",
-            fix="install verl here, or give the folder that a job had as VERL_NPU_MANIFEST_DIR",
+            expected=_("a verl that can be imported here, or the FOLDER of a job's manifests"),
+            found=_("no package of that name") if missing else f"{type(error).__name__}: {error}",
+            fix=_("install verl here, or give the folder that a job had as VERL_NPU_MANIFEST_DIR"),
         ) from error
     identity = process.identity()
     return {
@@ -87,11 +88,13 @@ def _here(problem: AscendSoftwareError | None) -> Manifest:
 
 def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
     if any(manifest["simulated"] for manifest in manifests):
-        terminal.echo("SIMULATED: virtual NPUs")
+        terminal.echo(_("SIMULATED: virtual NPUs"))
     tainted = sorted({str(name) for manifest in manifests for name in manifest["tainted"]})
     if tainted:
-        terminal.line(terminal.styled(f"TAINTED: {', '.join(tainted)} applied by force", "red"))
-    rows = [("process", "upstream", "cost", "activated by"), *map(_row, manifests)]
+        terminal.line(
+            terminal.styled(_("TAINTED: {tainted} applied by force").format(tainted=_(", ").join(tainted)), "red")
+        )
+    rows = [("process", "upstream", "cost", _("activated by")), *map(_row, manifests)]
     terminal.table(rows, [""] * len(rows))
     found = shares(manifests)
     terminal.echo()
@@ -100,15 +103,17 @@ def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
         terminal.table(cells, ["", *(colour(share.state) for share in found)])
     elif not any(manifest["active"] for manifest in manifests):
         terminal.paragraph(
-            "verl-npu is off: there is no Ascend software (torch_npu) here, or VERL_NPU is off. "
-            "VIRTUAL_ASCEND=2 gives this machine two virtual NPUs."
+            _(
+                "verl-npu is off: there is no Ascend software (torch_npu) here, or VERL_NPU is off. "
+                "VIRTUAL_ASCEND=2 gives this machine two virtual NPUs."
+            )
         )
     else:
-        terminal.echo("No process has looked at any feature: none has imported verl.")
+        terminal.echo(_("No process has looked at any feature: none has imported verl."))
     _print_trouble(manifests)
     if differ:
         terminal.echo()
-        terminal.line(terminal.styled("The processes differ:", "red"))
+        terminal.line(terminal.styled(_("The processes differ:"), "red"))
     for each in differ:
         terminal.paragraph(each, indent="    ", label="  ")
 
@@ -151,7 +156,7 @@ def _print_targets(manifests: Sequence[Manifest]) -> None:
         terminal.echo()
         terminal.line(patch_id, "  ", target)
         for state, processes in by_state.items():
-            terminal.line("  ", terminal.styled(state, colour(state)), " in ", ", ".join(processes))
+            terminal.line("  ", terminal.styled(state, colour(state)), _(" in "), _(", ").join(processes))
 
 
 BAD = frozenset({State.DRIFTED, State.FAILED, State.SHADOWED, State.MISSED, State.INEFFECTIVE})
@@ -213,7 +218,7 @@ def shares(manifests: Sequence[Manifest]) -> list[Share]:
 
 def _together(members: Sequence[Manifest], everybody: Sequence[Manifest]) -> str:
     if len(members) == len(everybody):
-        return "the only process" if len(members) == 1 else f"all {len(members)} processes"
+        return _("the only process") if len(members) == 1 else _("all {count} processes").format(count=len(members))
     present = Counter(member["role"] for member in members)
     total = Counter(manifest["role"] for manifest in everybody)
     names = []
@@ -223,4 +228,4 @@ def _together(members: Sequence[Manifest], everybody: Sequence[Manifest]) -> str
             names += [f"{role} {m['host']}:{m['pid']}" for m in members if m["role"] == role]
         else:
             names.append(role if count == 1 else f"{count} {role}")
-    return ", ".join(names)
+    return _(", ").join(names)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...errors import SourceError
 from ...features import UPSTREAMS, load, locks_folder
+from ...language import gettext as _
 from ...registry.judge.lock import Lock, read_locks
 from ...registry.judge.verdict import judge
 from ...registry.source.tree import SourceTree
@@ -29,9 +30,9 @@ def judged_tree(source: str) -> SourceTree:
     if source == INSTALLED and first not in found:
         raise SourceError(
             subject=first,
-            expected=f"{first} in this environment, or a checkout or a wheel of it",
-            found="no package of that name",
-            fix=f"install {first} here, or name its source with --source PATH",
+            expected=_("{first} in this environment, or a checkout or a wheel of it").format(first=first),
+            found=_("no package of that name"),
+            fix=_("install {first} here, or name its source with --source PATH").format(first=first),
         )
     return found
 
@@ -59,5 +60,5 @@ def of_job(source_tree: Path) -> SourceTree:
 
 def nearest_pin(source_tree: Path) -> str:
     """Return the revision of verl with a lock that is nearest to the verl of a job that is started in a folder."""
-    revisions, _ = judge(load(), UPSTREAMS, of_job(source_tree), locks())
+    revisions, _unused = judge(load(), UPSTREAMS, of_job(source_tree), locks())
     return revisions[UPSTREAMS[0].name].nearest_pin

@@ -13,6 +13,8 @@ from pathlib import Path
 import click
 
 from ...errors import TrainingLogError
+from ...language import gettext as _
+from ...language import translate
 from ...reporting import clean
 from ..extras import need
 from ..logs.metrics import LOSS, REWARD, number
@@ -95,7 +97,7 @@ def _print_once(state: State) -> None:
 
 def _waited_for(log: Path, every: float) -> Follower:
     if not log.exists():
-        click.echo(clean(f"waiting for {log}"), err=True)
+        click.echo(clean(translate(_("waiting for {log}").format(log=log))), err=True)
         while not log.exists():
             time.sleep(every)
     return follow(log)
@@ -133,18 +135,29 @@ def _as_lines(follower: Follower, every: float, as_json: bool) -> None:
 
 def _summary(state: State) -> list[str]:
     """One line for the step, and one for each odd thing."""
-    parts = [f"step {state.step}"]
+    parts = [_("step {step}").format(step=state.step)]
     for metric in (REWARD, LOSS):
         value = metric.of(state.log).get(state.step)
         if value is not None:
-            parts.append(f"{metric.title} {number(value)}")
+            parts.append(_("{metric} {value}").format(metric=metric.title, value=number(value)))
     if state.seconds is not None:
-        longest = ", ".join(f"{phase.name} {phase.seconds:.3g}" for phase in state.phases[:3])
-        parts.append(f"{number(state.seconds)} s{f' ({longest})' if longest else ''}")
+        longest = _(", ").join(
+            _("{phase} {seconds:.3g}").format(phase=phase.name, seconds=phase.seconds) for phase in state.phases[:3]
+        )
+        parts.append(
+            _("{seconds} s").format(seconds=number(state.seconds))
+            + (_(" ({longest})").format(longest=longest) if longest else "")
+        )
     if state.tokens_per_second is not None:
-        parts.append(f"{state.tokens_per_second:.4g} tokens/s")
+        parts.append(_("{tokens_per_second:.4g} tokens/s").format(tokens_per_second=state.tokens_per_second))
     simulated = " SIMULATED" if state.log.simulated else ""
-    return [", ".join(parts) + simulated, *(f"{odd.kind.value}, step {odd.step}: {odd.text}" for odd in state.odd)]
+    return [
+        _(", ").join(parts) + simulated,
+        *(
+            _("{kind}, step {step}: {odd}").format(kind=odd.kind.value, step=odd.step, odd=odd.text)
+            for odd in state.odd
+        ),
+    ]
 
 
 def _on_a_screen(follower: Follower, every: float) -> None:
@@ -157,7 +170,12 @@ def _on_a_screen(follower: Follower, every: float) -> None:
     console = Console(highlight=False)
     state: State | None = None
     since = time.monotonic()
-    with Live(Text(clean(f"{follower.path}: no step yet")), console=console, screen=True, auto_refresh=False) as live:
+    with Live(
+        Text(clean(translate(_("{path}: no step yet").format(path=follower.path)))),
+        console=console,
+        screen=True,
+        auto_refresh=False,
+    ) as live:
         try:
             for news in _states(follower, every):
                 state, since = (news, time.monotonic()) if news else (state, since)
