@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from ..errors import TrainingLogError, VerlNpuError
+from ..language import gettext as _
 
 
 def need(package: str, purpose: str, extra: str = "report", error: type[VerlNpuError] = TrainingLogError) -> None:
@@ -12,7 +13,7 @@ def need(package: str, purpose: str, extra: str = "report", error: type[VerlNpuE
     if importlib.util.find_spec(package) is None:
         raise error(
             subject=purpose,
-            expected=f"the package {package}",
-            found="none",
+            expected=_("the package {package}").format(package=package),
+            found=_("none"),
             fix=f"pip install 'verl-npu[{extra}]'",
         )

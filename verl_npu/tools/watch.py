@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 
+from ..language import gettext as _
+from ..language import ngettext
 from .logs.metrics import DRIFT, ENTROPY, GRAD_NORM, SHOWN, STEP_SECONDS, THROUGHPUT, TOKENS, plain
 from .logs.training import TrainingLog, spans
 
-OTHER = "the rest"
+OTHER = _("the rest")
 """What is in the step and under no timer."""
 _PREFIX = "timing_s/"
 _STEP = "timing_s/step"
@@ -69,11 +71,11 @@ FEW, BEFORE = 5, 20
 class Kind(Enum):
     """What kind of odd thing."""
 
-    NOT_FINITE = "not a number"
-    ENTROPY = "entropy collapse"
-    GRAD_NORM = "gradient norm jump"
-    SLOW = "slow step"
-    DRIFT = "rollout drift"
+    NOT_FINITE = _("not a number")
+    ENTROPY = _("entropy collapse")
+    GRAD_NORM = _("gradient norm jump")
+    SLOW = _("slow step")
+    DRIFT = _("rollout drift")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,16 @@ def _not_finite(log: TrainingLog) -> Iterator[Oddity]:
     for name, steps in found.items():
         together.setdefault(tuple(steps), []).append(name)
     for at, names in together.items():
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        word = "is" if len(names) == 1 else "are"
-        yield Oddity(Kind.NOT_FINITE, at[0], f"{shown} {word} NaN or infinite at step {spans(at)}")
+        shown = _(", ").join(names[:3]) + (
+            _(" and {count} more").format(count=len(names) - 3) if len(names) > 3 else ""
+        )
+        yield Oddity(
+            Kind.NOT_FINITE,
+            at[0],
+            ngettext(
+                "{shown} is NaN or infinite at step {spans}", "{shown} are NaN or infinite at step {spans}", len(names)
+            ).format(shown=shown, spans=spans(at)),
+        )
 
 
 def _entropy(log: TrainingLog) -> Iterator[Oddity]:
@@ -120,18 +129,24 @@ def _entropy(log: TrainingLog) -> Iterator[Oddity]:
         yield Oddity(
             Kind.ENTROPY,
             low[0],
-            f"the entropy fell below {COLLAPSED:.0%} of its {start:.3g} at the beginning; it is {last:.3g} now",
+            _(
+                "the entropy fell below {collapsed:.0%} of its {start:.3g} at the beginning; it is {last:.3g} now"
+            ).format(collapsed=COLLAPSED, start=start, last=last),
         )
 
 
 def _grad_norm(log: TrainingLog) -> Iterator[Oddity]:
     values = list(_finite(GRAD_NORM.of(log)).items())
     for number, (step, value) in enumerate(values):
-        before = [each for _, each in values[max(0, number - BEFORE) : number]]
+        before = [each for _unused, each in values[max(0, number - BEFORE) : number]]
         if len(before) >= FEW and 0 < JUMP * median(before) < value:
             times = value / median(before)
             yield Oddity(
-                Kind.GRAD_NORM, step, f"the gradient norm is {value:.3g}, {times:.1f} times that of the steps before"
+                Kind.GRAD_NORM,
+                step,
+                _("the gradient norm is {value:.3g}, {times:.1f} times that of the steps before").format(
+                    value=value, times=times
+                ),
             )
 
 
@@ -146,7 +161,11 @@ def _slow(log: TrainingLog) -> Iterator[Oddity]:
         if step not in warm and 0 < SLOW * usual < value:
             more = _most_of_it(log, step)
             yield Oddity(
-                Kind.SLOW, step, f"it took {value:.3g} s, {value / usual:.1f} times the median of {usual:.3g} s{more}"
+                Kind.SLOW,
+                step,
+                _("it took {value:.3g} s, {value_too:.1f} times the median of {usual:.3g} s{more}").format(
+                    value=value, value_too=value / usual, usual=usual, more=more
+                ),
             )
 
 
@@ -164,7 +183,7 @@ def _most_of_it(log: TrainingLog, slow: int) -> str:
         if name != OTHER
     }
     name = max(more, key=lambda each: more[each], default="")
-    return f"; {name} took {more[name]:.3g} s more than usual" if name else ""
+    return _("; {name} took {more:.3g} s more than usual").format(name=name, more=more[name]) if name else ""
 
 
 def _drift(log: TrainingLog) -> Iterator[Oddity]:
@@ -175,8 +194,11 @@ def _drift(log: TrainingLog) -> Iterator[Oddity]:
         yield Oddity(
             Kind.DRIFT,
             high[0],
-            f"rollout and trainer differ by {worst:.3g} on average at worst, and more than {DRIFT_ISSUE} at "
-            f"{len(high)} of {len(values)} steps: the engine computes other probabilities than the trainer",
+            _(
+                "rollout and trainer differ by {worst:.3g} on average at worst, and more than "
+                "{drift_issue} at {count} of {values_too} steps: the engine computes other probabilities "
+                "than the trainer"
+            ).format(worst=worst, drift_issue=DRIFT_ISSUE, count=len(high), values_too=len(values)),
         )
         return
     if len(values) < 2 * FEW:
@@ -187,7 +209,9 @@ def _drift(log: TrainingLog) -> Iterator[Oddity]:
         yield Oddity(
             Kind.DRIFT,
             steps[-FEW],
-            f"rollout and trainer differ by {now:.3g} on average, {start:.3g} at the beginning: they drift apart",
+            _(
+                "rollout and trainer differ by {now:.3g} on average, {start:.3g} at the beginning: they drift apart"
+            ).format(now=now, start=start),
         )
 
 

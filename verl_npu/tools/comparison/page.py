@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...language import gettext as _
 from ..logs.metrics import drawable, number
 from ..logs.training import TrainingLog, spans
 from ..pages import render
@@ -38,8 +39,12 @@ def draw(made: Comparison, path: Path) -> None:
         axes.set_title(pair.metric.title, fontsize=10)
         if place == 0:
             axes.legend(fontsize=8, frameon=False)
-    simulated = " (NPU log: SIMULATED)" if made.npu.simulated else ""
-    figure.suptitle(f"{made.outcome.value}, judged by {', '.join(made.judged_by)}{simulated}")
+    simulated = _(" (NPU log: SIMULATED)") if made.npu.simulated else ""
+    figure.suptitle(
+        _("{outcome}, judged by {judged_by}{simulated}").format(
+            outcome=made.outcome.value, judged_by=_(", ").join(made.judged_by), simulated=simulated
+        )
+    )
     figure.savefig(path, format="png", dpi=110)
 
 
@@ -62,7 +67,9 @@ def svg(pair: Pair) -> str:
         axes.xaxis.label.set_color(_INK)
         figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
     title, (npu, reference) = pair.metric.title, pair.means
-    described = f"{title} by step: mean {npu:.4g} on the NPU, {reference:.4g} in the reference"
+    described = _("{title} by step: mean {npu:.4g} on the NPU, {reference:.4g} in the reference").format(
+        title=title, npu=npu, reference=reference
+    )
     return _for_a_page(target.getvalue(), described)
 
 
@@ -109,15 +116,22 @@ def page(made: Comparison) -> str:
 
 
 def _sides(made: Comparison) -> Iterable[str]:
-    yield from _side("NPU log", made.npu)
+    yield from _side(_("NPU log"), made.npu)
     if isinstance(made.reference, Baseline):
-        yield f"reference: {made.reference.name}, {made.reference.script} on {made.reference.hardware} ({SOURCE})"
+        yield _("reference: {reference}, {script} on {hardware} ({source})").format(
+            reference=made.reference.name,
+            script=made.reference.script,
+            hardware=made.reference.hardware,
+            source=SOURCE,
+        )
     else:
         yield from _side("reference", made.reference)
-        yield f"{len(made.common)} steps are in both: {spans(made.common)}"
+        yield _("{count} steps are in both: {spans}").format(count=len(made.common), spans=spans(made.common))
 
 
 def _side(name: str, log: TrainingLog) -> Iterable[str]:
-    yield f"{name}: {log.source}, {len(log.steps)} steps{', SIMULATED' if log.simulated else ''}"
+    yield _("{name}: {source}, {count} steps").format(name=name, source=log.source, count=len(log.steps)) + (
+        ", SIMULATED" if log.simulated else ""
+    )
     for note in log.notes():
         yield f"{name}: {note}"

@@ -19,6 +19,8 @@ from enum import Enum
 from operator import attrgetter
 from pathlib import Path
 
+from ...language import gettext as _
+from ...language import ngettext
 from ..logs.metrics import DRIFT, LOSS, MEMORY, REWARD, THROUGHPUT, Metric, mean
 from ..logs.training import TrainingLog, spans
 
@@ -54,9 +56,9 @@ class Outcome(Enum):
 
     WITHIN = "within"
     OUTSIDE = "outside"
-    NOT_SHOWN = "not shown"
+    NOT_SHOWN = _("not shown")
     """The logs do not say, so it counts neither way."""
-    NO_LIMIT = "no limit"
+    NO_LIMIT = _("no limit")
     """It was measured, and the standard sets no limit to it."""
 
 
@@ -95,7 +97,7 @@ class Verdict:
         """How many of the criteria that have a limit could be judged, in words."""
         limited = [judged for judged in self.criteria if judged.limit != _NO_LIMIT]
         shown = sum(judged.outcome in (Outcome.WITHIN, Outcome.OUTSIDE) for judged in limited)
-        return f"{shown} of {len(limited)} criteria shown"
+        return _("{shown} of {count} criteria shown").format(shown=shown, count=len(limited))
 
     @property
     def outcome(self) -> Outcome:
@@ -114,10 +116,10 @@ def _not_finite(values: Mapping[int, float]) -> tuple[int, ...]:
 
 def _outside_of_numbers(npu: Mapping[int, float], reference: Mapping[int, float]) -> tuple[Outcome, str] | None:
     """Return what NaN and infinity come to: no number is no result of the NPU's, and no measure for one."""
-    for values, who, outcome in ((npu, "NPU log", Outcome.OUTSIDE), (reference, "reference", Outcome.NOT_SHOWN)):
+    for values, who, outcome in ((npu, _("NPU log"), Outcome.OUTSIDE), (reference, "reference", Outcome.NOT_SHOWN)):
         steps = _not_finite(values)
         if steps:
-            return outcome, f"the {who} has no finite number at step {spans(steps)}"
+            return outcome, _("the {who} has no finite number at step {spans}").format(who=who, spans=spans(steps))
     return None
 
 
@@ -126,8 +128,8 @@ _REWARD_LIMIT = 4.0
 _LOSS_LIMIT = 2.0
 """In percent, as the guide gives them."""
 _FIRST_STEPS = 4
-_PARITY_TITLE = "an NPU beside a GPU"
-_PARITY_SOURCE = "verl's docs/ascend_tutorial/ascend_quick_start.rst at 796871d7"
+_PARITY_TITLE = _("an NPU beside a GPU")
+_PARITY_SOURCE = _("verl's docs/ascend_tutorial/ascend_quick_start.rst at 796871d7")
 
 
 def judge_parity(npu: TrainingLog, reference: TrainingLog) -> Verdict:
@@ -142,8 +144,8 @@ def judge_parity(npu: TrainingLog, reference: TrainingLog) -> Verdict:
 
 
 def _mean_error(metric: Metric, limit: float, npu: TrainingLog, reference: TrainingLog) -> Judged:
-    formula = f"mean over all common steps of |NPU - reference| x 100 %, of {metric.name}"
-    words = f"at most {limit:g} %"
+    formula = _("mean over all common steps of |NPU - reference| x 100 %, of {metric}").format(metric=metric.name)
+    words = _("at most {limit:g} %").format(limit=limit)
     a, b, missing = _common(metric, npu, reference)
     if missing:
         return Judged(metric.title, formula, words, Outcome.NOT_SHOWN, why=missing)
@@ -158,17 +160,19 @@ def _mean_error(metric: Metric, limit: float, npu: TrainingLog, reference: Train
 
 def _throughput(npu: TrainingLog, reference: TrainingLog) -> Judged:
     name = THROUGHPUT.name
-    formula = f"NPU / reference, each the mean of {name} over the first {_FIRST_STEPS} common steps"
+    formula = _("NPU / reference, each the mean of {name} over the first {first_steps} common steps").format(
+        name=name, first_steps=_FIRST_STEPS
+    )
     a, b, missing = _common(THROUGHPUT, npu, reference)
     a, b = (dict(list(each.items())[:_FIRST_STEPS]) for each in (a, b))
     if npu.simulated or reference.simulated:
-        missing = "SIMULATED: virtual NPUs do not show it"
+        missing = _("SIMULATED: virtual NPUs do not show it")
     if not missing and len(a) < _FIRST_STEPS:
-        missing = f"only {len(a)} steps have it in both logs"
+        missing = _("only {count} steps have it in both logs").format(count=len(a))
     if not missing and (_not_finite(a) or _not_finite(b)):
-        missing = "not all of its first values are finite numbers"
+        missing = _("not all of its first values are finite numbers")
     if not missing and mean(b.values()) == 0:
-        missing = "the reference's is 0"
+        missing = _("the reference's is 0")
     if missing:
         return Judged("throughput", formula, _NO_LIMIT, Outcome.NOT_SHOWN, why=missing)
     means = mean(a.values()), mean(b.values())
@@ -181,23 +185,25 @@ def _common(
     """Return a metric of both logs at the steps that have it in both, and why there are none."""
     a, b = metric.of(npu), metric.of(reference)
     steps = [step for step in a if step in b]
-    lacking = [who for who, values in (("the NPU log", a), ("the reference", b)) if not values]
+    lacking = [who for who, values in ((_("the NPU log"), a), (_("the reference"), b)) if not values]
     missing = ""
     if lacking:
-        missing = f"{' and '.join(lacking)} {'have' if len(lacking) > 1 else 'has'} no {metric.name}"
+        missing = ngettext("{lacking} has no {metric}", "{lacking} have no {metric}", len(lacking)).format(
+            lacking=_(" and ").join(lacking), metric=metric.name
+        )
     elif not steps:
-        missing = "no step has it in both logs"
+        missing = _("no step has it in both logs")
     return {step: a[step] for step in steps}, {step: b[step] for step in steps}, missing
 
 
 REGRESSION = "regression"
 _WINDOW = range(5, 15)
-_REGRESSION_TITLE = "an NPU beside an earlier run on NPUs"
-_REGRESSION_SOURCE = "baseline/check_npu.py of verl-project/verl-ascend-recipe at 20e526a5"
+_REGRESSION_TITLE = _("an NPU beside an earlier run on NPUs")
+_REGRESSION_SOURCE = _("baseline/check_npu.py of verl-project/verl-ascend-recipe at 20e526a5")
 
 
 # The script takes this name alone.
-_STEP_SECONDS = Metric("step time", ("timing_s/step",))
+_STEP_SECONDS = Metric(_("step time"), ("timing_s/step",))
 _ANY = float("inf")
 
 
@@ -216,12 +222,12 @@ class _Rule:
     """It is speed or memory, and virtual NPUs have neither an NPU's."""
 
 
-_MEMORY = _Rule("memory", MEMORY, attrgetter("memory"), "at most 1 GB more", -_ANY, 1, False, True)
+_MEMORY = _Rule("memory", MEMORY, attrgetter("memory"), _("at most 1 GB more"), -_ANY, 1, False, True)
 _MEANS = (
-    _Rule("throughput", THROUGHPUT, attrgetter("throughput"), "at most 5 % less", -5, _ANY, True, True),
-    _Rule("step time", _STEP_SECONDS, attrgetter("step_seconds"), "at most 5 % more", -_ANY, 5, True, True),
+    _Rule("throughput", THROUGHPUT, attrgetter("throughput"), _("at most 5 % less"), -5, _ANY, True, True),
+    _Rule(_("step time"), _STEP_SECONDS, attrgetter("step_seconds"), _("at most 5 % more"), -_ANY, 5, True, True),
     _Rule("reward", REWARD, attrgetter("reward"), "within 0.05", -0.05, 0.05, False, False),
-    _Rule("rollout drift", DRIFT, attrgetter("drift"), "within 5 %", -5, 5, True, False),
+    _Rule(_("rollout drift"), DRIFT, attrgetter("drift"), "within 5 %", -5, 5, True, False),
 )
 
 
@@ -235,9 +241,12 @@ def judge_regression(npu: TrainingLog, reference: TrainingLog | Baseline) -> Ver
 def _memory(npu: TrainingLog, reference: TrainingLog | Baseline) -> Judged:
     a = _last(MEMORY.of(npu))
     b = {0: reference.memory} if isinstance(reference, Baseline) else _last(MEMORY.of(reference))
-    missing = "" if a and b else f"the {'reference' if a else 'NPU log'} has no {MEMORY.name}"
+    lacks = _("the reference has no {memory}") if a else _("the NPU log has no {memory}")
+    missing = "" if a and b else lacks.format(memory=MEMORY.name)
     missing = _not_a_machines(_MEMORY, npu, reference) or missing
-    return _judged(_MEMORY, f"NPU - reference, each at its last step, of {MEMORY.name}", a, b, missing)
+    return _judged(
+        _MEMORY, _("NPU - reference, each at its last step, of {memory}").format(memory=MEMORY.name), a, b, missing
+    )
 
 
 def _last(values: dict[int, float]) -> dict[int, float]:
@@ -248,27 +257,31 @@ def _mean(rule: _Rule, npu: TrainingLog, reference: TrainingLog | Baseline) -> J
     if isinstance(reference, Baseline):
         a = rule.metric.of(npu)
         b = dict.fromkeys(a, rule.published(reference))
-        missing = "" if a else f"the NPU log has no {rule.metric.name}"
+        missing = "" if a else _("the NPU log has no {metric}").format(metric=rule.metric.name)
     else:
         a, b, missing = _common(rule.metric, npu, reference)
     a, b = ({step: value for step, value in each.items() if step in _WINDOW} for each in (a, b))
     missing = _not_a_machines(rule, npu, reference) or missing
     if not missing and not a:
-        missing = f"no step from {_WINDOW[0]} to {_WINDOW[-1]} has it"
-    change = "(NPU - reference) / reference x 100 %" if rule.relative else "NPU - reference"
-    formula = f"{change}, of the means over steps {_WINDOW[0]} to {_WINDOW[-1]}, of {rule.metric.name}"
+        missing = _("no step from {window} to {window__window} has it").format(
+            window=_WINDOW[0], window__window=_WINDOW[-1]
+        )
+    change = _("(NPU - reference) / reference x 100 %") if rule.relative else "NPU - reference"
+    formula = _("{change}, of the means over steps {window} to {window__window}, of {metric}").format(
+        change=change, window=_WINDOW[0], window__window=_WINDOW[-1], metric=rule.metric.name
+    )
     return _judged(rule, formula, a, b, missing)
 
 
 def _not_a_machines(rule: _Rule, npu: TrainingLog, reference: TrainingLog | Baseline) -> str:
     simulated = npu.simulated or (isinstance(reference, TrainingLog) and reference.simulated)
-    return "SIMULATED: virtual NPUs do not show it" if rule.of_the_machine and simulated else ""
+    return _("SIMULATED: virtual NPUs do not show it") if rule.of_the_machine and simulated else ""
 
 
 def _judged(rule: _Rule, formula: str, a: dict[int, float], b: dict[int, float], missing: str) -> Judged:
     unusable = None if missing else _outside_of_numbers(a, b)
     if not missing and not unusable and rule.relative and mean(b.values()) == 0:
-        missing = "the reference's is 0, and the change is relative to it"
+        missing = _("the reference's is 0, and the change is relative to it")
     if missing:
         return Judged(rule.title, formula, rule.limit, Outcome.NOT_SHOWN, why=missing)
     if unusable:

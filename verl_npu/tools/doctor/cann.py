@@ -16,6 +16,8 @@ from pathlib import Path
 
 from ...ascend.variables import HOME, OPERATORS
 from ...findings import Finding, error, ok, skipped, warning
+from ...language import gettext as _
+from ...language import ngettext
 from ...pins import Component, parse_version
 from .site import Need, Site
 
@@ -46,11 +48,11 @@ _USUAL = (
 )
 _NNAL = ("/usr/local/Ascend/nnal/atb", "/usr/local/Ascend/cann/nnal/atb")
 _SCRIPT = "set_env.sh"
-_WHY_SOURCED = (
+_WHY_SOURCED = _(
     "torch_npu looks for CANN's libraries on LD_LIBRARY_PATH; without them `import torch` ends with "
     "`libhccl.so: cannot open shared object file`"
 )
-_WHERE = "in the shell that starts the job, and on each host before `ray start`"
+_WHERE = _("in the shell that starts the job, and on each host before `ray start`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,35 +91,41 @@ def judge_cann(site: Site) -> Iterator[Finding]:
     need = Need.of(site, Component.CANN)
     name = site.environ.get(HOME) or site.environ.get(_TOOLKIT_HOME)
     if site.virtual:
-        yield skipped("cann", "not needed on virtual NPUs (SIMULATED)")
+        yield skipped("cann", _("not needed on virtual NPUs (SIMULATED)"))
         return
     found = toolkit(site)
     if found is None and not site.is_ascend:
-        yield skipped("cann", "none, and nothing else of Ascend's is here")
+        yield skipped("cann", _("none, and nothing else of Ascend's is here"))
     elif found is None:
         yield error(
             "cann",
-            f"{HOME}={name}, which is no folder" if name else "no CANN in the environment or in /usr/local/Ascend",
-            expected=str(need) or "a CANN toolkit",
-            why="torch_npu's compiled part is linked against CANN's libraries and cannot be loaded without them",
+            _("{home}={name}, which is no folder").format(home=HOME, name=name)
+            if name
+            else _("no CANN in the environment or in /usr/local/Ascend"),
+            expected=str(need) or _("a CANN toolkit"),
+            why=_("torch_npu's compiled part is linked against CANN's libraries and cannot be loaded without them"),
             fix=_install(need),
         )
     elif not found.libraries:
         yield error(
             "cann",
-            f"{found.version or 'a CANN'} in {found.folder}, and its environment is not set up",
-            expected=str(need) or "an environment that is set up",
+            _("{version} in {folder}, and its environment is not set up").format(
+                version=found.version or _("a CANN"), folder=found.folder
+            ),
+            expected=str(need) or _("an environment that is set up"),
             why=_WHY_SOURCED,
-            fix=f"source {shlex.quote(str(found.script))}  # {_WHERE}",
+            fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(found.script)), where=_WHERE),
         )
     elif not found.named or not site.environ.get(OPERATORS):
         missing = [variable for variable in (HOME, OPERATORS) if not site.environ.get(variable)]
         yield warning(
             "cann",
-            f"{found.version or 'a CANN'} in {found.folder}, without {' and '.join(missing)}",
-            expected=str(need) or "an environment that is set up",
-            why="CANN finds its operators, and verl its version, by these variables",
-            fix=f"source {shlex.quote(str(found.script))}  # {_WHERE}",
+            _("{version} in {folder}, without {missing}").format(
+                version=found.version or _("a CANN"), folder=found.folder, missing=_(" and ").join(missing)
+            ),
+            expected=str(need) or _("an environment that is set up"),
+            why=_("CANN finds its operators, and verl its version, by these variables"),
+            fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(found.script)), where=_WHERE),
         )
     else:
         yield _judge_version(need, found)
@@ -125,14 +133,16 @@ def judge_cann(site: Site) -> Iterator[Finding]:
 
 def _judge_version(need: Need, found: Toolkit) -> Finding:
     version = parse_version(found.version) if found.version else None
-    where = f"{found.version or 'version not told'} in {found.folder}"
+    where = _("{version} in {folder}").format(version=found.version or _("version not told"), folder=found.folder)
     if version is None or need.met_by(version):
         return ok("cann", where)
     return warning(
         "cann",
         where,
         expected=str(need),
-        why=f"torch_npu, vllm-ascend and the operators of {need.pin} were built and tested with these",
+        why=_("torch_npu, vllm-ascend and the operators of {pin} were built and tested with these").format(
+            pin=need.pin
+        ),
         fix=_install(need),
     )
 
@@ -142,25 +152,32 @@ def judge_nnal(site: Site) -> Iterator[Finding]:
     named = site.environ.get(_ATB_HOME, "")
     usual = _nnal(site)
     if site.virtual:
-        yield skipped("nnal", "not needed on virtual NPUs (SIMULATED)")
+        yield skipped("nnal", _("not needed on virtual NPUs (SIMULATED)"))
     elif named and Path(named).is_dir():
         yield ok("nnal", named)
     elif site.package(Component.VLLM_ASCEND) is None:
-        yield skipped("nnal", f"{'not set up' if usual.is_dir() else 'none'}; it is vllm-ascend that needs it")
+        yield skipped(
+            "nnal",
+            _("not set up; it is vllm-ascend that needs it")
+            if usual.is_dir()
+            else _("none; it is vllm-ascend that needs it"),
+        )
     else:
         there = usual.is_dir()
         yield warning(
             "nnal",
-            f"{_ATB_HOME}={named}, which is no folder"
+            _("{atb_home}={named}, which is no folder").format(atb_home=_ATB_HOME, named=named)
             if named
-            else f"{usual}, and its environment is not set up"
+            else _("{usual}, and its environment is not set up").format(usual=usual)
             if there
-            else f"none in {usual}",
-            expected="nnal of the same version as CANN",
-            why="vllm-ascend's operators end with `libatb.so: cannot open shared object file` without it",
-            fix=f"source {shlex.quote(str(usual / _SCRIPT))}  # {_WHERE}"
+            else _("none in {usual}").format(usual=usual),
+            expected=_("nnal of the same version as CANN"),
+            why=_("vllm-ascend's operators end with `libatb.so: cannot open shared object file` without it"),
+            fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(usual / _SCRIPT)), where=_WHERE)
             if there
-            else f"install nnal of CANN's version, then `source {_NNAL[0]}/{_SCRIPT}` {_WHERE}",
+            else _("install nnal of CANN's version, then `source {nnal}/{script}` {where}").format(
+                nnal=_NNAL[0], script=_SCRIPT, where=_WHERE
+            ),
         )
 
 
@@ -170,7 +187,9 @@ def _nnal(site: Site) -> Path:
 
 
 def _install(need: Need) -> str:
-    return f"install the CANN toolkit, its kernels and nnal{need.at('CANN ')}, or start from the image of the pin"
+    return _("install the CANN toolkit, its kernels and nnal{at}, or start from the image of the pin").format(
+        at=need.at("CANN ")
+    )
 
 
 def _on_library_path(site: Site, folder: Path) -> bool:
@@ -240,7 +259,7 @@ class _Reader:
     def __init__(self, content: mmap.mmap) -> None:
         # A 64-bit file of little-endian byte order, as on x86_64 and aarch64.
         if content[:6] != _MAGIC + b"\x02\x01":
-            raise NotElf("not a 64-bit little-endian ELF file")
+            raise NotElf(_("not a 64-bit little-endian ELF file"))
         self._content = content
         offset, size, count = self._unpack("<Q", 32)[0], *self._unpack("<HH", 54)
         headers = [self._unpack("<IIQQQQQQ", offset + size * index) for index in range(count)]
@@ -268,11 +287,11 @@ class _Reader:
         if _VERNEED not in self._tags:
             return
         place = self._file_offset(self._tags[_VERNEED])
-        for _ in range(self._tags.get(_VERNEEDNUM, 0)):
-            _, count, file, auxiliary, following = self._unpack("<HHIII", place)
+        for _unused in range(self._tags.get(_VERNEEDNUM, 0)):
+            _unused, count, file, auxiliary, following = self._unpack("<HHIII", place)
             names, at = [], place + auxiliary
-            for _ in range(count):
-                _, _, _, name, onward = self._unpack("<IHHII", at)
+            for _unused in range(count):
+                _unused, _unused, _unused, name, onward = self._unpack("<IHHII", at)
                 names.append(self._string(name))
                 at += onward
             yield self._string(file), tuple(names)
@@ -283,8 +302,8 @@ class _Reader:
         if _VERDEF not in self._tags:
             return
         place = self._file_offset(self._tags[_VERDEF])
-        for _ in range(self._tags.get(_VERDEFNUM, 0)):
-            _, _, _, _, _, auxiliary, following = self._unpack("<HHHHIII", place)
+        for _unused in range(self._tags.get(_VERDEFNUM, 0)):
+            _unused, _unused, _unused, _unused, _unused, auxiliary, following = self._unpack("<HHHHIII", place)
             yield self._string(self._unpack("<II", place + auxiliary)[0])
             place += following
 
@@ -309,10 +328,10 @@ _SYMBOLS = ("libstdc++.so.6", "libc.so.6")
 class Origin:
     """Whose a library is."""
 
-    DRIVER = "the NPU's driver"
+    DRIVER = _("the NPU's driver")
     NNAL = "nnal"
     CANN = "CANN"
-    SYSTEM = "the system"
+    SYSTEM = _("the system")
 
 
 def origin(library: str) -> str:
@@ -435,13 +454,18 @@ def judge_loadable(site: Site) -> Iterator[Finding]:
         name = f"{component.value}-libraries"
         package = site.package(component)
         if package is None:
-            yield skipped(name, "not installed")
+            yield skipped(name, _("not installed"))
             continue
         files = sorted({file for pattern in patterns for file in package.folder.glob(pattern)})
         if site.virtual:
-            yield skipped(name, "not needed on virtual NPUs (SIMULATED)")
+            yield skipped(name, _("not needed on virtual NPUs (SIMULATED)"))
         elif not files:
-            yield skipped(name, f"{component.value} {package.version} has no compiled part that can be looked at")
+            yield skipped(
+                name,
+                _("{component} {version} has no compiled part that can be looked at").format(
+                    component=component.value, version=package.version
+                ),
+            )
         else:
             yield _judge(site, name, component, files)
 
@@ -457,7 +481,7 @@ def _judge(site: Site, name: str, component: Component, files: list[Path]) -> Fi
     if absent:
         # One file that is missing names the cause; CANN's come before the driver's, which they load.
         first = absent[0]
-        others = f", and {len(absent) - 1} more" if len(absent) > 1 else ""
+        others = _(", and {count} more").format(count=len(absent) - 1) if len(absent) > 1 else ""
         whose, fix = explain(site, first.library)
         # CANN's may have been loaded by torch_npu before, if CANN is set up.
         cann = toolkit(site)
@@ -465,31 +489,41 @@ def _judge(site: Site, name: str, component: Component, files: list[Path]) -> Fi
         judge = warning if perhaps else error
         return judge(
             name,
-            f"{first.library} is not found{others}; {first.wanted_by} needs it",
-            expected=f"{first.library}, of {whose}",
-            why=f"`import {component.value.replace('-', '_')}` ends with `{first.library}: cannot open shared object "
-            "file`",
+            _("{library} is not found{others}; {wanted_by} needs it").format(
+                library=first.library, others=others, wanted_by=first.wanted_by
+            ),
+            expected=_("{library}, of {whose}").format(library=first.library, whose=whose),
+            why=_("`import {component}` ends with `{library}: cannot open shared object file`").format(
+                component=component.value.replace("-", "_"), library=first.library
+            ),
             fix=fix,
         )
     certain = [lack for lack in old if lack.elsewhere is None]
     if old:
         return _too_old(name, (certain or old)[0])
-    return ok(name, f"{len(files)} compiled {'file' if len(files) == 1 else 'files'}, all libraries found")
+    return ok(
+        name,
+        ngettext(
+            "{count} compiled file, all libraries found", "{count} compiled files, all libraries found", len(files)
+        ).format(count=len(files)),
+    )
 
 
 def _too_old(name: str, lack: Lack) -> Finding:
     place = lack.places[0]
-    found = f"{place} has no {lack.symbol}; {lack.wanted_by} needs it"
-    needed = f"a {lack.library} with {lack.symbol}"
-    why = f"the import ends with `version `{lack.symbol}' not found`"
+    found = _("{place} has no {symbol}; {wanted_by} needs it").format(
+        place=place, symbol=lack.symbol, wanted_by=lack.wanted_by
+    )
+    needed = _("a {library} with {symbol}").format(library=lack.library, symbol=lack.symbol)
+    why = _("the import ends with `version `{symbol}' not found`").format(symbol=lack.symbol)
     if lack.elsewhere is not None:
         # Which of the two is loaded depends on what the process loads first.
         fix = f"export LD_LIBRARY_PATH={shlex.quote(str(lack.elsewhere.parent))}:$LD_LIBRARY_PATH"
         return warning(name, found, expected=needed, why=why, fix=fix)
     if lack.library.startswith("libstdc++"):
-        fix = "conda install -c conda-forge libstdcxx-ng  # or use an image with a newer GCC"
+        fix = _("conda install -c conda-forge libstdcxx-ng  # or use an image with a newer GCC")
     else:
-        fix = "use an image with a newer system, such as the one of the pin's Dockerfile"
+        fix = _("use an image with a newer system, such as the one of the pin's Dockerfile")
     return error(name, found, expected=needed, why=why, fix=fix)
 
 
@@ -500,10 +534,10 @@ def explain(site: Site, library: str) -> tuple[str, str]:
         folders = [str(site.at(folder)) for folder in _DRIVER_FOLDERS if site.at(folder).is_dir()]
         if folders:
             return whose, f"export LD_LIBRARY_PATH={':'.join(folders)}:$LD_LIBRARY_PATH"
-        return whose, "docker run -v /usr/local/Ascend/driver:/usr/local/Ascend/driver …  # or install the driver"
+        return whose, _("docker run -v /usr/local/Ascend/driver:/usr/local/Ascend/driver …  # or install the driver")
     if whose == Origin.NNAL:
         return whose, f"source {shlex.quote(str(_nnal(site) / _SCRIPT))}"
     found = toolkit(site)
     if found is None:
-        return whose, "install the CANN toolkit and its kernels, then source its set_env.sh"
+        return whose, _("install the CANN toolkit and its kernels, then source its set_env.sh")
     return whose, f"source {shlex.quote(str(found.script))}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ...errors import FleetError
 from ...findings import Finding, Severity
+from ...language import gettext as _
 from ..processes import own_python
 
 __all__ = ["Difference", "as_json", "differences", "examine_nodes", "read"]
@@ -44,7 +45,7 @@ def examine_nodes(arguments: Sequence[str]) -> dict[str, list[Finding]]:
         ray = importlib.import_module("ray")
         strategies = importlib.import_module("ray.util.scheduling_strategies")
     except ImportError as error:
-        raise _refused("an installed ray", f"{type(error).__name__}: {error}", "install ray") from error
+        raise _refused(_("an installed ray"), f"{type(error).__name__}: {error}", _("install ray")) from error
     address = os.environ.get("RAY_ADDRESS", "auto")
     _reach(address)
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")
@@ -59,7 +60,7 @@ def examine_nodes(arguments: Sequence[str]) -> dict[str, list[Finding]]:
             answers = ray.get([*asked.values()], timeout=PATIENCE)
         except ray.exceptions.RayError as error:
             first = str(error).partition("\n")[0]
-            raise _refused("an answer of every node", first, "install verl-npu on every node") from error
+            raise _refused(_("an answer of every node"), first, _("install verl-npu on every node")) from error
     finally:
         ray.shutdown()
     return {address: read(answer, address) for address, answer in zip(asked, answers, strict=True)}
@@ -68,7 +69,7 @@ def examine_nodes(arguments: Sequence[str]) -> dict[str, list[Finding]]:
 def _reach(address: str) -> None:
     """Raise FleetError unless a process of its own can join the cluster."""
     code = f"import ray; ray.init(address={address!r}, log_to_driver=False, logging_level='ERROR')"
-    fix = "start it with `ray start --head` on this host, or set RAY_ADDRESS"
+    fix = _("start it with `ray start --head` on this host, or set RAY_ADDRESS")
     try:
         tried = subprocess.run(
             own_python("-c", code),
@@ -80,13 +81,13 @@ def _reach(address: str) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        where = "the one of this host" if address == "auto" else address
-        found = f"no answer of {where} within {REACH:g} s"
-        raise _refused("a running Ray cluster", found, fix) from error
+        where = _("the one of this host") if address == "auto" else address
+        found = _("no answer of {where} within {reach:g} s").format(where=where, reach=REACH)
+        raise _refused(_("a running Ray cluster"), found, fix) from error
     if tried.returncode:
         lines = [line.strip() for line in tried.stderr.splitlines() if line.strip()]
-        said = next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else "no answer")
-        raise _refused("a running Ray cluster", said, fix)
+        said = next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else _("no answer"))
+        raise _refused(_("a running Ray cluster"), said, fix)
 
 
 def _run(arguments: list[str]) -> str:
@@ -127,7 +128,9 @@ def read(answer: str, node: str) -> list[Finding]:
         ]
     except (ValueError, TypeError, KeyError) as error:
         last = (answer.strip().splitlines() or ["nothing"])[-1]
-        raise _refused(f"the findings of {node}", last, f"install this verl-npu on {node}") from error
+        raise _refused(
+            _("the findings of {node}").format(node=node), last, _("install this verl-npu on {node}").format(node=node)
+        ) from error
 
 
 def differences(nodes: Mapping[str, Sequence[Finding]]) -> list[Difference]:
@@ -138,7 +141,7 @@ def differences(nodes: Mapping[str, Sequence[Finding]]) -> list[Difference]:
         if name in _OWN:
             continue
         for node, findings in nodes.items():
-            said = next((finding.found for finding in findings if finding.code == name), "nothing wrong")
+            said = next((finding.found for finding in findings if finding.code == name), _("nothing wrong"))
             found.setdefault(name, {}).setdefault(said, []).append(node)
     return [
         Difference(name, {said: tuple(where) for said, where in by.items()})

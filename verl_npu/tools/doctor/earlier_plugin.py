@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ...findings import Finding, error, ok, warning
+from ...language import gettext as _
 from .site import Site, distribution_url
 
 __all__ = ["NAME", "OURS", "Trace", "find_traces", "is_earlier", "judge_earlier_plugin"]
@@ -67,14 +68,18 @@ def _has_renamed_lists(text: str) -> bool:
 
 _EDITS = (
     _Edit("verl", "__init__.py", f"imports {_PACKAGE} at its end", _has_hook),
-    _Edit("verl", "utils/kernel/linear_cross_entropy.py", "`from . import kernels` is commented out", _lacks_kernels),
-    _Edit("vllm", "model_executor/layers/quantization/utils/fp8_utils.py", "`list` is `List`", _has_renamed_lists),
-    _Edit("vllm", "model_executor/layers/fused_moe/fused_moe.py", "`list` is `List`", _has_renamed_lists),
+    _Edit(
+        "verl", "utils/kernel/linear_cross_entropy.py", _("`from . import kernels` is commented out"), _lacks_kernels
+    ),
+    _Edit("vllm", "model_executor/layers/quantization/utils/fp8_utils.py", _("`list` is `List`"), _has_renamed_lists),
+    _Edit("vllm", "model_executor/layers/fused_moe/fused_moe.py", _("`list` is `List`"), _has_renamed_lists),
 )
 _WHY = {
-    "verl": f"`import verl` fails where no {_PACKAGE} is installed, and fused kernels lack `kernels`; "
-    "beside this package the line imports this package, which is right",
-    "vllm": "every `list` became `List`, in names and texts too",
+    "verl": _(
+        "`import verl` fails where no {package} is installed, and fused kernels lack `kernels`; beside "
+        "this package the line imports this package, which is right"
+    ).format(package=_PACKAGE),
+    "vllm": _("every `list` became `List`, in names and texts too"),
 }
 
 
@@ -83,9 +88,9 @@ def judge_earlier_plugin(site: Site) -> Iterator[Finding]:
     traces = find_traces(site)
     for trace in traces:
         report = error if trace.fails else warning
-        yield report("earlier-plugin", trace.found, expected="nothing of it", why=trace.why, fix=trace.fix)
+        yield report("earlier-plugin", trace.found, expected=_("nothing of it"), why=trace.why, fix=trace.fix)
     if not traces:
-        yield ok("earlier-plugin", _hook_line(site) or "nothing of it")
+        yield ok("earlier-plugin", _hook_line(site) or _("nothing of it"))
 
 
 def find_traces(site: Site, verl: Path | None = None) -> list[Trace]:
@@ -111,37 +116,60 @@ def _places(site: Site) -> list[Path]:
 
 def _packages(site: Site, places: Sequence[Path]) -> Iterator[Trace]:
     installed = {
-        Path(str(each.locate_file(""))): f"distribution {_PACKAGE} {each.version}"
+        Path(str(each.locate_file(""))): _("distribution {package} {version}").format(
+            package=_PACKAGE, version=each.version
+        )
         for each in metadata.distributions(name=NAME, path=list(map(str, places)))
         if is_earlier(each)
     }
     ours = [place for place in places if (place / _PACKAGE / "activation.py").is_file()]
     folders = [place for place in places if (place / _PACKAGE / "plugin.py").is_file()]
-    why = "both have one name: Python imports the first on its path and pip takes one for the other"
+    why = _("both have one name: Python imports the first on its path and pip takes one for the other")
     for place in folders:
         package = place / _PACKAGE
         if place in ours:
             fix = f"pip uninstall -y {_PACKAGE}; rm -r {shlex.quote(str(package))}; pip install {OURS}"
-            yield Trace(f"{package} has files of the earlier plugin and of this package", why, fix, fails=True)
+            yield Trace(
+                _("{package} has files of the earlier plugin and of this package").format(package=package),
+                why,
+                fix,
+                fails=True,
+            )
             continue
         first = not ours or places.index(place) < places.index(ours[0])
         by, fix = _way_in(site, place, places)
         order = "before" if first else "behind"
-        what = f"the earlier plugin ({installed[place]})" if place in installed else "the earlier plugin"
-        yield Trace(f"{package}, {what}, is on Python's path{by}, {order} this package", why, fix, first)
+        what = (
+            _("the earlier plugin ({installed})").format(installed=installed[place])
+            if place in installed
+            else _("the earlier plugin")
+        )
+        yield Trace(
+            _("{package}, {what}, is on Python's path{by}, {order} this package").format(
+                package=package, what=what, by=by, order=order
+            ),
+            why,
+            fix,
+            first,
+        )
     for place, what in installed.items():
         if place not in folders:
-            yield Trace(f"the earlier plugin ({what}) is installed in {place}", why, _CHANGE_OVER, fails=True)
+            yield Trace(
+                _("the earlier plugin ({what}) is installed in {place}").format(what=what, place=place),
+                why,
+                _CHANGE_OVER,
+                fails=True,
+            )
 
 
 def _way_in(site: Site, place: Path, places: Sequence[Path]) -> tuple[str, str]:
     """How a folder came onto Python's path, as far as that is told, and the command that takes it off."""
     if str(place) in site.environ.get("PYTHONPATH", "").split(os.pathsep):
-        return " by PYTHONPATH", f"take {place} out of PYTHONPATH"
+        return _(" by PYTHONPATH"), _("take {place} out of PYTHONPATH").format(place=place)
     for folder in places:
         for file in sorted(folder.glob("*.pth")) if folder.is_dir() else ():
             if str(place) in file.read_text(errors="replace").splitlines():
-                return f" by {file}", _CHANGE_OVER
+                return _(" by {file}").format(file=file), _CHANGE_OVER
     return "", _CHANGE_OVER
 
 
@@ -157,9 +185,13 @@ def _edited(package: str, folder: Path | None, site: Site) -> Iterator[Trace]:
     edits = [each for each in _EDITS if each.package == package and each.is_in(_text(folder / each.file))]
     if edits:
         files = [each.file for each in edits]
-        found = ", ".join(f"{package}/{each.file} ({each.what})" for each in edits)
+        found = _(", ").join(f"{package}/{each.file} ({each.what})" for each in edits)
         fix = _restoration(site, package, folder, files)
-        yield Trace(f"the earlier plugin edited in {folder.parent}: {found}", _WHY[package], fix)
+        yield Trace(
+            _("the earlier plugin edited in {parent}: {found}").format(parent=folder.parent, found=found),
+            _WHY[package],
+            fix,
+        )
 
 
 def _text(file: Path) -> str:
@@ -179,11 +211,11 @@ def _restoration(site: Site, package: str, folder: Path, files: Sequence[str]) -
     url = distribution_url(package, [str(checkout)])
     # A development version, or one with a mark of whoever built it, is in no package index.
     if url or (installed is not None and re.fullmatch(r"[\d.]+(\.post\d+)?(\+empty)?", installed.version)):
-        version, _, built = installed.version.partition("+") if installed else ("", "", "")
+        version, _unused, built = installed.version.partition("+") if installed else ("", "", "")
         empty = "VLLM_TARGET_DEVICE=empty " if built else ""
         source = shlex.quote(url) if url else f"{'--no-binary vllm ' if built else ''}{package}=={version}"
         return f"{empty}pip install --force-reinstall --no-deps {source}"
-    return f"put {named} back as in the revision of {package} that is installed"
+    return _("put {named} back as in the revision of {package} that is installed").format(named=named, package=package)
 
 
 def _hook_line(site: Site) -> str:
@@ -191,5 +223,7 @@ def _hook_line(site: Site) -> str:
     folder = _folder(site, "verl", _places(site))
     for number, line in enumerate(_text(folder / "__init__.py").splitlines() if folder else (), 1):
         if re.match(rf"\s*import {_PACKAGE}\b", line):
-            return f"nothing of it; the hook line in {folder}/__init__.py:{number} imports this package"
+            return _("nothing of it; the hook line in {folder}/__init__.py:{number} imports this package").format(
+                folder=folder, number=number
+            )
     return ""

@@ -8,6 +8,7 @@ from functools import partial
 
 from ...errors import CommandLineError
 from ...findings import Finding, Rule, Stage
+from ...language import gettext as _
 from . import cann, machine, packages, variables
 from .earlier_plugin import judge_earlier_plugin
 from .probes import PROBES, probe
@@ -70,16 +71,16 @@ def examine(site: Site, level: Level = Level.STATIC, only: Sequence[str] = ()) -
         if subject is None:
             raise CommandLineError(
                 subject="--only",
-                expected=f"names of {', '.join(NAMES)}",
+                expected=_("names of {names}").format(names=_(", ").join(NAMES)),
                 found=name,
-                fix="correct the name",
+                fix=_("correct the name"),
             )
         if subject.level not in reached:
             raise CommandLineError(
                 subject=f"--only {name}",
                 expected=f"--level {subject.level.value}",
                 found=f"--level {level.value}",
-                fix=f"add --level {subject.level.value}",
+                fix=_("add --level {level}").format(level=subject.level.value),
             )
     asked = [known[name] for name in only] if only else [subject for subject in SUBJECTS if subject.level in reached]
     return [

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ...findings import Finding, error, ok, skipped, warning
+from ...language import gettext as _
 from ...pins import Component, parse_version
 from .site import Need, Npu, Site
 
@@ -24,7 +25,7 @@ _MOUNTS = (
     "docker run --device /dev/davinci0 … --device /dev/davinci_manager --device /dev/devmm_svm --device /dev/hisi_hdc "
     "-v /usr/local/Ascend/driver:/usr/local/Ascend/driver -v /usr/local/bin/npu-smi:/usr/local/bin/npu-smi …"
 )
-_MODELS = {"a2": "A2", "a3": "A3", "a5": "A5", "": "unknown model"}
+_MODELS = {"a2": "A2", "a3": "A3", "a5": "A5", "": _("unknown model")}
 _OF_NO_USE = re.compile(r"(ascend)?(310|910a|910proa|910prob)", re.IGNORECASE)
 _HELD = 0.15
 """An idle NPU holds 3 to 6 % of its memory for itself; more is somebody's, even if the process cannot be seen."""
@@ -33,25 +34,25 @@ _HELD = 0.15
 def judge_driver(site: Site) -> Iterator[Finding]:
     """Which driver and firmware are there; a later driver than the documents name is right, too."""
     if site.virtual:
-        yield skipped("driver", "not needed on virtual NPUs (SIMULATED)")
+        yield skipped("driver", _("not needed on virtual NPUs (SIMULATED)"))
         return
     versions = {name: _read(site, path) for name, path in _FILES.items()}
     found = site.smi.version or versions["driver"]
     if not found:
-        yield skipped("driver", "its version cannot be seen here")
+        yield skipped("driver", _("its version cannot be seen here"))
         return
     need = Need.of(site, Component.DRIVER)
     version = parse_version(found)
-    firmware = f", firmware {versions['firmware']}" if versions["firmware"] else ""
+    firmware = _(", firmware {firmware}").format(firmware=versions["firmware"]) if versions["firmware"] else ""
     if version is None or need.at_least_met_by(version):
-        yield ok("driver", f"{found}{firmware}")
+        yield ok("driver", found + firmware)
         return
     yield warning(
         "driver",
-        f"{found}{firmware}",
-        expected=f"{need}, or later",
-        why="a driver that is older than CANN lacks what CANN calls",
-        fix=f"install driver and firmware (HDK){need.at()} or later on the host, then reboot it",
+        found + firmware,
+        expected=_("{need}, or later").format(need=need),
+        why=_("a driver that is older than CANN lacks what CANN calls"),
+        fix=_("install driver and firmware (HDK){at} or later on the host, then reboot it").format(at=need.at()),
     )
 
 
@@ -59,7 +60,7 @@ def judge_npus(site: Site) -> Iterator[Finding]:
     """Whether there are NPUs, healthy, of a model that verl's documents are about, and free."""
     smi = site.smi
     if site.virtual:
-        yield ok("npus", f"{site.virtual} virtual (SIMULATED)")
+        yield ok("npus", _("{virtual} virtual (SIMULATED)").format(virtual=site.virtual))
     elif not smi.npus:
         yield _none(site)
     else:
@@ -69,16 +70,16 @@ def judge_npus(site: Site) -> Iterator[Finding]:
             yield error(
                 "npus",
                 f"{len(smi.npus)} x {', '.join(useless)}",
-                expected="Ascend A2 (910B1 to 910B4), A3 or A5",
-                why="neither verl nor vllm-ascend trains or serves on this model",
-                fix="use a machine with A2 or A3",
+                expected=_("Ascend A2 (910B1 to 910B4), A3 or A5"),
+                why=_("neither verl nor vllm-ascend trains or serves on this model"),
+                fix=_("use a machine with A2 or A3"),
             )
         elif sick:
             yield _sick(sick, len(smi.npus))
         else:
             counts = Counter((npu.name, npu.kind) for npu in smi.npus)
-            named = ", ".join(f"{count} x {name} ({_MODELS[kind]})" for (name, kind), count in counts.items())
-            yield ok("npus", f"{named}, healthy")
+            named = _(", ").join(f"{count} x {name} ({_MODELS[kind]})" for (name, kind), count in counts.items())
+            yield ok("npus", _("{named}, healthy").format(named=named))
         yield from _memory(site)
 
 
@@ -89,47 +90,67 @@ def _none(site: Site) -> Finding:
         return error(
             "npus",
             smi.problem,
-            expected="an `npu-smi info` that lists the NPUs",
-            why="the driver is not there, not mounted into this container, or does not answer",
-            fix=_MOUNTS if not devices else "reinstall the driver on the host, or reset the NPUs, then try again",
+            expected=_("an `npu-smi info` that lists the NPUs"),
+            why=_("the driver is not there, not mounted into this container, or does not answer"),
+            fix=_MOUNTS if not devices else _("reinstall the driver on the host, or reset the NPUs, then try again"),
         )
     return error(
         "npus",
-        f"{smi.problem}, and {'no NPU that can be looked at' if devices else 'no device /dev/davinci_manager'}",
-        expected="NPUs that this machine or container can see",
-        why="a job cannot train here: torch.npu.is_available() is False",
-        fix=_MOUNTS if site.is_ascend else "VIRTUAL_ASCEND=2 …  # two virtual NPUs; or use a machine that has NPUs",
+        _("{problem}, and {devices}").format(
+            problem=smi.problem,
+            devices=_("no NPU that can be looked at") if devices else _("no device /dev/davinci_manager"),
+        ),
+        expected=_("NPUs that this machine or container can see"),
+        why=_("a job cannot train here: torch.npu.is_available() is False"),
+        fix=_MOUNTS if site.is_ascend else _("VIRTUAL_ASCEND=2 …  # two virtual NPUs; or use a machine that has NPUs"),
     )
 
 
 def _sick(sick: list[Npu], total: int) -> Finding:
-    found = ", ".join(f"NPU {npu.card}: {npu.health}" for npu in sick) + f" (of {total})"
-    needed = "health OK"
-    fix = f"npu-smi info -t health -i {sick[0].card}  # says why; leave the card out with ASCEND_RT_VISIBLE_DEVICES"
+    found = _(", ").join(_("NPU {card}: {health}").format(card=npu.card, health=npu.health) for npu in sick) + _(
+        " (of {total})"
+    ).format(total=total)
+    needed = _("health OK")
+    fix = _("npu-smi info -t health -i {card}  # says why; leave the card out with ASCEND_RT_VISIBLE_DEVICES").format(
+        card=sick[0].card
+    )
     if all(npu.health.lower() == "warning" for npu in sick):
-        return warning("npus", found, expected=needed, why="a minor alarm is open on the card", fix=fix)
-    return error("npus", found, expected=needed, why="operators and collectives on this card fail or hang", fix=fix)
+        return warning("npus", found, expected=needed, why=_("a minor alarm is open on the card"), fix=fix)
+    return error("npus", found, expected=needed, why=_("operators and collectives on this card fail or hang"), fix=fix)
 
 
 def _memory(site: Site) -> Iterator[Finding]:
     holders, npus = site.smi.holders, site.smi.npus
     full = [npu for npu in npus if npu.memory and npu.used > _HELD * npu.memory]
     if not holders and not full:
-        yield ok("npu-memory", f"free; {max(npu.memory for npu in npus)} MB on each")
+        yield ok("npu-memory", _("free; {memory} MB on each").format(memory=max(npu.memory for npu in npus)))
         return
     if holders:
-        held = ", ".join(f"NPU {h.card}: {h.name or 'a process'} ({h.process}) {h.memory} MB" for h in holders[:4])
-        more = f" and {len(holders) - 4} more" if len(holders) > 4 else ""
-        found, fix = held + more, f"kill {holders[0].process}  # if it is yours and left over; or wait for its end"
+        held = _(", ").join(
+            _("NPU {card}: {h} ({process}) {memory} MB").format(
+                card=h.card, h=h.name or _("a process"), process=h.process, memory=h.memory
+            )
+            for h in holders[:4]
+        )
+        more = _(" and {count} more").format(count=len(holders) - 4) if len(holders) > 4 else ""
+        found, fix = (
+            held + more,
+            _("kill {process}  # if it is yours and left over; or wait for its end").format(
+                process=holders[0].process
+            ),
+        )
     else:
-        found = ", ".join(f"NPU {npu.card}: {npu.used} of {npu.memory} MB" for npu in full[:4])
-        found += ", by processes that cannot be seen here"
-        fix = "npu-smi info  # on the host, which sees the processes of all containers"
+        found = _(", ").join(
+            _("NPU {card}: {used} of {memory} MB").format(card=npu.card, used=npu.used, memory=npu.memory)
+            for npu in full[:4]
+        )
+        found += _(", by processes that cannot be seen here")
+        fix = _("npu-smi info  # on the host, which sees the processes of all containers")
     yield warning(
         "npu-memory",
         found,
-        expected="NPUs that nobody else uses",
-        why="a rollout engine takes the share that gpu_memory_utilization says of the whole memory, and runs out",
+        expected=_("NPUs that nobody else uses"),
+        why=_("a rollout engine takes the share that gpu_memory_utilization says of the whole memory, and runs out"),
         fix=fix,
     )
 
@@ -153,16 +174,18 @@ def judge_shared_memory(site: Site) -> Iterator[Finding]:
     """Whether /dev/shm is large enough for Ray's objects and for weights that are handed over in it."""
     size = site.shared_memory
     if size is None:
-        yield skipped("shared-memory", "there is no /dev/shm")
+        yield skipped("shared-memory", _("there is no /dev/shm"))
     elif size >= _LEAST_SHARED:
-        yield ok("shared-memory", f"{size / (1 << 30):.0f} GiB")
+        yield ok("shared-memory", _("{size:.0f} GiB").format(size=size / (1 << 30)))
     else:
         yield warning(
             "shared-memory",
-            f"{size >> 20} MiB in /dev/shm",
-            expected=f"at least {_LEAST_SHARED >> 30} GiB",
-            why="Ray keeps its objects there, and verl hands weights to the rollout engine in it: `Bus error` if full",
-            fix="docker run --ipc=host …  # outside of a container: mount -o remount,size=64g /dev/shm",
+            _("{size} MiB in /dev/shm").format(size=size >> 20),
+            expected=_("at least {least_shared} GiB").format(least_shared=_LEAST_SHARED >> 30),
+            why=_(
+                "Ray keeps its objects there, and verl hands weights to the rollout engine in it: `Bus error` if full"
+            ),
+            fix=_("docker run --ipc=host …  # outside of a container: mount -o remount,size=64g /dev/shm"),
         )
 
 
@@ -174,9 +197,9 @@ def judge_open_files(site: Site) -> Iterator[Finding]:
         yield warning(
             "open-files",
             str(site.open_files),
-            expected=f"at least {_LEAST_FILES}; 65536 on a cluster",
-            why="each of Ray's workers has a socket to every other: `Too many open files`",
-            fix="ulimit -n 65536  # in the shell that runs `ray start`",
+            expected=_("at least {least_files}; 65536 on a cluster").format(least_files=_LEAST_FILES),
+            why=_("each of Ray's workers has a socket to every other: `Too many open files`"),
+            fix=_("ulimit -n 65536  # in the shell that runs `ray start`"),
         )
 
 
@@ -204,11 +227,11 @@ def judge_ports(site: Site) -> Iterator[Finding]:
     """Whether the ports of HCCL on this host are free."""
     name = "hccl-ports"
     if site.virtual:
-        yield skipped(name, "not needed on virtual NPUs (SIMULATED)")
+        yield skipped(name, _("not needed on virtual NPUs (SIMULATED)"))
         return
     asked = site.environ.get(_RANGE, "")
     if asked.strip().lower() == "auto":
-        yield ok(name, "any that are free")
+        yield ok(name, _("any that are free"))
         return
     base = site.environ.get(_BASE, "")
     wanted = read_ranges(asked) if asked else []
@@ -216,18 +239,25 @@ def judge_ports(site: Site) -> Iterator[Finding]:
         first = int(base) if base.isdecimal() and int(base) < 65520 else _USUAL.start
         wanted = [range(first, first + len(_USUAL))]
     taken = sorted(port for port in _listening(site) if any(port in each for each in wanted))
-    named = ", ".join(f"{each.start}-{each.stop - 1}" for each in wanted)
+    named = _(", ").join(f"{each.start}-{each.stop - 1}" for each in wanted)
     free = sum(map(len, wanted)) - len(taken)
     # A range is one to choose from; without one, each rank has its port.
     if not taken or (asked and free >= len(_USUAL)):
-        yield ok(name, f"{named} free" if not taken else f"{named}, {free} of them free")
+        yield ok(
+            name,
+            _("{named} free").format(named=named)
+            if not taken
+            else _("{named}, {free} of them free").format(named=named, free=free),
+        )
         return
     yield warning(
         name,
-        f"somebody listens at {', '.join(map(str, taken[:5]))}",
-        expected=f"{named} free",
-        why="each rank of HCCL listens at one of these, and ends with an error if it is taken",
-        fix=f"export {_RANGE}=auto  # or end what listens: ss -ltnp 'sport = :{taken[0]}'",
+        _("somebody listens at {str}").format(str=_(", ").join(map(str, taken[:5]))),
+        expected=_("{named} free").format(named=named),
+        why=_("each rank of HCCL listens at one of these, and ends with an error if it is taken"),
+        fix=_("export {range}=auto  # or end what listens: ss -ltnp 'sport = :{taken}'").format(
+            range=_RANGE, taken=taken[0]
+        ),
     )
 
 

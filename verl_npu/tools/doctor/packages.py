@@ -17,6 +17,7 @@ from packaging.version import Version
 from ...ascend.variables import AUTOLOAD
 from ...environment import SWITCH
 from ...findings import Finding, Severity, error, ok, skipped, warning
+from ...language import gettext as _
 from ...pins import PINS, Component, is_commit
 from .earlier_plugin import NAME, OURS, is_earlier
 from .site import Need, Package, Site
@@ -56,7 +57,7 @@ def judge_python(site: Site) -> Iterator[Finding]:
         "python",
         site.python,
         expected=str(need),
-        why="CANN, torch_npu and vllm-ascend of that time have wheels and tests for these versions only",
+        why=_("CANN, torch_npu and vllm-ascend of that time have wheels and tests for these versions only"),
         fix=f"conda create -n verl-npu python={version} -y && conda activate verl-npu",
     )
 
@@ -68,17 +69,21 @@ def judge_verl(site: Site) -> Iterator[Finding]:
         empty = site.package(Component.TORCH) is None
         yield (error if empty else warning)(
             "verl",
-            "neither verl nor torch in this environment" if empty else "none in this environment",
-            expected=f"one of {', '.join(PINS)}",
-            why="without it nothing says which versions the other packages must have; they were not compared",
-            fix=f"{ENV} --pin v0.7.1  # prints the commands that install all of it, in order; or another pin",
+            _("neither verl nor torch in this environment") if empty else _("none in this environment"),
+            expected=_("one of {pins}").format(pins=_(", ").join(PINS)),
+            why=_("without it nothing says which versions the other packages must have; they were not compared"),
+            fix=_("{env} --pin v0.7.1  # prints the commands that install all of it, in order; or another pin").format(
+                env=ENV
+            ),
         )
     elif judged is None:
-        yield skipped("verl", "none in this environment", expected=str(site.pin and site.pin.name))
+        yield skipped("verl", _("none in this environment"), expected=str(site.pin and site.pin.name))
     else:
         compared = site.pin.name_of(site.named) if site.pin and site.named else judged.pin
-        nearness = "" if judged.exact else f", nearest to {judged.pin}"
-        other = "" if compared == judged.pin else f"; compared with the needs of {compared}"
+        nearness = "" if judged.exact else _(", nearest to {pin}").format(pin=judged.pin)
+        other = (
+            "" if compared == judged.pin else _("; compared with the needs of {compared}").format(compared=compared)
+        )
         package = site.packages.get("verl")
         yield ok("verl", f"{package or judged.pin}{nearness}{other}")
 
@@ -87,30 +92,30 @@ def judge_patches(site: Site) -> Iterator[Finding]:
     """What `verl-npu check` says."""
     judged = site.judged
     if judged is None:
-        yield skipped("patches", "there is no verl to patch")
+        yield skipped("patches", _("there is no verl to patch"))
     elif judged.refused:
         yield error(
             "patches",
-            ", ".join(judged.refused),
-            expected="a verl, and a transformers, that verl-npu's patches fit",
-            why="a feature of which one patch does not fit is left out as a whole",
-            fix="verl-npu check --diff  # shows what differs",
+            _(", ").join(judged.refused),
+            expected=_("a verl, and a transformers, that verl-npu's patches fit"),
+            why=_("a feature of which one patch does not fit is left out as a whole"),
+            fix=_("verl-npu check --diff  # shows what differs"),
         )
     else:
-        off = f"; switched off: {', '.join(judged.disabled)}" if judged.disabled else ""
-        yield ok("patches", f"all fit {judged.pin}{off}")
+        off = _("; switched off: {disabled}").format(disabled=_(", ").join(judged.disabled)) if judged.disabled else ""
+        yield ok("patches", _("all fit {pin}{off}").format(pin=judged.pin, off=off))
 
 
 def judge_ways_in(site: Site) -> Iterator[Finding]:
     """Whether every process that imports torch loads verl-npu."""
-    why = "`import torch` calls it in every process, Ray's workers included; otherwise verl runs unpatched"
+    why = _("`import torch` calls it in every process, Ray's workers included; otherwise verl runs unpatched")
     switch = SWITCH.text(site.environ)
     found = [each for each in metadata.distributions(name=NAME, path=list(site.path)) if not is_earlier(each)]
     if not found:
         yield warning(
             "ways-in",
-            "verl-npu is on the path, and not installed",
-            expected=f"its entry point in {_GROUP}",
+            _("verl-npu is on the path, and not installed"),
+            expected=_("its entry point in {group}").format(group=_GROUP),
             why=why,
             fix=f"pip install {OURS}",
         )
@@ -118,7 +123,7 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
         yield error(
             "ways-in",
             f"verl-npu {found[0].version} has no entry point in {_GROUP}",
-            expected=f"its entry point in {_GROUP}",
+            expected=_("its entry point in {group}").format(group=_GROUP),
             why=why,
             fix=f"pip install --force-reinstall --no-deps {OURS}",
         )
@@ -126,18 +131,20 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
         yield error(
             "ways-in",
             f"{AUTOLOAD}=0",
-            expected="that variable left out, or 1",
-            why="with 0, torch loads neither torch_npu nor verl-npu, and verl finds no NPU",
+            expected=_("that variable left out, or 1"),
+            why=_("with 0, torch loads neither torch_npu nor verl-npu, and verl finds no NPU"),
             fix=f"unset {AUTOLOAD}",
         )
     elif switch.lower() not in SWITCH.words:
-        yield skipped("ways-in", f"{SWITCH.name}={switch} is not understood")
+        yield skipped(
+            "ways-in", _("{switch}={switch_too} is not understood").format(switch=SWITCH.name, switch_too=switch)
+        )
     elif switch.lower() == "off":
         yield warning(
             "ways-in",
             f"{SWITCH.name}=off",
-            expected="auto or on",
-            why="verl runs unpatched in every process of this environment",
+            expected=_("auto or on"),
+            why=_("verl runs unpatched in every process of this environment"),
             fix=f"unset {SWITCH.name}",
         )
     else:
@@ -178,18 +185,21 @@ CLASHES = (
         Component.TRANSFORMERS,
         SpecifierSet("<4.52.4"),
         ("796871d7", "v0.6.1"),
-        "4.52.4 or later",
+        _("4.52.4 or later"),
         "4.52.4",
-        "`import verl` ends with a ValueError on NPUs",
-        "verl/__init__.py of these pins",
+        _("`import verl` ends with a ValueError on NPUs"),
+        _("verl/__init__.py of these pins"),
     ),
     Clash(
         Component.TRANSFORMERS,
         SpecifierSet(">=4.54,<4.55"),
         (),
-        "4.53.3 or before, or 4.55.4 or later",
+        _("4.53.3 or before, or 4.55.4 or later"),
         "4.57.6",
-        "transformers 4.54 has no code for NPUs, and flash_attention_2, which verl asks for, ends with an ImportError",
+        _(
+            "transformers 4.54 has no code for NPUs, and flash_attention_2, which verl asks for, ends "
+            "with an ImportError"
+        ),
         "https://github.com/huggingface/transformers/pull/40151",
     ),
     Clash(
@@ -198,18 +208,20 @@ CLASHES = (
         ("796871d7",),
         "4.52.4",
         "4.52.4",
-        "verl's workers end with `cannot import name 'index_first_axis' from "
-        "'transformers.integrations.npu_flash_attention'`",
+        _(
+            "verl's workers end with `cannot import name 'index_first_axis' from "
+            "'transformers.integrations.npu_flash_attention'`"
+        ),
         "https://github.com/volcengine/verl/issues/3561",
-        healed="verl-npu's feature attention puts the function there; it trained so on virtual NPUs (SIMULATED)",
+        healed=_("verl-npu's feature attention puts the function there; it trained so on virtual NPUs (SIMULATED)"),
     ),
     Clash(
         Component.TRANSFORMERS,
         SpecifierSet(">=4.55,<4.55.3"),
         (),
-        "4.53.3 or before, or 4.55.4 or later",
+        _("4.53.3 or before, or 4.55.4 or later"),
         "4.57.6",
-        "transformers 4.55.0 to 4.55.2 look for flash_attn on NPUs and end with `No module named 'flash_attn'`",
+        _("transformers 4.55.0 to 4.55.2 look for flash_attn on NPUs and end with `No module named 'flash_attn'`"),
         "https://github.com/huggingface/transformers/pull/40151",
         healed="verl-npu's feature attention leads it to the NPU's own flash attention",
     ),
@@ -227,7 +239,11 @@ def clash_with(site: Site, component: Component, package: Package) -> Judgement 
         if not concerned or not clash.versions.contains(version, prereleases=True):
             continue
         healed = bool(clash.healed) and site.attention_in_force()
-        why = f"{clash.why}; {clash.healed}" if healed else f"{clash.why} ({clash.source})"
+        why = (
+            _("{why}; {healed}").format(why=clash.why, healed=clash.healed)
+            if healed
+            else _("{why} ({source})").format(why=clash.why, source=clash.source)
+        )
         return Judgement(why, clash.needed, clash.install, healed)
     return None
 
@@ -286,29 +302,30 @@ class _Absence:
 
 
 _NEEDED: Mapping[Component, _Absence] = {
-    Component.TORCH: _Absence(Severity.ERROR, "verl and everything below it is written for PyTorch"),
-    Component.TORCH_NPU: _Absence(Severity.ERROR, "without it PyTorch knows no device `npu`, and verl finds none"),
-    Component.TRANSFORMERS: _Absence(Severity.ERROR, "verl imports it"),
-    Component.TENSORDICT: _Absence(Severity.ERROR, "verl imports it"),
-    Component.NUMPY: _Absence(Severity.ERROR, "verl imports it"),
-    Component.RAY: _Absence(Severity.ERROR, "verl starts its workers with it"),
+    Component.TORCH: _Absence(Severity.ERROR, _("verl and everything below it is written for PyTorch")),
+    Component.TORCH_NPU: _Absence(Severity.ERROR, _("without it PyTorch knows no device `npu`, and verl finds none")),
+    Component.TRANSFORMERS: _Absence(Severity.ERROR, _("verl imports it")),
+    Component.TENSORDICT: _Absence(Severity.ERROR, _("verl imports it")),
+    Component.NUMPY: _Absence(Severity.ERROR, _("verl imports it")),
+    Component.RAY: _Absence(Severity.ERROR, _("verl starts its workers with it")),
     Component.EINOPS: _Absence(
-        Severity.WARNING, "use_remove_padding and Ulysses end with `No module named 'einops'` from 796871d7 to v0.7.1"
+        Severity.WARNING,
+        _("use_remove_padding and Ulysses end with `No module named 'einops'` from 796871d7 to v0.7.1"),
     ),
-    Component.PEFT: _Absence(Severity.WARNING, "verl's workers import it for LoRA"),
-    Component.PYARROW: _Absence(Severity.WARNING, "datasets, with which verl reads its data, imports it"),
-    Component.TRANSFER_QUEUE: _Absence(Severity.WARNING, "main_ppo imports it from v0.9.1 on"),
+    Component.PEFT: _Absence(Severity.WARNING, _("verl's workers import it for LoRA")),
+    Component.PYARROW: _Absence(Severity.WARNING, _("datasets, with which verl reads its data, imports it")),
+    Component.TRANSFER_QUEUE: _Absence(Severity.WARNING, _("main_ppo imports it from v0.9.1 on")),
 }
 """What must be there wherever the pin's documents speak of it; other parts are needed by some jobs only."""
 _WHY = {
-    Component.TORCH: "torch_npu and vllm-ascend are built against one PyTorch",
-    Component.TORCH_NPU: "vllm-ascend and CANN were tested with these",
-    Component.VLLM: "vllm-ascend changes vLLM's own classes, and fits the vLLM of its number",
-    Component.VLLM_ASCEND: "verl's rollout uses names of vLLM and vllm-ascend that differ between releases",
-    Component.TENSORDICT: "0.9.0 and what is outside of these loses or reorders verl's batches",
-    Component.NUMPY: "packages that were compiled against the other major version cannot be imported",
-    Component.MINDSPEED: "MindSpeed changes Megatron's own classes, and fits one Megatron",
-    Component.MEGATRON: "MindSpeed changes Megatron's own classes, and fits one Megatron",
+    Component.TORCH: _("torch_npu and vllm-ascend are built against one PyTorch"),
+    Component.TORCH_NPU: _("vllm-ascend and CANN were tested with these"),
+    Component.VLLM: _("vllm-ascend changes vLLM's own classes, and fits the vLLM of its number"),
+    Component.VLLM_ASCEND: _("verl's rollout uses names of vLLM and vllm-ascend that differ between releases"),
+    Component.TENSORDICT: _("0.9.0 and what is outside of these loses or reorders verl's batches"),
+    Component.NUMPY: _("packages that were compiled against the other major version cannot be imported"),
+    Component.MINDSPEED: _("MindSpeed changes Megatron's own classes, and fits one Megatron"),
+    Component.MEGATRON: _("MindSpeed changes Megatron's own classes, and fits one Megatron"),
 }
 
 
@@ -325,13 +342,17 @@ def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
     elif package.parsed is None or need.met_by(package.parsed):
         yield _commit(need, package)
     elif site.virtual:
-        yield skipped(component.value, f"{package}: virtual NPUs take it (SIMULATED)", expected=str(need))
+        yield skipped(
+            component.value,
+            _("{package}: virtual NPUs take it (SIMULATED)").format(package=package),
+            expected=str(need),
+        )
     else:
         yield warning(
             component.value,
             str(package),
             expected=str(need),
-            why=_WHY.get(component, f"verl {need.pin} was written for and tested with these"),
+            why=_WHY.get(component, _("verl {pin} was written for and tested with these").format(pin=need.pin)),
             fix=install_command(need),
         )
 
@@ -351,24 +372,24 @@ def _absent(site: Site, need: Need, unsupported: bool) -> Finding:
     component = need.component
     rule = _NEEDED.get(component)
     if unsupported or rule is None or not need.supported:
-        return skipped(component.value, "not installed", expected=str(need))
+        return skipped(component.value, _("not installed"), expected=str(need))
     if site.virtual and component in _OF_NPUS - {Component.TORCH}:
-        return skipped(component.value, "not needed on virtual NPUs (SIMULATED)")
+        return skipped(component.value, _("not needed on virtual NPUs (SIMULATED)"))
     if component is Component.TORCH_NPU and not site.is_ascend:
-        return skipped(component.value, "not installed, and nothing of Ascend's is here")
+        return skipped(component.value, _("not installed, and nothing of Ascend's is here"))
     judge = error if rule.severity is Severity.ERROR else warning
-    return judge(component.value, "not installed", expected=str(need), why=rule.why, fix=install_command(need))
+    return judge(component.value, _("not installed"), expected=str(need), why=rule.why, fix=install_command(need))
 
 
 def _unsupported(site: Site, need: Need, package: Package) -> Finding:
     name = need.component.value
     if site.virtual:
-        return skipped(name, f"{package}; virtual NPUs do not use it (SIMULATED)")
+        return skipped(name, _("{package}; virtual NPUs do not use it (SIMULATED)").format(package=package))
     return warning(
         name,
         str(package),
         expected=str(need),
-        why="it is made for CUDA; programs that find it installed choose it over the NPU's own code",
+        why=_("it is made for CUDA; programs that find it installed choose it over the NPU's own code"),
         fix=f"pip uninstall -y {name}",
     )
 
@@ -386,7 +407,7 @@ def _commit(need: Need, package: Package) -> Finding:
         need.component.value,
         str(package),
         expected=f"{' or '.join(claim.revision for claim in named)} ({need.pin})",
-        why="other commits have the same version number, and this is the one that was tested",
+        why=_("other commits have the same version number, and this is the one that was tested"),
         fix=install_command(need),
     )
 
@@ -419,27 +440,29 @@ def judge_torch(site: Site) -> Iterator[Finding]:
     name = "torch-pair"
     torch, torch_npu = site.package(Component.TORCH), site.package(Component.TORCH_NPU)
     if torch is None or torch_npu is None or torch.parsed is None or torch_npu.parsed is None:
-        yield skipped(name, "torch and torch_npu are not both here")
+        yield skipped(name, _("torch and torch_npu are not both here"))
         return
     mine, theirs = torch.parsed, torch_npu.parsed
     asked = torch_npu.requirement("torch")
-    found = f"torch {torch.version} beside torch_npu {torch_npu.version}"
+    found = _("torch {version} beside torch_npu {torch_npu_version}").format(
+        version=torch.version, torch_npu_version=torch_npu.version
+    )
     fix = f"pip install torch=={theirs.base_version} torch_npu=={torch_npu.version}"
     base = Version(mine.base_version)
     if (base.major, base.minor) != (theirs.major, theirs.minor):
         yield error(
             name,
             found,
-            expected=f"torch {theirs.major}.{theirs.minor}",
-            why="libtorch_npu.so is compiled against one PyTorch: its import ends with `undefined symbol: _ZN…`",
+            expected=_("torch {major}.{minor}").format(major=theirs.major, minor=theirs.minor),
+            why=_("libtorch_npu.so is compiled against one PyTorch: its import ends with `undefined symbol: _ZN…`"),
             fix=fix,
         )
     elif base.release != theirs.release or (asked and not asked.specifier.contains(mine, prereleases=True)):
         yield warning(
             name,
             found,
-            expected=str(asked) if asked else f"torch {theirs.base_version}",
-            why="torch_npu replaces internals of PyTorch that change between its patch releases",
+            expected=str(asked) if asked else _("torch {base_version}").format(base_version=theirs.base_version),
+            why=_("torch_npu replaces internals of PyTorch that change between its patch releases"),
             fix=fix,
         )
     else:
@@ -451,25 +474,27 @@ def judge_engine(site: Site) -> Iterator[Finding]:
     name = "engine-pair"
     vllm, ascend = site.package(Component.VLLM), site.package(Component.VLLM_ASCEND)
     if site.virtual:
-        yield skipped(name, "not needed on virtual NPUs (SIMULATED)")
+        yield skipped(name, _("not needed on virtual NPUs (SIMULATED)"))
     elif vllm is None and ascend is None:
         yield from _without_vllm(site, name)
     elif vllm is None and ascend is not None:
         wanted = _release(ascend.parsed)
         yield error(
             name,
-            f"vllm-ascend {ascend} without vllm",
-            expected=f"vllm {wanted or 'of the same number'}",
-            why="vllm-ascend imports vllm: `No module named 'vllm'`",
+            _("vllm-ascend {ascend} without vllm").format(ascend=ascend),
+            expected=_("vllm {wanted}").format(wanted=wanted or _("of the same number")),
+            why=_("vllm-ascend imports vllm: `No module named 'vllm'`"),
             fix=_exchange(site, Component.VLLM, wanted),
         )
     elif ascend is None and vllm is not None:
-        wanted = str(Need.of(site, Component.VLLM_ASCEND)) or f"vllm-ascend for vllm {vllm.version}"
+        wanted = str(Need.of(site, Component.VLLM_ASCEND)) or _("vllm-ascend for vllm {version}").format(
+            version=vllm.version
+        )
         yield warning(
             name,
-            f"vllm {vllm} without vllm-ascend",
+            _("vllm {vllm} without vllm-ascend").format(vllm=vllm),
             expected=wanted,
-            why="vLLM itself knows no NPU: a rollout with it ends with `Failed to infer device type`",
+            why=_("vLLM itself knows no NPU: a rollout with it ends with `Failed to infer device type`"),
             fix=_exchange(site, Component.VLLM_ASCEND, _release(vllm.parsed)),
         )
     elif vllm is not None and ascend is not None:
@@ -480,26 +505,30 @@ def _without_vllm(site: Site, name: str) -> Iterator[Finding]:
     if site.package(Component.SGLANG) is not None:
         yield ok(name, "SGLang")
     elif site.pin is None:
-        yield skipped(name, "no rollout engine; which one is needed follows from the pin")
+        yield skipped(name, _("no rollout engine; which one is needed follows from the pin"))
     else:
         yield warning(
             name,
-            "no rollout engine",
-            expected=f"vllm {Need.of(site, Component.VLLM)} and vllm-ascend {Need.of(site, Component.VLLM_ASCEND)}",
-            why="reinforcement learning generates answers with one; only SFT does without",
+            _("no rollout engine"),
+            expected=_("vllm {of} and vllm-ascend {need_of}").format(
+                of=Need.of(site, Component.VLLM), need_of=Need.of(site, Component.VLLM_ASCEND)
+            ),
+            why=_("reinforcement learning generates answers with one; only SFT does without"),
             fix=" && ".join(install_command(Need.of(site, part)) for part in (Component.VLLM, Component.VLLM_ASCEND)),
         )
 
 
 def _judge_engine(site: Site, name: str, vllm: Package, ascend: Package) -> Finding:
-    found = f"vllm {vllm} beside vllm-ascend {ascend}"
+    found = _("vllm {vllm} beside vllm-ascend {ascend}").format(vllm=vllm, ascend=ascend)
     if vllm.parsed is None or ascend.parsed is None or vllm.parsed.release[:2] == ascend.parsed.release[:2]:
         return ok(name, found)
     return warning(
         name,
         found,
-        expected="both of the same number",
-        why="vllm-ascend changes vLLM's own classes; where they differ, its start ends with an ImportError or worse",
+        expected=_("both of the same number"),
+        why=_(
+            "vllm-ascend changes vLLM's own classes; where they differ, its start ends with an ImportError or worse"
+        ),
         fix=_exchange(site, *_wrong_one(site, vllm.parsed, ascend.parsed)),
     )
 
@@ -522,21 +551,21 @@ def judge_megatron(site: Site) -> Iterator[Finding]:
     name = "megatron-pair"
     megatron, mindspeed = site.package(Component.MEGATRON), site.package(Component.MINDSPEED)
     if megatron is None and mindspeed is None:
-        yield skipped(name, "neither is installed; FSDP does without")
+        yield skipped(name, _("neither is installed; FSDP does without"))
     elif megatron is None:
         yield warning(
             name,
-            f"MindSpeed {mindspeed} without Megatron",
+            _("MindSpeed {mindspeed} without Megatron").format(mindspeed=mindspeed),
             expected=f"megatron-core {Need.of(site, Component.MEGATRON)}",
-            why="`import mindspeed.megatron_adaptor` fails, and PyTorch stays changed in that process",
-            fix="export PYTHONPATH=$PYTHONPATH:/path/to/Megatron-LM  # or: pip install -e Megatron-LM",
+            why=_("`import mindspeed.megatron_adaptor` fails, and PyTorch stays changed in that process"),
+            fix=_("export PYTHONPATH=$PYTHONPATH:/path/to/Megatron-LM  # or: pip install -e Megatron-LM"),
         )
     elif mindspeed is None:
         yield warning(
             name,
-            f"megatron-core {megatron} without MindSpeed",
-            expected=f"mindspeed {Need.of(site, Component.MINDSPEED)}",
-            why="Megatron itself is written for CUDA; verl's Megatron backend needs MindSpeed on NPUs",
+            _("megatron-core {megatron} without MindSpeed").format(megatron=megatron),
+            expected=_("mindspeed {of}").format(of=Need.of(site, Component.MINDSPEED)),
+            why=_("Megatron itself is written for CUDA; verl's Megatron backend needs MindSpeed on NPUs"),
             fix="git clone https://gitcode.com/Ascend/MindSpeed.git && pip install -e MindSpeed",
         )
     else:
@@ -544,15 +573,19 @@ def judge_megatron(site: Site) -> Iterator[Finding]:
 
 
 def _judge_megatron(name: str, megatron: Package, mindspeed: Package) -> Finding:
-    found = f"megatron-core {megatron} beside MindSpeed {mindspeed}"
+    found = _("megatron-core {megatron} beside MindSpeed {mindspeed}").format(megatron=megatron, mindspeed=mindspeed)
     mine, theirs = megatron.parsed, mindspeed.parsed
     if mine is None or theirs is None or mine.release[:2] == theirs.release[:2]:
         return ok(name, found)
     return warning(
         name,
         found,
-        expected=f"Megatron {theirs.major}.{theirs.minor}, which this MindSpeed is for",
-        why="MindSpeed replaces Megatron's functions by name: where these differ, training fails or is silently wrong",
+        expected=_("Megatron {major}.{minor}, which this MindSpeed is for").format(
+            major=theirs.major, minor=theirs.minor
+        ),
+        why=_(
+            "MindSpeed replaces Megatron's functions by name: where these differ, training fails or is silently wrong"
+        ),
         fix=f"git -C Megatron-LM checkout core_{'v' if theirs.minor < 13 else 'r'}{theirs.base_version}",
     )
 
@@ -561,37 +594,37 @@ def judge_triton(site: Site) -> Iterator[Finding]:
     """Both are the package `triton`: the one that was installed last has overwritten the other's files."""
     triton, ascend = site.package(Component.TRITON), site.package(Component.TRITON_ASCEND)
     if triton is None:
-        yield skipped("triton", "not installed")
+        yield skipped("triton", _("not installed"))
         return
     need = Need.of(site, Component.TRITON)
     again = Need.of(site, Component.TRITON_ASCEND).exact or (ascend.version if ascend else "")
     fix = f"pip uninstall -y triton triton-ascend && pip install triton-ascend{f'=={again}' if again else ''}"
     if site.virtual or (ascend is None and not (site.is_ascend and need.claims)):
-        yield skipped("triton", f"{triton}, not beside triton-ascend")
+        yield skipped("triton", _("{triton}, not beside triton-ascend").format(triton=triton))
     elif ascend is not None and not _has_backend(ascend):
         yield error(
             "triton",
-            f"{triton} has overwritten triton-ascend {ascend}",
-            expected="triton-ascend whole: triton/backends/ascend is not there",
-            why="kernels written in Triton end with `0 active drivers` without it",
+            _("{triton} has overwritten triton-ascend {ascend}").format(triton=triton, ascend=ascend),
+            expected=_("triton-ascend whole: triton/backends/ascend is not there"),
+            why=_("kernels written in Triton end with `0 active drivers` without it"),
             fix=fix,
         )
     elif need.supported and triton.parsed is not None and need.met_by(triton.parsed):
-        yield ok("triton", f"{triton}, as the documents of {need.pin} name it")
+        yield ok("triton", _("{triton}, as the documents of {pin} name it").format(triton=triton, pin=need.pin))
     elif ascend is not None:
         yield warning(
             "triton",
-            f"{triton} beside triton-ascend {ascend}",
-            expected=str(need) or "triton-ascend alone",
-            why="both install the folder triton, and one has overwritten files of the other",
+            _("{triton} beside triton-ascend {ascend}").format(triton=triton, ascend=ascend),
+            expected=str(need) or _("triton-ascend alone"),
+            why=_("both install the folder triton, and one has overwritten files of the other"),
             fix=fix,
         )
     else:
         yield warning(
             "triton",
-            f"{triton} without triton-ascend",
+            _("{triton} without triton-ascend").format(triton=triton),
             expected=str(Need.of(site, Component.TRITON_ASCEND)) or "triton-ascend",
-            why="this triton is for CUDA: kernels written in Triton find no driver on NPUs",
+            why=_("this triton is for CUDA: kernels written in Triton find no driver on NPUs"),
             fix=fix,
         )
 

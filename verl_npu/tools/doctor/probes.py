@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...findings import Finding, error, ok, skipped
+from ...language import gettext as _
+from ...language import ngettext
 from ...pins import Component
 from ..processes import own_python
 from .cann import explain
@@ -49,7 +51,7 @@ class Probe:
 
 def _import(name: str, module: str, *components: Component, before: str = "") -> Probe:
     code = f"{before}import {module}"
-    return Probe(f"import-{name}", Level.IMPORT, components, ("-c", code), 300.0, "every job imports it")
+    return Probe(f"import-{name}", Level.IMPORT, components, ("-c", code), 300.0, _("every job imports it"))
 
 
 PROBES = (
@@ -73,7 +75,7 @@ PROBES = (
         (Component.TORCH,),
         ("-c", "import verl.protocol"),
         300.0,
-        "every job imports it",
+        _("every job imports it"),
     ),
     Probe(
         "operator",
@@ -81,7 +83,7 @@ PROBES = (
         (Component.TORCH, Component.TORCH_NPU),
         ("-m", "verl_npu.tools.doctor.on_npus", "operator"),
         180.0,
-        "training is made of such operators",
+        _("training is made of such operators"),
     ),
     Probe(
         "collective",
@@ -89,7 +91,7 @@ PROBES = (
         (Component.TORCH, Component.TORCH_NPU),
         ("-m", "verl_npu.tools.doctor.on_npus", "collective"),
         300.0,
-        "gradients and weights go from NPU to NPU this way",
+        _("gradients and weights go from NPU to NPU this way"),
     ),
 )
 
@@ -100,10 +102,15 @@ def probe(site: Site, asked: Probe) -> Iterator[Finding]:
     if site.virtual and absent == [Component.TORCH_NPU.value]:
         absent = []  # virtual NPUs bring one
     if absent:
-        yield skipped(asked.name, f"{' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed")
+        yield skipped(
+            asked.name,
+            ngettext("{absent} is not installed", "{absent} are not installed", len(absent)).format(
+                absent=_(" and ").join(absent)
+            ),
+        )
         return
     if asked.name == "import-verl" and site.judged is None:
-        yield skipped(asked.name, "there is no verl")
+        yield skipped(asked.name, _("there is no verl"))
         return
     started = subprocess.Popen(
         own_python(*asked.command),
@@ -121,10 +128,10 @@ def probe(site: Site, asked: Probe) -> Iterator[Finding]:
         _end(started)
         yield error(
             asked.name,
-            f"has not ended after {asked.patience:g} s",
-            expected="an end",
+            _("has not ended after {patience:g} s").format(patience=asked.patience),
+            expected=_("an end"),
             why=asked.why,
-            fix=f"{asked.again}  # and look into CANN's log in ~/ascend/log",
+            fix=_("{again}  # and look into CANN's log in ~/ascend/log").format(again=asked.again),
         )
         return
     lines = [line.strip() for line in (said if started.returncode else printed).splitlines() if line.strip()]
@@ -132,7 +139,12 @@ def probe(site: Site, asked: Probe) -> Iterator[Finding]:
     if started.returncode == 0:
         yield ok(asked.name, f"{last or 'works'}{' (SIMULATED)' if site.virtual else ''}")
     else:
-        yield _explained(site, asked, last or f"the process ended with status {started.returncode}", said)
+        yield _explained(
+            site,
+            asked,
+            last or _("the process ended with status {returncode}").format(returncode=started.returncode),
+            said,
+        )
 
 
 def _end(started: subprocess.Popen[str]) -> None:
@@ -142,14 +154,14 @@ def _end(started: subprocess.Popen[str]) -> None:
 
 
 def _explained(site: Site, asked: Probe, last: str, said: str) -> Finding:
-    needed, fix = "that it works", f"{asked.again}  # shows all of it"
+    needed, fix = _("that it works"), _("{again}  # shows all of it").format(again=asked.again)
     if library := _LIBRARY.search(said):
         whose, fix = explain(site, library[1])
-        needed = f"{library[1]}, of {whose}"
+        needed = _("{library}, of {whose}").format(library=library[1], whose=whose)
     elif symbol := _SYMBOL.search(said):
-        needed = f"{symbol[1]} in the library that the process loads first"
-        fix = "conda install -c conda-forge libstdcxx-ng  # or use an image with a newer GCC"
+        needed = _("{symbol} in the library that the process loads first").format(symbol=symbol[1])
+        fix = _("conda install -c conda-forge libstdcxx-ng  # or use an image with a newer GCC")
     elif _UNDEFINED.search(said):
-        needed = "compiled parts that were built for this PyTorch"
-        fix = "verl-npu doctor --only torch-pair,engine-pair  # says which version is wrong"
+        needed = _("compiled parts that were built for this PyTorch")
+        fix = _("verl-npu doctor --only torch-pair,engine-pair  # says which version is wrong")
     return error(asked.name, last, expected=needed, why=asked.why, fix=fix)

@@ -29,6 +29,7 @@ from packaging.version import InvalidVersion, Version
 
 from ... import environment
 from ...ascend.variables import virtual_npus
+from ...language import gettext as _
 from ...pins import SGLANG, VLLM, Claim, Component, Environment, Pin
 
 __all__ = [
@@ -97,7 +98,7 @@ class Site:
             shared = shutil.disk_usage("/dev/shm").total
         except OSError:
             shared = None
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        files, _unused = resource.getrlimit(resource.RLIMIT_NOFILE)
         endless = files == resource.RLIM_INFINITY
         return cls(pin, judged, shared_memory=shared, open_files=sys.maxsize if endless else files)
 
@@ -208,7 +209,7 @@ class Need:
     def at(self, prefix: str = "") -> str:
         """Return the version to install as the end of a sentence, ` of CANN 8.3.RC1`; empty if none is named."""
         exact = self.exact
-        return f" of {prefix}{exact}" if exact else ""
+        return _(" of {prefix}{exact}").format(prefix=prefix, exact=exact) if exact else ""
 
     @property
     def exact(self) -> str:
@@ -262,7 +263,13 @@ class Package:
         return None
 
     def __str__(self) -> str:
-        where = f" at {self.commit[:8]}" if self.commit else f" at {self.branch}" if self.branch else ""
+        where = (
+            _(" at {commit}").format(commit=self.commit[:8])
+            if self.commit
+            else _(" at {branch}").format(branch=self.branch)
+            if self.branch
+            else ""
+        )
         return f"{self.version}{where}"
 
 
@@ -398,7 +405,7 @@ def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
     """Run the command."""
     command = shutil.which("npu-smi", path=environ.get("PATH", ""))
     if command is None:
-        return Answer(exists=False, problem="there is no command npu-smi")
+        return Answer(exists=False, problem=_("there is no command npu-smi"))
     try:
         ran = subprocess.run(
             [command, "info"],
@@ -411,7 +418,10 @@ def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Answer(exists=True, problem=f"`npu-smi info` has not ended after {SMI_PATIENCE:g} s")
+        return Answer(
+            exists=True,
+            problem=_("`npu-smi info` has not ended after {smi_patience:g} s").format(smi_patience=SMI_PATIENCE),
+        )
     except OSError as error:
         return Answer(exists=True, problem=f"npu-smi cannot be run: {error.strerror}")
     answer = parse_npu_smi(ran.stdout)
@@ -419,7 +429,13 @@ def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
         return answer
     said = [line.strip() for line in (ran.stdout + "\n" + ran.stderr).splitlines() if line.strip(" +-=|")]
     last = " ".join(said[-1].strip("| ").split()) if said else "nothing"
-    return Answer(True, f"`npu-smi info` ends with status {ran.returncode} and says: {last}", answer.version)
+    return Answer(
+        True,
+        _("`npu-smi info` ends with status {returncode} and says: {last}").format(
+            returncode=ran.returncode, last=last
+        ),
+        answer.version,
+    )
 
 
 def parse_npu_smi(text: str) -> Answer:

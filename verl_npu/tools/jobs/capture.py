@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ...ascend.variables import VIRTUAL_CACHE
 from ...errors import ScriptError
+from ...language import gettext as _
 from .. import progress
 from ..sandbox import Ended, Limits, Pipe, Sandbox, check_possible, device_cache, importable, run
 from . import stand_in
@@ -145,7 +146,7 @@ def capture(
         if unconfined:
             places.state.mkdir()
             places.home.mkdir()
-        with progress.step(f"running {script} with stand-ins for what it starts"):
+        with progress.step(_("running {script} with stand-ins for what it starts").format(script=script)):
             ended = run(
                 None if unconfined else _sandbox(inside, root, programs, places),
                 ["bash", str(inside), *arguments],
@@ -160,10 +161,12 @@ def capture(
     if ended.limit:
         raise ScriptError(
             subject=str(script),
-            expected="a script that ends, as nothing that it starts is really run",
-            found=f"{ended.limit}; its last call was {_shown(calls)}",
-            fix="look for a loop that waits for something that only the cluster has, and give the trainer's own "
-            "command instead: verl-npu rehearse -- python3 -m verl.trainer.main_ppo key=value …",
+            expected=_("a script that ends, as nothing that it starts is really run"),
+            found=_("{limit}; its last call was {shown}").format(limit=ended.limit, shown=_shown(calls)),
+            fix=_(
+                "look for a loop that waits for something that only the cluster has, and give the trainer's own "
+                "command instead: verl-npu rehearse -- python3 -m verl.trainer.main_ppo key=value …"
+            ),
         )
     return result
 
@@ -188,13 +191,15 @@ def _with_its_own(script: Path) -> list[Path]:
 def check_text(script: Path) -> None:
     """Raise ScriptError if a script cannot be read, or bash cannot parse it; nothing of it is run."""
     if not script.is_file():
-        raise ScriptError(subject=str(script), expected="a launch script", found="no such file", fix="check the path")
+        raise ScriptError(
+            subject=str(script), expected=_("a launch script"), found=_("no such file"), fix=_("check the path")
+        )
     if (size := script.stat().st_size) > _MOST_TEXT:
         raise ScriptError(
             subject=str(script),
-            expected=f"a launch script, of {_MOST_TEXT >> 20} MiB at most",
-            found=f"{size >> 20} MiB",
-            fix="check the path",
+            expected=_("a launch script, of {most_text} MiB at most").format(most_text=_MOST_TEXT >> 20),
+            found=_("{size} MiB").format(size=size >> 20),
+            fix=_("check the path"),
         )
     # bash's own parser: nothing is executed by -n.
     bash = shutil.which("bash") or "/bin/bash"
@@ -205,9 +210,9 @@ def check_text(script: Path) -> None:
         first = (parsed.stderr.strip().splitlines() or ["bash cannot parse it"])[0]
         raise ScriptError(
             subject=str(script),
-            expected="a shell script that bash can parse",
+            expected=_("a shell script that bash can parse"),
             found=re.sub(r"^\S*?: (?=line)", "", first),
-            fix="mend that line; `bash -n` shows the same",
+            fix=_("mend that line; `bash -n` shows the same"),
         )
 
 
@@ -279,5 +284,5 @@ def _call(read: object) -> Call:
 
 def _shown(calls: Sequence[Call]) -> str:
     if not calls:
-        return "none of a program that is known here"
+        return _("none of a program that is known here")
     return " ".join([calls[-1].program, *calls[-1].arguments])[:120]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from ...errors import CompositionError
+from ...language import gettext as _
 from .. import progress
 from ..processes import own_python
 from ..sandbox import Limits, ask, check_possible, is_private
@@ -74,10 +75,10 @@ def entry_of(trainer: Trainer, tree: Path) -> Entry:
     if given and (own / f"{name.removesuffix('.yaml')}.yaml").is_file():
         return Entry(source, own, name.removesuffix(".yaml"), moved=given)
     raise CompositionError(
-        subject=f"the configuration of {trainer.module}",
-        expected="a folder with its YAML files",
-        found=f"no folder {folder}",
-        fix="check --config-path, which is relative to the folder of the trainer's own file",
+        subject=_("the configuration of {module}").format(module=trainer.module),
+        expected=_("a folder with its YAML files"),
+        found=_("no folder {folder}").format(folder=folder),
+        fix=_("check --config-path, which is relative to the folder of the trainer's own file"),
     )
 
 
@@ -93,19 +94,21 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
     """
     entry = entry_of(trainer, tree)
     check_possible(unconfined)
-    with progress.step(f"composing the settings of {trainer.module}"):
+    with progress.step(_("composing the settings of {module}").format(module=trainer.module)):
         answer = _answer(trainer, tree, entry, unconfined)
     if "error" in answer:
         raise CompositionError(
-            subject=f"the overrides of {trainer.module}",
-            expected="overrides that Hydra takes",
+            subject=_("the overrides of {module}").format(module=trainer.module),
+            expected=_("overrides that Hydra takes"),
             found=" ".join(str(answer["error"]).split())[:400],
-            fix="compare the key with the revision's own configuration: a key that is not there takes a + in front, "
-            "and one that was moved has another place now",
+            fix=_(
+                "compare the key with the revision's own configuration: a key that is not there takes a + in front, "
+                "and one that was moved has another place now"
+            ),
         )
     values, interpolations, config = (answer.get(part) for part in ("values", "interpolations", "config"))
     if not (isinstance(values, dict) and isinstance(config, dict) and _is_of_texts(interpolations)):
-        raise _not_composed(trainer, "an answer of another form")
+        raise _not_composed(trainer, _("an answer of another form"))
     return Job(
         trainer=trainer,
         tree=tree,
@@ -134,15 +137,15 @@ def _answer(trainer: Trainer, tree: Path, entry: Entry, unconfined: bool) -> Map
         said = ended.output.decode(errors="replace").strip().splitlines()
     if ended.limit:
         raise CompositionError(
-            subject=f"the configuration of {trainer.module}",
-            expected="Hydra to compose it in seconds",
+            subject=_("the configuration of {module}").format(module=trainer.module),
+            expected=_("Hydra to compose it in seconds"),
             found=ended.limit,
-            fix="look for a YAML file whose anchors grow without end",
+            fix=_("look for a YAML file whose anchors grow without end"),
         )
     if ended.status != 0:
         raise _not_composed(trainer, (said or [f"status {ended.status}"])[-1][:300])
     if answer.wrong:
-        raise _not_composed(trainer, f"{answer.wrong} for an answer")
+        raise _not_composed(trainer, _("{wrong} for an answer").format(wrong=answer.wrong))
     return answer.content
 
 
@@ -154,10 +157,10 @@ def _configurations(entry: Entry, tree: Path) -> list[Path]:
 
 def _not_composed(trainer: Trainer, found: str) -> CompositionError:
     return CompositionError(
-        subject=f"the configuration of {trainer.module}",
-        expected="Hydra to compose it",
+        subject=_("the configuration of {module}").format(module=trainer.module),
+        expected=_("Hydra to compose it"),
         found=found,
-        fix=f"install the packages of your verl into {sys.prefix}, hydra-core among them",
+        fix=_("install the packages of your verl into {prefix}, hydra-core among them").format(prefix=sys.prefix),
     )
 
 
@@ -180,10 +183,10 @@ def _source(trainer: Trainer, tree: Path) -> Path:
             if path.is_file():
                 return path
     raise CompositionError(
-        subject=f"the trainer {module}",
-        expected=f"it in {tree}, or installed",
-        found="neither",
-        fix="give the source tree that the script belongs to: --verl PATH",
+        subject=_("the trainer {module}").format(module=module),
+        expected=_("it in {tree}, or installed").format(tree=tree),
+        found=_("neither"),
+        fix=_("give the source tree that the script belongs to: --verl PATH"),
     )
 
 
@@ -193,14 +196,14 @@ def _decorated(source: Path) -> tuple[str, str]:
         with source.open("rb") as file:
             text = file.read(_LARGEST_SOURCE + 1)
         if len(text) > _LARGEST_SOURCE:
-            raise ValueError(f"more than {_LARGEST_SOURCE >> 20} MiB")
+            raise ValueError(_("more than {largest_source} MiB").format(largest_source=_LARGEST_SOURCE >> 20))
         parsed = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise CompositionError(
-            subject=f"the trainer {source}",
-            expected="a Python file",
-            found=f"{error} as Python reads it",
-            fix="start a trainer with python3 or torchrun, and shell scripts with bash",
+            subject=_("the trainer {source}").format(source=source),
+            expected=_("a Python file"),
+            found=_("{error} as Python reads it").format(error=error),
+            fix=_("start a trainer with python3 or torchrun, and shell scripts with bash"),
         ) from error
     for node in ast.walk(parsed):
         if not isinstance(node, ast.FunctionDef):
@@ -212,8 +215,8 @@ def _decorated(source: Path) -> tuple[str, str]:
                 path, name = (str(n.value) if isinstance(n, ast.Constant) and n.value else "" for n in found)
                 return path, name
     raise CompositionError(
-        subject=f"the trainer {source}",
-        expected="a function with @hydra.main",
-        found="none",
-        fix="only trainers that are configured with Hydra can be rehearsed; all of verl's are",
+        subject=_("the trainer {source}").format(source=source),
+        expected=_("a function with @hydra.main"),
+        found=_("none"),
+        fix=_("only trainers that are configured with Hydra can be rehearsed; all of verl's are"),
     )

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ...language import gettext as _
 from .keys import ACTOR, NODES, NPUS, REFERENCE, ROLLOUT, ROLLOUT_NPUS, has_critic, is_megatron, rollout_npus, size
 from .settings import Settings
 from .trainer import Trainer
@@ -17,7 +18,7 @@ class Framework(enum.Enum):
 
     MEGATRON = "Megatron"
     FSDP = "FSDP"
-    ROLLOUT = "the rollout"
+    ROLLOUT = _("the rollout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,8 @@ from ...features.rollout import rules as rollout
 from ...features.weight_sync.engines.sglang import refuse_proof
 from ...features.weight_sync.settings import Check
 from ...findings import Finding, Rule, Severity, Stage, error, find, refusals, warning
+from ...language import gettext as _
+from ...language import ngettext
 from ...pins import PINS, Component
 from ...registry.source.lookup import unmet_imports
 from ...registry.source.tree import SourceTree, Target
@@ -166,10 +168,12 @@ def _segments(script: Script) -> Iterator[Finding]:
     elif EXPANDABLE_SEGMENTS in setting and engine == "vllm" and may_sleep(script.settings):
         yield warning(
             "allocator",
-            "expandable segments beside an engine that may sleep",
+            _("expandable segments beside an engine that may sleep"),
             subject=f"{ALLOCATOR}={setting}",
-            why="vllm-ascend's sleep mode does not work with them; the job ends at its start if its engine sleeps",
-            fix=f"leave {EXPANDABLE_SEGMENTS} out, or set {FREE_CACHE_ENGINE}=False",
+            why=_("vllm-ascend's sleep mode does not work with them; the job ends at its start if its engine sleeps"),
+            fix=_("leave {expandable_segments} out, or set {free_cache_engine}=False").format(
+                expandable_segments=EXPANDABLE_SEGMENTS, free_cache_engine=FREE_CACHE_ENGINE
+            ),
         )
 
 
@@ -195,10 +199,10 @@ def _shadowed(script: Script) -> Iterator[Finding]:
         if values.get(key, value) != value:
             yield warning(
                 "shadowed",
-                f"{values[key]} and later {value}",
+                _("{values} and later {value}").format(values=values[key], value=value),
                 subject=key,
-                why="Hydra takes the last one",
-                fix="leave one of them out",
+                why=_("Hydra takes the last one"),
+                fix=_("leave one of them out"),
             )
         values[key] = value
 
@@ -210,10 +214,10 @@ def _empty(script: Script) -> Iterator[Finding]:
         if equals and not value.strip("'\" ") and key.endswith(_SIZES):
             yield error(
                 "empty",
-                "no value",
+                _("no value"),
                 subject=word,
-                why="Hydra takes it as an empty text, and verl cannot make a number of it",
-                fix="look for the variable of the script that is meant, and whether it is assigned",
+                why=_("Hydra takes it as an empty text, and verl cannot make a number of it"),
+                fix=_("look for the variable of the script that is meant, and whether it is assigned"),
             )
 
 
@@ -222,31 +226,32 @@ def _engine(script: Script) -> Iterator[Finding]:
     if script.settings.text(ENGINE) == "???":
         yield error(
             "rollout engine",
-            "no value, and the revision's configuration has none either",
+            _("no value, and the revision's configuration has none either"),
             subject=ENGINE,
-            why="each rollout worker reads it when it is built, and OmegaConf raises MissingMandatoryValue",
-            fix=f"add {ENGINE}=vllm, or the engine that is meant",
+            why=_("each rollout worker reads it when it is built, and OmegaConf raises MissingMandatoryValue"),
+            fix=_("add {engine}=vllm, or the engine that is meant").format(engine=ENGINE),
         )
 
 
 _DIVIDES = {
-    Framework.MEGATRON: "megatron.core.parallel_state.initialize_model_parallel raises: the world size is not "
-    "divisible",
-    Framework.FSDP: "the device mesh (dp, sp) of verl's FSDP workers needs their product to be the number of NPUs",
-    Framework.ROLLOUT: "verl asserts that the NPUs are divisible by the size of a rollout replica",
+    Framework.MEGATRON: _(
+        "megatron.core.parallel_state.initialize_model_parallel raises: the world size is not divisible"
+    ),
+    Framework.FSDP: _("the device mesh (dp, sp) of verl's FSDP workers needs their product to be the number of NPUs"),
+    Framework.ROLLOUT: _("verl asserts that the NPUs are divisible by the size of a rollout replica"),
 }
 
 
 def _parallel_sizes(script: Script) -> Iterator[Finding]:
     """Refuse sizes that do not divide the NPUs."""
     for each in indivisible(script.settings, script.npus):
-        sizes = "sizes whose product divides" if each.by is Framework.MEGATRON else "a size that divides"
+        sizes = _("sizes whose product divides") if each.by is Framework.MEGATRON else _("a size that divides")
         yield error(
             "parallel sizes",
-            f"{each.sizes} on {each.npus} NPUs",
+            _("{sizes} on {npus} NPUs").format(sizes=each.sizes, npus=each.npus),
             subject=each.key,
             why=_DIVIDES[each.by],
-            fix=f"choose {sizes} the NPUs",
+            fix=_("choose {sizes} the NPUs").format(sizes=sizes),
         )
 
 
@@ -260,19 +265,21 @@ def _batches(script: Script) -> Iterator[Finding]:
     if mini > train:
         yield error(
             "batches",
-            f"{train} and {mini}",
-            subject=f"{BATCH} and {MINI_BATCH}",
-            why="verl asserts that a batch has at least as many prompts as a mini batch",
-            fix=f"set {MINI_BATCH} to {train} or less",
+            _("{train} and {mini}").format(train=train, mini=mini),
+            subject=_("{batch} and {mini_batch}").format(batch=BATCH, mini_batch=MINI_BATCH),
+            why=_("verl asserts that a batch has at least as many prompts as a mini batch"),
+            fix=_("set {mini_batch} to {train} or less").format(mini_batch=MINI_BATCH, train=train),
         )
     parts = npus // parallelism_of(settings).replica if is_megatron(settings) else npus
     if parts and not settings.truth(f"{ACTOR}.use_dynamic_bsz") and train * samples % parts:
         yield error(
             "batches",
-            f"{train} x {samples} = {train * samples} over {parts} parts",
+            _("{train} x {samples} = {train_too} over {parts} parts").format(
+                train=train, samples=samples, train_too=train * samples, parts=parts
+            ),
             subject=f"{BATCH} x {SAMPLES}",
-            why="verl asserts that the samples of a step can be divided among its data parallel ranks",
-            fix="choose a batch that divides",
+            why=_("verl asserts that the samples of a step can be divided among its data parallel ranks"),
+            fix=_("choose a batch that divides"),
         )
 
 
@@ -291,7 +298,9 @@ def _overrides(script: Script) -> Iterator[Finding]:
                 problem.found,
                 subject=f"{request.worker}: {problem.subject}",
                 expected=problem.expected,
-                why=f"MindSpeed {contract.revision}, which {script.pin}'s documents name, expects {problem.expected}",
+                why=_("MindSpeed {revision}, which {pin}'s documents name, expects {expected}").format(
+                    revision=contract.revision, pin=script.pin, expected=problem.expected
+                ),
                 fix=problem.fix,
             )
 
@@ -310,10 +319,10 @@ def unexported(text: str, exports: Collection[str]) -> Iterator[Finding]:
         if name not in exported:
             yield warning(
                 "exports",
-                "that the script sets it and does not export it",
+                _("that the script sets it and does not export it"),
                 subject=name,
-                why="no process that the script starts sees it",
-                fix=f"write export {name}=…",
+                why=_("no process that the script starts sees it"),
+                fix=_("write export {name}=…").format(name=name),
             )
 
 
@@ -326,10 +335,10 @@ def _exports(script: Script) -> Iterator[Finding]:
         if re.fullmatch(_OF_WORKERS, name) and name not in script.runtime:
             yield warning(
                 "exports",
-                "that the script exports it and hands the job to a cluster with ray job submit",
+                _("that the script exports it and hands the job to a cluster with ray job submit"),
                 subject=name,
-                why="a submitted job gets the variables of its runtime environment, and not those of the shell",
-                fix=f"put {name} under env_vars of the file that --runtime-env names",
+                why=_("a submitted job gets the variables of its runtime environment, and not those of the shell"),
+                fix=_("put {name} under env_vars of the file that --runtime-env names").format(name=name),
             )
 
 
@@ -343,30 +352,36 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
         by_torchrun = script.trainer.ranks > 0
         yield (error if by_torchrun else warning)(
             "visible devices",
-            trouble or f"{count} NPUs, and {each} of each node are asked for",
+            trouble or _("{count} NPUs, and {each} of each node are asked for").format(count=count, each=each),
             subject=f"{VISIBLE_DEVICES}={listed}",
-            why="torchrun starts a process for each NPU, and those beyond the list end with `invalid device ordinal`"
+            why=_(
+                "torchrun starts a process for each NPU, and those beyond the list end with `invalid device ordinal`"
+            )
             if by_torchrun
-            else "Ray counts these NPUs alone, unless it was started with another list, and verl ends or waits for "
-            "the others",
-            fix=f"list as many NPUs as a node is to use, or unset {VISIBLE_DEVICES}",
+            else _(
+                "Ray counts these NPUs alone, unless it was started with another list, and verl ends or waits for "
+                "the others"
+            ),
+            fix=_("list as many NPUs as a node is to use, or unset {visible_devices}").format(
+                visible_devices=VISIBLE_DEVICES
+            ),
         )
 
 
 def _placeholders(script: Script) -> Iterator[Finding]:
     """Judge paths that were to be filled in. A relative one is in the tree, an absolute one may be on the cluster."""
     for word in script.trainer.overrides:
-        key, _, value = word.lstrip("+").partition("=")
+        key, _unused, value = word.lstrip("+").partition("=")
         for path in map(str, _PLACEHOLDER.findall(value)):
             if (script.trainer.folder / path).exists():
                 continue
             is_read = re.fullmatch(_PATHS, key) and not path.startswith("/") and not script.submitted
             yield (error if is_read else warning)(
                 "placeholders",
-                f"{path}, which is not on this machine",
+                _("{path}, which is not on this machine").format(path=path),
                 subject=key,
-                why="the script's author has left the path for you to fill in",
-                fix="write your own path there",
+                why=_("the script's author has left the path for you to fill in"),
+                fix=_("write your own path there"),
             )
 
 
@@ -380,10 +395,12 @@ def _imports(script: Script) -> Iterator[Finding]:
         for unmet in unmet_imports(modules, parts[0], "verl", script.sources):
             yield error(
                 "imports",
-                f"no {unmet.missing} in the verl that it is judged by",
+                _("no {missing} in the verl that it is judged by").format(missing=unmet.missing),
                 subject=unmet.module,
-                why=f"line {unmet.line} imports {unmet.name}, and the trainer ends there with an ImportError",
-                fix="take the script and its trainer from the revision of this verl, or the verl that they are for",
+                why=_("line {line} imports {unmet}, and the trainer ends there with an ImportError").format(
+                    line=unmet.line, unmet=unmet.name
+                ),
+                fix=_("take the script and its trainer from the revision of this verl, or the verl that they are for"),
             )
 
 
@@ -401,8 +418,8 @@ def _attention(script: Script) -> Iterator[Finding]:
                 "attention",
                 "flash_attention_3",
                 subject=key,
-                why="transformers ends with an ImportError: the package flash_attn_3 is for CUDA alone",
-                fix=f"set {key}=flash_attention_2, for which verl-npu has the NPU's own operators",
+                why=_("transformers ends with an ImportError: the package flash_attn_3 is for CUDA alone"),
+                fix=_("set {key}=flash_attention_2, for which verl-npu has the NPU's own operators").format(key=key),
             )
 
 
@@ -414,8 +431,8 @@ def _weight_format(script: Script) -> Iterator[Finding]:
             "weight format",
             finding.found,
             subject=f"{ROLLOUT}.engine_kwargs.vllm.additional_config",
-            why="the job warns of it, and goes on",
-            fix=f"leave {NZ_KEY} out of it",
+            why=_("the job warns of it, and goes on"),
+            fix=_("leave {nz_key} out of it").format(nz_key=NZ_KEY),
         )
 
 
@@ -432,8 +449,12 @@ def _token_budget(script: Script) -> Iterator[Finding]:
             refusal,
             severity=Severity.WARNING,
             subject=key,
-            why=f"a rank holds {refusal.subject}; the update ends with an error if one is longer, or is padded so",
-            fix=f"raise it, or lower {MAX_PROMPT} or {MAX_RESPONSE}",
+            why=_("a rank holds {subject}; the update ends with an error if one is longer, or is padded so").format(
+                subject=refusal.subject
+            ),
+            fix=_("raise it, or lower {max_prompt} or {max_response}").format(
+                max_prompt=MAX_PROMPT, max_response=MAX_RESPONSE
+            ),
         )
 
 
@@ -452,10 +473,12 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
     if script.settings.truth(key):
         yield warning(
             "fused kernels",
-            "a fused entropy and log-probability kernel",
+            _("a fused entropy and log-probability kernel"),
             subject=f"{key}=True",
-            why="on a 910B its intermediate results overflowed (verl issue 7950); what it gives cannot be shown here",
-            fix=f"set {key}=False if the log-probabilities of actor and rollout drift apart",
+            why=_(
+                "on a 910B its intermediate results overflowed (verl issue 7950); what it gives cannot be shown here"
+            ),
+            fix=_("set {key}=False if the log-probabilities of actor and rollout drift apart").format(key=key),
         )
 
 
@@ -467,11 +490,13 @@ def _liger(script: Script) -> Iterator[Finding]:
         if claims and script.settings.truth(key) and not is_megatron(script.settings):
             yield warning(
                 "liger-kernel",
-                "kernels of liger-kernel in place of the model's layers",
+                _("kernels of liger-kernel in place of the model's layers"),
                 subject=f"{key}=True",
-                why=f"{claims[0].source} calls liger-kernel not supported; its releases from the end of 2025 "
-                "on have code for NPUs, which was not tried with this verl",
-                fix=f"set {key}=False: verl-npu puts the NPU's fused operators into these layers",
+                why=_(
+                    "{source} calls liger-kernel not supported; its releases from the end of 2025 on have "
+                    "code for NPUs, which was not tried with this verl"
+                ).format(source=claims[0].source),
+                fix=_("set {key}=False: verl-npu puts the NPU's fused operators into these layers").format(key=key),
             )
 
 
@@ -490,10 +515,12 @@ def _files(script: Script) -> Iterator[Finding]:
     if missing:
         yield warning(
             "files",
-            f"{len(missing)} that {'is' if len(missing) == 1 else 'are'} not on this machine",
-            subject=", ".join(missing),
-            why="the job reads them on the machines that it runs on",
-            fix="see that they are on every node",
+            ngettext(
+                "{count} that is not on this machine", "{count} that are not on this machine", len(missing)
+            ).format(count=len(missing)),
+            subject=_(", ").join(missing),
+            why=_("the job reads them on the machines that it runs on"),
+            fix=_("see that they are on every node"),
         )
 
 
@@ -508,15 +535,15 @@ RULES: tuple[Rule[Script], ...] = (
     Rule("parallel sizes", _parallel_sizes, _BEFORE),
     Rule("batches", _batches, _BEFORE),
     Rule("MindSpeed", _overrides, (Stage.SCRIPT, Stage.JOB)),
-    _of("rollout", lambda script: rollout.check(script.section, _ENGINE_SETTINGS), "engine settings"),
-    _of("rollout", lambda script: rollout.check(script.section, ("rollout.engine_arguments",)), "engine arguments"),
+    _of("rollout", lambda script: rollout.check(script.section, _ENGINE_SETTINGS), _("engine settings")),
+    _of("rollout", lambda script: rollout.check(script.section, ("rollout.engine_arguments",)), _("engine arguments")),
     _of(
         "rollout",
         lambda script: rollout.refuse(rollout.unread_parallelism(script.section, script.sources)),
-        "rollout parallelism",
+        _("rollout parallelism"),
     ),
     Rule("allocator", _segments, (Stage.SCRIPT, Stage.JOB)),
-    _of("fleet", lambda script: refuse_other_values(script.environ, script.trainer.name), "required variables"),
+    _of("fleet", lambda script: refuse_other_values(script.environ, script.trainer.name), _("required variables")),
     Rule("variables", _variables, (Stage.SCRIPT, Stage.ENVIRONMENT, Stage.JOB)),
     Rule("fused kernels", _fused_kernels, _BEFORE),
     Rule("liger-kernel", _liger, _BEFORE),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...errors import ScriptError
+from ...language import gettext as _
 from .capture import Call, Capture
 
 _TORCHRUN_FLAGS = ("--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path", "--run_path")
@@ -81,19 +82,23 @@ def trainer_of(captured: Capture) -> Trainer:
     if len(different) > 1:
         raise ScriptError(
             subject=str(captured.script),
-            expected="one trainer",
+            expected=_("one trainer"),
             found=f"{len(different)}: {'; '.join(different)[:400]}",
-            fix="rehearse them one at a time: verl-npu rehearse -- and the command",
+            fix=_("rehearse them one at a time: verl-npu rehearse -- and the command"),
         )
     if not found:
         called = list(dict.fromkeys(" ".join([call.program, *call.arguments[:3]]) for call in captured.calls))
         said = captured.ended.output.decode(errors="replace").strip().splitlines()
         raise ScriptError(
             subject=str(captured.script),
-            expected="a script that starts a trainer with Hydra's key=value settings",
-            found=(f"calls of {'; '.join(called)[:300]}" if called else "none")
-            + (f". It ended with status {captured.ended.status}: {said[-1][:200]}" if captured.ended.status else ""),
-            fix="give the arguments that the script needs after --, or the trainer's own command",
+            expected=_("a script that starts a trainer with Hydra's key=value settings"),
+            found=(_("calls of {called}").format(called=_("; ").join(called)[:300]) if called else _("none"))
+            + (
+                _(". It ended with status {status}: {said}").format(status=captured.ended.status, said=said[-1][:200])
+                if captured.ended.status
+                else ""
+            ),
+            fix=_("give the arguments that the script needs after --, or the trainer's own command"),
         )
     return found[0]
 
@@ -107,10 +112,10 @@ def trainer_of_command(words: Sequence[str], folder: Path, exports: Mapping[str,
     trainer = _started(list(words), folder, exports)
     if trainer is None:
         raise ScriptError(
-            subject=" ".join(words)[:200] or "the command",
-            expected="a command such as python3 -m verl.trainer.main_ppo key=value …",
-            found="no module or file that is started with key=value settings",
-            fix="give the command as it stands in your script, with its variables filled in",
+            subject=" ".join(words)[:200] or _("the command"),
+            expected=_("a command such as python3 -m verl.trainer.main_ppo key=value …"),
+            found=_("no module or file that is started with key=value settings"),
+            fix=_("give the command as it stands in your script, with its variables filled in"),
         )
     return trainer
 
@@ -142,7 +147,7 @@ def _of_call(call: Call, captured: Capture) -> Trainer | None:
 def _started(words: list[str], folder: Path, exports: Mapping[str, str]) -> Trainer | None:
     """Return what `python`, `torchrun` or a shell line starts."""
     while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0], re.DOTALL):
-        name, _, value = words.pop(0).partition("=")
+        name, _unused, value = words.pop(0).partition("=")
         exports = {**exports, name: value}
     if words[:1] in (["bash"], ["sh"]) and words[1:2] == ["-c"] and len(words) > 2:
         return _started(_of_a_line(words[2]), folder, exports)
@@ -249,7 +254,7 @@ def _runtime_env(path: str, text: str) -> dict[str, str]:
 
     try:
         if len(text) > _LARGEST_YAML:
-            raise ValueError(f"more than {_LARGEST_YAML >> 10} KiB")
+            raise ValueError(_("more than {largest_yaml} KiB").format(largest_yaml=_LARGEST_YAML >> 10))
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         variables = dict(_pairs(root)).get("env_vars")
         make = yaml.constructor.SafeConstructor()
@@ -257,10 +262,10 @@ def _runtime_env(path: str, text: str) -> dict[str, str]:
         return {name: str(make.construct_object(value)) for name, value in scalars}
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ScriptError(
-            subject=f"the runtime environment {path}",
+            subject=_("the runtime environment {path}").format(path=path),
             expected="YAML",
             found=(str(error).splitlines() or [type(error).__name__])[0],
-            fix="mend the file that ray job submit --runtime-env names",
+            fix=_("mend the file that ray job submit --runtime-env names"),
         ) from error
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TextIO
 
+from ...language import gettext as _
 from .. import progress
 
 _GZIP, _BZIP2, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"
@@ -36,7 +37,7 @@ def opened(path: Path) -> Iterator[TextIO]:
     with path.open("rb") as raw:
         status = os.fstat(raw.fileno())
         if stat.S_ISCHR(status.st_mode) and not raw.isatty():
-            raise NoLog("a device, which may have no end")
+            raise NoLog(_("a device, which may have no end"))
         first = raw.peek(_MARKED)
         stream: IO[bytes] | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile = raw
         # The text that is made of it closes it.
@@ -53,7 +54,11 @@ def opened(path: Path) -> Iterator[TextIO]:
         size = status.st_size if stat.S_ISREG(status.st_mode) else 0
         with (
             io.TextIOWrapper(stream, encoding=encoding, errors="replace") as text,
-            progress.step(f"reading {path}", total=size, measure=lambda: os.lseek(raw.fileno(), 0, os.SEEK_CUR)),
+            progress.step(
+                _("reading {path}").format(path=path),
+                total=size,
+                measure=lambda: os.lseek(raw.fileno(), 0, os.SEEK_CUR),
+            ),
         ):
             yield text
 

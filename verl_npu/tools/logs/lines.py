@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
+from ...language import gettext as _
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -25,11 +27,17 @@ class Process:
     device: str = ""
 
     def __str__(self) -> str:
-        facts = [f"pid {self.pid}" if self.pid else "", f"rank {self.rank}" if self.rank else ""]
-        facts += [f"NPU {self.device}" if self.device else "", f"host {self.ip}" if self.ip else ""]
-        known = ", ".join(fact for fact in facts if fact)
+        facts = [
+            _("pid {pid}").format(pid=self.pid) if self.pid else "",
+            _("rank {rank}").format(rank=self.rank) if self.rank else "",
+        ]
+        facts += [
+            _("NPU {device}").format(device=self.device) if self.device else "",
+            _("host {ip}").format(ip=self.ip) if self.ip else "",
+        ]
+        known = _(", ").join(fact for fact in facts if fact)
         if not self.name:
-            return known or "the process that wrote the log"
+            return known or _("the process that wrote the log")
         return f"{self.name} ({known})" if known else self.name
 
     def completed(self, other: Process) -> Process:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from ...language import gettext as _
 from .training import TrainingLog
 
 
@@ -25,7 +26,7 @@ class Metric:
     @property
     def name(self) -> str:
         """What it is called, in words for a reader."""
-        return " or ".join(self.names)
+        return _(" or ").join(self.names)
 
     def of(self, log: TrainingLog) -> dict[int, float]:
         """Return it by step."""
@@ -36,29 +37,29 @@ class Metric:
 
 
 REWARD = Metric("reward", ("critic/rewards/mean",))
-LOSS = Metric("SFT loss", ("train/loss",))
+LOSS = Metric(_("SFT loss"), ("train/loss",))
 ENTROPY = Metric("entropy", ("actor/entropy", "actor/entropy_loss"))
-GRAD_NORM = Metric("gradient norm", ("actor/grad_norm", "train/grad_norm"))
-THROUGHPUT = Metric("throughput, tokens/s/NPU", ("perf/throughput",))
-STEP_SECONDS = Metric("step time, s", ("timing_s/step", "perf/time_per_step", "train/time(s)"))
-TOKENS = Metric("tokens of a step", ("perf/total_num_tokens", "train/global_tokens"))
+GRAD_NORM = Metric(_("gradient norm"), ("actor/grad_norm", "train/grad_norm"))
+THROUGHPUT = Metric(_("throughput, tokens/s/NPU"), ("perf/throughput",))
+STEP_SECONDS = Metric(_("step time, s"), ("timing_s/step", "perf/time_per_step", "train/time(s)"))
+TOKENS = Metric(_("tokens of a step"), ("perf/total_num_tokens", "train/global_tokens"))
 
 
 # The newer workers put the role in front.
-MEMORY = Metric("memory, GiB", ("actor/perf/max_memory_allocated_gb", "perf/max_memory_allocated_gb"))
-DRIFT = Metric("rollout drift", ("training/rollout_probs_diff_mean",), valid="training/rollout_probs_diff_valid")
+MEMORY = Metric(_("memory, GiB"), ("actor/perf/max_memory_allocated_gb", "perf/max_memory_allocated_gb"))
+DRIFT = Metric(_("rollout drift"), ("training/rollout_probs_diff_mean",), valid="training/rollout_probs_diff_valid")
 SHOWN = (
     REWARD,
     LOSS,
     Metric("score", ("critic/score/mean",)),
     ENTROPY,
-    Metric("KL loss", ("actor/kl_loss",)),
-    Metric("KL penalty", ("actor/reward_kl_penalty",)),
-    Metric("PPO KL", ("actor/ppo_kl",)),
+    Metric(_("KL loss"), ("actor/kl_loss",)),
+    Metric(_("KL penalty"), ("actor/reward_kl_penalty",)),
+    Metric(_("PPO KL"), ("actor/ppo_kl",)),
     GRAD_NORM,
-    Metric("policy loss", ("actor/pg_loss",)),
-    Metric("critic loss", ("critic/vf_loss",)),
-    Metric("response length", ("response_length/mean",)),
+    Metric(_("policy loss"), ("actor/pg_loss",)),
+    Metric(_("critic loss"), ("critic/vf_loss",)),
+    Metric(_("response length"), ("response_length/mean",)),
     DRIFT,
     THROUGHPUT,
     STEP_SECONDS,

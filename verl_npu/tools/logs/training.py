@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ...errors import TrainingLogError
+from ...language import gettext as _
 from .lines import uncoloured
 
 # A progress bar on stderr may stand before it on the same line, with no space between.
@@ -146,23 +147,28 @@ class TrainingLog:
     def notes(self) -> list[str]:
         """Return what a reader has to know of this log, in sentences without a full stop."""
         said = [
-            f"it went back from step {restart.after} to step {restart.to}; of a step that was run twice, the later "
-            "run counts"
+            _(
+                "it went back from step {after} to step {to}; of a step that was run twice, the later run counts"
+            ).format(after=restart.after, to=restart.to)
             for restart in self.restarts[:_SHOWN]
         ]
         if len(self.restarts) > _SHOWN:
-            said.append(f"it went back {len(self.restarts) - _SHOWN} more times")
+            said.append(_("it went back {count} more times").format(count=len(self.restarts) - _SHOWN))
         if self.left_over:
-            said.append(f"{_steps(self.left_over)} of an earlier run, and no later run has come so far")
+            said.append(
+                _("{steps} of an earlier run, and no later run has come so far").format(steps=_steps(self.left_over))
+            )
         if self.gaps():
             gaps = self.gaps()
-            more = f" and {len(gaps) - _SHOWN} more rows" if len(gaps) > _SHOWN else ""
-            rows = ", ".join(_span(first, final) for first, final in gaps[:_SHOWN])
-            said.append(f"it has no line of step {rows}{more}")
+            more = _(" and {count} more rows").format(count=len(gaps) - _SHOWN) if len(gaps) > _SHOWN else ""
+            rows = _(", ").join(_span(first, final) for first, final in gaps[:_SHOWN])
+            said.append(_("it has no line of step {rows}{more}").format(rows=rows, more=more))
         if self.damaged:
-            said.append(f"{self.damaged} values in its step lines are damaged and were left out")
+            said.append(
+                _("{damaged} values in its step lines are damaged and were left out").format(damaged=self.damaged)
+            )
         if self.cut:
-            said.append("its last line is cut off, and the value there was left out")
+            said.append(_("its last line is cut off, and the value there was left out"))
         return said
 
 
@@ -223,15 +229,19 @@ def spans(steps: Iterable[int]) -> str:
             rows[-1][1] = step
         else:
             rows.append([step, step])
-    return ", ".join(_span(first, final) for first, final in rows)
+    return _(", ").join(_span(first, final) for first, final in rows)
 
 
 def _span(first: int, final: int) -> str:
-    return str(first) if first == final else f"{first} to {final}"
+    return str(first) if first == final else _("{first} to {final}").format(first=first, final=final)
 
 
 def _steps(steps: tuple[int, ...]) -> str:
-    return f"step {steps[0]} is" if len(steps) == 1 else f"steps {spans(steps)} are"
+    return (
+        _("step {steps} is").format(steps=steps[0])
+        if len(steps) == 1
+        else _("steps {spans} are").format(spans=spans(steps))
+    )
 
 
 def _same(one: float | None, other: float) -> bool:
@@ -243,15 +253,17 @@ def _event_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     # os.walk passes over a folder that vanishes meanwhile, where rglob raises; a job cleans up while it is watched.
-    files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names if _EVENT_FILE in name)
+    files = (Path(folder, name) for folder, _unused, names in os.walk(path) for name in names if _EVENT_FILE in name)
     found = sorted(file for file in files if file.is_file())
     folders = sorted({str(file.parent) for file in found})
     if len(folders) != 1:
         raise TrainingLogError(
             subject=str(path),
-            expected="the folder of one training's TensorBoard files (events.out.tfevents.…)",
-            found=f"those of {len(folders)}: {', '.join(folders)}" if folders else "none",
-            fix="give the folder that directly holds them",
+            expected=_("the folder of one training's TensorBoard files (events.out.tfevents.…)"),
+            found=_("those of {count}: {folders}").format(count=len(folders), folders=_(", ").join(folders))
+            if folders
+            else _("none"),
+            fix=_("give the folder that directly holds them"),
         )
     # Their names begin with the time at which they were opened.
     return sorted(found, key=lambda file: file.name)
@@ -265,9 +277,9 @@ def _events(files: Sequence[Path]) -> Iterator[StepLine]:
     except ImportError as error:
         raise TrainingLogError(
             subject=str(files[0]),
-            expected="the package tensorboard, which reads TensorBoard's files",
-            found=f"none that can be imported: {error}",
-            fix="pip install tensorboard, or give the job's console log",
+            expected=_("the package tensorboard, which reads TensorBoard's files"),
+            found=_("none that can be imported: {error}").format(error=error),
+            fix=_("pip install tensorboard, or give the job's console log"),
         ) from error
     for file in files:
         for event in EventFileLoader(str(file)).Load():
@@ -292,7 +304,7 @@ class _Splitter:
     def lines(self, chunk: bytes) -> list[bytes]:
         """Return the lines that end in the next chunk."""
         if self._skips:
-            _, end, chunk = chunk.partition(b"\n")
+            _unused, end, chunk = chunk.partition(b"\n")
             self._skips = not end
         *lines, self.rest = (self.rest + chunk).split(b"\n")
         if len(self.rest) > _LONGEST_LINE:
@@ -345,7 +357,7 @@ class _Lines(Follower):
         before = self._offset
         for chunk in chunks:
             if self._offset == 0 and b"\0" in chunk[:4096]:
-                raise _unreadable(self.path, "a binary file")
+                raise _unreadable(self.path, _("a binary file"))
             self._offset += len(chunk)
             for line in self._splitter.lines(chunk):
                 self._add(line)
@@ -402,7 +414,7 @@ def follow(path: Path) -> Follower:
         TrainingLogError: there is none.
     """
     if not path.exists():
-        raise _unreadable(path, "no such file")
+        raise _unreadable(path, _("no such file"))
     return _Events(path) if path.is_dir() or _EVENT_FILE in path.name else _Lines(path)
 
 
@@ -416,17 +428,18 @@ def read(path: Path) -> TrainingLog:
     follower.poll()
     log = follower.finish()
     if not log.steps:
-        raise _unreadable(path, "no step in it")
+        raise _unreadable(path, _("no step in it"))
     return log
 
 
 def _unreadable(path: Path, found: str) -> TrainingLogError:
     return TrainingLogError(
         subject=str(path),
-        expected="a log of a training with verl: its console's (lines `step:1 - …`), its file logger's, or "
-        "TensorBoard's",
+        expected=_(
+            "a log of a training with verl: its console's (lines `step:1 - …`), its file logger's, or TensorBoard's"
+        ),
         found=found,
-        fix="give the file that the job's output went to, or the folder of its TensorBoard files",
+        fix=_("give the file that the job's output went to, or the folder of its TensorBoard files"),
     )
 
 

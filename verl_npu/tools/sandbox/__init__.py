@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ...ascend.variables import VIRTUAL_CACHE
 from ...errors import SandboxError
+from ...language import gettext as _
 from ..processes import ProcessTree
 from . import confinement
 from .answers import Answer, Pipe
@@ -134,7 +135,7 @@ def is_private(path: Path) -> bool:
     return found.is_relative_to(home) and any(part.startswith(".") for part in found.relative_to(home).parts)
 
 
-_FIX = (
+_FIX = _(
     "install the package bubblewrap (apt-get install bubblewrap, yum install bubblewrap){more}, or add --unconfined, "
     "which runs it with your home and your network"
 )
@@ -155,18 +156,18 @@ def sandbox_program() -> tuple[str, ...]:
     found = shutil.which(_PROGRAM)
     if found is None:
         raise SandboxError(
-            subject="running what a launch script starts, and its source tree, in a sandbox",
-            expected="the program bwrap",
-            found="none on PATH",
+            subject=_("running what a launch script starts, and its source tree, in a sandbox"),
+            expected=_("the program bwrap"),
+            found=_("none on PATH"),
             fix=_FIX.format(more=""),
         )
     program, said = _tried(found)
     if not program:
         raise SandboxError(
-            subject="running what a launch script starts, and its source tree, in a sandbox",
-            expected=f"{found} to make one",
+            subject=_("running what a launch script starts, and its source tree, in a sandbox"),
+            expected=_("{found} to make one").format(found=found),
             found=said,
-            fix=_FIX.format(more=" and allow user namespaces (in a container: --security-opt seccomp=unconfined)"),
+            fix=_FIX.format(more=_(" and allow user namespaces (in a container: --security-opt seccomp=unconfined)")),
         )
     return program
 
@@ -185,7 +186,7 @@ def _tried(found: str) -> tuple[tuple[str, ...], str]:
         )
         if tried.returncode == 0:
             return (found, *options), ""
-        said = " ".join(tried.stderr.split())[:300] or f"status {tried.returncode}"
+        said = " ".join(tried.stderr.split())[:300] or _("status {returncode}").format(returncode=tried.returncode)
     return (), said
 
 

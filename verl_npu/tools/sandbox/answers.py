@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
+from ...language import gettext as _
+
 _MOST_BYTES = 1 << 26
 _DEEPEST = 64
 
@@ -63,23 +65,23 @@ class Answer:
     @classmethod
     def of(cls, pipe: Pipe) -> Answer:
         if not pipe.whole:
-            return cls({}, f"more than {_MOST_BYTES >> 20} MiB")
+            return cls({}, _("more than {most_bytes} MiB").format(most_bytes=_MOST_BYTES >> 20))
         if not pipe.data.strip():
             return cls({}, "nothing")
         try:
             content = json.loads(pipe.data)
         except (ValueError, RecursionError):
-            return cls({}, "what is no JSON")
+            return cls({}, _("what is no JSON"))
         if not isinstance(content, dict):
-            return cls({}, "JSON that is no object")
+            return cls({}, _("JSON that is no object"))
         if _is_deep(content):
-            return cls({}, f"JSON that is nested more than {_DEEPEST} deep")
+            return cls({}, _("JSON that is nested more than {deepest} deep").format(deepest=_DEEPEST))
         return cls(content)
 
 
 def _is_deep(content: object) -> bool:
     level = [content]
-    for _ in range(_DEEPEST):
+    for _unused in range(_DEEPEST):
         inner: list[object] = []
         for each in level:
             if isinstance(each, dict):

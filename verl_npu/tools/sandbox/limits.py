@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...language import gettext as _
 from ..processes import descendants
 from .cgroup import Group
 
@@ -66,9 +67,9 @@ class Watch:
         """Return the limit that it is over, in words; empty if none. Called many times a second, it costs little."""
         limits, now = self.limits, time.monotonic()
         if now - self.started > limits.seconds:
-            return f"it was still running after {limits.seconds:.0f} s"
+            return _("it was still running after {seconds:.0f} s").format(seconds=limits.seconds)
         if self.log.stat().st_size > 64 * limits.output:
-            return f"it printed more than {64 * limits.output >> 20} MiB"
+            return _("it printed more than {value} MiB").format(value=64 * limits.output >> 20)
         # Processes that double are seen by the number of all, before there are too many to be looked at.
         if now < self.next and _all_threads() - self.others < limits.processes:
             return ""
@@ -82,17 +83,19 @@ class Watch:
     def refused(self) -> str:
         """Return that the kernel has refused it memory, in words; empty if it has not."""
         if self.group is not None and self.group.refused():
-            return f"it took more than {self.limits.memory >> 20} MiB of memory"
+            return _("it took more than {memory} MiB of memory").format(memory=self.limits.memory >> 20)
         return ""
 
     def _used(self, inside: Sequence[int]) -> str:
         limits = self.limits
         if len(inside) > limits.processes:
-            return f"it had {len(inside)} processes at once, and {limits.processes} are allowed"
+            return _("it had {count} processes at once, and {processes} are allowed").format(
+                count=len(inside), processes=limits.processes
+            )
         if found := self.refused():
             return found
         if limits.memory and memory_of(inside, limits.memory) > limits.memory:
-            return f"it took more than {limits.memory >> 20} MiB of memory"
+            return _("it took more than {memory} MiB of memory").format(memory=limits.memory >> 20)
         if limits.written:
             return next(filter(None, (_too_much_in(folder, limits.written) for folder in self.written)), "")
         return ""
@@ -114,7 +117,7 @@ def memory_of(processes: Sequence[int], enough: int) -> int:
     # Counted for each process that maps it: quickly found, and never too little.
     if (most := apart + sum(map(_resident, processes))) <= enough:
         return most
-    counted = {inode for _, inode in unmapped}
+    counted = {inode for _unused, inode in unmapped}
     return apart + sum(sum(_mapped(process, set(files), counted)) for process in processes)
 
 
@@ -235,7 +238,11 @@ def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
         names = os.listdir(opened)
         counted.entries += len(names)
         if counted.entries > _MOST_ENTRIES or depth > _DEEPEST:
-            raise OverflowError(f"it wrote more than {_MOST_ENTRIES} files, or folders more than {_DEEPEST} deep")
+            raise OverflowError(
+                _("it wrote more than {most_entries} files, or folders more than {deepest} deep").format(
+                    most_entries=_MOST_ENTRIES, deepest=_DEEPEST
+                )
+            )
         for name in names:
             try:
                 state = os.stat(name, dir_fd=opened, follow_symlinks=False)
@@ -249,6 +256,6 @@ def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
             if below is not None:
                 _count(below, counted, most, depth + 1)
         if counted.size > most:
-            raise OverflowError(f"it wrote more than {most >> 20} MiB of files")
+            raise OverflowError(_("it wrote more than {most} MiB of files").format(most=most >> 20))
     finally:
         os.close(opened)
