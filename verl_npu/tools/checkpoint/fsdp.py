@@ -12,6 +12,7 @@ from typing import Any
 
 from ...ascend.variables import VIRTUAL_NPUS
 from ...errors import CheckpointError
+from ...language import gettext as _
 from .layout import Layout
 from .naming import of_adapters
 from .npu_names import allow_npu_names
@@ -36,9 +37,9 @@ def whole_tensors(layout: Layout) -> Mapping[str, Callable[[], Any]]:
         if odd:
             raise CheckpointError(
                 subject=str(path),
-                expected=f"the tensors that {layout.shards[0].name} has",
-                found=f"{len(odd)} that are in one of them alone, {odd[0]} the first",
-                fix="take the shards of one save",
+                expected=_("the tensors that {shards} has").format(shards=layout.shards[0].name),
+                found=_("{count} that are in one of them alone, {odd} the first").format(count=len(odd), odd=odd[0]),
+                fix=_("take the shards of one save"),
             )
     return {of_adapters(name): partial(_whole, name, loaded) for name in names}
 
@@ -63,7 +64,10 @@ def _load(path: Path) -> dict[str, Any]:
         raise _unreadable(path, error) from error
     if not isinstance(loaded, dict):
         raise CheckpointError(
-            subject=str(path), expected="a table of tensors", found=type(loaded).__name__, fix="copy the shard again"
+            subject=str(path),
+            expected=_("a table of tensors"),
+            found=type(loaded).__name__,
+            fix=_("copy the shard again"),
         )
     return {str(name): tensor for name, tensor in loaded.items()}
 
@@ -73,17 +77,24 @@ def _unreadable(path: Path, error: Exception) -> CheckpointError:
     if refused is None:
         # torch's own text goes on to say how to switch the protection off.
         first = (str(error).strip().splitlines() or [repr(error)])[0]
-        found, fix = first, "merge it where it was saved, with the torch that saved it"
+        found, fix = first, _("merge it where it was saved, with the torch that saved it")
         if _ADVICE.search(first):
-            found, fix = "a pickle that torch refuses", "take the shards that FSDP saved"
+            found, fix = _("a pickle that torch refuses"), _("take the shards that FSDP saved")
     elif refused[1].startswith("torch_npu."):
         # torch_npu 2.7.1 saves with torch 2.7 each tensor with its format, and itself has what reads that.
-        found = f"tensors that torch_npu saved with their format ({refused[1]}), and no torch_npu in this process"
-        fix = f"merge it where torch_npu is; if virtual NPUs saved it, with {VIRTUAL_NPUS}=1 in front"
+        found = _(
+            "tensors that torch_npu saved with their format ({refused}), and no torch_npu in this process"
+        ).format(refused=refused[1])
+        fix = _("merge it where torch_npu is; if virtual NPUs saved it, with {virtual_npus}=1 in front").format(
+            virtual_npus=VIRTUAL_NPUS
+        )
     else:
-        found, fix = f"{refused[1]}, which would be run as it is loaded", "take the shards that FSDP saved"
+        found, fix = (
+            _("{refused}, which would be run as it is loaded").format(refused=refused[1]),
+            _("take the shards that FSDP saved"),
+        )
     return CheckpointError(
-        subject=str(path), expected="tensors and DTensors, as FSDP saves them", found=found, fix=fix
+        subject=str(path), expected=_("tensors and DTensors, as FSDP saves them"), found=found, fix=fix
     )
 
 
@@ -102,18 +113,32 @@ def assemble(name: str, parts: Sequence[Any]) -> Any:
     first = parts[0]
     if not isinstance(first, DTensor):
         if any(not torch.equal(first, part) for part in parts[1:]):
-            raise _bad_parts(name, "a plain tensor that is the same on every rank", "values that differ between ranks")
+            raise _bad_parts(
+                name, _("a plain tensor that is the same on every rank"), _("values that differ between ranks")
+            )
         return first
     specs = {(each.placements, each.shape, each.device_mesh.mesh.shape) for each in parts}
     if len(specs) > 1:
-        raise _bad_parts(name, "the same placements and shape on every rank", f"{len(specs)} different ones")
+        raise _bad_parts(
+            name,
+            _("the same placements and shape on every rank"),
+            _("{count} different ones").format(count=len(specs)),
+        )
     mesh = first.device_mesh.mesh
     if mesh.numel() != len(parts):
-        raise _bad_parts(name, f"a mesh of the {len(parts)} ranks that saved it", f"a mesh of {mesh.numel()}")
+        raise _bad_parts(
+            name,
+            _("a mesh of the {count} ranks that saved it").format(count=len(parts)),
+            _("a mesh of {numel}").format(numel=mesh.numel()),
+        )
     local = [part.to_local() for part in parts]
     whole = _along(name, local, mesh, first.placements)
     if whole.shape != first.shape:
-        raise _bad_parts(name, f"the shape {tuple(first.shape)}", f"parts that make {tuple(whole.shape)}")
+        raise _bad_parts(
+            name,
+            _("the shape {shape}").format(shape=tuple(first.shape)),
+            _("parts that make {shape}").format(shape=tuple(whole.shape)),
+        )
     return whole
 
 
@@ -128,19 +153,23 @@ def _along(name: str, local: Sequence[Any], mesh: Any, placements: Sequence[Any]
     if placement.is_replicate():
         differing = [index for index, each in enumerate(below) if not torch.equal(below[0], each)]
         if differing:
-            ranks = f"ranks {mesh[0].flatten().tolist()} and {mesh[differing[0]].flatten().tolist()}"
-            raise _bad_parts(name, "replicas that are the same", f"values that differ between {ranks}")
+            ranks = _("ranks {tolist} and {flatten_tolist}").format(
+                tolist=mesh[0].flatten().tolist(), flatten_tolist=mesh[differing[0]].flatten().tolist()
+            )
+            raise _bad_parts(
+                name, _("replicas that are the same"), _("values that differ between {ranks}").format(ranks=ranks)
+            )
         return below[0]
     # _StridedShard, of FSDP with tensor parallelism, is a shard in another order.
     if type(placement).__name__ != "Shard":
-        raise _bad_parts(name, "Replicate and Shard placements", str(placement))
+        raise _bad_parts(name, _("Replicate and Shard placements"), str(placement))
     return torch.cat(below, dim=placement.dim)
 
 
 def _bad_parts(name: str, expected: str, found: str) -> CheckpointError:
     return CheckpointError(
-        subject=f"the tensor {name}",
+        subject=_("the tensor {name}").format(name=name),
         expected=expected,
         found=found,
-        fix="the shards are not of one save of one job: take those of another step",
+        fix=_("the shards are not of one save of one job: take those of another step"),
     )

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import IO
 
 from ...errors import CheckpointError
+from ...language import gettext as _
 from .pickles import metadata
 
 _SHARD = re.compile(r"model_world_size_(?P<world>\d+)_rank_(?P<rank>\d+)\.pt")
 _STEP = re.compile(r"global_step_(?P<step>\d+)")
 _LATEST = "latest_checkpointed_iteration.txt"
 _CONFIG = "fsdp_config.json"
-_EXPECTED = (
+_EXPECTED = _(
     "a folder with model_world_size_N_rank_R.pt (FSDP) or dist_ckpt (Megatron), "
     "such as CHECKPOINTS/global_step_N/actor"
 )
@@ -58,7 +59,7 @@ def find(path: Path) -> Layout:
         CheckpointError: there is none, or it is of no kind that can be merged.
     """
     if not path.is_dir():
-        raise _refusal(path, "a file" if path.exists() else "no such folder")
+        raise _refusal(path, _("a file") if path.exists() else _("no such folder"))
     folder = _model(_step(path))
     if any(_SHARD.fullmatch(each.name) for each in folder.iterdir()) or (folder / _CONFIG).is_file():
         return _fsdp(folder)
@@ -71,10 +72,10 @@ def find(path: Path) -> Layout:
             raise CheckpointError(
                 subject=str(folder),
                 expected=_EXPECTED,
-                found=f"no shards, and a model that is whole already in {base / 'huggingface'}",
-                fix="use that folder: there is nothing to merge",
+                found=_("no shards, and a model that is whole already in {base}").format(base=base / "huggingface"),
+                fix=_("use that folder: there is nothing to merge"),
             )
-    raise _refusal(folder, ", ".join(sorted(each.name for each in folder.iterdir())[:8]) or "an empty folder")
+    raise _refusal(folder, _(", ").join(sorted(each.name for each in folder.iterdir())[:8]) or _("an empty folder"))
 
 
 def _step(path: Path) -> Path:
@@ -88,9 +89,9 @@ def _step(path: Path) -> Path:
     if step not in steps:
         raise CheckpointError(
             subject=str(latest),
-            expected=f"one of the steps {', '.join(map(str, sorted(steps)))}",
+            expected=_("one of the steps {str}").format(str=_(", ").join(map(str, sorted(steps)))),
             found=str(step),
-            fix="give the folder of a step",
+            fix=_("give the folder of a step"),
         )
     return steps[step]
 
@@ -109,18 +110,18 @@ def _fsdp(folder: Path) -> Layout:
 
 def _config(path: Path) -> tuple[int, int]:
     """Return the number of ranks, and FSDP's version."""
-    expected = "the JSON that verl saves with FSDP's shards, with world_size and FSDP_version"
+    expected = _("the JSON that verl saves with FSDP's shards, with world_size and FSDP_version")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         world, version = int(content["world_size"]), int(content["FSDP_version"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        found = "no such file" if isinstance(error, FileNotFoundError) else repr(error)
+        found = _("no such file") if isinstance(error, FileNotFoundError) else repr(error)
         raise CheckpointError(
-            subject=str(path), expected=expected, found=found, fix="copy it from where rank 0 saved the checkpoint"
+            subject=str(path), expected=expected, found=found, fix=_("copy it from where rank 0 saved the checkpoint")
         ) from error
     if world < 1:
         raise CheckpointError(
-            subject=str(path), expected=expected, found=f"world_size {world}", fix="copy it again from rank 0"
+            subject=str(path), expected=expected, found=f"world_size {world}", fix=_("copy it again from rank 0")
         )
     return world, version
 
@@ -129,9 +130,9 @@ def _with_config(folder: Path) -> Path:
     if not (folder / "config.json").is_file():
         raise CheckpointError(
             subject=str(folder / "config.json"),
-            expected="the model's configuration, which rank 0 saves beside the shards",
-            found="no such file",
-            fix="copy the folder huggingface from where rank 0 saved the checkpoint",
+            expected=_("the model's configuration, which rank 0 saves beside the shards"),
+            found=_("no such file"),
+            fix=_("copy the folder huggingface from where rank 0 saved the checkpoint"),
         )
     return folder
 
@@ -141,7 +142,7 @@ def _refusal(path: Path, found: str) -> CheckpointError:
         subject=str(path),
         expected=_EXPECTED,
         found=found,
-        fix="give a folder below the job's trainer.default_local_dir",
+        fix=_("give a folder below the job's trainer.default_local_dir"),
     )
 
 
@@ -160,12 +161,18 @@ def check(layout: Layout) -> None:
     faults = _of_megatron(layout.shards[0]) if layout.backend is Backend.MEGATRON else _of_fsdp(layout.shards)
     if faults:
         path, found = faults[0]
-        more = f", and {len(faults) - 1} more of {layout.folder.name} are missing or damaged" if faults[1:] else ""
+        more = (
+            _(", and {count} more of {folder} are missing or damaged").format(
+                count=len(faults) - 1, folder=layout.folder.name
+            )
+            if faults[1:]
+            else ""
+        )
         raise CheckpointError(
             subject=str(path),
-            expected="a whole shard of the checkpoint",
-            found=f"{found}{more}",
-            fix="copy it again from the machine that saved it (each machine saves its own ranks' shards)",
+            expected=_("a whole shard of the checkpoint"),
+            found=found + more,
+            fix=_("copy it again from the machine that saved it (each machine saves its own ranks' shards)"),
         )
 
 
@@ -180,10 +187,10 @@ def _archive(path: Path) -> str:
         with path.open("rb") as stream:
             fault = _in_archive(stream)
     except FileNotFoundError:
-        return "no such file"
+        return _("no such file")
     except OSError as error:
         return str(error)
-    return f"{size} bytes that are {fault}" if fault else ""
+    return _("{size} bytes that are {fault}").format(size=size, fault=fault) if fault else ""
 
 
 def _in_archive(stream: IO[bytes]) -> str:
@@ -191,15 +198,15 @@ def _in_archive(stream: IO[bytes]) -> str:
         with zipfile.ZipFile(stream) as archive:
             damaged = archive.testzip()
     except (zipfile.BadZipFile, EOFError, zlib.error) as error:
-        return f"no whole archive ({error}): it was cut short or damaged"
-    return f"an archive with a wrong checksum of {damaged}" if damaged else ""
+        return _("no whole archive ({error}): it was cut short or damaged").format(error=error)
+    return _("an archive with a wrong checksum of {damaged}").format(damaged=damaged) if damaged else ""
 
 
 def _of_megatron(folder: Path) -> list[tuple[Path, str]]:
     try:
         table = metadata(folder).storage_data or {}
     except FileNotFoundError:
-        return [(folder / ".metadata", "no such file")]
+        return [(folder / ".metadata", _("no such file"))]
     parts: dict[str, list[tuple[int, int]]] = {}
     for place in table.values():
         parts.setdefault(place.relative_path, []).append((place.offset, place.length))
@@ -212,15 +219,15 @@ def _parts(path: Path, parts: list[tuple[int, int]]) -> str:
     try:
         size = path.stat().st_size
         if size < end:
-            return f"{size} of {end} bytes: it was cut short"
+            return _("{size} of {end} bytes: it was cut short").format(size=size, end=end)
         with path.open("rb") as stream:
             for offset, length in sorted(parts):
                 stream.seek(offset)
                 content = stream.read(length)
                 if content.startswith(_ARCHIVE) and (fault := _in_archive(io.BytesIO(content))):
-                    return f"at byte {offset} {fault}"
+                    return _("at byte {offset} {fault}").format(offset=offset, fault=fault)
     except FileNotFoundError:
-        return "no such file"
+        return _("no such file")
     except OSError as error:
         return str(error)
     return ""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
+from ...language import gettext as _
 from .layout import Layout
 from .pickles import check_objects, metadata, reader
 
@@ -56,9 +57,11 @@ def whole_tensors(layout: Layout) -> Mapping[str, Callable[[], Any]]:
         # Seen at v0.6.1, with --is-value-model too; from 796871d7 to 1dda039b it makes a language model (value=False).
         raise CheckpointError(
             subject=str(folder),
-            expected="a language model",
-            found="a value model: verl's merger would leave out its bias, and fill its output layer with zeros",
-            fix=f"train on from it as it is, or read {_HEAD} and output_layer.bias by torch.distributed.checkpoint",
+            expected=_("a language model"),
+            found=_("a value model: verl's merger would leave out its bias, and fill its output layer with zeros"),
+            fix=_(
+                "train on from it as it is, or read {head} and output_layer.bias by torch.distributed.checkpoint"
+            ).format(head=_HEAD),
         )
     found: dict[str, Callable[[], Any]] = {}
     for key, entry in entries.items():
@@ -67,16 +70,18 @@ def whole_tensors(layout: Layout) -> Mapping[str, Callable[[], Any]]:
         read = partial(_read, reader(folder, known), key, tuple(entry.size), entry.properties.dtype)
         for name, part in parts_of(key, tuple(entry.size), shape):
             if name in found:
-                raise _refusal(folder, f"one tensor for {name}", f"{key} as another one")
+                raise _refusal(
+                    folder, _("one tensor for {name}").format(name=name), _("{key} as another one").format(key=key)
+                )
             found[name] = partial(_part, read, part)
     if not found:
         raise CheckpointError(
             subject=str(folder),
-            expected="the tensors of a model",
-            found="none",
-            fix=f"use {layout.huggingface}, where the job saved the whole model"
+            expected=_("the tensors of a model"),
+            found=_("none"),
+            fix=_("use {huggingface}, where the job saved the whole model").format(huggingface=layout.huggingface)
             if layout.is_whole
-            else "have the job save it: actor.checkpoint.save_contents with model in it",
+            else _("have the job save it: actor.checkpoint.save_contents with model in it"),
         )
     return found
 
@@ -112,15 +117,15 @@ def _shape(path: Path) -> Shape:
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             subject=str(path),
-            expected="the configuration of a language model",
-            found=f"one without {error}",
-            fix="copy it again from where rank 0 saved the checkpoint",
+            expected=_("the configuration of a language model"),
+            found=_("one without {error}").format(error=error),
+            fix=_("copy it again from where rank 0 saved the checkpoint"),
         ) from error
 
 
 def _refusal(folder: Path, expected: str, found: str) -> CheckpointError:
     return CheckpointError(
-        subject=str(folder), expected=expected, found=found, fix="merge another checkpoint; nothing was written"
+        subject=str(folder), expected=expected, found=found, fix=_("merge another checkpoint; nothing was written")
     )
 
 
@@ -183,12 +188,12 @@ def parts_of(key: str, size: tuple[int, ...], shape: Shape) -> Iterator[tuple[st
         if found["layer"] is not None:
             yield from _layer(key, int(found["layer"]), found["rest"], size, shape, _unchanged)
         elif size[0] != shape.layers:
-            raise _bad_key(key, f"{shape.layers} layers, as config.json says", f"{size[0]}")
+            raise _bad_key(key, _("{layers} layers, as config.json says").format(layers=shape.layers), f"{size[0]}")
         else:
             for index in range(size[0]):
                 yield from _layer(key, index, found["rest"], size[1:], shape, partial(_index, index))
     else:
-        raise _bad_key(key, "a name that verl's merger converts", "another one")
+        raise _bad_key(key, _("a name that verl's merger converts"), _("another one"))
 
 
 def _layer(
@@ -224,7 +229,7 @@ def _renamed(key: str, rest: str) -> str:
     if kind.startswith("layer_norm_"):
         name, kind = f"{name}.layer_norm", kind.removeprefix("layer_norm_")
     if name not in _IN_A_LAYER or not mark or kind not in ("weight", "bias"):
-        raise _bad_key(key, "a name that verl's merger converts", "another one")
+        raise _bad_key(key, _("a name that verl's merger converts"), _("another one"))
     return f"{_IN_A_LAYER[name]}.{kind}"
 
 
@@ -266,8 +271,8 @@ def _then(first: Part, second: Part, tensor: Any) -> Any:
 
 def _bad_key(key: str, expected: str, found: str) -> CheckpointError:
     return CheckpointError(
-        subject=f"Megatron's tensor {key}",
+        subject=_("Megatron's tensor {key}").format(key=key),
         expected=expected,
         found=found,
-        fix="save this model with actor.megatron.use_mbridge=True, which writes Hugging Face's format by itself",
+        fix=_("save this model with actor.megatron.use_mbridge=True, which writes Hugging Face's format by itself"),
     )

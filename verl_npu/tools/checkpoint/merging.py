@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
+from ...language import gettext as _
 from .. import progress
 from ..processes import own_python
 from . import fsdp, megatron
@@ -49,7 +50,10 @@ def merge(layout: Layout, target: Path, options: tuple[str, ...], say: Callable[
     """
     if target.exists():
         raise CheckpointError(
-            subject=str(target), expected="a folder that does not exist yet", found="one that does", fix="name another"
+            subject=str(target),
+            expected=_("a folder that does not exist yet"),
+            found=_("one that does"),
+            fix=_("name another"),
         )
     _need(layout)
 
@@ -59,13 +63,17 @@ def merge(layout: Layout, target: Path, options: tuple[str, ...], say: Callable[
         with progress.step(what):
             yield
 
-    with saying(f"{layout.backend.value} checkpoint in {layout.folder}: reading its files"):
+    with saying(
+        _("{backend} checkpoint in {folder}: reading its files").format(
+            backend=layout.backend.value, folder=layout.folder
+        )
+    ):
         check(layout)
         expected = _expected(layout)
     with _beside(target) as folder:
-        with saying(f"merging {len(expected)} tensors with verl's {_MERGER}"):
+        with saying(_("merging {count} tensors with verl's {merger}").format(count=len(expected), merger=_MERGER)):
             _upstream(layout, folder, options)
-        with saying("reading the merged model back"):
+        with saying(_("reading the merged model back")):
             compared = compare(folder, expected)
         folder.rename(target)
     return Merged(layout, target, compared, any(name.startswith(_SCORE) for name in expected))
@@ -82,7 +90,7 @@ def _beside(target: Path) -> Iterator[Path]:
         outer = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     except OSError as error:
         raise CheckpointError(
-            subject=str(target), expected="a folder that can be made", found=str(error), fix="name another"
+            subject=str(target), expected=_("a folder that can be made"), found=str(error), fix=_("name another")
         ) from error
     try:
         # mkdtemp's own folder is closed to others; the model is to have the permissions of any other folder.
@@ -97,20 +105,24 @@ def _need(layout: Layout) -> None:
     if importlib.util.find_spec("verl") is None or importlib.util.find_spec(f"verl.{_MERGER}") is None:
         raise CheckpointError(
             subject="verl-npu merge",
-            expected=f"a verl that has verl.{_MERGER}",
-            found="none here",
-            fix="install the verl that trained (all pins have it)",
+            expected=_("a verl that has verl.{merger}").format(merger=_MERGER),
+            found=_("none here"),
+            fix=_("install the verl that trained (all pins have it)"),
         )
     needed = [("safetensors", "safetensors")]
     if layout.backend is Backend.MEGATRON:
         needed.append(_MEGATRON)
-    instead = f", or use the whole model in {layout.huggingface}" if layout.is_whole else ""
+    instead = (
+        _(", or use the whole model in {huggingface}").format(huggingface=layout.huggingface)
+        if layout.is_whole
+        else ""
+    )
     for module, package in needed:
         if importlib.util.find_spec(module) is None:
             raise CheckpointError(
-                subject=f"a checkpoint of {layout.backend.value}",
-                expected=f"the package {package}",
-                found="none",
+                subject=_("a checkpoint of {backend}").format(backend=layout.backend.value),
+                expected=_("the package {package}").format(package=package),
+                found=_("none"),
                 fix=f"pip install {package}, in the version that trained (see verl-npu env --pin PIN){instead}",
             )
 
@@ -125,10 +137,10 @@ def _upstream(layout: Layout, folder: Path, options: tuple[str, ...]) -> None:
     if done.returncode:
         lines = [line.strip() for line in done.stdout.splitlines() if line.strip()][-_TAIL:]
         raise CheckpointError(
-            subject=f"verl's {_MERGER}",
-            expected="it to merge the checkpoint",
-            found=f"status {done.returncode}: {' / '.join(lines)}",
-            fix=f"to see all it says: {' '.join(command)}",
+            subject=_("verl's {merger}").format(merger=_MERGER),
+            expected=_("it to merge the checkpoint"),
+            found=_("status {returncode}: {lines}").format(returncode=done.returncode, lines=" / ".join(lines)),
+            fix=_("to see all it says: {command}").format(command=" ".join(command)),
         )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import CheckpointError
+from ...language import gettext as _
 
 _OF_METADATA = {
     "torch.distributed.checkpoint.metadata": {
@@ -98,20 +99,26 @@ def metadata(folder: Path) -> Any:
             # A file's name alone: what lies elsewhere is none of this checkpoint's.
             if not name or Path(str(name)).name != name or min(int(offset), int(length)) < 0:
                 raise _unreadable(
-                    path, f"a part in {str(name)[:200]!r} at {offset}", "take the checkpoint of one save"
+                    path,
+                    _("a part in {name!r} at {offset}").format(name=str(name)[:200], offset=offset),
+                    _("take the checkpoint of one save"),
                 )
         if not all(isinstance(key, str) for key in entries):
-            raise _unreadable(path, "a key that is no text", "copy it again from where rank 0 saved the checkpoint")
+            raise _unreadable(
+                path, _("a key that is no text"), _("copy it again from where rank 0 saved the checkpoint")
+            )
     except _Named as error:
-        raise _unreadable(path, f"{error}, which would be run as it is read", "take what Megatron saved") from None
+        raise _unreadable(
+            path, _("{error}, which would be run as it is read").format(error=error), _("take what Megatron saved")
+        ) from None
     except (FileNotFoundError, CheckpointError):
         raise
     except Exception as error:
         # A damaged pickle can raise whatever the classes that it fills do.
         raise _unreadable(
             path,
-            f"a file that cannot be read ({repr(error)[:300]})",
-            "copy it again from where rank 0 saved the checkpoint",
+            _("a file that cannot be read ({error})").format(error=repr(error)[:300]),
+            _("copy it again from where rank 0 saved the checkpoint"),
         ) from error
     return found
 
@@ -151,12 +158,16 @@ def check_objects(folder: Path, known: Any, model: tuple[str, ...]) -> None:
 def _check(path: Path, stream: IO[bytes]) -> None:
     try:
         for name in _names(stream):
-            raise _unreadable(path, f"{name}, which would be run as it is read", "take what verl saved by Megatron")
+            raise _unreadable(
+                path,
+                _("{name}, which would be run as it is read").format(name=name),
+                _("take what verl saved by Megatron"),
+            )
     except (zipfile.BadZipFile, EOFError, ValueError, KeyError) as error:
         raise _unreadable(
             path,
-            f"a file that cannot be read ({repr(error)[:300]})",
-            "copy it again from where rank 0 saved the checkpoint",
+            _("a file that cannot be read ({error})").format(error=repr(error)[:300]),
+            _("copy it again from where rank 0 saved the checkpoint"),
         ) from error
 
 
@@ -167,27 +178,31 @@ def _names(stream: IO[bytes]) -> Iterator[str]:
         with zipfile.ZipFile(stream) as archive:
             for entry in archive.infolist():
                 if entry.filename.endswith("constants.pkl"):
-                    yield "a program of TorchScript"
+                    yield _("a program of TorchScript")
                 elif entry.filename.endswith(".pkl"):
                     if entry.file_size > _LARGEST:
-                        raise ValueError(f"{entry.filename} of {entry.file_size} bytes")
+                        raise ValueError(
+                            _("{filename} of {file_size} bytes").format(
+                                filename=entry.filename, file_size=entry.file_size
+                            )
+                        )
                     yield from _unlisted(io.BytesIO(archive.read(entry)))
         return
     # torch's older format: these pickles one after the other, and then the values of tensors.
     stream.seek(0)
-    for _ in range(_PICKLES):
+    for _unused in range(_PICKLES):
         yield from _unlisted(stream)
 
 
 def _unlisted(stream: IO[bytes]) -> Iterator[str]:
-    for operation, argument, _ in pickletools.genops(stream):
+    for operation, argument, _offset in pickletools.genops(stream):
         if operation.name == "GLOBAL":
-            module, _, name = str(argument).partition(" ")
+            module, _unused, name = str(argument).partition(" ")
             if not _is_listed(module, name, _OF_OBJECTS):
                 yield f"{module}.{name}"
         elif operation.name in ("STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"):
             # torch.save never writes them, and what they name is known only as it is read.
-            yield f"a name that is put together ({operation.name})"
+            yield _("a name that is put together ({operation})").format(operation=operation.name)
 
 
 def _is_listed(module: str, name: str, listed: Mapping[str, set[str]]) -> bool:
@@ -204,5 +219,5 @@ def _is_dtype(name: str) -> bool:
 
 def _unreadable(path: Path, found: str, fix: str) -> CheckpointError:
     return CheckpointError(
-        subject=str(path), expected="what torch and Megatron save, and nothing else", found=found, fix=fix
+        subject=str(path), expected=_("what torch and Megatron save, and nothing else"), found=found, fix=fix
     )

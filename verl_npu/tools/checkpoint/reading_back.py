@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
+from ...language import gettext as _
 from .. import progress
 
 _ADAPTER = "lora_adapter/adapter_model.safetensors"
@@ -43,7 +44,7 @@ def compare(folder: Path, expected: Mapping[str, Callable[[], Any]]) -> Compared
     tensors = dict(_tensors(folder))
     pairs, tied, renamed = _paired(folder, tensors, expected)
     values, before, after = 0, set(), set()
-    with progress.step("comparing the merged model with the shards", total=len(pairs), unit="tensors") as comparing:
+    with progress.step(_("comparing the merged model with the shards"), total=len(pairs), unit="tensors") as comparing:
         for name, other in pairs.items():
             whole, merged = expected[name](), tensors[other]()
             _judge(folder, name, whole, merged)
@@ -59,18 +60,22 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
 
     files = [*sorted(folder.glob("*.safetensors")), *folder.glob(_ADAPTER)]
     if not files:
-        found = ", ".join(sorted(each.name for each in folder.iterdir())) or "an empty folder"
-        raise _refusal(folder, "a model in safetensors", found)
+        found = _(", ").join(sorted(each.name for each in folder.iterdir())) or _("an empty folder")
+        raise _refusal(folder, _("a model in safetensors"), found)
     seen: dict[str, Path] = {}
     for path in files:
         try:
             opened: Any = safe_open(path, framework="pt", device="cpu")
             names = [str(name) for name in opened.keys()]  # noqa: SIM118 - it is no mapping
         except (SafetensorError, OSError) as error:
-            raise _refusal(folder, f"{path.name} that can be read", str(error)) from error
+            raise _refusal(folder, _("{path} that can be read").format(path=path.name), str(error)) from error
         for name in names:
             if name in seen:
-                raise _refusal(folder, f"{name} in one file", f"it in {seen[name].name} and {path.name}")
+                raise _refusal(
+                    folder,
+                    _("{name} in one file").format(name=name),
+                    _("it in {seen} and {path}").format(seen=seen[name].name, path=path.name),
+                )
             seen[name] = path
             yield name, _reader(opened, name)
 
@@ -99,16 +104,18 @@ def _paired(
     tied = tuple(name for name in lacking if _is_tied(folder, name, expected))
     lacking = [name for name in lacking if name not in tied]
     if lacking or odd:
-        said = [f"{name} left out" for name in lacking] + [f"{name} that no shard has" for name in odd]
-        more = f" and {len(said) - 3} more" if said[3:] else ""
-        raise _refusal(folder, "the tensors of the shards and no others", f"{', '.join(said[:3])}{more}")
+        said = [_("{name} left out").format(name=name) for name in lacking] + [
+            _("{name} that no shard has").format(name=name) for name in odd
+        ]
+        more = _(" and {count} more").format(count=len(said) - 3) if said[3:] else ""
+        raise _refusal(folder, _("the tensors of the shards and no others"), f"{', '.join(said[:3])}{more}")
     return pairs, tied, tuple(renamed)
 
 
 def _ending(one: str, other: str) -> int:
     """Return how many parts of two names are the same, from their ends."""
     pairs = zip(reversed(one.split(".")), reversed(other.split(".")), strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return sum(1 for _unused in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _is_tied(folder: Path, name: str, expected: Mapping[str, Callable[[], Any]]) -> bool:
@@ -124,12 +131,22 @@ def _judge(folder: Path, name: str, whole: Any, merged: Any) -> None:
     import torch
 
     if whole.shape != merged.shape:
-        raise _refusal(folder, f"{name} with the shape {tuple(whole.shape)}", f"{tuple(merged.shape)}")
+        raise _refusal(
+            folder,
+            _("{name} with the shape {shape}").format(name=name, shape=tuple(whole.shape)),
+            f"{tuple(merged.shape)}",
+        )
     if merged.dtype not in (whole.dtype, torch.bfloat16):
-        raise _refusal(folder, f"{name} in {_dtype(whole)} or bfloat16", _dtype(merged))
+        raise _refusal(
+            folder, _("{name} in {dtype} or bfloat16").format(name=name, dtype=_dtype(whole)), _dtype(merged)
+        )
     if not _same(merged, whole):
         count = int((whole.to(merged.dtype) != merged).sum())
-        raise _refusal(folder, f"{name} with the shards' values", f"{count} of {merged.numel()} that differ")
+        raise _refusal(
+            folder,
+            _("{name} with the shards' values").format(name=name),
+            _("{count} of {numel} that differ").format(count=count, numel=merged.numel()),
+        )
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -152,8 +169,8 @@ def _dtype(tensor: Any) -> str:
 
 def _refusal(folder: Path, expected: str, found: str) -> CheckpointError:
     return CheckpointError(
-        subject=f"the model that verl merged into {folder}",
+        subject=_("the model that verl merged into {folder}").format(folder=folder),
         expected=expected,
         found=found,
-        fix="it was thrown away; verl's merger at this revision does not fit this checkpoint",
+        fix=_("it was thrown away; verl's merger at this revision does not fit this checkpoint"),
     )

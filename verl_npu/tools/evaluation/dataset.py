@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import EvaluationError
+from ...language import gettext as _
 from ..extras import need
 
 COLUMNS = ("prompt", "data_source", "reward_model")
 _OF_MEDIA = ("images", "videos")
-_LAYOUT = "verl's parquet layout: prompt (chat messages), data_source, reward_model.ground_truth, extra_info"
+_LAYOUT = _("verl's parquet layout: prompt (chat messages), data_source, reward_model.ground_truth, extra_info")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def read(path: Path, limit: int | None = None) -> Dataset:
     Raises:
         EvaluationError: it is not in verl's layout, or its prompts are not of text alone.
     """
-    need("pyarrow", "reading a data set", "evaluate", EvaluationError)
+    need("pyarrow", _("reading a data set"), "evaluate", EvaluationError)
     import pyarrow.parquet
 
     try:
@@ -51,23 +52,28 @@ def read(path: Path, limit: int | None = None) -> Dataset:
         raise _refusal(path, str(error)) from error
     missing = [name for name in COLUMNS if name not in table.column_names]
     if missing:
-        raise _refusal(path, f"no {', '.join(missing)} among {', '.join(table.column_names)}")
+        raise _refusal(
+            path,
+            _("no {missing} among {column_names}").format(
+                missing=_(", ").join(missing), column_names=_(", ").join(table.column_names)
+            ),
+        )
     rows = table.slice(0, limit).to_pylist()
     prompts = tuple(_prompt(path, index, row) for index, row in enumerate(rows))
     if not prompts:
-        raise _refusal(path, "no rows")
+        raise _refusal(path, _("no rows"))
     return Dataset(path, digest, prompts)
 
 
 def _prompt(path: Path, index: int, row: Mapping[str, object]) -> Prompt:
     messages, model = row["prompt"], row["reward_model"]
-    where = f"in row {index}"
+    where = _("in row {index}").format(index=index)
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
-        raise _refusal(path, f"{where} a prompt that is no list of messages")
+        raise _refusal(path, _("{where} a prompt that is no list of messages").format(where=where))
     if any(row.get(name) for name in _OF_MEDIA):
-        raise _refusal(path, f"{where} images or videos, which are not sent")
+        raise _refusal(path, _("{where} images or videos, which are not sent").format(where=where))
     if not isinstance(model, dict) or "ground_truth" not in model:
-        raise _refusal(path, f"{where} no reward_model.ground_truth")
+        raise _refusal(path, _("{where} no reward_model.ground_truth").format(where=where))
     extra = row.get("extra_info")
     # Columns of messages that have a field more than others are filled up by parquet.
     kept = [{key: value for key, value in each.items() if value is not None} for each in messages]
@@ -78,5 +84,5 @@ def _prompt(path: Path, index: int, row: Mapping[str, object]) -> Prompt:
 
 def _refusal(path: Path, found: str) -> EvaluationError:
     return EvaluationError(
-        subject=str(path), expected=_LAYOUT, found=found, fix="convert it with verl's examples/data_preprocess"
+        subject=str(path), expected=_LAYOUT, found=found, fix=_("convert it with verl's examples/data_preprocess")
     )

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ...errors import EvaluationError
+from ...language import gettext as _
 from ..extras import need
 from .dataset import Prompt
 
@@ -73,7 +74,7 @@ class Endpoint:
     """A connection, closed at the end of its `async with`."""
 
     def __init__(self, url: str, retries: int, timeout: float) -> None:
-        need("openai", "asking an endpoint", "evaluate", EvaluationError)
+        need("openai", _("asking an endpoint"), "evaluate", EvaluationError)
         import openai
 
         self.url = url
@@ -103,16 +104,16 @@ class Endpoint:
         try:
             listed = (await self._client.models.list()).data
         except openai.OpenAIError as error:
-            raise self._refusal("an OpenAI-style endpoint", error) from error
+            raise self._refusal(_("an OpenAI-style endpoint"), error) from error
         models = {each.id: Model(each.id, str(_extra(each, "root")), each.owned_by == "vllm") for each in listed}
         if name is None and len(models) == 1:
             return next(iter(models.values()))
         if name not in models:
             raise EvaluationError(
                 subject=self.url,
-                expected=f"the model {name}" if name else "one model",
-                found=", ".join(models) or "none",
-                fix="name one with --model",
+                expected=_("the model {name}").format(name=name) if name else _("one model"),
+                found=_(", ").join(models) or _("none"),
+                fix=_("name one with --model"),
             )
         return models[name]
 
@@ -129,7 +130,7 @@ class Endpoint:
                 model=model, messages=list(prompt.messages), stream=False, **sampling
             )
         except openai.OpenAIError as error:
-            raise self._refusal(f"an answer to row {prompt.row}", error) from error
+            raise self._refusal(_("an answer to row {row}").format(row=prompt.row), error) from error
         choice = said.choices[0]
         tokens = said.usage.completion_tokens if said.usage else None
         return Answer(choice.message.content or "", str(choice.finish_reason), tokens)
@@ -141,7 +142,7 @@ class Endpoint:
             subject=self.url,
             expected=expected,
             found=f"{type(error).__name__}: {why}",
-            fix="look at the server's log; the same command goes on where this one ended",
+            fix=_("look at the server's log; the same command goes on where this one ended"),
         )
 
 

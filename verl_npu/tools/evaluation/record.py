@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ...errors import EvaluationError
+from ...language import gettext as _
 
 SETTINGS = "settings.json"
 ANSWERS = "answers.jsonl"
@@ -53,7 +54,10 @@ def opened(folder: Path, wanted: Mapping[str, object]) -> Iterator[TextIO]:
             yield stream
     except OSError as error:
         raise EvaluationError(
-            subject=str(folder), expected="a folder that can be written", found=str(error), fix="give another --output"
+            subject=str(folder),
+            expected=_("a folder that can be written"),
+            found=str(error),
+            fix=_("give another --output"),
         ) from error
 
 
@@ -67,10 +71,10 @@ def settings(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        found = "no such file" if isinstance(error, FileNotFoundError) else str(error)
+        found = _("no such file") if isinstance(error, FileNotFoundError) else str(error)
         raise _no_evaluation(path, found) from error
     if not isinstance(content, dict) or content.get("version") != _VERSION:
-        raise _no_evaluation(path, "another layout")
+        raise _no_evaluation(path, _("another layout"))
     return content
 
 
@@ -87,9 +91,9 @@ def answers(folder: Path) -> dict[tuple[int, int], Entry]:
     except (OSError, ValueError, TypeError) as error:
         raise EvaluationError(
             subject=str(path),
-            expected="a line of JSON for each answer",
+            expected=_("a line of JSON for each answer"),
             found=str(error),
-            fix="give another --output, or remove the line that is damaged",
+            fix=_("give another --output, or remove the line that is damaged"),
         ) from error
     return {(each.round, each.row): each for each in found}
 
@@ -106,9 +110,9 @@ def _lock(folder: Path, stream: TextIO) -> None:
     except BlockingIOError as error:
         raise EvaluationError(
             subject=str(folder),
-            expected="a folder that no other evaluation writes to",
-            found="one that is running",
-            fix="wait for it, or give another --output",
+            expected=_("a folder that no other evaluation writes to"),
+            found=_("one that is running"),
+            fix=_("wait for it, or give another --output"),
         ) from error
 
 
@@ -117,7 +121,7 @@ def _agree(folder: Path, wanted: Mapping[str, object]) -> None:
     path = folder / SETTINGS
     if not path.exists():
         if (folder / ANSWERS).stat().st_size:
-            raise _no_evaluation(path, "no such file, and answers beside it")
+            raise _no_evaluation(path, _("no such file, and answers beside it"))
         # Renamed into place: half a file would refuse every evaluation after this one.
         part = path.with_suffix(".part")
         part.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
@@ -127,12 +131,12 @@ def _agree(folder: Path, wanted: Mapping[str, object]) -> None:
     differing = [key for key in {**made, **wanted} if made.get(key) != json.loads(json.dumps(wanted.get(key)))]
     if differing:
         key = differing[0]
-        more = f", and {', '.join(differing[1:])} differ too" if differing[1:] else ""
+        more = _(", and {differing} differ too").format(differing=_(", ").join(differing[1:])) if differing[1:] else ""
         raise EvaluationError(
             subject=str(folder),
-            expected=f"an evaluation with {key} {json.dumps(wanted.get(key))}",
-            found=f"one with {json.dumps(made.get(key))}{more}",
-            fix="give another --output, or the settings that it was begun with",
+            expected=_("an evaluation with {key} {dumps}").format(key=key, dumps=json.dumps(wanted.get(key))),
+            found=_("one with {dumps}{more}").format(dumps=json.dumps(made.get(key)), more=more),
+            fix=_("give another --output, or the settings that it was begun with"),
         )
 
 
@@ -148,7 +152,7 @@ def _cut(stream: TextIO) -> None:
 def _no_evaluation(path: Path, found: str) -> EvaluationError:
     return EvaluationError(
         subject=str(path),
-        expected="the settings of an evaluation that verl-npu made",
+        expected=_("the settings of an evaluation that verl-npu made"),
         found=found,
-        fix="give the --output of an evaluation, or an empty folder",
+        fix=_("give the --output of an evaluation, or an empty folder"),
     )

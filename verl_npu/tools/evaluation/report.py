@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import EvaluationError
+from ...language import gettext as _
 from ..extras import need
 from . import record
 from .record import Entry
@@ -45,7 +46,7 @@ def report(folder: Path, correct_from: float) -> Report:
     entries = tuple(record.answers(folder).values())
     if not entries:
         raise EvaluationError(
-            subject=str(folder), expected="an evaluation with answers", found="none", fix="let it run first"
+            subject=str(folder), expected=_("an evaluation with answers"), found=_("none"), fix=_("let it run first")
         )
     names = sorted({each.data_source for each in entries})
     sources = {name: figures([e for e in entries if e.data_source == name], correct_from) for name in names}
@@ -62,16 +63,23 @@ def comparable(made: Report, other: Report) -> list[str]:
         if made.settings[name] != other.settings[name]:
             raise EvaluationError(
                 subject=f"--against {other.folder}",
-                expected=f"an evaluation of the same {name}, {made.settings[name]}",
+                expected=_("an evaluation of the same {name}, {settings}").format(
+                    name=name, settings=made.settings[name]
+                ),
                 found=str(other.settings[name]),
-                fix="compare evaluations of the same data by the same reward function",
+                fix=_("compare evaluations of the same data by the same reward function"),
             )
     notes = [
-        f"{name} differ: {made.settings[name]}, and {other.settings[name]} of {other.folder}"
+        _("{name} differ: {settings}, and {settings_settings} of {folder}").format(
+            name=name, settings=made.settings[name], settings_settings=other.settings[name], folder=other.folder
+        )
         for name in _OF_THE_DRAW
         if made.settings[name] != other.settings[name]
     ]
-    return [*notes, *(f"{each.folder} is not complete" for each in (made, other) if not each.complete)]
+    return [
+        *notes,
+        *(_("{folder} is not complete").format(folder=each.folder) for each in (made, other) if not each.complete),
+    ]
 
 
 def content(made: Report, other: Report | None) -> dict[str, object]:
@@ -149,10 +157,10 @@ class Difference:
     def verdict(self) -> str:
         """Whether the two can be told apart."""
         if self.interval is None:
-            return "not told apart: a single prompt"
+            return _("not told apart: a single prompt")
         if self.interval.low > 0:
             return "higher"
-        return "lower" if self.interval.high < 0 else "not told apart"
+        return "lower" if self.interval.high < 0 else _("not told apart")
 
 
 def figures(entries: Iterable[Entry], correct_from: float) -> Figures:
@@ -210,7 +218,7 @@ def _grouped(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
 
 def _passes(rows: Iterable[Sequence[Entry]], correct_from: float) -> dict[int, float]:
     counts = [(len(row), sum(_worth(each) >= correct_from for each in row)) for row in rows]
-    fewest = min(answers for answers, _ in counts)
+    fewest = min(answers for answers, _unused in counts)
     # Powers of two as verl's validation has them, and all.
     sizes = {1 << power for power in range(fewest.bit_length()) if 1 << power <= fewest} | {fewest}
     return {k: _mean([pass_at(k, answers, correct) for answers, correct in counts]) for k in sorted(sizes)}
@@ -240,7 +248,7 @@ def _interval(values: Sequence[float]) -> Interval | None:
     mean = _mean(values)
     if spread == 0:
         return Interval(mean, mean)
-    need("scipy", "the interval of a mean", "evaluate", EvaluationError)
+    need("scipy", _("the interval of a mean"), "evaluate", EvaluationError)
     from scipy import stats
 
     error = spread / math.sqrt(len(values))

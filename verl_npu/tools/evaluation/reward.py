@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import EvaluationError
+from ...language import gettext as _
 from .dataset import Prompt
 
 # What verl calls it; a function may look itself up there.
@@ -82,16 +83,16 @@ def load(path: Path | None, name: str, arguments: Mapping[str, object]) -> Rewar
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise EvaluationError(
-            subject=f"--reward {path}", expected="a Python file", found=str(error), fix="give another one"
+            subject=f"--reward {path}", expected=_("a Python file"), found=str(error), fix=_("give another one")
         ) from error
     identity = {"name": name, "sha256": digest, "arguments": dict(arguments)}
     function = getattr(_imported(path), name, None)
     if not callable(function):
         raise EvaluationError(
             subject=f"--reward {path}",
-            expected=f"a function {name} in it",
-            found="none",
-            fix="give the job's custom_reward_function.name as --reward-name",
+            expected=_("a function {name} in it").format(name=name),
+            found=_("none"),
+            fix=_("give the job's custom_reward_function.name as --reward-name"),
         )
     return Reward(identity, function, arguments)
 
@@ -101,9 +102,9 @@ def _imported(path: Path) -> object:
     if spec is None or spec.loader is None:
         raise EvaluationError(
             subject=f"--reward {path}",
-            expected="a Python file",
-            found="another one",
-            fix="give one that ends with .py",
+            expected=_("a Python file"),
+            found=_("another one"),
+            fix=_("give one that ends with .py"),
         )
     module = importlib.util.module_from_spec(spec)
     sys.modules[_MODULE] = module
@@ -112,9 +113,9 @@ def _imported(path: Path) -> object:
     except Exception as error:
         raise EvaluationError(
             subject=f"--reward {path}",
-            expected="a file that can be imported",
+            expected=_("a file that can be imported"),
             found=f"{type(error).__name__}: {error}",
-            fix="mend it, or run this in the environment that trained",
+            fix=_("mend it, or run this in the environment that trained"),
         ) from error
     return module
 
@@ -124,10 +125,10 @@ def _default() -> Callable[..., Any]:
         from verl.utils.reward_score import default_compute_score
     except ImportError as error:
         raise EvaluationError(
-            subject="verl's own reward function",
-            expected="verl in this environment",
+            subject=_("verl's own reward function"),
+            expected=_("verl in this environment"),
             found=str(error),
-            fix="run this in the environment that trained, or give --reward FILE",
+            fix=_("run this in the environment that trained, or give --reward FILE"),
         ) from error
     return default_compute_score  # type: ignore[no-any-return]
 
@@ -152,8 +153,10 @@ def _plain(value: object) -> object:
 
 def _refusal(identity: Mapping[str, object], prompt: Prompt, found: str) -> EvaluationError:
     return EvaluationError(
-        subject=f"the reward function {identity.get('name') or 'of verl'} at row {prompt.row} ({prompt.data_source})",
-        expected="a number, or a dict with a number as score",
+        subject=_("the reward function {name} at row {row} ({data_source})").format(
+            name=identity.get("name") or _("of verl"), row=prompt.row, data_source=prompt.data_source
+        ),
+        expected=_("a number, or a dict with a number as score"),
         found=found,
-        fix="give the job's own function: --reward FILE --reward-name NAME",
+        fix=_("give the job's own function: --reward FILE --reward-name NAME"),
     )

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import ContainerError
+from ...language import gettext as _
 from ...pins import Pin
 from .target import Npu, Target
 
@@ -58,9 +59,9 @@ def container(
         if not path.startswith("/") or ":" in path:
             raise ContainerError(
                 subject=f"--mount {path}",
-                expected="the absolute path of a folder of the host, which is mounted at the same path",
+                expected=_("the absolute path of a folder of the host, which is mounted at the same path"),
                 found=path,
-                fix="give it as /data",
+                fix=_("give it as /data"),
             )
     published = target.environment.published and not image
     own = target.image if published else None
@@ -79,13 +80,21 @@ def _own_image(target: Target) -> str:
     if target.image is not None:
         return target.tag
     published = [each for each in target.pin.environments if each.published]
-    names = f"one of {', '.join(image.base for each in published for image in each.images)}"
-    other = "" if target.environment.published or not published else f"take {names} with --for {published[0].id}, or "
+    names = _("one of {published}").format(
+        published=_(", ").join(image.base for each in published for image in each.images)
+    )
+    other = (
+        ""
+        if target.environment.published or not published
+        else _("take {names} with --for {id}, or ").format(names=names, id=published[0].id)
+    )
     raise ContainerError(
-        subject=f"an image of verl {target.name} for {target.npu.value.upper()} with {target.arch.value} processors",
-        expected=names if target.environment.published else "a Dockerfile in verl's docker/ascend at this pin",
-        found="none",
-        fix=f"{other}name an image of your own with --image",
+        subject=_("an image of verl {target} for {npu} with {arch} processors").format(
+            target=target.name, npu=target.npu.value.upper(), arch=target.arch.value
+        ),
+        expected=names if target.environment.published else _("a Dockerfile in verl's docker/ascend at this pin"),
+        found=_("none"),
+        fix=_("{other}name an image of your own with --image").format(other=other),
     )
 
 
@@ -108,7 +117,7 @@ def docker_run(made: Container) -> str:
         " ".join(f"--device {device}" for device in DEVICES),
         *(f"-v {path}:{path}:ro" for path in (*(file.path for file in FILES), *made.tools)),
         writable,
-        f"{_name(made)} bash",
+        _("{name} bash").format(name=_name(made)),
     ]
     return " \\\n    ".join(lines) + "\n"
 
@@ -118,7 +127,9 @@ def _name(made: Container) -> str:
     if not made.published:
         return shlex.quote(made.image)
     # Without an address docker would take the name for one of its own hub, where anybody may have registered it.
-    return f'"${{REGISTRY:?set it to the address that the document of the image gives}}/{made.image}"'
+    return _('"${{REGISTRY:?set it to the address that the document of the image gives}}/{image}"').format(
+        image=made.image
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +148,9 @@ class File:
 
 
 _RUNTIME = "Ascend/mind-cluster 22bb3d98: component/ascend-docker-runtime/build/scripts/base.list"
-_VLLM_ASCEND = "vllm-ascend v0.23.0: docs/source/installation.md"
+_VLLM_ASCEND = _("vllm-ascend v0.23.0: docs/source/installation.md")
 _VERL = "verl 1dda039b: docs/ascend_tutorial/get_start/dockerfile_build_guidance.rst"
-_SEVERAL = "vllm-ascend v0.23.0: docs/source/tutorials/features/pd_disaggregation_mooncake_multi_node.md"
+_SEVERAL = _("vllm-ascend v0.23.0: docs/source/tutorials/features/pd_disaggregation_mooncake_multi_node.md")
 DEVICES = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 """The devices beside the NPUs' own: management, memory and the channel between host and NPU."""
 FILES = (
@@ -184,9 +195,9 @@ class Server:
         larger = [each.key for each in SERVERS.values() if each.npu is self.npu and each.npus >= npus > self.npus]
         raise ContainerError(
             subject=f"--npus {npus}",
-            expected=f"1 to {self.npus}, which is what one {self.name} has",
+            expected=_("1 to {npus}, which is what one {name} has").format(npus=self.npus, name=self.name),
             found=str(npus),
-            fix=f"--server {larger[0]} has that many" if larger else "ask for more nodes",
+            fix=_("--server {larger} has that many").format(larger=larger[0]) if larger else _("ask for more nodes"),
         )
 
     def check_pod(self, npus: int, nodes: int) -> None:
@@ -200,10 +211,12 @@ class Server:
         if str(npus) not in allowed:
             raise ContainerError(
                 subject=f"--npus {npus}",
-                expected=f"{', '.join(allowed)}: Ascend's scheduler gives no other number to a pod on {self.name}"
-                + (f" in a job over {nodes} nodes" if nodes > 1 else ""),
+                expected=_("{allowed}: Ascend's scheduler gives no other number to a pod on {name}").format(
+                    allowed=_(", ").join(allowed), name=self.name
+                )
+                + (_(" in a job over {nodes} nodes").format(nodes=nodes) if nodes > 1 else ""),
                 found=str(npus),
-                fix="ask for one of those",
+                fix=_("ask for one of those"),
             )
 
     def _is_given(self, npus: int, nodes: int) -> bool:
@@ -218,16 +231,16 @@ class Server:
 SERVERS = {
     each.key: each
     for each in (
-        Server("a2", "Atlas 800T A2", Npu.A2, 8, "module-910b-8", "chip8-node8"),
+        Server("a2", _("Atlas 800T A2"), Npu.A2, 8, "module-910b-8", "chip8-node8"),
         Server(
             "a2-box16",
-            "Atlas 200T A2 Box16",
+            _("Atlas 200T A2 Box16"),
             Npu.A2,
             16,
             "module-910b-16",
             "chip8-node16",
         ),
-        Server("a3", "Atlas 800T A3", Npu.A3, 16, "module-a3-16", "chip2-node16"),
+        Server("a3", _("Atlas 800T A3"), Npu.A3, 16, "module-a3-16", "chip2-node16"),
         Server(
             "a3-superpod",
             "Atlas 900 A3 SuperPoD",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import ContainerError
+from ...language import gettext as _
 from .container import FILES, SHARED_MEMORY, Container
 
 _LONGEST_NAME = 47  # KubeRay appends to it, and refuses longer ones: MaxRayJobNameLength in utils/constant.go.
@@ -31,13 +32,13 @@ class Claim:
     @classmethod
     def parse(cls, text: str) -> Claim:
         """Read `NAME:/path`. Raises ContainerError."""
-        name, _, path = text.partition(":")
+        name, _unused, path = text.partition(":")
         if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME or not path.startswith("/"):
             raise ContainerError(
                 subject=f"--claim {text}",
-                expected="NAME:/PATH, a PersistentVolumeClaim and where it is mounted",
+                expected=_("NAME:/PATH, a PersistentVolumeClaim and where it is mounted"),
                 found=repr(text),
-                fix="see verl-npu container --help",
+                fix=_("see verl-npu container --help"),
             )
         return cls(name, path)
 
@@ -77,7 +78,10 @@ def job(
     _check_paths(claims)
     if not command:
         raise ContainerError(
-            subject="a RayJob", expected="the job's command after --", found="none", fix="add -- bash YOUR_SCRIPT.sh"
+            subject=_("a RayJob"),
+            expected=_("the job's command after --"),
+            found=_("none"),
+            fix=_("add -- bash YOUR_SCRIPT.sh"),
         )
     made.server.check_pod(made.npus, nodes)
     return Job(made, nodes, tuple(command), name, queue, tuple(claims), interface)
@@ -87,9 +91,11 @@ def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise ContainerError(
             subject=f"--name {name}",
-            expected=f"at most {_LONGEST_NAME} small letters, digits and hyphens, a letter first",
+            expected=_("at most {longest_name} small letters, digits and hyphens, a letter first").format(
+                longest_name=_LONGEST_NAME
+            ),
             found=repr(name),
-            fix="choose another name",
+            fix=_("choose another name"),
         )
 
 
@@ -97,7 +103,7 @@ def _check_queue(queue: str) -> None:
     if not _LABEL.fullmatch(queue):
         raise ContainerError(
             subject=f"--queue {queue}",
-            expected="the name of one of Volcano's queues: at most 63 letters, digits, and - _ . between them",
+            expected=_("the name of one of Volcano's queues: at most 63 letters, digits, and - _ . between them"),
             found=repr(queue),
             fix="kubectl get queue lists them",
         )
@@ -109,7 +115,7 @@ def _check_paths(claims: Sequence[Claim]) -> None:
         if claim.path in taken:
             raise ContainerError(
                 subject=f"--claim {claim.name}:{claim.path}",
-                expected="a path at which nothing else is mounted",
+                expected=_("a path at which nothing else is mounted"),
                 found=claim.path,
                 fix="mount it elsewhere",
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import PlanError
+from ...language import gettext as _
 from ..jobs.job import Job
 from ..jobs.keys import BATCH, MAX_LENGTH, STRATEGY, size
 from ..jobs.layout import Parallelism
@@ -73,17 +74,17 @@ def names_of(trainer: Trainer, settings: Settings) -> Names | None:
     names = next((each for each in (_FSDP, _ENGINES) if {each.model, each.strategy} <= set(settings.values)), None)
     if names is None:
         raise PlanError(
-            subject=f"the trainer {trainer.module}",
-            expected="one of verl's: of reinforcement learning, or fsdp_sft_trainer or sft_trainer",
-            found="neither's settings",
-            fix="plan the script of a GRPO, PPO or DAPO run, or of supervised fine-tuning",
+            subject=_("the trainer {module}").format(module=trainer.module),
+            expected=_("one of verl's: of reinforcement learning, or fsdp_sft_trainer or sft_trainer"),
+            found=_("neither's settings"),
+            fix=_("plan the script of a GRPO, PPO or DAPO run, or of supervised fine-tuning"),
         )
     if settings.text(names.strategy) not in _STRATEGIES:
         raise PlanError(
             subject=names.strategy,
-            expected=" or ".join(_STRATEGIES) + " for fine-tuning: nothing else is planned yet",
-            found=settings.text(names.strategy) or "none",
-            fix="plan it with the engine of FSDP",
+            expected=_(" or ").join(_STRATEGIES) + _(" for fine-tuning: nothing else is planned yet"),
+            found=settings.text(names.strategy) or _("none"),
+            fix=_("plan it with the engine of FSDP"),
         )
     _check_counted(trainer)
     return names
@@ -93,17 +94,17 @@ def _check_counted(trainer: Trainer) -> None:
     """Check that torchrun starts it, on as many NPUs as its words say."""
     if not trainer.ranks:
         raise PlanError(
-            subject=f"the trainer {trainer.module}",
-            expected="torchrun to start it, whose --nproc_per_node and --nnodes are the NPUs",
-            found="a program that Ray or Python starts",
-            fix="plan a script with torchrun and the same settings",
+            subject=_("the trainer {module}").format(module=trainer.module),
+            expected=_("torchrun to start it, whose --nproc_per_node and --nnodes are the NPUs"),
+            found=_("a program that Ray or Python starts"),
+            fix=_("plan a script with torchrun and the same settings"),
         )
     if not trainer.counted:
         raise PlanError(
-            subject=f"the trainer {trainer.module}",
-            expected="numbers for torchrun's --nproc_per_node and --nnodes",
-            found="one that torchrun would count on the machine itself",
-            fix="say how many NPUs there will be: --nproc_per_node=8",
+            subject=_("the trainer {module}").format(module=trainer.module),
+            expected=_("numbers for torchrun's --nproc_per_node and --nnodes"),
+            found=_("one that torchrun would count on the machine itself"),
+            fix=_("say how many NPUs there will be: --nproc_per_node=8"),
         )
 
 
@@ -114,10 +115,10 @@ def module_of(job: Job) -> str:
         return module
     if not source.is_relative_to(tree):
         raise PlanError(
-            subject=f"the trainer {module}",
-            expected=f"a file in {job.tree}",
+            subject=_("the trainer {module}").format(module=module),
+            expected=_("a file in {tree}").format(tree=job.tree),
             found=str(job.entry.source),
-            fix="give its source tree: --verl PATH",
+            fix=_("give its source tree: --verl PATH"),
         )
     return ".".join(source.relative_to(tree).with_suffix("").parts)
 
@@ -138,14 +139,18 @@ def tuning_share(
     """
     world = trainer.ranks * trainer.nodes
     sizes = Parallelism(sequence=size(settings, names.ulysses))
-    data = replicas_of(world, sizes, "--nnodes x --nproc_per_node of torchrun")
+    data = replicas_of(world, sizes, _("--nnodes x --nproc_per_node of torchrun"))
     batches = _micro_batches(names, settings, sizes.sequence, bounded)
     most = positive(settings, MAX_LENGTH)
     step = _of_rank(names, settings, data, batches[0])
     shared, packed = sizes.sequence > 1, settings.truth(names.packed)
     notes = []
     if shared and names.engines and not packed:
-        notes.append(f"{names.packed} is off, and verl shares packed sequences only: each NPU computes whole ones")
+        notes.append(
+            _("{packed} is off, and verl shares packed sequences only: each NPU computes whole ones").format(
+                packed=names.packed
+            )
+        )
     # The trainer without engines pads unless ranks share a sequence.
     pads = not (names.engines or (shared and packed))
     return divided(
@@ -156,7 +161,7 @@ def tuning_share(
         batches=batches,
         step=step,
         mini=step,
-        padded="each sequence is padded to data.max_length, whatever its length" if pads else "",
+        padded=_("each sequence is padded to data.max_length, whatever its length") if pads else "",
         response=response,
         prompt=prompt,
         measured=measured,
@@ -182,12 +187,14 @@ def _of_rank(names: Names, settings: Settings, data: int, batch: MicroBatch) -> 
     # fsdp_sft_trainer.py, `_normalize_config_bsz`; with engines a micro batch may be smaller than others.
     part = data if names.engines else data * batch.size
     if together % part:
-        wanted = f"{data} ranks with data of their own" + ("" if names.engines else f" x {batch.key}={batch.size}")
+        wanted = _("{data} ranks with data of their own").format(data=data) + (
+            "" if names.engines else f" x {batch.key}={batch.size}"
+        )
         raise PlanError(
             subject=f"{BATCH}={together}",
-            expected=f"a multiple of {part}: {wanted}",
-            found=f"{together % part} sequences too many",
-            fix="change it, the micro batch or the NPUs",
+            expected=_("a multiple of {part}: {wanted}").format(part=part, wanted=wanted),
+            found=_("{together} sequences too many").format(together=together % part),
+            fix=_("change it, the micro batch or the NPUs"),
         )
     return together // data
 

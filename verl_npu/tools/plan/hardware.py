@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...language import gettext as _
+
 GIB = 1 << 30
 _MIB = 1 << 20
 _BUFFER = 200
@@ -72,14 +74,18 @@ def reserve_of(groups: int, peak: int, exports: Mapping[str, str]) -> tuple[Rese
     buffer = int(given) if given.isdigit() else _BUFFER
     return (
         Reserve(
-            "HCCL's buffers",
+            _("HCCL's buffers"),
             groups * 2 * buffer * _MIB,
-            f"2 x HCCL_BUFFSIZE ({buffer} MB) for each of {groups} communicators: CANN's document of HCCL_BUFFSIZE",
+            _(
+                "2 x HCCL_BUFFSIZE ({buffer} MB) for each of {groups} communicators: CANN's document of HCCL_BUFFSIZE"
+            ).format(buffer=buffer, groups=groups),
         ),
-        Reserve("operators' workspace", _WORKSPACE, "an assumption: 1 GiB; nothing public says how much they take"),
+        Reserve(
+            _("operators' workspace"), _WORKSPACE, _("an assumption: 1 GiB; nothing public says how much they take")
+        ),
         Reserve(
             "fragmentation",
             int(peak * _FRAGMENTS),
-            "an assumption: 5 % of the tensors, with expandable segments, which verl switches on",
+            _("an assumption: 5 % of the tensors, with expandable segments, which verl switches on"),
         ),
     )

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from ...language import gettext as _
+
 _MOST = 1 << 63
 """Beyond all bytes, calls and seconds: what is larger, or no number, nothing here can be computed with."""
 
@@ -25,12 +27,12 @@ class Phase(Enum):
     LOG_PROB = "log-probabilities"
     REFERENCE = "reference"
     VALUES = "values"
-    UPDATE_CRITIC = "update critic"
-    UPDATE_ACTOR = "update actor"
-    TRAINING = "training step"
+    UPDATE_CRITIC = _("update critic")
+    UPDATE_ACTOR = _("update actor")
+    TRAINING = _("training step")
     VALIDATION = "validation"
     CHECKPOINT = "checkpoint"
-    WEIGHT_SYNC = "weight sync"
+    WEIGHT_SYNC = _("weight sync")
 
     @property
     def trains(self) -> bool:
@@ -41,14 +43,14 @@ class Phase(Enum):
 class Holder(Enum):
     """What memory is for, in csrc/ledger.h's order: its own three, those that a rank tells; last what is no tensor."""
 
-    ACTIVATIONS = "activations and temporary buffers"
-    MESSAGES = "communication buffers"
-    GATHERED = "gathered weights"
+    ACTIVATIONS = _("activations and temporary buffers")
+    MESSAGES = _("communication buffers")
+    GATHERED = _("gathered weights")
     WEIGHTS = "weights"
     GRADIENTS = "gradients"
-    OPTIMIZER = "optimizer's state"
-    ENGINE = "rollout engine's weights"
-    CACHE = "key-value cache"
+    OPTIMIZER = _("optimizer's state")
+    ENGINE = _("rollout engine's weights")
+    CACHE = _("key-value cache")
     RESERVE = "reserve"
 
     @property
@@ -173,7 +175,7 @@ class Outcome:
         """Return what a rank answered, which runs a stranger's code. Raises ValueError if it is no outcome."""
         outcome = _read(cls, told)
         if not (outcome.phases or outcome.error):
-            raise ValueError("no phases")
+            raise ValueError(_("no phases"))
         return outcome
 
 
@@ -185,16 +187,16 @@ _NAMES |= {"kept": _NAMES["holders"], "failed_in": ("", *_NAMES["phase"])}
 def _read(kind: type[_Kind], told: object) -> _Kind:
     """Make a dataclass of JSON, of the types that its fields have. Raises ValueError."""
     if not isinstance(told, Mapping):
-        raise ValueError(f"{kind.__name__}: no object")
+        raise ValueError(_("{kind}: no object").format(kind=kind.__name__))
     hints = get_type_hints(kind)
     if unknown := sorted(set(told) - set(hints)):
-        raise ValueError(f"{kind.__name__}: {unknown[0][:40]} is unknown")
+        raise ValueError(_("{kind}: {unknown} is unknown").format(kind=kind.__name__, unknown=unknown[0][:40]))
     values = {}
     for name, value in told.items():
         values[name] = _value(hints[name], value, f"{kind.__name__}.{name}")
         of_these = _NAMES.get(name, ())
         if of_these and not set(value if isinstance(value, Mapping) else (value,)) <= set(of_these):
-            raise ValueError(f"{kind.__name__}.{name}: a name that is unknown")
+            raise ValueError(_("{kind}.{name}: a name that is unknown").format(kind=kind.__name__, name=name))
     try:
         return kind(**values)
     except TypeError as error:
@@ -216,4 +218,4 @@ def _value(hint: Any, value: object, where: str) -> object:
         return value
     if hint is str and isinstance(value, str):
         return value
-    raise ValueError(f"{where}: not what it is to be")
+    raise ValueError(_("{where}: not what it is to be").format(where=where))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ... import environment
+from ...language import gettext as _
 from ..jobs.keys import ACTOR, CRITIC, MODEL, NODES, NPUS, PACKED, ROLLOUT, has_critic, is_megatron
 from ..jobs.settings import Settings
 from .fine_tuning import MICRO_BATCH, Names, names_of
@@ -15,16 +16,16 @@ from .planning import TORCHRUN_NODES, TORCHRUN_RANKS, Planned
 from .rollout import Rollout
 from .verdict import Fit, PhaseFit, Verdict
 
-_RECOMPUTATION = "keeps a layer's input only"
-_SHARING = "shares a sequence among more NPUs"
-_DIVIDING = "divides weights, gradients and the optimizer's state among "
+_RECOMPUTATION = _("keeps a layer's input only")
+_SHARING = _("shares a sequence among more NPUs")
+_DIVIDING = _("divides weights, gradients and the optimizer's state among ")
 _SERVER = 8
 """NPUs of a server, if a script has fewer in a node."""
 _STATE = (Holder.WEIGHTS, Holder.GRADIENTS, Holder.OPTIMIZER)
 _UTILIZATION_STEP, _LEAST_UTILIZATION, _MOST_UTILIZATION = 0.05, 0.2, 0.9
 _OFFLOADS = (
-    ("optimizer_offload", "keeps the optimizer's state on the host between updates"),
-    ("param_offload", "keeps the weights on the host between phases"),
+    ("optimizer_offload", _("keeps the optimizer's state on the host between updates")),
+    ("param_offload", _("keeps the weights on the host between phases")),
 )
 _SECTIONS = {
     "actor": (f"{ACTOR}.fsdp_config", f"{ACTOR}.megatron"),
@@ -87,7 +88,7 @@ def _of_fine_tuning(planned: Planned, names: Names, verdict: Verdict, failing: S
     off = [key for key in names.offload if key in settings and not settings.truth(key)]
     if off and settings.text(names.strategy) == "fsdp":
         changes = tuple((key, True) for key in off)
-        yield Knob(changes, "keeps weights, gradients and the optimizer's state on the host")
+        yield Knob(changes, _("keeps weights, gradients and the optimizer's state on the host"))
     twice = 2 * planned.share.sequence_parallel
     if roomy and _can_share(planned, twice):
         # verl shares packed sequences only.
@@ -126,9 +127,13 @@ def _fewer_activations(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Ite
         yield from _switched_on(settings, f"{CRITIC}.model.enable_gradient_checkpointing", _RECOMPUTATION)
     yield from _smaller(planned, fit, verdict)
     if phase in (Phase.UPDATE_ACTOR, Phase.LOG_PROB):
-        yield from _switched_on(settings, f"{ACTOR}.entropy_from_logits_with_chunking", "never has all logits twice")
+        yield from _switched_on(
+            settings, f"{ACTOR}.entropy_from_logits_with_chunking", _("never has all logits twice")
+        )
     if phase is Phase.UPDATE_ACTOR:
-        yield from _switched_on(settings, f"{ACTOR}.entropy_checkpointing", "keeps no probabilities for the entropy")
+        yield from _switched_on(
+            settings, f"{ACTOR}.entropy_checkpointing", _("keeps no probabilities for the entropy")
+        )
 
 
 def _smaller(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Iterator[Knob]:
@@ -141,7 +146,7 @@ def _smaller(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Iterator[Knob
     ratio = (fit.tensors - _state(fit)) / _room(fit, verdict)
     batches = [batch for batch in share.micro_batches if batch.phase is phase]
     if any(share.overdrawn(batch) >= ratio for batch in batches):
-        yield Knob(((environment.TOKEN_BUDGET.name, 1),), "keeps micro batches within their token budget")
+        yield Knob(((environment.TOKEN_BUDGET.name, 1),), _("keeps micro batches within their token budget"))
     divisor = 2 ** max(math.ceil(math.log2(ratio)), 1)
     for batch in batches:
         size = batch.size // divisor
@@ -150,7 +155,7 @@ def _smaller(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Iterator[Knob
         else:
             size = _dividing(share.mini_sequences, size) * (share.data if batch.together else 1)
         if size < planned.settings.whole(batch.key, 1):
-            yield Knob(((batch.key, size),), f"makes a micro batch of the {phase.value} smaller")
+            yield Knob(((batch.key, size),), _("makes a micro batch of the {phase} smaller").format(phase=phase.value))
 
 
 def _dividing(mini: int, most: int) -> int:
@@ -164,7 +169,7 @@ def _of_rollout(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> Iterato
         share = round(min(fitting, _MOST_UTILIZATION), 2)
         if not math.isclose(share, rollout.utilization):
             change = (f"{ROLLOUT}.gpu_memory_utilization", share)
-            yield Knob((change,), "is what the engine needs, and leaves the trainer what it keeps meanwhile")
+            yield Knob((change,), _("is what the engine needs, and leaves the trainer what it keeps meanwhile"))
 
 
 def _spare(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> float:
@@ -181,7 +186,7 @@ def _more_tensor(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
     twice = 2 * rollout.tensor
     if planned.model.heads % twice == 0 and rollout.npus % twice == 0:
         change = (f"{ROLLOUT}.tensor_model_parallel_size", twice)
-        yield Knob((change,), "divides the engine's weights among more NPUs")
+        yield Knob((change,), _("divides the engine's weights among more NPUs"))
 
 
 def _offloads(settings: Settings, phase: Phase) -> Iterator[Knob]:
@@ -191,7 +196,11 @@ def _offloads(settings: Settings, phase: Phase) -> Iterator[Knob]:
         for role in others.get(phase, ("actor", "critic")):
             if role == "actor" or has_critic(settings):
                 keys = [f"{section}.{name}" for section in _SECTIONS[role] if f"{section}.{name}" in settings]
-                yield from _switched_on(settings, keys[0], f"{why}: the {role}'s") if keys else ()
+                yield from (
+                    _switched_on(settings, keys[0], _("{why}: the {role}'s").format(why=why, role=role))
+                    if keys
+                    else ()
+                )
 
 
 def _can_share(planned: Planned, among: int) -> bool:
@@ -235,9 +244,9 @@ def _divided_among(
 ) -> Iterator[Knob]:
     """Divide the state among all NPUs that there are; if it is already, among more of them, if there can be more."""
     if 0 < planned.settings.whole(fsdp_size, -1) < planned.share.world:
-        yield Knob(((fsdp_size, -1),), f"{_DIVIDING}all NPUs")
+        yield Knob(((fsdp_size, -1),), _("{dividing}all NPUs").format(dividing=_DIVIDING))
     elif more:
-        yield Knob(tuple(more), f"{_DIVIDING}more NPUs", npus=planned.share.world * factor)
+        yield Knob(tuple(more), _("{dividing}more NPUs").format(dividing=_DIVIDING), npus=planned.share.world * factor)
 
 
 def _grown(planned: Planned, factor: int, local: str, nodes: str) -> list[tuple[str, object]]:

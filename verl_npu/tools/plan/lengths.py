@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import PlanError
+from ...language import gettext as _
 
 _LARGEST = 1 << 30
 """Characters of a file."""
@@ -21,7 +22,7 @@ Length = tuple[int, int]
 _NAMES = ("prompt", "response")
 _TEXTS = ("input", "output")
 """What verl's own dump has: verl/trainer/ppo/ray_trainer.py, `_dump_generations`."""
-_EXPECTED = (
+_EXPECTED = _(
     'one sequence on each line, {"prompt": 512, "response": 2048}, or a CSV with the columns prompt and response, or '
     "what verl wrote to trainer.rollout_data_dir"
 )
@@ -40,8 +41,8 @@ def measured_lengths(path: Path, tokenizer: Path) -> tuple[Length, ...]:
     files = sorted(path.glob("*.jsonl"), key=_step) if path.is_dir() else [path]
     rows = [row for file in files for row in _rows(file)]
     if not rows:
-        raise _wrong(path, "no sequence")
-    places = [f"{path}, sequence {number}" for number in range(1, len(rows) + 1)]
+        raise _wrong(path, _("no sequence"))
+    places = [_("{path}, sequence {number}").format(path=path, number=number) for number in range(1, len(rows) + 1)]
     if all(_TEXTS[0] in row and _TEXTS[1] in row for row in rows):
         return _counted(path, rows, tokenizer)
     return tuple(_length(row, place) for row, place in zip(rows, places, strict=True))
@@ -57,7 +58,7 @@ def drawn_lengths(prompt: int, response: int, spread: float, sequences: int) -> 
     sigma = math.sqrt(math.log1p(spread**2))
     mu = math.log(response) - sigma**2 / 2
     draw = random.Random(0).lognormvariate
-    return tuple((prompt, max(round(draw(mu, sigma)), 1)) for _ in range(sequences))
+    return tuple((prompt, max(round(draw(mu, sigma)), 1)) for _unused in range(sequences))
 
 
 def heaviest(lengths: Sequence[Length], sequences: int) -> tuple[Length, ...]:
@@ -78,7 +79,7 @@ def _rows(file: Path) -> Sequence[Mapping[str, object]]:
     except (OSError, UnicodeDecodeError) as error:
         raise _wrong(file, str(error)) from error
     if len(text) > _LARGEST:
-        raise _wrong(file, f"more than {_LARGEST >> 20} million characters")
+        raise _wrong(file, _("more than {largest} million characters").format(largest=_LARGEST >> 20))
     if not text.lstrip().startswith("{"):
         return list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
     rows = []
@@ -88,9 +89,9 @@ def _rows(file: Path) -> Sequence[Mapping[str, object]]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise _wrong(f"{file}, line {number}", str(error)) from error
+            raise _wrong(_("{file}, line {number}").format(file=file, number=number), str(error)) from error
         if not isinstance(row, dict):
-            raise _wrong(f"{file}, line {number}", line[:80])
+            raise _wrong(_("{file}, line {number}").format(file=file, number=number), line[:80])
         rows.append(row)
     return rows
 
@@ -108,9 +109,11 @@ def _counted(path: Path, rows: Iterable[Mapping[str, object]], folder: Path) -> 
     if not file.is_file():
         raise PlanError(
             subject=str(path),
-            expected=f"the model's tokenizer.json in {folder}, to count the tokens of what verl wrote",
-            found="none",
-            fix="give the model's folder with its tokenizer: --model-config FOLDER",
+            expected=_("the model's tokenizer.json in {folder}, to count the tokens of what verl wrote").format(
+                folder=folder
+            ),
+            found=_("none"),
+            fix=_("give the model's folder with its tokenizer: --model-config FOLDER"),
         )
     from tokenizers import Tokenizer
 
@@ -130,4 +133,4 @@ def _step(file: Path) -> tuple[int, str]:
 
 
 def _wrong(place: Path | str, found: str) -> PlanError:
-    return PlanError(subject=f"--lengths {place}", expected=_EXPECTED, found=found, fix="give another file")
+    return PlanError(subject=f"--lengths {place}", expected=_EXPECTED, found=found, fix=_("give another file"))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...ascend.variables import VIRTUAL_NPUS
 from ...errors import PlanError
+from ...language import gettext as _
 from ..processes import own_python
 from .job import Picture
 from .share import Share
@@ -96,10 +97,10 @@ def model_of(path: str, given: Path | None, folder: Path) -> Model:
     )
     if done.returncode != 0:
         raise PlanError(
-            subject=f"the model {source}",
-            expected="a configuration that the installed transformers takes",
+            subject=_("the model {source}").format(source=source),
+            expected=_("a configuration that the installed transformers takes"),
             found=(done.stderr.strip().splitlines() or ["no output"])[-1][:300],
-            fix="give the config.json of the model, with its model_type: --model-config PATH",
+            fix=_("give the config.json of the model, with its model_type: --model-config PATH"),
         )
     told = json.loads(done.stdout.splitlines()[-1])
     _take_tokenizer(folder_of(path, given), folder)
@@ -122,19 +123,19 @@ def _config(path: str, given: Path | None) -> tuple[dict[str, object], str]:
     if given is not None:
         raise PlanError(
             subject=f"--model-config {given}",
-            expected="a config.json, or a folder with one",
-            found="none",
-            fix="give the file of the model that the script trains",
+            expected=_("a config.json, or a folder with one"),
+            found=_("none"),
+            fix=_("give the file of the model that the script trains"),
         )
     known = published(path)
     if known is None:
         raise PlanError(
-            subject=f"the model {path!r}",
-            expected="a folder with its config.json, or one of " + ", ".join(each.name for each in PUBLISHED),
-            found="neither",
-            fix="give its config.json: --model-config PATH",
+            subject=_("the model {path!r}").format(path=path),
+            expected=_("a folder with its config.json, or one of ") + _(", ").join(each.name for each in PUBLISHED),
+            found=_("neither"),
+            fix=_("give its config.json: --model-config PATH"),
         )
-    return {"model_type": known.kind, **known.settings}, f"{known.name}, as it is published"
+    return {"model_type": known.kind, **known.settings}, _("{known}, as it is published").format(known=known.name)
 
 
 def _read(file: Path) -> dict[str, object]:
@@ -147,9 +148,9 @@ def _read(file: Path) -> dict[str, object]:
         return read
     raise PlanError(
         subject=str(file),
-        expected="a model's config.json with its model_type",
+        expected=_("a model's config.json with its model_type"),
         found=found,
-        fix="give another with --model-config",
+        fix=_("give another with --model-config"),
     )
 
 
@@ -170,21 +171,21 @@ def picture_of(model: Model, tokens: int, share: Share) -> tuple[Picture | None,
     if tokens and model.picture is None:
         raise PlanError(
             subject="--picture-tokens",
-            expected="an image-text model of Qwen's",
+            expected=_("an image-text model of Qwen's"),
             found=model.source,
-            fix="leave it out",
+            fix=_("leave it out"),
         )
-    shortest = min((prompt for prompt, _ in (*share.lengths, *share.scored_lengths)), default=share.prompt)
+    shortest = min((prompt for prompt, _unused in (*share.lengths, *share.scored_lengths)), default=share.prompt)
     if tokens >= shortest:
         raise PlanError(
             subject="--picture-tokens",
-            expected=f"less than the {shortest} tokens of a prompt",
+            expected=_("less than the {shortest} tokens of a prompt").format(shortest=shortest),
             found=str(tokens),
-            fix="give longer prompts, or a smaller picture",
+            fix=_("give longer prompts, or a smaller picture"),
         )
     if model.picture is None:
         return None, []
-    notes = [] if tokens else ["prompts have no pictures in this plan: --picture-tokens gives each one"]
+    notes = [] if tokens else [_("prompts have no pictures in this plan: --picture-tokens gives each one")]
     return replace(model.picture, tokens=tokens), notes
 
 
@@ -196,10 +197,10 @@ def check_text_only(model: Model, tokens: int) -> None:
     """
     if tokens or model.picture is not None:
         raise PlanError(
-            subject="--picture-tokens" if tokens else f"the model {model.source}",
-            expected="text alone: fine-tuning with pictures is not planned yet",
-            found=f"{tokens} tokens" if tokens else "an image-text model",
-            fix="leave it out" if tokens else "plan the language model",
+            subject="--picture-tokens" if tokens else _("the model {source}").format(source=model.source),
+            expected=_("text alone: fine-tuning with pictures is not planned yet"),
+            found=_("{tokens} tokens").format(tokens=tokens) if tokens else _("an image-text model"),
+            fix=_("leave it out") if tokens else _("plan the language model"),
         )
 
 

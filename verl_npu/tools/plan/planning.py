@@ -14,6 +14,7 @@ from pathlib import Path
 from ... import environment
 from ...ascend.variables import VIRTUAL_CACHE, VIRTUAL_MEMORY, VIRTUAL_NPUS, VIRTUAL_PHANTOM
 from ...errors import PlanError
+from ...language import gettext as _
 from .. import progress
 from ..jobs.capture import fresh_home
 from ..jobs.confined import sandbox_of
@@ -153,7 +154,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
         outcomes=outcomes,
         hardware=request.hardware,
         seconds=time.monotonic() - started,
-        notes=(*share.notes, *work.notes, *(f"not shown, {each}" for each in not_shown)),
+        notes=(*share.notes, *work.notes, *(_("not shown, {each}").format(each=each) for each in not_shown)),
     )
 
 
@@ -196,10 +197,12 @@ def _check_megatron(settings: Settings) -> None:
     if is_megatron(settings) and not _is_installed("megatron.core"):
         raise PlanError(
             subject=f"{ACTOR}.strategy=megatron",
-            expected="megatron-core in this environment, since verl's own workers are run",
-            found="none",
-            fix="install the one that `verl-npu env --pin PIN` names for the script's verl, or plan with "
-            "scripts/plan.sh, which makes the environment",
+            expected=_("megatron-core in this environment, since verl's own workers are run"),
+            found=_("none"),
+            fix=_(
+                "install the one that `verl-npu env --pin PIN` names for the script's verl, or plan with "
+                "scripts/plan.sh, which makes the environment"
+            ),
         )
 
 
@@ -243,9 +246,9 @@ def _run(job: RankJob, trainer: Trainer, request: Request, folder: Path, told: C
         sandbox = sandbox_of(trainer, tree, [folder / "model"])
         variables["HOME"] = str(fresh_home())
     limits = Limits(request.seconds, _PROCESSES, memory=available_memory(), file=_LARGEST_FILE)
-    told(f"rank {job.rank} of {job.world}")
+    told(_("rank {rank} of {world}").format(rank=job.rank, world=job.world))
     command = own_python("-m", f"{__package__}.rank")
-    with progress.step(f"rank {job.rank} of {job.world}") as step:
+    with progress.step(_("rank {rank} of {world}").format(rank=job.rank, world=job.world)) as step:
         phases = Phases(log)
 
         def tick() -> None:
@@ -254,22 +257,24 @@ def _run(job: RankJob, trainer: Trainer, request: Request, folder: Path, told: C
         ended, answer = ask(sandbox, command, tree, variables, limits, log, dataclasses.asdict(job), tick)
     if ended.limit:
         raise PlanError(
-            subject=f"rank {job.rank}",
-            expected=f"its phases to end in {request.seconds:.0f} s, within the memory of this machine",
-            found=f"{ended.limit}; its log is {log}",
-            fix="give it more time, --timeout SECONDS, or a machine with more memory",
+            subject=_("rank {rank}").format(rank=job.rank),
+            expected=_("its phases to end in {seconds:.0f} s, within the memory of this machine").format(
+                seconds=request.seconds
+            ),
+            found=_("{limit}; its log is {log}").format(limit=ended.limit, log=log),
+            fix=_("give it more time, --timeout SECONDS, or a machine with more memory"),
         )
     try:
         if answer.wrong:
-            raise ValueError(f"{answer.wrong} for an answer")
+            raise ValueError(_("{wrong} for an answer").format(wrong=answer.wrong))
         return Outcome.of_json(answer.content)
     except ValueError as error:
         lines = ended.output.decode(errors="replace").strip().splitlines()
         raise PlanError(
-            subject=f"rank {job.rank}",
-            expected="verl's workers to start in this environment",
+            subject=_("rank {rank}").format(rank=job.rank),
+            expected=_("verl's workers to start in this environment"),
             found=f"{(lines or ['no output'])[-1][:300]} ({error})",
-            fix=f"read {log}",
+            fix=_("read {log}").format(log=log),
         ) from error
 
 
@@ -293,7 +298,7 @@ class Phases:
                 self._begun.append(name)
         if not self._begun:
             return "importing torch and verl"
-        return f"{self._begun[-1]} (phase {len(self._begun)})"
+        return _("{begun} (phase {count})").format(begun=self._begun[-1], count=len(self._begun))
 
     def _lines(self) -> list[str]:
         """The lines that are whole now, and were not before."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import PlanError
+from ...language import gettext as _
 from ..pages import render
 from .hardware import GIB
 from .job import Holder, Outcome, Phase, Point
@@ -116,9 +117,9 @@ def read(path: Path) -> Mapping[str, object]:
         return found
     raise PlanError(
         subject=str(path),
-        expected=f"a plan of format {_FORMAT} that `verl-npu plan --json` wrote",
+        expected=_("a plan of format {format} that `verl-npu plan --json` wrote").format(format=_FORMAT),
         found=told,
-        fix="write it again with this verl-npu, or give another file",
+        fix=_("write it again with this verl-npu, or give another file"),
     )
 
 
@@ -178,8 +179,14 @@ def _figure(outcome: Outcome, verdict: Verdict, title: str) -> Figure:
     )
     _phases(axes, points)
     capacity = verdict.capacity / GIB
-    axes.axhline(capacity, color=_LIMIT, linewidth=1.2, linestyle="--", label=f"an NPU's memory, {capacity:.1f} GiB")
-    axes.set_ylabel("GiB of tensors")
+    axes.axhline(
+        capacity,
+        color=_LIMIT,
+        linewidth=1.2,
+        linestyle="--",
+        label=_("an NPU's memory, {capacity:.1f} GiB").format(capacity=capacity),
+    )
+    axes.set_ylabel(_("GiB of tensors"))
     axes.set_xticks([])
     axes.set_xlim(0, max(len(points) - 1, 1))
     axes.set_title(title, fontsize=10)

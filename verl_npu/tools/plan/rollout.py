@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...features.rollout.data_parallel import SETTINGS as DATA_PARALLEL
+from ...language import gettext as _
 from ..jobs.keys import ROLLOUT, ROLLOUT_NPUS, rollout_npus, size
 from ..jobs.settings import Settings
 from .hardware import Hardware
@@ -65,8 +66,10 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
     notes = []
     if cache < token * length:
         notes.append(
-            f"rollout: gpu_memory_utilization {utilization} leaves no room for the key-value cache of one sequence of "
-            f"{length} tokens beside the engine's weights"
+            _(
+                "rollout: gpu_memory_utilization {utilization} leaves no room for the key-value cache of "
+                "one sequence of {length} tokens beside the engine's weights"
+            ).format(utilization=utilization, length=length)
         )
     return Rollout(
         tensor=tensor,

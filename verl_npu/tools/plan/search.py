@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import PlanError
+from ...language import gettext as _
 from .. import progress
 from ..jobs.trainer import Trainer
 from .hardware import GIB
@@ -24,7 +25,7 @@ _ALIKE = 0.98
 """Of what there was before: this part of it, or more, counts as unchanged."""
 _LEAST_BYTES = 2 * _ALIKE
 """Of a whole gradient, for each of the model's parameters."""
-_WHOLE = (
+_WHOLE = _(
     ". The gradients are whole on every NPU: verl divides them after the last micro batch of a mini batch only, and "
     "until then adds them up as they are"
 )
@@ -79,10 +80,12 @@ def make_fit(
             break
         knob = left[0]
         together = {**changes, **dict(knob.changes)}
-        told(f"trying {', '.join(f'{key}={value}' for key, value in knob.changes)}")
+        told(_("trying {changes}").format(changes=_(", ").join((f"{key}={value}" for key, value in knob.changes))))
         try:
             asked = dataclasses.replace(request, changes=tuple(together.items()), model=planned.model)
-            with progress.step(f"try {len(tries) + 1}, of {_MOST_TRIES} at most"):
+            with progress.step(
+                _("try {count}, of {most_tries} at most").format(count=len(tries) + 1, most_tries=_MOST_TRIES)
+            ):
                 again = plan(trainer, tree, asked, told)
         except PlanError:
             useless.add(knob.changes)
@@ -110,18 +113,37 @@ def _stays(before: Planned, verdict: Verdict, after: Planned, judged: Verdict) -
         if sum(alike.values()) <= judged.capacity:
             continue
         largest = sorted(alike, key=lambda name: -alike[name])
-        sizes = ", ".join(f"{name} {alike[name] / GIB:.1f} GiB" for name in largest if alike[name] >= GIB)
+        sizes = _(", ").join(
+            _("{name} {alike:.1f} GiB").format(name=name, alike=alike[name] / GIB)
+            for name in largest
+            if alike[name] >= GIB
+        )
         whole = Holder.GRADIENTS.value in largest[:1] and alike[largest[0]] >= after.model.parameters * _LEAST_BYTES
         return (
-            f"{phase.phase}: more NPUs do not help, since what is as large on {after.share.world} of them as on "
-            f"{before.share.world} is more than the {judged.capacity / GIB:.1f} GiB of one: {sizes}" + _WHOLE * whole
+            _(
+                "{phase}: more NPUs do not help, since what is as large on {world} of them as on "
+                "{share_world} is more than the {capacity:.1f} GiB of one: {sizes}"
+            ).format(
+                phase=phase.phase,
+                world=after.share.world,
+                share_world=before.share.world,
+                capacity=judged.capacity / GIB,
+                sizes=sizes,
+            )
+            + _WHOLE * whole
         )
     return ""
 
 
 def _too_many(worth: Sequence[Knob], most: int) -> str:
     """Say that only more NPUs are left to be tried, and that they are more than anyone would take."""
-    return f"its state would need {worth[0].npus} NPUs, and no more than {most} are proposed" if worth and most else ""
+    return (
+        _("its state would need {npus} NPUs, and no more than {most} are proposed").format(
+            npus=worth[0].npus, most=most
+        )
+        if worth and most
+        else ""
+    )
 
 
 def _excess(planned: Planned, verdict: Verdict) -> int:
@@ -174,7 +196,9 @@ def largest_micro_batch(
         size = sizes[at]
         told(f"{batch.key}={size}")
         changed = dataclasses.replace(request, changes=(*request.changes, (batch.key, size)), model=planned.model)
-        with progress.step(f"size {len(probes) + 1}, of {_MOST_PROBES} at most"):
+        with progress.step(
+            _("size {count}, of {most_probes} at most").format(count=len(probes) + 1, most_probes=_MOST_PROBES)
+        ):
             probes[at] = _probe(size, planned, plan(trainer, tree, changed, told))
         if probes[at].fits:
             fitting = at
@@ -185,7 +209,7 @@ def largest_micro_batch(
         key=batch.key,
         size=sizes[fitting] if fitting >= 0 else 0,
         exact=failing - fitting == 1,
-        probes=tuple(probe for _, probe in sorted(probes.items())),
+        probes=tuple(probe for _unused, probe in sorted(probes.items())),
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from ... import environment
 from ...errors import PlanError
 from ...features.micro_batches import BOUNDED_UPSTREAM
+from ...language import gettext as _
 from ...registry.source.tree import SourceTree
 from ..jobs.keys import (
     ACTOR,
@@ -197,7 +198,7 @@ def share_of(
         mini=max(settings.whole(MINI_BATCH, prompts) * answers // data, 1),
         padded=""
         if settings.truth(PACKED)
-        else "use_remove_padding is off, so that a shorter sequence takes as much as the longest one",
+        else _("use_remove_padding is off, so that a shorter sequence takes as much as the longest one"),
         response=response,
         prompt=prompt,
         measured=measured,
@@ -279,10 +280,10 @@ def replicas_of(world: int, sizes: Parallelism, whence: str) -> int:
     if sizes.divides(world):
         return sizes.replicas(world)
     raise PlanError(
-        subject="the parallel sizes",
-        expected=f"a product that divides {world} NPUs ({whence})",
+        subject=_("the parallel sizes"),
+        expected=_("a product that divides {world} NPUs ({whence})").format(world=world, whence=whence),
         found=str(sizes.replica),
-        fix="change the sizes, or the NPUs",
+        fix=_("change the sizes, or the NPUs"),
     )
 
 
@@ -323,8 +324,11 @@ def _given(
     notes = []
     if length < sum(one):
         notes.append(
-            f"the plan's sequences have {length} tokens and not the {sum(one)} that the script allows, since several "
-            "of them fill a token budget, and one of the longest would leave a part of it empty"
+            _(
+                "the plan's sequences have {length} tokens and not the {one} that the script allows, "
+                "since several of them fill a token budget, and one of the longest would leave a part of "
+                "it empty"
+            ).format(length=length, one=sum(one))
         )
     if any(batch.dynamic and batch.number(length, sequences) > _MANY for batch in batches):
         wide = [batch.widened(length, of) for batch in batches]
@@ -339,11 +343,18 @@ def _given(
 
 
 def _overdrawn(batch: MicroBatch, size: int, length: int, of: int) -> str:
-    return (
-        f"verl divides {of} sequences evenly, so that a micro batch of {batch.phase.value} can have "
-        f"{batch.sequences(length, of) * length} tokens in place of {batch.budget}: a plan shows it with "
-        f"few sequences and {batch.key}={size}. {environment.TOKEN_BUDGET.name}=1 keeps micro batches within their "
-        "budget"
+    return _(
+        "verl divides {of} sequences evenly, so that a micro batch of {phase} can have {sequences} "
+        "tokens in place of {budget}: a plan shows it with few sequences and {key}={size}. "
+        "{token_budget}=1 keeps micro batches within their budget"
+    ).format(
+        of=of,
+        phase=batch.phase.value,
+        sequences=batch.sequences(length, of) * length,
+        budget=batch.budget,
+        key=batch.key,
+        size=size,
+        token_budget=environment.TOKEN_BUDGET.name,
     )
 
 
@@ -354,11 +365,13 @@ def _cut_to(most: Length, budget: int, measured: Sequence[Length], notes: list[s
         most = (0, min(most[1], budget))
     cut = [(min(prompt, most[0]), min(response, most[1])) for prompt, response in measured]
     notes.append(
-        f"of {len(measured)} sequences a rank is given those that follow each other and have the most tokens together"
+        _(
+            "of {count} sequences a rank is given those that follow each other and have the most tokens together"
+        ).format(count=len(measured))
     )
     longer = sum(before != after for before, after in zip(measured, cut, strict=True))
     if longer:
-        notes.append(f"{longer} of them are longer than the script allows, and are cut")
+        notes.append(_("{longer} of them are longer than the script allows, and are cut").format(longer=longer))
     return cut
 
 
@@ -374,14 +387,21 @@ def _greatest(most: Length, budget: int, prompt: int | None, response: int | Non
         return asked
     if asked[0] >= budget:
         raise PlanError(
-            subject="the token budget",
-            expected=f"room for a prompt of {asked[0]} tokens and an answer",
-            found=f"{budget} tokens on the ranks that share a sequence",
-            fix="raise the script's ppo_max_token_len_per_gpu and log_prob_max_token_len_per_gpu",
+            subject=_("the token budget"),
+            expected=_("room for a prompt of {asked} tokens and an answer").format(asked=asked[0]),
+            found=_("{budget} tokens on the ranks that share a sequence").format(budget=budget),
+            fix=_("raise the script's ppo_max_token_len_per_gpu and log_prob_max_token_len_per_gpu"),
         )
     notes.append(
-        f"a sequence of {sum(asked)} tokens is longer than the token budget of {budget}: "
-        f"{'answers' if most[0] else 'sequences'} of {budget - asked[0]} tokens are planned"
+        _(
+            "a sequence of {asked} tokens is longer than the token budget of {budget}: {sequences} of "
+            "{left} tokens are planned"
+        ).format(
+            asked=sum(asked),
+            budget=budget,
+            sequences=_("answers") if most[0] else _("sequences"),
+            left=budget - asked[0],
+        )
     )
     return asked[0], budget - asked[0]
 
@@ -389,11 +409,14 @@ def _greatest(most: Length, budget: int, prompt: int | None, response: int | Non
 def _kinds(world: int, stages: int) -> dict[int, str]:
     """Return whom each rank that is run stands for."""
     if stages == 1:
-        return {0: f"each of the {world} ranks"}
+        return {0: _("each of the {world} ranks").format(world=world)}
     each = world // stages
     middle = stages // 2
-    named = {0: "the first stage of the pipeline", each * middle: f"stage {middle + 1} of {stages}"}
-    return {**named, each * (stages - 1): "the last stage of the pipeline"}
+    named = {
+        0: _("the first stage of the pipeline"),
+        each * middle: _("stage {middle} of {stages}").format(middle=middle + 1, stages=stages),
+    }
+    return {**named, each * (stages - 1): _("the last stage of the pipeline")}
 
 
 def positive(settings: Settings, key: str) -> int:
@@ -406,7 +429,10 @@ def positive(settings: Settings, key: str) -> int:
     if found > 0:
         return found
     raise PlanError(
-        subject=key, expected="a number above 0", found=settings.text(key) or "none", fix="set it in the script"
+        subject=key,
+        expected=_("a number above 0"),
+        found=settings.text(key) or _("none"),
+        fix=_("set it in the script"),
     )
 
 

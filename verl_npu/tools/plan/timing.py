@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...language import gettext as _
 from .hardware import Hardware
 from .job import Phase, PhaseCost
 from .planning import Planned
@@ -46,15 +47,29 @@ users of models of experts reported 3.5 to 4.3 ms, of dense ones about 1.7 (vllm
 _GOOD = _Efficiency(operators=0.6, links=0.8, copies=0.9, issue=4e-6)
 _POOR = _Efficiency(operators=0.3, links=0.4, copies=0.4, issue=20e-6)
 _OF_TRAINING = (
-    f"operators reach {_POOR.operators:.0%} to {_GOOD.operators:.0%} of an NPU's figures, links {_POOR.links:.0%} to "
-    f"{_GOOD.links:.0%}, copies between host and NPU {_POOR.copies:.0%} to {_GOOD.copies:.0%}",
-    f"the host issues an operator in {_GOOD.issue * 1e6:.0f} to {_POOR.issue * 1e6:.0f} microseconds",
+    _(
+        "operators reach {operators:.0%} to {good_operators:.0%} of an NPU's figures, links {links:.0%} "
+        "to {good_links:.0%}, copies between host and NPU {copies:.0%} to {good_copies:.0%}"
+    ).format(
+        operators=_POOR.operators,
+        good_operators=_GOOD.operators,
+        links=_POOR.links,
+        good_links=_GOOD.links,
+        copies=_POOR.copies,
+        good_copies=_GOOD.copies,
+    ),
+    _("the host issues an operator in {issue:.0f} to {issue_too:.0f} microseconds").format(
+        issue=_GOOD.issue * 1000000.0, issue_too=_POOR.issue * 1000000.0
+    ),
 )
 _OF_ROLLOUT = (
-    f"an engine takes at most {GRAPHS * 1e3:.1f} ms for a layer and token of the longest answer, of as many tokens as "
-    f"the script allows, as the slowest of five published jobs did; with enforce_eager {EAGER * 1e3:.1f} ms, as the "
-    "one published job did, where users reported 3.5 to 4.3 (benchmarks/plan_baselines.py)",
-    "at best all answers have the planned length; the engine decodes all of its sequences together",
+    _(
+        "an engine takes at most {graphs:.1f} ms for a layer and token of the longest answer, of as many "
+        "tokens as the script allows, as the slowest of five published jobs did; with enforce_eager "
+        "{eager:.1f} ms, as the one published job did, where users reported 3.5 to 4.3 "
+        "(benchmarks/plan_baselines.py)"
+    ).format(graphs=GRAPHS * 1000.0, eager=EAGER * 1000.0),
+    _("at best all answers have the planned length; the engine decodes all of its sequences together"),
 )
 _BOTH_WAYS = 2
 
@@ -120,7 +135,7 @@ def _fuller(share: Share, phase: Phase) -> float:
 def _communication(cost: PhaseCost, hardware: Hardware, local: int) -> float:
     """Seconds of a phase's messages at best: what each rank has to send, over the slowest link on the way."""
     seconds = 0.0
-    for name, ranks, _, size in cost.messages:
+    for name, ranks, _unused, size in cost.messages:
         link = hardware.link.value if ranks <= local else hardware.network.value
         others = (ranks - 1) / ranks
         if name.startswith("reduce_scatter"):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from ...language import gettext as _
 from .hardware import Reserve, reserve_of
 from .job import Holder, Phase, PhaseCost
 from .planning import Planned
@@ -17,7 +18,7 @@ class Fit(Enum):
     """What can be said of a phase, or of a whole plan."""
 
     FITS = "fits"
-    DOES_NOT = "does not fit"
+    DOES_NOT = _("does not fit")
     FAILED = "failed"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...errors import RehearsalError
+from ...language import gettext as _
 from ..jobs.keys import ROLLOUT, ROLLOUT_NPUS, has_critic, size
 from ..jobs.layout import Parallelism
 from ..jobs.settings import Settings
@@ -52,9 +53,9 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
         if limit < 2:
             raise RehearsalError(
                 subject="--npus",
-                expected="at least 2, since the script gives trainer and rollout NPUs of their own",
+                expected=_("at least 2, since the script gives trainer and rollout NPUs of their own"),
                 found=str(npus),
-                fix="give --npus 2 or more",
+                fix=_("give --npus 2 or more"),
             )
         rollout = min(wanted.rollout_tensor, max(limit // 2, 1))
         trainer = _fitted(wanted, limit - rollout, exactly=npus is not None)

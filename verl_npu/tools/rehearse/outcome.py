@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import errors
+from ...language import gettext as _
 from ..logs.lines import Process, lines_of, process_of_file, uncoloured
 from .training import Run
 
@@ -24,12 +25,12 @@ class Kind(str, enum.Enum):
 class Owner(str, enum.Enum):
     """Whose a failure is, as far as can be told from where it was raised."""
 
-    SCRIPT = "the script"
+    SCRIPT = _("the script")
     UPSTREAM = "upstream"
-    ENVIRONMENT = "the environment"
-    VIRTUAL = "the virtual Ascend"
+    ENVIRONMENT = _("the environment")
+    VIRTUAL = _("the virtual Ascend")
     OURS = "verl-npu"
-    MACHINE = "this machine"
+    MACHINE = _("this machine")
     UNKNOWN = "unknown"
 
 
@@ -75,22 +76,22 @@ _ERROR = re.compile(
 _ECHOES = ("ray.exceptions", "RayTaskError", "ChildFailedError", "torch.distributed.elastic")
 """Errors that only pass on another process's."""
 _PHASES = (
-    ("saving a checkpoint", r"save_checkpoint|_save_checkpoint"),
+    (_("saving a checkpoint"), r"save_checkpoint|_save_checkpoint"),
     (
-        "weight sync",
+        _("weight sync"),
         r"update_weights|sync_rollout_weights|rollout_mode|_generate_weights|checkpoint_engine|__enter__.*sharding",
     ),
-    ("updating the critic", r"update_critic"),
-    ("updating the actor", r"update_actor|update_policy|train_mini_batch|train_batch|training_step"),
-    ("reference log-probabilities", r"compute_ref_log_prob|_compute_ref_log_prob"),
+    (_("updating the critic"), r"update_critic"),
+    (_("updating the actor"), r"update_actor|update_policy|train_mini_batch|train_batch|training_step"),
+    (_("reference log-probabilities"), r"compute_ref_log_prob|_compute_ref_log_prob"),
     ("log-probabilities", r"compute_log_prob|_compute_old_log_prob|infer_batch"),
     ("values", r"compute_values"),
     ("generation", r"generate_sequences|generate\b|_run_agent_loop|agent_loop"),
     ("reward", r"compute_reward|run_single|reward_fn|compute_score"),
     ("validation", r"_validate"),
-    ("loading data", r"_create_dataloader|create_rl_dataset|_read_files_and_tokenize|_build_dataloader"),
+    (_("loading data"), r"_create_dataloader|create_rl_dataset|_read_files_and_tokenize|_build_dataloader"),
     (
-        "building the models",
+        _("building the models"),
         r"init_model|init_workers|_build_model_optimizer|_build_rollout|_build_engine|_init_engine",
     ),
     ("configuration", r"_run_hydra|compose|validate_config|instantiate"),
@@ -116,15 +117,19 @@ def _first_failure(run: Run, tree: Path) -> Failure:
     if run.ended.limit:
         last = max(run.steps, default=0)
         return Failure(
-            f"it did not end: {run.ended.limit}, at step {last}", "the job", _phase_of(real), Owner.UNKNOWN, ""
+            _("it did not end: {limit}, at step {last}").format(limit=run.ended.limit, last=last),
+            _("the job"),
+            _phase_of(real),
+            Owner.UNKNOWN,
+            "",
         )
     if not real:
         said = run.logs[0].read_text(errors="replace").strip().splitlines()
         of_hydra = _hydra_line(said)
         owner = Owner.SCRIPT if of_hydra else Owner.UNKNOWN
-        return Failure(of_hydra or _last_words(run, said), "the driver", "start", owner, "")
+        return Failure(of_hydra or _last_words(run, said), _("the driver"), "start", owner, "")
     first = real[0]
-    file, line, _ = first.frames[-1] if first.frames else ("", "", "")
+    file, line, _unused = first.frames[-1] if first.frames else ("", "", "")
     return Failure(
         first.error[:600], first.process, _phase_of([first]), _owner(first, tree), f"{file}:{line}" if file else ""
     )
@@ -133,8 +138,8 @@ def _first_failure(run: Run, tree: Path) -> Failure:
 def _last_words(run: Run, lines: Sequence[str]) -> str:
     line = next((line for line in reversed(lines) if line.strip()), "none")
     last = uncoloured(line)[:400]
-    ended = f"it ended with status {run.ended.status} after {_done(run)} steps"
-    return f"no error was found: {ended}; its last line: {last}"
+    ended = _("it ended with status {status} after {done} steps").format(status=run.ended.status, done=_done(run))
+    return _("no error was found: {ended}; its last line: {last}").format(ended=ended, last=last)
 
 
 def _done(run: Run) -> int:
@@ -150,7 +155,7 @@ def _hydra_line(lines: Sequence[str]) -> str:
 
 def _phase_of(traces: Sequence[_Trace]) -> str:
     for trace in traces:
-        functions = [function for _, _, function in trace.frames]
+        functions = [function for _unused, _unused, function in trace.frames]
         for phase, pattern in _PHASES:
             if any(re.match(pattern, function) for function in functions):
                 return phase
@@ -170,7 +175,7 @@ def _owner(trace: _Trace, tree: Path) -> Owner:
         return Owner.VIRTUAL
     if name.rpartition(".")[2] in _NAMES:
         return Owner.OURS
-    for file, _, _ in reversed(trace.frames):
+    for file, _unused, _unused in reversed(trace.frames):
         if "/virtual_ascend/" in file or "/torch_npu/" in file:
             return Owner.VIRTUAL
         if "/verl_npu/" in file:
@@ -216,4 +221,4 @@ def _traces(log: Path) -> Iterable[_Trace]:
 def _named(process: Process) -> str:
     """As Ray writes it."""
     known = f"pid={process.pid}" if process.pid else "", f"ip={process.ip}" if process.ip else ""
-    return " ".join(filter(None, (process.name, ", ".join(filter(None, known)))))
+    return " ".join(filter(None, (process.name, _(", ").join(filter(None, known)))))

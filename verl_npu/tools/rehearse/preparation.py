@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ...ascend.variables import VIRTUAL_NPUS
 from ...errors import RehearsalError
+from ...language import gettext as _
 from ..jobs.job import Job
 from ..jobs.keys import ENGINE, PATH, TRAIN_FILES, may_sleep
 from ..jobs.settings import Settings
@@ -67,7 +68,9 @@ def prepare(
         failure = convert(job, model, folder, layout.all_npus, request.unconfined)
         checkpoint = None if failure else written(folder) / "mcore"
         if failure:
-            notes.append(f"the small model was not converted to a distributed checkpoint: {failure}")
+            notes.append(
+                _("the small model was not converted to a distributed checkpoint: {failure}").format(failure=failure)
+            )
     # It is a file of its own that verl loads by its path.
     (folder / "reward.py").write_text(Path(reward.__file__).read_text())
     setup = Setup(
@@ -95,9 +98,9 @@ def chosen_architecture(settings: Settings, asked: str) -> Architecture:
                 return each
         raise RehearsalError(
             subject="--architecture",
-            expected="one of " + ", ".join(each.name for each in ARCHITECTURES),
+            expected=_("one of ") + _(", ").join(each.name for each in ARCHITECTURES),
             found=repr(asked),
-            fix="give the model type that the model's config.json has",
+            fix=_("give the model type that the model's config.json has"),
         )
     path = next((settings.text(key) for key in _MODELS if settings.text(key)), "")
     return architecture_of(path)
@@ -117,10 +120,10 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
         transformers = version("transformers")
     except PackageNotFoundError as error:
         raise RehearsalError(
-            subject="this environment",
-            expected="the packages that your verl needs",
-            found="no transformers",
-            fix="run verl-npu with the Python that your verl is installed for",
+            subject=_("this environment"),
+            expected=_("the packages that your verl needs"),
+            found=_("no transformers"),
+            fix=_("run verl-npu with the Python that your verl is installed for"),
         ) from error
     # What makes it may have changed since one was made.
     made_by = hashlib.sha256(small_model.source()).hexdigest()[:8]
@@ -139,10 +142,10 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
     )
     if done.returncode != 0:
         raise RehearsalError(
-            subject=f"a small model of the architecture {architecture.name}",
-            expected=f"transformers {transformers} to make one",
+            subject=_("a small model of the architecture {architecture}").format(architecture=architecture.name),
+            expected=_("transformers {transformers} to make one").format(transformers=transformers),
             found=(done.stderr.strip().splitlines() or ["no output"])[-1][:300],
-            fix="install the transformers that your verl names, or rehearse with --architecture",
+            fix=_("install the transformers that your verl names, or rehearse with --architecture"),
         )
     # If another process was faster, its model is the same.
     with contextlib.suppress(OSError):
@@ -178,14 +181,16 @@ def rollout_engine(
     found = installed("vllm")
     # vLLM's build for CPUs cannot sleep. If it shares NPUs with the trainer, that is part of every step.
     no_sleep = "cpu" in found
-    vllm = f"the rollout engine is vLLM's, as installed here{', without its sleep mode' if no_sleep else ''}"
-    instead = f"the rollout engine is transformers' generate; the script's is {own}"
+    vllm = _("the rollout engine is vLLM's, as installed here") + (_(", without its sleep mode") if no_sleep else "")
+    instead = _("the rollout engine is transformers' generate; the script's is {own}").format(own=own)
     if asked == "vllm" and own != "vllm":
-        return RolloutEngine("vllm", f"{vllm}; the script's is {own}", no_sleep)
+        return RolloutEngine("vllm", _("{vllm}; the script's is {own}").format(vllm=vllm, own=own), no_sleep)
     if asked == "virtual" or (asked != "vllm" and (own != "vllm" or not found)):
         return RolloutEngine("virtual", instead)
     if asked != "vllm" and no_sleep and may_sleep(settings) and not own_npus:
-        said = f"{instead}, and vLLM {found}, which is installed, cannot sleep as the script asks"
+        said = _("{instead}, and vLLM {found}, which is installed, cannot sleep as the script asks").format(
+            instead=instead, found=found
+        )
         return RolloutEngine("virtual", said)
     return RolloutEngine("", vllm, no_sleep)
 
@@ -240,7 +245,7 @@ def _picture(numbers: random.Random) -> bytes:
     from PIL import Image
 
     size = (numbers.choice(_SIDES), numbers.choice(_SIDES))
-    picture = Image.new("RGB", size, tuple(numbers.randint(0, 255) for _ in range(3)))
+    picture = Image.new("RGB", size, tuple(numbers.randint(0, 255) for _unused in range(3)))
     stream = io.BytesIO()
     picture.save(stream, format="PNG")
     return stream.getvalue()

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ...errors import RehearsalError, SourceError
+from ...language import gettext as _
 from ...manifest import read_manifests
 from .. import progress
 from ..jobs.job import Job
@@ -22,7 +23,7 @@ from .preparation import Request, chosen_architecture, prepare
 from .rules import RULES, Change, scale
 from .training import Run, command_of, prepare_device, train, written
 
-NOT_SHOWN = ("speed", "memory at full size", "an NPU's numbers", "several machines")
+NOT_SHOWN = ("speed", _("memory at full size"), _("an NPU's numbers"), _("several machines"))
 """What no rehearsal shows."""
 _PACKAGES = (
     "torch",
@@ -72,7 +73,7 @@ def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
     architecture = chosen_architecture(job.settings, request.architecture)
     layout = layout_of(job.settings, request.npus, bool(trainer.ranks))
     folder = _new_folder(request.output, name)
-    with progress.step(f"making a small {architecture.name} and its data"):
+    with progress.step(_("making a small {architecture} and its data").format(architecture=architecture.name)):
         setup, notes = prepare(job, architecture, layout, folder, request)
     changes = scale(job.settings, setup, request.without)[0]
     # What follows another key by interpolation has followed it.
@@ -80,7 +81,7 @@ def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
     options = list(trainer.options)
     if entry.moved:
         options = [f"--config-path={entry.folder}", f"--config-name={entry.name}"]
-        notes.append(f"there is no folder {entry.moved}: the configuration is this tree's own")
+        notes.append(_("there is no folder {moved}: the configuration is this tree's own").format(moved=entry.moved))
     options.append(f"hydra.run.dir={written(folder) / 'hydra'}")
     return ScaledJob(
         job=job,
@@ -133,7 +134,10 @@ def _new_folder(output: Path, name: str) -> Path:
         folder.mkdir(parents=True)
     except OSError as error:
         raise RehearsalError(
-            subject="--output", expected="a folder that can be written", found=f"{output}: {error}", fix="give another"
+            subject="--output",
+            expected=_("a folder that can be written"),
+            found=f"{output}: {error}",
+            fix=_("give another"),
         ) from error
     return folder
 
@@ -225,7 +229,7 @@ def content(script: str, done: Rehearsed, pin: str) -> dict[str, object]:
 
 def error_content(script: str, error: Exception) -> dict[str, object]:
     """Return as JSON that a script could not be rehearsed, and why."""
-    return {"script": script, "verdict": "not rehearsed", "steps": 0, "seconds": 0.0, "error": str(error)}
+    return {"script": script, "verdict": _("not rehearsed"), "steps": 0, "seconds": 0.0, "error": str(error)}
 
 
 def page(results: Sequence[Mapping[str, object]]) -> str:

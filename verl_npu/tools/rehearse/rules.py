@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...features.rollout.data_parallel import SETTINGS as DATA_PARALLEL
+from ...language import gettext as _
 from ..jobs import keys
 from ..jobs.keys import BATCH, MAX_LENGTH, MAX_PROMPT, MAX_RESPONSE, ROLLOUT, SAMPLES
 from ..jobs.settings import Settings, override
@@ -127,7 +128,9 @@ def _rule(name: str, reason: str) -> Callable[[Callable[[Settings, Settings, Set
     return lambda change: RULES.append(Rule(name, reason, change))
 
 
-@_rule("model", "A random model of the same architecture with two layers or so. Its memory and numbers are not shown.")
+@_rule(
+    "model", _("A random model of the same architecture with two layers or so. Its memory and numbers are not shown.")
+)
 def _model(script: Settings, now: Settings, setup: Setup) -> Changed:
     models = {key: str(setup.model) for key in script.matching(_MODELS) if script.get(key) not in (None, {}, "")}
     # Nothing that the hub would be asked for.
@@ -135,7 +138,7 @@ def _model(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {**models, **adapters}
 
 
-@_rule("shapes", "The script repeats sizes of the full model; the small one has its own.")
+@_rule("shapes", _("The script repeats sizes of the full model; the small one has its own."))
 def _shapes(script: Settings, now: Settings, setup: Setup) -> Changed:
     config = json.loads((setup.model / "config.json").read_text())
     text = config.get("text_config", config)
@@ -150,8 +153,10 @@ def _shapes(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 @_rule(
     "distributed checkpoint",
-    "The small model is converted by the tree's own converter. If that cannot be, mbridge loads the safetensors, and "
-    "loading a distributed checkpoint is not shown.",
+    _(
+        "The small model is converted by the tree's own converter. If that cannot be, mbridge loads "
+        "the safetensors, and loading a distributed checkpoint is not shown."
+    ),
 )
 def _dist_checkpoint(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {}
@@ -168,7 +173,7 @@ def _dist_checkpoint(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("data", "Generated questions in the columns that the script reads.")
+@_rule("data", _("Generated questions in the columns that the script reads."))
 def _data(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {keys.TRAIN_FILES: str(setup.train)}
     if script.get(keys.VALIDATION_FILES) is not None:
@@ -179,8 +184,10 @@ def _data(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 @_rule(
     "reward",
-    "A random model never answers right, and equal rewards train nothing: a graded reward takes the place of the "
-    "script's, which is not shown.",
+    _(
+        "A random model never answers right, and equal rewards train nothing: a graded reward takes the place of the "
+        "script's, which is not shown."
+    ),
 )
 def _reward(script: Settings, now: Settings, setup: Setup) -> Changed:
     if keys.ESTIMATOR in script:
@@ -190,7 +197,7 @@ def _reward(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {}
 
 
-@_rule("lengths", "Long sequences take hours on a CPU. Memory and speed at full length are not shown.")
+@_rule("lengths", _("Long sequences take hours on a CPU. Memory and speed at full length are not shown."))
 def _lengths(script: Settings, now: Settings, setup: Setup) -> Changed:
     new = {MAX_PROMPT: setup.prompt, MAX_RESPONSE: setup.response, MAX_LENGTH: setup.prompt + setup.response}
     changed: dict[str, object] = {
@@ -211,7 +218,7 @@ def _longest(settings: Settings) -> int:
 
 @_rule(
     "token budgets",
-    "They keep their proportion to the longest sequence, so that dynamic batches split as often as in the script.",
+    _("They keep their proportion to the longest sequence, so that dynamic batches split as often as in the script."),
 )
 def _budgets(script: Settings, now: Settings, setup: Setup) -> Changed:
     before, after = _longest(script), _longest(now)
@@ -240,7 +247,7 @@ def _budgets(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("overlong buffer", "It must be shorter than the response, and keeps its proportion to it.")
+@_rule("overlong buffer", _("It must be shorter than the response, and keeps its proportion to it."))
 def _overlong(script: Settings, now: Settings, setup: Setup) -> Changed:
     before, after = script.whole(MAX_RESPONSE), now.whole(MAX_RESPONSE)
     return {
@@ -254,7 +261,9 @@ def _scaled(number: int, before: int, after: int) -> int:
     return max(1, number * after // before if before else min(number, after))
 
 
-@_rule("batches", f"{PROMPTS} prompts make a step of seconds; generation keeps its proportion.")
+@_rule(
+    "batches", _("{prompts} prompts make a step of seconds; generation keeps its proportion.").format(prompts=PROMPTS)
+)
 def _batches(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {}
     before, generated = script.whole(BATCH), script.whole(keys.GENERATION_BATCH)
@@ -273,7 +282,12 @@ def _batches(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("samples", f"{_MOST_SAMPLES} answers to a prompt show grouping and its advantages as well as 16.")
+@_rule(
+    "samples",
+    _("{most_samples} answers to a prompt show grouping and its advantages as well as 16.").format(
+        most_samples=_MOST_SAMPLES
+    ),
+)
 def _samples(script: Settings, now: Settings, setup: Setup) -> Changed:
     counts = (SAMPLES, "rollout.n", f"{ROLLOUT}.val_kwargs.n")
     return {key: _MOST_SAMPLES for key in counts if script.whole(key) > _MOST_SAMPLES}
@@ -281,7 +295,10 @@ def _samples(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 @_rule(
     "mini batches",
-    "They keep their proportion to the batch, so that there are as many optimizer steps, as far as whole prompts go.",
+    _(
+        "They keep their proportion to the batch, so that there are as many optimizer steps, as far "
+        "as whole prompts go."
+    ),
 )
 def _mini_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {}
@@ -295,7 +312,10 @@ def _mini_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("micro batches", f"At most {_MOST_MICRO}, so that gradients are still accumulated over several.")
+@_rule(
+    "micro batches",
+    _("At most {most_micro}, so that gradients are still accumulated over several.").format(most_micro=_MOST_MICRO),
+)
 def _micro_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
     names = ("ppo_micro", "log_prob_micro", "forward_micro", "micro")
     endings = [f"{name}_batch_size{rest}" for name in names for rest in ("_per_gpu", "")]
@@ -314,7 +334,7 @@ def _micro_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 def _of_each_replica(key: str, now: Settings, setup: Setup) -> int:
     """What a replica divides into these micro batches: a mini batch, or a batch of fine-tuning; 0 if neither."""
-    section, _, name = key.rpartition(".")
+    section, _unused, name = key.rpartition(".")
     if name.startswith("ppo_micro"):
         total = now.whole(f"{section}.ppo_mini_batch_size") * keys.size(now, SAMPLES)
     else:
@@ -322,7 +342,7 @@ def _of_each_replica(key: str, now: Settings, setup: Setup) -> int:
     return max(total, 0) // setup.layout.data
 
 
-@_rule("NPUs", "The virtual NPUs of one machine. What several machines do to each other is not shown.")
+@_rule("NPUs", _("The virtual NPUs of one machine. What several machines do to each other is not shown."))
 def _npus(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {}
     if keys.NPUS in script:
@@ -338,7 +358,7 @@ def _npus(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("parallel sizes", "Each dimension is 2 as far as the NPUs go: all of its communication happens.")
+@_rule("parallel sizes", _("Each dimension is 2 as far as the NPUs go: all of its communication happens."))
 def _parallel(script: Settings, now: Settings, setup: Setup) -> Changed:
     layout = setup.layout
     sizes = {
@@ -384,7 +404,7 @@ def _parallel(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("pipeline stages", "They count the layers of the full model; the small one is split evenly.")
+@_rule("pipeline stages", _("They count the layers of the full model; the small one is split evenly."))
 def _stages(script: Settings, now: Settings, setup: Setup) -> Changed:
     names = (
         "virtual_pipeline_model_parallel_size",
@@ -400,8 +420,10 @@ def _stages(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 @_rule(
     "Ray",
-    "Placement groups ask for more CPUs than a small machine has, and would wait; the dashboard would take as much of "
-    "it as a worker.",
+    _(
+        "Placement groups ask for more CPUs than a small machine has, and would wait; the dashboard "
+        "would take as much of it as a worker."
+    ),
 )
 def _ray(script: Settings, now: Settings, setup: Setup) -> Changed:
     processors = max(64, 16 * setup.layout.all_npus)
@@ -411,7 +433,7 @@ def _ray(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed | {f"{name}.include_dashboard": False for name in sections if name != "ray_init"}
 
 
-@_rule("helper processes", "One of each kind: they share two cores.")
+@_rule("helper processes", _("One of each kind: they share two cores."))
 def _workers(script: Settings, now: Settings, setup: Setup) -> Changed:
     one = (
         f"{ROLLOUT}.agent.num_workers",
@@ -425,7 +447,7 @@ def _workers(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {key: 1 for key in one if script.whole(key) > 1} | {key: 0 for key in none if script.whole(key)}
 
 
-@_rule("steps", "A few steps show that the job trains. What goes wrong after hours is not shown.")
+@_rule("steps", _("A few steps show that the job trains. What goes wrong after hours is not shown."))
 def _duration(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {
         "trainer.total_training_steps": setup.steps,
@@ -442,7 +464,7 @@ def _duration(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("warm-up", "It ends before the last step, so that the learning rate is above zero once.")
+@_rule("warm-up", _("It ends before the last step, so that the learning rate is above zero once."))
 def _warm_up(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {
         key: setup.steps if key.endswith("lr_decay_steps") else max(setup.steps - 1, 0)
@@ -451,14 +473,14 @@ def _warm_up(script: Settings, now: Settings, setup: Setup) -> Changed:
     }
 
 
-@_rule("validation", "Once, at the last step, if the script validates at all.")
+@_rule("validation", _("Once, at the last step, if the script validates at all."))
 def _validation(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {"trainer.test_freq": setup.steps} if script.whole("trainer.test_freq") > 0 else {}
 
 
 @_rule(
     "checkpoints",
-    "One at the last step if the script saves any, in the run's own folder; no earlier run is resumed.",
+    _("One at the last step if the script saves any, in the run's own folder; no earlier run is resumed."),
 )
 def _checkpoints(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {"trainer.default_local_dir": str(setup.folder / "checkpoints")}
@@ -473,12 +495,12 @@ def _checkpoints(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("logger", "The console alone: others want an account, or a server.")
+@_rule("logger", _("The console alone: others want an account, or a server."))
 def _logger(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {"trainer.logger": ["console"]} if "trainer.logger" in script else {}
 
 
-@_rule("profiler", "It writes to the run's own folder, in the first step.")
+@_rule("profiler", _("It writes to the run's own folder, in the first step."))
 def _profiler(script: Settings, now: Settings, setup: Setup) -> Changed:
     paths = script.matching(r"(global_profiler|.*\.profiler)\.save_path")
     changed: dict[str, object] = {key: str(setup.folder / "profile") for key in paths if script.get(key)}
@@ -487,30 +509,34 @@ def _profiler(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 @_rule(
     "rollout engine",
-    "The script's engine needs an NPU or is not installed here; transformers' generate takes its place. What the "
-    "engine does is not shown.",
+    _(
+        "The script's engine needs an NPU or is not installed here; transformers' generate takes its place. What the "
+        "engine does is not shown."
+    ),
 )
 def _engine(script: Settings, now: Settings, setup: Setup) -> Changed:
     names = (keys.ENGINE, "reward.reward_model.rollout.name", "reward_model.rollout.name")
     return {key: setup.engine for key in names if setup.engine and script.text(key) not in ("", "???")}
 
 
-@_rule("sleep mode", "The installed vLLM is a build for CPUs, which has no sleep mode.")
+@_rule("sleep mode", _("The installed vLLM is a build for CPUs, which has no sleep mode."))
 def _sleep(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {f"{ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": False} if setup.no_sleep else {}
 
 
 @_rule(
     "rollout ranks",
-    "The installed vLLM is a build for CPUs, which starts the ranks of an engine past verl's workers: they would have "
-    "no engine that gets weights.",
+    _(
+        "The installed vLLM is a build for CPUs, which starts the ranks of an engine past verl's "
+        "workers: they would have no engine that gets weights."
+    ),
 )
 def _rollout_ranks(script: Settings, now: Settings, setup: Setup) -> Changed:
     key = f"{ROLLOUT}.tensor_model_parallel_size"
     return {key: 1} if setup.no_sleep and now.whole(key) > 1 else {}
 
 
-@_rule("quantization and drafts", "The engine that takes the place of the script's has neither.")
+@_rule("quantization and drafts", _("The engine that takes the place of the script's has neither."))
 def _tensors(script: Settings, now: Settings, setup: Setup) -> Changed:
     given = script.matching(r"actor_rollout_ref\.rollout\.(quantization|mtp\.enable|mtp\.enable_rollout)")
     return {key: (False if "mtp" in key else None) for key in given if setup.engine and script.get(key)}
@@ -518,7 +544,7 @@ def _tensors(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 @_rule(
     "weight buckets",
-    "Each rank that takes part in a hand-over has two of them in memory, and the small model is smaller than one.",
+    _("Each rank that takes part in a hand-over has two of them in memory, and the small model is smaller than one."),
 )
 def _buckets(script: Settings, now: Settings, setup: Setup) -> Changed:
     sizes = script.ending("update_weights_bucket_megabytes")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import RehearsalError
+from ...language import gettext as _
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -75,10 +76,10 @@ def architecture_of(path: str) -> Architecture:
             if re.search(each.pattern, part):
                 return each
     raise RehearsalError(
-        subject=f"the model {path!r}",
-        expected="a path that names its architecture: " + ", ".join(each.name for each in ARCHITECTURES),
-        found="none of them",
-        fix="say which it is: --architecture NAME",
+        subject=_("the model {path!r}").format(path=path),
+        expected=_("a path that names its architecture: ") + _(", ").join(each.name for each in ARCHITECTURES),
+        found=_("none of them"),
+        fix=_("say which it is: --architecture NAME"),
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from ... import environment
 from ...ascend.variables import VIRTUAL_CACHE, VIRTUAL_NPUS
 from ...errors import RehearsalError
+from ...language import gettext as _
 from .. import progress
 from ..jobs.capture import fresh_home
 from ..jobs.confined import sandbox_of, script_paths
@@ -65,22 +66,24 @@ def convert(job: Job, model: Path, folder: Path, npus: int, unconfined: bool) ->
     """Make the model's distributed checkpoint, mcore, by the tree's own program; return why it could not."""
     program = _converter(job.tree)
     if program is None:
-        return "this tree has no converter"
+        return _("this tree has no converter")
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc-per-node=1"]
     target = str(written(folder) / "mcore")
     command = [*start, str(program), "--hf_model_path", str(model), "--output_path", target]
-    variables, _ = _variables(job.trainer, job.tree, folder, npus)
+    variables, _unused = _variables(job.trainer, job.tree, folder, npus)
     # What the converter's process did is not what the job's did.
     del variables[environment.MANIFEST_DIR.name]
     log = folder / "convert.log"
     sandbox, temporary = _sandbox(job.trainer, job.tree, folder, variables, [model], unconfined)
-    with progress.step("converting the model for Megatron"):
+    with progress.step(_("converting the model for Megatron")):
         ended = run(sandbox, command, job.tree, variables, _limits(_CONVERSION_SECONDS), log)
     _remove(temporary)
     if ended.status == 0 and not ended.limit:
         return ""
     lines = [line for line in log.read_text(errors="replace").splitlines() if re.search(r"\wError: ", line)]
-    return ended.limit or (lines[0].partition("]: ")[2] or lines[0] if lines else f"status {ended.status}")
+    return ended.limit or (
+        lines[0].partition("]: ")[2] or lines[0] if lines else _("status {status}").format(status=ended.status)
+    )
 
 
 def _limits(seconds: float) -> Limits:
@@ -93,7 +96,7 @@ def prepare_device(npus: int) -> None:
     Raises:
         RehearsalError: it does not load.
     """
-    with progress.step("loading the virtual device, which is compiled once"):
+    with progress.step(_("loading the virtual device, which is compiled once")):
         tried = subprocess.run(
             own_python("-c", "import torch, torch_npu"),
             env=os.environ | {VIRTUAL_NPUS: str(npus)},
@@ -103,11 +106,13 @@ def prepare_device(npus: int) -> None:
         )
     if tried.returncode != 0:
         raise RehearsalError(
-            subject="the virtual Ascend",
-            expected="it to load in this environment",
+            subject=_("the virtual Ascend"),
+            expected=_("it to load in this environment"),
             found=(tried.stderr.strip().splitlines() or ["no output"])[-1][:300],
-            fix="install virtual-ascend (its wheel, or packages/virtual-ascend of the checkout) and g++ here; "
-            "`VIRTUAL_ASCEND=2 python -c 'import torch'` must work",
+            fix=_(
+                "install virtual-ascend (its wheel, or packages/virtual-ascend of the checkout) and g++ here; "
+                "`VIRTUAL_ASCEND=2 python -c 'import torch'` must work"
+            ),
         )
 
 
@@ -142,7 +147,7 @@ def train(
 
         def tick() -> None:
             for step in steps.poll():
-                training.detail = f"step {step} is done"
+                training.detail = _("step {step} is done").format(step=step)
                 told(step, steps.by_step[step])
 
         ended = run(sandbox, command, tree, variables, _limits(seconds), log, tick)

@@ -14,6 +14,7 @@ from typing import Any
 from ...ascend.variables import virtual_npus
 from ...errors import EngineSettingError, ServingError
 from ...features.rollout import rules
+from ...language import gettext as _
 from ..processes import why_port_is_taken
 
 _SERVER = "vllm.entrypoints.openai.api_server"
@@ -24,9 +25,9 @@ _PLUGINS = "VLLM_PLUGINS"
 class Engine(Enum):
     """What generates."""
 
-    NPU = "vllm-ascend on NPUs"
-    VIRTUAL = "vllm-ascend on virtual NPUs"
-    CPU = "vLLM on the CPU"
+    NPU = _("vllm-ascend on NPUs")
+    VIRTUAL = _("vllm-ascend on virtual NPUs")
+    CPU = _("vLLM on the CPU")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,13 @@ def engine() -> Engine:
         if not _has(package):
             raise ServingError(
                 subject=found.value,
-                expected=f"the package {package.replace('_', '-')} in {sys.prefix}",
-                found="none",
-                fix="run this where the training's rollout engine is (verl-npu env --pin PIN says how to install it)",
+                expected=_("the package {package} in {prefix}").format(
+                    package=package.replace("_", "-"), prefix=sys.prefix
+                ),
+                found=_("none"),
+                fix=_(
+                    "run this where the training's rollout engine is (verl-npu env --pin PIN says how to install it)"
+                ),
             )
     return found
 
@@ -108,9 +113,9 @@ def check(launch: Launch) -> None:
     if path.is_dir() and not (path / "config.json").is_file():
         raise ServingError(
             subject=launch.model,
-            expected="a model in Hugging Face's format, with config.json",
-            found="a checkpoint" if any(path.glob("**/*_rank_*.pt")) else "another folder",
-            fix=f"verl-npu merge {launch.model}, and serve what it makes",
+            expected=_("a model in Hugging Face's format, with config.json"),
+            found=_("a checkpoint") if any(path.glob("**/*_rank_*.pt")) else _("another folder"),
+            fix=_("verl-npu merge {model}, and serve what it makes").format(model=launch.model),
         )
     try:
         rules.check(_as_a_job(launch), ("rollout.ranks", "rollout.heads", "rollout.additional_config"))
@@ -125,9 +130,9 @@ def check(launch: Launch) -> None:
     if taken:
         raise ServingError(
             subject=f"{launch.host}:{launch.port}",
-            expected="a port that is free",
+            expected=_("a port that is free"),
             found=taken,
-            fix="give another one with --port",
+            fix=_("give another one with --port"),
         )
 
 

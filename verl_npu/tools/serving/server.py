@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from ...errors import ServingError
+from ...language import gettext as _
 from ..diagnosis.judgement import judge
 from .guardian import guarded
 from .launch import Launch
@@ -44,9 +45,13 @@ class Running:
         while not self._answers():
             passed = time.monotonic() - began
             if self.process.poll() is not None:
-                raise self._refusal(f"status {self.process.returncode} after {passed:.0f} s")
+                raise self._refusal(
+                    _("status {returncode} after {passed:.0f} s").format(
+                        returncode=self.process.returncode, passed=passed
+                    )
+                )
             if passed > limit:
-                raise self._refusal(f"no answer after {limit:g} s, the limit")
+                raise self._refusal(_("no answer after {limit:g} s, the limit").format(limit=limit))
             last = tail(self.log, 1)
             progress(passed, last[0] if last else "")
             time.sleep(_EVERY)
@@ -58,10 +63,10 @@ class Running:
     def _refusal(self, found: str) -> ServingError:
         cause, fix = _why(self.log)
         return ServingError(
-            subject=f"vLLM's server of {self.launch.model}",
-            expected=f"an answer at {self.launch.url}",
-            found=f"{found}{f': {cause}' if cause else ''}",
-            fix=f"{fix or 'look at the last lines above'} (all of it is in {self.log})",
+            subject=_("vLLM's server of {model}").format(model=self.launch.model),
+            expected=_("an answer at {url}").format(url=self.launch.url),
+            found=_("{found}: {cause}").format(found=found, cause=cause) if cause else found,
+            fix=_("{fix} (all of it is in {log})").format(fix=fix or _("look at the last lines above"), log=self.log),
         )
 
 
@@ -78,7 +83,10 @@ def started(launch: Launch, log: Path) -> Iterator[Running]:
         stream = log.open("wb")
     except OSError as error:
         raise ServingError(
-            subject=f"--log {log}", expected="a file that can be written", found=str(error), fix="give another one"
+            subject=f"--log {log}",
+            expected=_("a file that can be written"),
+            found=str(error),
+            fix=_("give another one"),
         ) from error
     with stream:
         process = guarded(launch.command(), launch.environment(), stream, PATIENCE)
@@ -110,7 +118,7 @@ def _why(log: Path) -> tuple[str, str]:
         return "", ""
     if root.finding is None:
         return root.event.error, ""
-    return f"{root.finding.why} ({root.event.error})", root.finding.fix
+    return _("{why} ({error})").format(why=root.finding.why, error=root.event.error), root.finding.fix
 
 
 def _models(url: str) -> list[str]:
