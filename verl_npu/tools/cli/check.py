@@ -218,7 +218,12 @@ def _print(result: _Result, verbose: bool) -> None:
 
 
 def _print_revisions(revisions: Mapping[str, Revision], verbose: bool) -> None:
-    terminal.paragraph(_(", ").join(f"{name} {_shortly(revision)}" for name, revision in revisions.items()))
+    terminal.paragraph(
+        _(", ").join(
+            _("{name} {revision}").format(name=name, revision=_shortly(revision))
+            for name, revision in revisions.items()
+        )
+    )
     for name, revision in revisions.items():
         if not revision.differs:
             continue

@@ -117,7 +117,7 @@ def docker_run(made: Container) -> str:
         " ".join(f"--device {device}" for device in DEVICES),
         *(f"-v {path}:{path}:ro" for path in (*(file.path for file in FILES), *made.tools)),
         writable,
-        _("{name} bash").format(name=_name(made)),
+        f"{_name(made)} bash",
     ]
     return " \\\n    ".join(lines) + "\n"
 
@@ -127,9 +127,7 @@ def _name(made: Container) -> str:
     if not made.published:
         return shlex.quote(made.image)
     # Without an address docker would take the name for one of its own hub, where anybody may have registered it.
-    return _('"${{REGISTRY:?set it to the address that the document of the image gives}}/{image}"').format(
-        image=made.image
-    )
+    return f'"${{REGISTRY:?set it to the address that the document of the image gives}}/{made.image}"'
 
 
 @dataclass(frozen=True, slots=True)
