@@ -183,7 +183,7 @@ def _print_side(name: str, log: TrainingLog) -> None:
 
 def _print_verdict(verdict: Verdict, asked: bool) -> None:
     terminal.line(
-        terminal.styled(f"{verdict.name}, {verdict.title}: ", "bold"),
+        terminal.styled(_("{name}, {title}: ").format(name=verdict.name, title=verdict.title), "bold"),
         terminal.styled(verdict.outcome.value, _STYLES[verdict.outcome]),
         "" if asked else _(" (for information)"),
     )

@@ -10,6 +10,7 @@ import click
 
 from ... import environment
 from ...errors import SourceError
+from ...language import capitalised
 from ...language import gettext as _
 from ...pins import PINS
 from ...variable import USER
@@ -66,7 +67,7 @@ def _list_variables() -> None:
                 _("  is set to {text!r}").format(text=variable.text()) if variable.is_set() else "", "yellow"
             ),
         )
-        terminal.paragraph(variable.summary[:1].upper() + variable.summary[1:] + ".", indent="    ")
+        terminal.paragraph(_("{summary}.").format(summary=capitalised(variable.summary)), indent="    ")
         terminal.paragraph(
             _("Value: {expected}{default}").format(expected=variable.expected, default=default), indent="    "
         )
