@@ -42,7 +42,7 @@ def values(text: str) -> list[tuple[str, str | None, str | None]]:
     return sorted((name, spec, conversion) for _before, name, spec, conversion in parsed if name is not None)
 
 
-NOT_YET: tuple[str, ...] = ()
+NOT_YET = ("verl_npu/tools/diagnosis/known/",)
 """The beginnings of files, and of calls for help, whose texts are still shown in English."""
 
 
@@ -61,8 +61,8 @@ def test_a_translation_has_the_values_of_its_text(made: Catalog) -> None:
 def test_no_sentence_is_left_in_english(made: Catalog) -> None:
     english = [text for message in made if message.id for text, said in forms(message) if WORDS.search(text)]
     left = [text for message in made if message.id for text, said in forms(message) if not CHARACTER.search(said)]
-    # A command with a word behind it, and the title of a published page, are as they are.
-    assert [text for text in left if text in english and not text.startswith(("vllm-ascend v", "docker "))] == []
+    # Commands, and the title of a published page, are as they are.
+    assert [text for text in left if text in english and not text.startswith(("vllm-ascend v", "docker ", "pip install "))] == []
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

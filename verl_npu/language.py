@@ -128,7 +128,7 @@ def ngettext(one: str, many: str, number: int) -> str:
 
 
 def capitalised(text: str) -> str:
-    """Return a text that begins with a capital, as a sentence does where the language has capitals."""
+    """Return a text that begins with a capital in English; a translation is as it stands."""
     return _Capitalised.by("", (text,)) if isinstance(text, Message) else text[:1].upper() + text[1:]
 
 
@@ -143,10 +143,6 @@ class _Capitalised(_Joined):
         made = cls(whole[:1].upper() + whole[1:])
         made._between, made._parts = between, parts
         return made
-
-    def said_in(self, catalogue: Catalogue) -> str:
-        text = super().said_in(catalogue)
-        return text[:1].upper() + text[1:]
 
 
 def translate(text: Value) -> Value:

@@ -9,6 +9,7 @@ A text that is new has an empty translation afterwards: write it into the .po, a
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -23,6 +24,7 @@ from babel.messages.pofile import read_po, write_po
 from verl_npu.language import CHINESE, DOMAIN, FOLDER
 from verl_npu.tools.cli import main as command
 from verl_npu.tools.cli import wording
+from verl_npu.tools.diagnosis.rules import KNOWN
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -49,6 +51,11 @@ def texts() -> Iterator[tuple[str | tuple[str, str], str]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         for _line, words, _comments, _context in extract_from_file("python", path, keywords=_KEYWORDS):
             yield words, str(path.relative_to(PROJECT))
+    for path in sorted(KNOWN.glob("*.json")):
+        for row in json.loads(path.read_text("utf-8"))["rules"]:
+            yield from (
+                (row[key], str(path.relative_to(PROJECT))) for key in ("means", "fix", "versions") if key in row
+            )
     yield from _helps(command)
 
 

@@ -131,3 +131,48 @@ def test_chinese_text_is_broken_by_the_columns_that_it_takes() -> None:
 def test_columns_are_aligned_by_what_they_take() -> None:
     assert terminal.padded("阶段", 8) == "阶段    "
     assert terminal.padded("ab", 8) == "ab      "
+
+
+def test_a_rule_says_in_chinese_what_the_log_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    log = tmp_path / "train.log"
+    log.write_text(
+        "Traceback (most recent call last):\n"
+        "RuntimeError: NPU out of memory. NPUWorkspaceAllocator tried to allocate 2.00 GiB(NPU 0; 60.96 GiB total)\n"
+    )
+    result = CliRunner().invoke(main, ["doctor", "--log", str(log)], env={"LANG": "zh_CN.UTF-8", "COLUMNS": "100"})
+    assert result.output.startswith("cause：原因已知\n")
+    assert "含义：一个算子在 NPU 上找不到用作工作区的内存（2.00 GiB）。" in result.output
+    assert json.loads(
+        CliRunner().invoke(main, ["doctor", "--log", str(log), "--json"], env={"LANG": "zh_CN.UTF-8"}).output
+    )["root"]["means"].startswith("an operator found no memory")
+
+
+@pytest.mark.parametrize(
+    ("environment", "first"),
+    [
+        ({"LANG": "zh_CN.UTF-8"}, "用法："),
+        ({"LANG": "C"}, "Usage:"),
+        ({"LANG": "POSIX"}, "Usage:"),
+        ({"LANG": "fr_FR.UTF-8"}, "Usage:"),
+        ({"LANG": "C", "VERL_NPU_LANGUAGE": "zh_CN"}, "用法："),
+        ({"LANG": "zh_CN.UTF-8", "VERL_NPU_LANGUAGE": "en"}, "Usage:"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, "Usage:"),
+    ],
+    ids=str,
+)
+def test_the_locale_and_the_variable_choose_the_language(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], first: str
+) -> None:
+    monkeypatch.undo()
+    assert CliRunner().invoke(main, ["doctor", "--help"], env=environment).output.startswith(first)
+
+
+def test_chinese_help_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for command in ((), *((name,) for name in main.commands)):
+        result = CliRunner().invoke(main, [*command, "--help"], env={"LANG": "zh_CN.UTF-8", "COLUMNS": "80"})
+        assert [line for line in result.output.splitlines() if terminal.cells(line) > 80] == []
+        assert (
+            SENTENCE.search("\n".join(line for line in result.output.splitlines() if "verl-npu " not in line)) is None
+        )

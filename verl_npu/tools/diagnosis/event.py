@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from ...language import gettext as _
 from ..logs.lines import Line, Process
 
 MOST_LINES = 60
@@ -77,31 +78,34 @@ _DOING = (
         re.compile(
             r"(?:in |[._])(?:init_workers|init_model|init_model_config|_build_rollout|_build_model_optimizer)\b"
         ),
-        "building the models",
+        _("building the models"),
     ),
-    (re.compile(r"(?:in |[._])(?:generate_sequences|generate|_run_agent_loop)\b"), "generating answers"),
+    (re.compile(r"(?:in |[._])(?:generate_sequences|generate|_run_agent_loop)\b"), _("generating answers")),
     (
         re.compile(r"(?:in |[._])(?:compute_log_prob|compute_ref_log_prob|_compute_old_log_prob)\b"),
-        "computing log probabilities",
+        _("computing log probabilities"),
     ),
-    (re.compile(r"(?:in |[._])(?:compute_values|infer_batch)\b"), "computing values"),
-    (re.compile(r"(?:in |[._])(?:update_actor|update_policy|train_mini_batch|train_batch)\b"), "updating the policy"),
-    (re.compile(r"(?:in |[._])(?:update_critic)\b"), "updating the critic"),
+    (re.compile(r"(?:in |[._])(?:compute_values|infer_batch)\b"), _("computing values")),
+    (
+        re.compile(r"(?:in |[._])(?:update_actor|update_policy|train_mini_batch|train_batch)\b"),
+        _("updating the policy"),
+    ),
+    (re.compile(r"(?:in |[._])(?:update_critic)\b"), _("updating the critic")),
     (
         re.compile(r"(?:in |[._])(?:update_weights|sync_rollout_weights|load_weights|rollout_mode|wake_up)\b"),
-        "handing weights to the engine",
+        _("handing weights to the engine"),
     ),
     (re.compile(r"(?:in |[._])(?:_validate|val_reward_fn)\b"), "validating"),
     (
         re.compile(r"(?:in |[._])(?:compute_reward|compute_score|reward_fn|default_compute_score|run_single)\b"),
-        "computing rewards",
+        _("computing rewards"),
     ),
-    (re.compile(r"(?:in |[._])(?:compute_advantage)\b"), "computing advantages"),
-    (re.compile(r"(?:in |[._])(?:_?save_checkpoint)\b"), "saving a checkpoint"),
-    (re.compile(r"(?:in |[._])(?:_?load_checkpoint)\b"), "loading a checkpoint"),
+    (re.compile(r"(?:in |[._])(?:compute_advantage)\b"), _("computing advantages")),
+    (re.compile(r"(?:in |[._])(?:_?save_checkpoint)\b"), _("saving a checkpoint")),
+    (re.compile(r"(?:in |[._])(?:_?load_checkpoint)\b"), _("loading a checkpoint")),
     (
         re.compile(r"(?:in |[._])(?:_create_dataloader|create_rl_dataset|__getitem__|_read_files_and_tokenize)\b"),
-        "reading the data",
+        _("reading the data"),
     ),
 )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ...errors import LogError
 from ...findings import Finding
+from ...language import gettext as _
 from ..logs.clocks import Clocks, seconds
 from ..logs.files import NoLog, is_being_written, opened
 from ..logs.lines import DRIVER, Process, lines_of, parts_of, process_of_file
@@ -263,14 +264,14 @@ def _files(path: Path) -> Iterator[Path]:
         return
     files = sorted({file for pattern in _FILES for file in path.rglob(pattern) if file.is_file()})
     if not files:
-        raise _refusal(path, "a folder without one")
+        raise _refusal(path, _("a folder without one"))
     yield from files
 
 
 def _refusal(path: Path, found: str) -> LogError:
     return LogError(
         subject=str(path),
-        expected="the log of a job, or a folder of logs",
+        expected=_("the log of a job, or a folder of logs"),
         found=found,
-        fix="name what the job printed, Ray's folder of logs, or CANN's (~/ascend/log)",
+        fix=_("name what the job printed, Ray's folder of logs, or CANN's (~/ascend/log)"),
     )

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...language import gettext as _
 from ..logs.clocks import Clocks
 from ..logs.lines import Line
 
@@ -107,8 +108,12 @@ class Progress:
     def place(self, line: int | None = None) -> str:
         """The place in the training, in words: at a line of the log, or at its end."""
         done = len(self._steps) if line is None else bisect.bisect_right(self._steps, line)
-        of = f" of {self.total}" if self.total else ""
-        return f"after step {self._numbers[done - 1]}{of}" if done else f"before the first step{of}"
+        of = _(" of {total}").format(total=self.total) if self.total else ""
+        return (
+            _("after step {numbers}{of}").format(numbers=self._numbers[done - 1], of=of)
+            if done
+            else _("before the first step{of}").format(of=of)
+        )
 
 
 def joined(parts: Sequence[Progress]) -> Progress:

@@ -26,9 +26,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...findings import Finding, Rule, Severity, Stage
+from ...language import Message, translate
+from ...language import gettext as _
+
+if TYPE_CHECKING:
+    from ...language import Catalogue
 
 KNOWN = Path(__file__).with_name("known")
 _SUBJECTS = (
@@ -94,10 +99,26 @@ def _filled(said: str, groups: Mapping[str, str | None]) -> str:
     for key, value in groups.items():
         field = f"{{{key}}}"
         if not value:
-            said = re.sub(rf" \([^()]*{re.escape(field)}[^()]*\)", "", said)
+            said = re.sub(rf" \([^()]*{re.escape(field)}[^()]*\)|（[^（）]*{re.escape(field)}[^（）]*）", "", said)
         # str.format would take the braces of a quoted dictionary for fields.
-        said = said.replace(field, value or "what it names")
+        said = said.replace(field, value or translate(_("what it names")))
     return said
+
+
+class _Filled(Message):
+    """A sentence of a rule with what a text says, translated by the sentence as the rule has it."""
+
+    __slots__ = ("_groups",)
+    _groups: Mapping[str, str | None]
+
+    @classmethod
+    def by(cls, words: str, groups: Mapping[str, str | None]) -> str:
+        made = cls(_filled(words, groups))
+        made._words, made._groups = words, groups
+        return made
+
+    def said_in(self, catalogue: Catalogue) -> str:
+        return _filled(catalogue.gettext(self._words), self._groups)
 
 
 def read_rules(folder: Path = KNOWN) -> tuple[LogRule, ...]:
@@ -122,8 +143,8 @@ def _rule(row: Mapping[str, Any]) -> LogRule:
                 code=row["code"],
                 severity=Severity.WARNING if precision is Precision.HINT else Severity.ERROR,
                 found=matched[0],
-                why=_filled(row["means"], groups),
-                fix=_filled(row["fix"], groups),
+                why=_Filled.by(row["means"], groups),
+                fix=_Filled.by(row["fix"], groups),
                 source=seen,
             )
 
@@ -138,7 +159,7 @@ def _rule(row: Mapping[str, Any]) -> LogRule:
         anywhere=row.get("anywhere", False),
         raised_in=re.compile(row["raised_in"]) if "raised_in" in row else None,
         family=row.get("family", ""),
-        versions=row.get("versions", ""),
+        versions=_(row.get("versions", "")),
         before=row.get("before", ""),
         quotes=tuple(_text(quote["text"]) for quote in row.get("quotes", ())),
     )

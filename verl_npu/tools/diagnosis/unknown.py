@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ...features import load
+from ...language import gettext as _
 from .event import Event
 from .rules import RULES, LogRule
 
@@ -18,12 +19,12 @@ from .rules import RULES, LogRule
 class Owner(enum.Enum):
     """Whose code a frame of a traceback is."""
 
-    YOURS = "yours"
-    OURS = "verl-npu's"
-    VERL = "verl's"
-    ENGINE = "the engine's"
-    TRAINING = "Megatron's or MindSpeed's"
-    LIBRARY = "a library's"
+    YOURS = _("yours")
+    OURS = _("verl-npu's")
+    VERL = _("verl's")
+    ENGINE = _("the engine's")
+    TRAINING = _("Megatron's or MindSpeed's")
+    LIBRARY = _("a library's")
 
 
 _OWNERS = (

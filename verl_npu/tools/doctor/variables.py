@@ -273,7 +273,7 @@ def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
                 if rule.value
                 else _("unset {rule}  # or correct it").format(rule=rule.name)
             )
-            found = f"{text!r}: {trouble}"
+            found = _("{text!r}: {trouble}").format(text=text, trouble=trouble)
             yield Finding(rule.name, rule.severity, found, expected=rule.expected, why=rule.why, fix=fix)
 
 

@@ -38,7 +38,7 @@ class Process:
         known = _(", ").join(fact for fact in facts if fact)
         if not self.name:
             return known or _("the process that wrote the log")
-        return f"{self.name} ({known})" if known else self.name
+        return _("{name} ({known})").format(name=self.name, known=known) if known else self.name
 
     def completed(self, other: Process) -> Process:
         """Return this process with what another description of it says besides."""
@@ -47,7 +47,7 @@ class Process:
         )
 
 
-DRIVER = Process(name="the driver")
+DRIVER = Process(name=_("the driver"))
 """The process that starts the job: its lines have no prefix."""
 
 
