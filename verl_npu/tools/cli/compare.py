@@ -12,6 +12,7 @@ import click
 
 from ...errors import TrainingLogError
 from ...language import gettext as _
+from ...language import ngettext
 from ..comparison.comparison import STANDARDS, Comparison, compare, content
 from ..comparison.page import draw, page
 from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
@@ -189,7 +190,7 @@ def _print_verdict(verdict: Verdict, asked: bool) -> None:
     )
     if not asked and all(judged.outcome is Outcome.NOT_SHOWN for judged in verdict.criteria):
         return
-    rows: list[tuple[str, ...]] = [("criterion", "verdict", "NPU", "reference", "measured", "limit")]
+    rows: list[tuple[str, ...]] = [(_("criterion"), _("verdict"), "NPU", _("reference"), _("measured"), _("limit"))]
     for judged in verdict.criteria:
         tail = judged.why or judged.limit
         numbers = (number(judged.npu), number(judged.reference), number(judged.value, judged.unit))
@@ -203,13 +204,13 @@ def _print_verdict(verdict: Verdict, asked: bool) -> None:
 def _formulas(verdict: Verdict) -> Iterable[str]:
     for judged in verdict.criteria:
         if judged.value is not None:
-            word = "steps" if len(judged.steps) > 1 else "step"
-            yield f"{judged.name}: {judged.formula}; {word} {spans(judged.steps)}"
+            at = ngettext("step {steps}", "steps {steps}", len(judged.steps)).format(steps=spans(judged.steps))
+            yield _("{name}: {formula}; {at}").format(name=judged.name, formula=judged.formula, at=at)
 
 
 def _print_pairs(made: Comparison) -> None:
     rows: list[Sequence[str]] = [
-        ("metric", "steps", "NPU", "reference", "mean |NPU - reference|", _("largest at step"))
+        (_("metric"), _("steps"), "NPU", _("reference"), _("mean |NPU - reference|"), _("largest at step"))
     ]
     for pair in made.pairs:
         means = [number(mean([each[step] for step in pair.common])) for each in (pair.npu, pair.reference)]

@@ -180,21 +180,21 @@ def _figures(heads: Sequence[str], columns: Sequence[Figures]) -> None:
 
 
 def _rows(columns: Sequence[Figures]) -> Iterator[tuple[str, ...]]:
-    yield "mean", *(f"{each.mean:.4f}" for each in columns), _("of all answers' scores")
+    yield _("mean"), *(f"{each.mean:.4f}" for each in columns), _("of all answers' scores")
     yield "95 %", *(_between(each.over_prompts) for each in columns), _("of the mean, over prompts")
     yield "95 %", *(_between(each.over_rounds) for each in columns), _("of the mean, over rounds of these prompts")
     spreads = ["-" if each.spread is None else f"{each.spread:.4f}" for each in columns]
-    yield "spread", *spreads, _("standard deviation of the rounds' means")
+    yield _("spread"), *spreads, _("standard deviation of the rounds' means")
     extremes = [
         _("{rounds:.4f} to {each_rounds:.4f}").format(rounds=min(each.rounds), each_rounds=max(each.rounds))
         for each in columns
     ]
-    yield "rounds", *extremes, _("lowest and highest mean of a round")
+    yield _("rounds"), *extremes, _("lowest and highest mean of a round")
     for k in columns[-1].pass_at:
         yield f"pass@{k}", *(_share(each.pass_at.get(k)) for each in columns), _("without bias")
-    yield "cut", *(_share(each.cut) for each in columns), _("answers that ended at the limit of tokens")
+    yield _("cut"), *(_share(each.cut) for each in columns), _("answers that ended at the limit of tokens")
     lengths = ["-" if each.tokens is None else f"{each.tokens:.1f}" for each in columns]
-    yield "tokens", *lengths, _("mean length of an answer")
+    yield _("tokens"), *lengths, _("mean length of an answer")
 
 
 def _share(value: float | None) -> str:

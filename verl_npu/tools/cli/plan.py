@@ -281,10 +281,10 @@ def _print_phase(phase: PhaseFit, verdict: Verdict) -> None:
     for holder, mark in _MARKS.items():
         bar += mark * round(_BAR * phase.holders.get(holder.value, 0) / verdict.capacity)
     terminal.line(
-        _("{phase:18} {held:7.2f} GiB of tensors, needs {needed:7.2f}  ").format(
-            phase=phase.phase, held=phase.held / GIB, needed=phase.needed / GIB
+        _("{phase} {held:7.2f} GiB of tensors, needs {needed:7.2f}  ").format(
+            phase=terminal.padded(phase.phase, 18), held=phase.held / GIB, needed=phase.needed / GIB
         ),
-        terminal.styled(f"{phase.fit.value:13}", _STYLES[phase.fit]),
+        terminal.styled(terminal.padded(phase.fit.value, 13), _STYLES[phase.fit]),
         f"|{bar[: 2 * _BAR]:{_BAR}}|",
     )
 
@@ -316,7 +316,7 @@ def _print_time(planned: Planned) -> None:
     terminal.echo()
     terminal.line(terminal.styled(_("seconds of a step, from at best to at worst"), "bold"))
     for span in (*found, total(found)):
-        terminal.line(f"  {span.phase:18} {span.least:9.1f} {span.most:9.1f}")
+        terminal.line(f"  {terminal.padded(span.phase, 18)} {span.least:9.1f} {span.most:9.1f}")
     for assumption in assumptions(planned):
         terminal.paragraph(assumption, label=_("  assumed: "), indent="    ")
 
@@ -328,11 +328,11 @@ def _print_difference(before: Mapping[str, object], found: Mapping[str, object])
     for each in found["phases"]:  # type: ignore[attr-defined]
         other = old.get(str(each["phase"]))
         if other is None:
-            terminal.line(_("  {phase:18} is new").format(phase=each["phase"]))
+            terminal.line(_("  {phase} is new").format(phase=terminal.padded(each["phase"], 18)))
             continue
         change = (each["needed"] - other["needed"]) / GIB
         terminal.line(
-            _("  {phase:18} {change:+8.2f} GiB  {fit} -> {each_fit}").format(
-                phase=each["phase"], change=change, fit=other["fit"], each_fit=each["fit"]
+            _("  {phase} {change:+8.2f} GiB  {fit} -> {each_fit}").format(
+                phase=terminal.padded(each["phase"], 18), change=change, fit=other["fit"], each_fit=each["fit"]
             )
         )

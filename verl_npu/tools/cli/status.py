@@ -94,7 +94,7 @@ def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
         terminal.line(
             terminal.styled(_("TAINTED: {tainted} applied by force").format(tainted=_(", ").join(tainted)), "red")
         )
-    rows = [("process", "upstream", "cost", _("activated by")), *map(_row, manifests)]
+    rows = [(_("process"), _("upstream"), _("cost"), _("activated by")), *map(_row, manifests)]
     terminal.table(rows, [""] * len(rows))
     found = shares(manifests)
     terminal.echo()
