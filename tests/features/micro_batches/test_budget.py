@@ -15,7 +15,7 @@ pytest.importorskip("verl")
 from verl_npu.errors import MicroBatchError
 
 from .mixes import MIXES, first_fit_decreasing
-from .upstream import REVISIONS, load, nested, padded, patched, tokens
+from .upstream import BOUNDED, REVISIONS, load, nested, padded, patched, tokens
 
 pytestmark = pytest.mark.upstream
 
@@ -60,7 +60,8 @@ def test_each_micro_batch_holds_the_sequences_that_its_indices_name(
     assert held == indices
 
 
-def test_without_us_upstream_exceeds_the_budget(revision: str) -> None:
+def over_budget(revision: str) -> int:
+    """How many of six batches upstream alone splits so that a micro-batch exceeds the budget."""
     draw, budget = MIXES["bimodal"]
     chance = random.Random(0)
     over = 0
@@ -69,7 +70,16 @@ def test_without_us_upstream_exceeds_the_budget(revision: str) -> None:
         lengths = [length // 100 for length in draw(chance)]
         split, _ = load(revision).rearrange_micro_batches(padded(lengths), max_token_len=budget // 100)
         over += max(map(tokens, split)) > budget // 100
-    assert over
+    return over
+
+
+def test_without_us_upstream_exceeds_the_budget(revision: str) -> None:
+    assert over_budget(revision)
+
+
+@pytest.mark.parametrize("bounded", BOUNDED)
+def test_where_our_patches_are_not_put_in_upstream_keeps_the_budget(bounded: str) -> None:
+    assert not over_budget(bounded)
 
 
 @pytest.mark.parametrize("switch", ["0", None], ids=["off", "not set"])

@@ -10,12 +10,23 @@ from types import ModuleType
 from typing import Any
 
 from verl_npu.features import micro_batches
+from verl_npu.registry.source.tree import SourceTree
 
-__all__ = ["REVISIONS", "load", "nested", "padded", "patched", "tokens"]
+__all__ = ["BOUNDED", "REVISIONS", "load", "nested", "padded", "patched", "tokens"]
 
 FOLDER = Path(os.environ.get("VERL_NPU_UPSTREAMS", "nowhere"))
 PATH = "verl/utils/seqlen_balancing.py"
-REVISIONS = ["installed", *sorted(path.name for path in FOLDER.glob("verl-*") if (path / PATH).is_file())]
+_HERE = sorted(path.name for path in FOLDER.glob("verl-*") if (path / PATH).is_file())
+
+
+def _is_bounded(revision: str) -> bool:
+    tree = SourceTree.at(FOLDER / revision, ("verl",))
+    return micro_batches.BOUNDED_UPSTREAM.answer(lambda atom: atom.holds(tree)) is True
+
+
+BOUNDED = [revision for revision in _HERE if _is_bounded(revision)]
+"""The revisions at which upstream keeps the budget by itself: our patches are not put in there."""
+REVISIONS = ["installed", *(revision for revision in _HERE if revision not in BOUNDED)]
 
 
 def load(revision: str) -> ModuleType:
