@@ -344,6 +344,13 @@ def test_upstream_does_it_and_its_own_target_does_nothing(shown) -> None:
     assert shown(gutted, retired_by=Calls("up.ops:other", "destroy")) is State.DRIFTED
 
 
+@pytest.mark.parametrize("probes", [{"retired_by": Not(Calls(STEP, "destroy"))}, {"requires": Calls(STEP, "destroy")}])
+def test_what_stands_only_under_type_checking_is_gone(probes: dict[str, Probe], shown) -> None:
+    # Its body is as at the pin that does not need the patch, and no process has it.
+    hidden = "if TYPE_CHECKING:\n" + textwrap.indent(WITHOUT[WITHOUT.index("def step") :], "    ")
+    assert shown(WITHOUT[: WITHOUT.index("def step")] + hidden, **probes) is State.DRIFTED
+
+
 @pytest.mark.parametrize(
     ("user", "gone"),
     [

@@ -148,7 +148,7 @@ def look(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
     if nearest is not None and known.exact and recorded is not None:
         return None if recorded == THERE else Absence(subject, False, f"not there at {nearest.pin}")
     if is_there(subject, tree):
-        return _outside(subject, known.locks, tree)
+        return _unbound(subject, recorded, tree) or _outside(subject, known.locks, tree)
     if nearest is None or recorded is None:
         return Absence(subject, False, "no pin is known to have it")
     if recorded != THERE:
@@ -200,6 +200,13 @@ def _missing(subject: str, nearest: Lock, known: Baseline, tree: SourceTree) -> 
     what = f"{subject} is gone{', or its source is not available' if unread else ''}"
     still = f", and {user} still uses {module if unread else 'it'}" if user is not None else ""
     return Absence(subject, True, f"{what}: {nearest.pin} has it, {here.place} here does not{still}")
+
+
+def _unbound(subject: str, recorded: str | None, tree: SourceTree) -> Absence | None:
+    """Say if a definition is there that no process comes by which imports its module: under `if TYPE_CHECKING`."""
+    if ":" not in subject or tree.ends(Target.parse(subject)):
+        return None
+    return Absence(subject, recorded == THERE, f"{subject} is defined only where an import does not execute it")
 
 
 def _outside(subject: str, locks: Sequence[Lock], tree: SourceTree) -> Absence | None:
