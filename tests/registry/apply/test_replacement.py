@@ -277,6 +277,33 @@ def test_a_wrapper_of_another_kind_or_signature_is_refused(package, patched, nam
     assert module.run is put
 
 
+REGISTERED = """
+import functools
+
+def register(function):
+    @functools.wraps(function)
+    def inner(*args, **kwargs):
+        return function(*args, **kwargs)
+    inner.attrs_3141562937 = {"dispatch_mode": 0}
+    return inner
+
+@register
+def run():
+    return 1
+"""
+
+
+@pytest.mark.parametrize(("name", "state"), [("passes", State.APPLIED), ("dispatches", State.FAILED)])
+def test_what_upstream_registered_once_is_refused_if_it_was_registered_again(
+    package, patched, name: str, state: State
+) -> None:
+    package.write("up.ops", REGISTERED)
+    module = package.load("up.ops")
+    module.run = getattr(around(), name)(module.run)
+    (verdict,) = patched.start().status().values()
+    assert verdict.state is state
+
+
 def around() -> ModuleType:
     module = ModuleType("user_around")
     exec(AROUND, vars(module))

@@ -148,6 +148,10 @@ def _makes(definition: Definition, value: object, inner: object) -> bool:
     managers = [layer for layer in _layers(inner) if _live_kind(layer) is Kind.CONTEXT_MANAGER]
     if len(managers) != len(_MAKE_MANAGERS.intersection(definition.decorators)):
         return False
+    if _TRANSPARENT.issuperset(definition.decorators) and _dispatchers(inner) > definition.decorators.count(
+        "register"
+    ):
+        return False
     # An object that gives itself out for a function, as wrapt's do, passes on what it does not do itself.
     return isinstance(inner, types.FunctionType) or not _MAKE_FUNCTIONS.issuperset(definition.decorators)
 
@@ -230,6 +234,11 @@ _DISPATCHED = "attrs_3141562937"
 
 def _is_dispatched(value: object) -> bool:
     return _DISPATCHED in getattr(value, "__dict__", {})
+
+
+def _dispatchers(value: object) -> int:
+    """Return how often a method was registered: functools.wraps passes a mark on, and `register` leaves its own."""
+    return len({id(layer.__dict__[_DISPATCHED]) for layer in _layers(value) if _is_dispatched(layer)})
 
 
 def _is_where_the_source_has_it(value: object, patch: Patch, module: types.ModuleType) -> bool:
