@@ -51,6 +51,9 @@ class Edit:
 _RAY = "verl/single_controller/ray/base.py"
 _GROUPS = 'def get_placement_groups(self, strategy="STRICT_PACK", name=None, device_name="cuda"):'
 _PLACES = ["device.request_npus_not_gpus"]
+_ASKED = "current_platform.ray_resource_name()"
+_NAMED = f"        device_name = {_ASKED}"
+_KEY = "bundle[device_name] = 1"
 _HCCL = "verl/checkpoint_engine/hccl_checkpoint_engine.py"
 _THREAD = "        loop = asyncio.get_running_loop()\n        self._task = loop.run_in_executor(None, self._run)\n"
 _CALLING = ["weight_sync.broadcast_bucket_in_calling_thread"]
@@ -113,7 +116,7 @@ EDITS = [
     # Which value reaches the argument.
     Edit(
         "the default device is a constant of the module",
-        "v0.9.1",
+        "v0.8.0",
         _RAY,
         _GROUPS,
         _GROUPS.replace('"cuda"', "_DEVICE"),
@@ -133,13 +136,44 @@ EDITS = [
     ),
     Edit(
         "the default device is written in two parts",
-        "v0.9.1",
+        "v0.8.0",
         _RAY,
         _GROUPS,
         _GROUPS.replace('"cuda"', '"cu" "da"'),
         _PLACES,
         FITS,
     ),
+    Edit("the default device is none", "v0.9.1", _RAY, _GROUPS, _GROUPS.replace('"cuda"', "None"), _PLACES, NATIVE),
+    Edit(
+        "the device is no parameter",
+        "v0.9.1",
+        _RAY,
+        _GROUPS,
+        _GROUPS.replace(', device_name="cuda"', ""),
+        _PLACES,
+        NATIVE,
+    ),
+    Edit(
+        "the resource has another name",
+        "v0.9.1",
+        _RAY,
+        _KEY,
+        "bundle[resource] = 1",
+        _PLACES,
+        NATIVE,
+        ((_NAMED, f"        resource = {_ASKED}"),),
+    ),
+    Edit("what the platform names is not used", "v0.9.1", _RAY, _NAMED, f"        {_ASKED}", _PLACES, NEEDED),
+    Edit(
+        "what the platform names is used at times",
+        "v0.9.1",
+        _RAY,
+        _NAMED,
+        f"        if self.detached:\n    {_NAMED}",
+        _PLACES,
+        NEEDED,
+    ),
+    Edit("GPUs are asked for all the same", "v0.9.1", _RAY, _KEY, 'bundle["GPU"] = 1', _PLACES, NEEDED),
     Edit(
         "the constant is a constant of the module",
         "v0.9.1",

@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 from verl_npu.registry.source.body import Key, is_hollow, read_body
-from verl_npu.registry.source.probe import Atom, Calls, Catches, Imported, Imports, Passes, Raises, Reads, Sets, Takes
+from verl_npu.registry.source.probe import (
+    Atom,
+    Calls,
+    Catches,
+    Imported,
+    Imports,
+    Keys,
+    Passes,
+    Raises,
+    Reads,
+    Sets,
+    Takes,
+)
 from verl_npu.registry.source.tree import SourceTree
 
 SOURCE = '''
@@ -120,6 +132,34 @@ class Model(Base):
     def of_helper(self): bring()
     def by_string(self): importlib.import_module("up.tools.padding")
 
+    def keyed(self, kind="GPU"):
+        pool = {}
+        kind = platform.resource()
+        if self.more:
+            pool[kind] = 1
+            pool[self.other] = 1
+    def keyed_directly(self): self.pool[platform.resource()] = 1
+    def keyed_sometimes(self, kind="GPU"):
+        if self.more:
+            kind = platform.resource()
+        self.pool[kind] = 1
+    def keyed_before(self, kind="GPU"):
+        self.pool[kind] = 1
+        kind = platform.resource()
+    def keyed_again(self, kind="GPU"):
+        kind = platform.resource()
+        if self.more:
+            kind = "GPU"
+        self.pool[kind] = 1
+    def keyed_otherwise(self, kind):
+        platform.resource()
+        self.pool[kind] = 1
+    def keyed_twice(self):
+        self.pool[platform.resource()] = 1
+        for kind in self.kinds:
+            kind = "GPU"
+            self.pool[kind] = 1
+
     def hollow(self):
         """Nothing yet."""
         raise NotImplementedError
@@ -191,6 +231,16 @@ def test_what_is_never_called_here_is_no_call(name: str, tree: SourceTree) -> No
 )
 def test_a_question_about_what_is_done(atom: Atom, holds: bool, tree: SourceTree) -> None:
     assert atom.holds(tree) is holds
+
+
+@pytest.mark.parametrize(("name", "mapping"), [("keyed", "pool"), ("keyed_directly", "self.pool")])
+def test_a_key_is_followed_to_the_function_that_names_it(name: str, mapping: str, tree: SourceTree) -> None:
+    assert Keys(f"{M}.{name}", mapping, "resource").holds(tree)
+
+
+@pytest.mark.parametrize("name", ["sometimes", "before", "again", "otherwise", "twice"])
+def test_a_key_that_may_be_another_one_is_not_what_the_function_names(name: str, tree: SourceTree) -> None:
+    assert not Keys(f"{M}.keyed_{name}", "self.pool", "resource").holds(tree)
 
 
 CONSTANT = ["literal", "of_class", "of_local", "joined", "unpacked", "filled", "partly", "through", "setting"]

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from ... import environment
 from ...ascend.variables import VISIBLE_DEVICES
 from ...errors import HiddenDeviceError, PlacementError
-from ...registry.source.probe import AllOf, AnyOf, Calls, Never, Not, Takes
+from ...registry.source.probe import Calls, Keys, Never
 from .choice import has_ascend_software
 from .feature import DEFAULT_DEVICE, device
 
@@ -37,10 +37,7 @@ _GROUPS = "verl.single_controller.ray.base:RayResourcePool.get_placement_groups"
     "GPUs. An NPU cluster has none, and the job waits without end.",
     how="The default device, cuda, is replaced by npu; any other device is passed on.",
     link="https://github.com/volcengine/verl/issues/3583",
-    retired_by=AllOf(
-        AnyOf(Calls(_GROUPS, "ray_resource_name"), Calls(_GROUPS, "get_resource_name")),
-        Not(Takes(_GROUPS, "device_name", DEFAULT_DEVICE)),
-    ),
+    retired_by=Keys(_GROUPS, "bundle", "ray_resource_name"),
 )
 def request_npus_not_gpus(
     original: Callable[..., Result],

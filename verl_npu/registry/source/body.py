@@ -90,6 +90,8 @@ class Body:
     """Names, attributes and strings."""
     sets: set[str] = field(default_factory=set)
     """Attributes of other things that it assigns, by their dotted names."""
+    keys: dict[str, list[Written]] = field(default_factory=dict)
+    """Under what each mapping is given entries, by the mapping's dotted name; plain strings are in `passed`."""
     refusals: list[Refusal] = field(default_factory=list)
     catches: set[str] = field(default_factory=set)
     parts: list[ast.AST] = field(default_factory=list)
@@ -158,6 +160,12 @@ def origins_of(written: Written) -> Origins:
     """Return the constants and settings that an expression may be."""
     node, scope = written
     return scope.reader.origins(node, scope)
+
+
+def function_of(written: Written) -> str:
+    """Return the name of the function of which an expression is a call; empty if it is none."""
+    node, scope = written
+    return scope.reader.dotted(node.func, scope) if isinstance(node, ast.Call) else ""
 
 
 def names_in(conditions: Iterable[Written]) -> frozenset[str]:
@@ -251,6 +259,8 @@ class _Scope:
     parameters: Mapping[str, Origins] = field(default_factory=dict)
     assigned: Mapping[str, Sequence[ast.expr | ast.stmt]] = field(default_factory=dict)
     depth: int = 0
+    settled: Mapping[str, ast.Assign] = field(default_factory=dict)
+    """The local names that are assigned under no condition, and by which statement, if none assigns them later."""
 
 
 def is_true(test: ast.expr, constants: Mapping[str, object] | None = None) -> bool | None:
@@ -327,7 +337,7 @@ class _Reader:
         self._entered.add(key)
         self._note(node)
         parameters = {**_defaults(node, self), **given}
-        self.block(node.body, _Scope(self, owner, parameters, _assigned(node), depth), ())
+        self.block(node.body, _Scope(self, owner, parameters, _assigned(node), depth, _settled(node)), ())
 
     def _note(self, node: ast.AST) -> None:
         if node not in self._noted:
@@ -403,6 +413,11 @@ class _Reader:
                 value = getattr(node, "value", None)
                 if isinstance(target.slice.value, str) and isinstance(value, ast.expr):
                     self._body.passed.setdefault(target.slice.value, []).append((value, scope))
+            elif isinstance(target, ast.Subscript) and isinstance(target.ctx, ast.Store):
+                key = target.slice
+                made = scope.settled.get(key.id) if isinstance(key, ast.Name) else None
+                written = made.value if made is not None and made.lineno < node.lineno else key
+                self._body.keys.setdefault(self.dotted(target.value, scope), []).append((written, scope))
         for child in ast.iter_child_nodes(node):
             # What an annotation says is no use of it.
             if isinstance(child, ast.expr) and child not in targets and child is not getattr(node, "annotation", None):
@@ -721,6 +736,19 @@ def _assigned(function: _Function) -> dict[str, list[ast.expr | ast.stmt]]:
         elif isinstance(node, _Function) and node is not function and node.name in used:
             assigned.setdefault(node.name, []).append(node)
     return assigned
+
+
+def _settled(function: _Function) -> dict[str, ast.Assign]:
+    """The names that a statement of a function's own block assigns last, and that statement."""
+    stored = [node for node in ast.walk(function) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
+    last = {name.id: name for name in sorted(stored, key=lambda name: name.lineno)}
+    plain = [node for node in function.body if isinstance(node, ast.Assign)]
+    return {
+        name.id: node
+        for node in plain
+        for name in node.targets
+        if name in last.values() and isinstance(name, ast.Name)
+    }
 
 
 def _exceptions(node: ast.expr | None) -> set[str]:

@@ -18,6 +18,7 @@ from .body import (
     Origin,
     Origins,
     Value,
+    function_of,
     imports_by_name,
     is_hollow,
     names_in,
@@ -300,6 +301,23 @@ class Sets(Atom):
 
     def __str__(self) -> str:
         return f"{self.target} sets {self.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys(Atom):
+    """What is done gives `mapping` an entry under what `function` returns, whatever the target was called with."""
+
+    target: str
+    mapping: str
+    function: str
+
+    def holds(self, tree: SourceTree) -> bool:
+        keys = read_body(self.target, tree).keys.get(self.mapping, ())
+        chosen = any(isinstance(origin, Value) for key in keys for origin in origins_of(key))
+        return not chosen and any(_ends_with(function_of(key), self.function) for key in keys)
+
+    def __str__(self) -> str:
+        return f"{self.target} puts into {self.mapping} what {self.function} names"
 
 
 def _origin(wanted: object) -> Origin:
