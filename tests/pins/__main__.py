@@ -1,18 +1,22 @@
 """What the judgement makes of mutants, counted: `VERL_NPU_UPSTREAMS=FOLDER python -m tests.pins [PIN ...]`.
 
-With `--edits`, what it makes of the edits of each target, which are some thousands for each pin.
+With `--edits`, what it makes of the edits of each target, which are some thousands for each pin. With `--live`, what a
+process of each pin says of what was put over a target there.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from verl_npu.registry.source.tree import SourceTree
 
+from . import live
 from .edits import Effect
 from .losses import LOCKS, Outcome, Pin, pin_at, refused
 from .mutants import Kind
@@ -30,7 +34,9 @@ def main() -> int:
     silent: list[str] = []
     start = time.monotonic()
     beside = SourceTree.at(sources.find("transformers", "4.57.6"), ("transformers",))
-    names = [name for name in sys.argv[1:] if name != "--edits"] or [lock.pin for lock in LOCKS["verl"]]
+    names = [name for name in sys.argv[1:] if not name.startswith("--")] or [lock.pin for lock in LOCKS["verl"]]
+    if "--live" in sys.argv:
+        return _live({name: sources.all_of("verl", name)[0] for name in names})
     if "--edits" in sys.argv:
         return _edits(pin_at(name, sources.all_of("verl", name)[0], beside) for name in names)
     for name in names:
@@ -66,6 +72,20 @@ def _edits(pins: Iterable[Pin]) -> int:
         print(f"| all | {' | '.join(map(str, sums))} |")
     print(f"\n{counts.total()} edits", *passed, sep="\n")
     return int(len(passed) * 100 > counts.total())
+
+
+def _live(sources: Mapping[str, Path]) -> int:
+    """Print what is said of what is put over live targets; status 1 if it is wrong of one."""
+    tables: dict[str, live.Table] = {}
+    with tempfile.TemporaryDirectory(prefix="verl-live-") as folder:
+        for pin, source in sources.items():
+            tree = source
+            if source.is_file():
+                tree = Path(folder) / pin
+                zipfile.ZipFile(source).extractall(tree)
+            tables[pin] = live.at(tree)
+    print(*live.lines(tables), sep="\n")
+    return int(not all(live.fits(said) for each in tables.values() for said in each.said))
 
 
 def table(counts: Counts) -> Iterator[str]:

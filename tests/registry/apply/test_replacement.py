@@ -10,6 +10,7 @@ import sys
 from types import ModuleType
 
 import pytest
+import wrapt
 
 from verl_npu.errors import ApplyError
 from verl_npu.registry.apply.hooks import remove_hook
@@ -243,6 +244,11 @@ def awaits(function):
         return function(*args, **kwargs)
     return inner
 
+def loses_marks(function):
+    def inner(*args, **kwargs):
+        return function(*args, **kwargs)
+    return inner
+
 def dispatches(function):
     inner = passes(function)
     inner.attrs_3141562937 = {"dispatch_mode": 1}
@@ -254,6 +260,7 @@ def remote(function):
 
 manages = contextlib.contextmanager
 caches = functools.cached_property
+chooses = functools.singledispatch
 """
 
 
@@ -265,7 +272,9 @@ def test_a_wrapper_that_passes_everything_on_is_wrapped_in_turn(package, patched
     assert module.run() == 10
 
 
-@pytest.mark.parametrize("name", ["takes_another", "yields", "awaits", "dispatches", "remote", "manages", "caches"])
+@pytest.mark.parametrize(
+    "name", ["takes_another", "yields", "awaits", "dispatches", "remote", "manages", "caches", "chooses"]
+)
 def test_a_wrapper_of_another_kind_or_signature_is_refused(package, patched, name: str) -> None:
     if name == "remote":
         pytest.importorskip("ray")
@@ -293,8 +302,16 @@ def run():
 """
 
 
-@pytest.mark.parametrize(("name", "state"), [("passes", State.APPLIED), ("dispatches", State.FAILED)])
-def test_what_upstream_registered_once_is_refused_if_it_was_registered_again(
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("passes", State.APPLIED),
+        ("dispatches", State.FAILED),
+        ("chooses", State.FAILED),
+        ("loses_marks", State.FAILED),
+    ],
+)
+def test_what_upstream_registered_is_refused_if_it_is_registered_no_longer_or_again(
     package, patched, name: str, state: State
 ) -> None:
     package.write("up.ops", REGISTERED)
@@ -302,6 +319,35 @@ def test_what_upstream_registered_once_is_refused_if_it_was_registered_again(
     module.run = getattr(around(), name)(module.run)
     (verdict,) = patched.start().status().values()
     assert verdict.state is state
+
+
+MANAGES = """
+import contextlib
+
+@contextlib.contextmanager
+def run():
+    yield 1
+"""
+
+
+def test_a_proxy_around_a_context_manager_is_wrapped_in_turn(package, patched) -> None:
+    package.write("up.ops", MANAGES)
+    module = package.load("up.ops")
+    module.run = wrapt.FunctionWrapper(module.run, lambda wrapped, instance, args, kwargs: wrapped(*args, **kwargs))
+    (verdict,) = patched.start().status().values()
+    assert verdict.state is State.APPLIED
+
+
+@pytest.mark.parametrize("value", [None, 5, len])
+def test_something_else_in_the_place_of_an_imported_function_is_refused(package, patched, value) -> None:
+    package.write("up.source", "def run():\n    return 1\n")
+    package.write("up.ops", "from up.source import run\n")
+    module = package.load("up.ops")
+    module.run = value
+    (verdict,) = patched.start().status().values()
+    assert verdict.state is State.FAILED
+    assert "expected what " in verdict.reason
+    assert module.run is value
 
 
 def around() -> ModuleType:

@@ -145,12 +145,15 @@ def _makes(definition: Definition, value: object, inner: object) -> bool:
     if definition.kind is Kind.REMOTE or isinstance(value, tuple(_DESCRIPTORS.values())):
         # A patch of what Ray keeps would not reach the processes that it starts.
         return False
-    managers = [layer for layer in _layers(inner) if _live_kind(layer) is Kind.CONTEXT_MANAGER]
+    # A proxy such as wrapt's gives itself out for what it wraps, and is no second one.
+    plain = [layer for layer in _layers(inner) if type(layer) is types.FunctionType]
+    managers = [layer for layer in plain if _live_kind(layer) is Kind.CONTEXT_MANAGER]
     if len(managers) != len(_MAKE_MANAGERS.intersection(definition.decorators)):
         return False
-    if _TRANSPARENT.issuperset(definition.decorators) and _dispatchers(inner) > definition.decorators.count(
-        "register"
-    ):
+    registered = definition.decorators.count("register")
+    if _TRANSPARENT.issuperset(definition.decorators) and _registrations(inner) > registered:
+        return False
+    if _REGISTERED not in _marks(inner) and any(_REGISTERED in _marks(each) for each in _enclosed(inner)):
         return False
     # An object that gives itself out for a function, as wrapt's do, passes on what it does not do itself.
     return isinstance(inner, types.FunctionType) or not _MAKE_FUNCTIONS.issuperset(definition.decorators)
@@ -179,12 +182,12 @@ def _is_imported(value: object, origin: Target) -> bool:
     held = namespace(holder).get(origin.name, MISSING) if isinstance(holder, types.ModuleType) else MISSING
     if held is MISSING or held is value:
         return True
-    *outer, function = _layers(value)
-    # It may be patched where it comes from since, too.
-    if function is not list(_layers(held))[-1] or not isinstance(function, types.FunctionType):
+    layers, origins = list(_layers(value)), list(_layers(held))
+    # It may be patched where it comes from since, too. None has no layer.
+    if not layers or not origins or layers[-1] is not origins[-1] or not isinstance(layers[-1], types.FunctionType):
         return False
-    taken = _bare_signature(function)
-    return all(_stands_for(one, function, taken) for one in outer)
+    taken = _bare_signature(layers[-1])
+    return all(_stands_for(one, layers[-1], taken) for one in layers[:-1])
 
 
 def _stands_for(wrapper: object, function: object, taken: str) -> bool:
@@ -193,7 +196,7 @@ def _stands_for(wrapper: object, function: object, taken: str) -> bool:
     # What passes a context manager on need not look like one.
     if kind is not inner and (kind, inner) != (Kind.FUNCTION, Kind.CONTEXT_MANAGER):
         return False
-    if _is_dispatched(wrapper) is not _is_dispatched(function):
+    if _marks(wrapper) != _marks(function):
         return False
     if type(wrapper) is not types.FunctionType:
         # wrapt's proxies give themselves out for functions, and take whatever these take.
@@ -229,16 +232,19 @@ def _live_kind(value: object) -> Kind:
 
 
 # What verl's `register` leaves on a method that the controller calls on all workers.
-_DISPATCHED = "attrs_3141562937"
+_REGISTERED = "attrs_3141562937"
+# And what functools.singledispatch leaves, which also calls what others put in the function's place.
+_DISPATCHING = frozenset({_REGISTERED, "dispatch", "registry"})
 
 
-def _is_dispatched(value: object) -> bool:
-    return _DISPATCHED in getattr(value, "__dict__", {})
+def _marks(value: object) -> frozenset[str]:
+    return _DISPATCHING.intersection(getattr(value, "__dict__", ()))
 
 
-def _dispatchers(value: object) -> int:
+def _registrations(value: object) -> int:
     """Return how often a method was registered: functools.wraps passes a mark on, and `register` leaves its own."""
-    return len({id(layer.__dict__[_DISPATCHED]) for layer in _layers(value) if _is_dispatched(layer)})
+    marks = [getattr(layer, "__dict__", {}).get(_REGISTERED) for layer in _layers(value)]
+    return len({id(mark) for mark in marks if mark is not None})
 
 
 def _is_where_the_source_has_it(value: object, patch: Patch, module: types.ModuleType) -> bool:
