@@ -110,7 +110,7 @@ def test_every_call_that_a_page_shows_is_understood(page: Path) -> None:
     wrong = []
     for call in shown(page):
         _, name, *rest = shlex.split(call)
-        one = command.commands.get(name)
+        one = command.get_command(click.Context(command), name)
         try:
             assert one is not None
             # Parses the whole call, and runs nothing of it.

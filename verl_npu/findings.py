@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from .errors import VerlNpuError
@@ -72,6 +72,8 @@ class Rule(Generic[Subject]):
     """Stable: it is in reports and in JSON."""
     ask: Callable[[Subject], Iterable[Finding]]
     stages: tuple[Stage, ...]
+    about: str = field(default="", kw_only=True)
+    """What is looked at, in a sentence; empty where the findings say it themselves."""
 
 
 def ok(code: str, found: str) -> Finding:

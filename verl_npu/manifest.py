@@ -85,9 +85,15 @@ def write_manifest(folder: Path, content: Manifest) -> Path:
     return path
 
 
-def read_manifests(folder: Path) -> list[Manifest]:
-    """Return all manifests in `folder`, by file name. Raises SourceError for a file that is none."""
-    return [_read(path) for path in sorted(folder.glob("[!.]*.json"))]
+def read_manifests(folder: Path) -> tuple[list[Manifest], list[SourceError]]:
+    """Return all manifests in `folder`, by file name, and an error for each file that should be one and is none."""
+    found, unread = [], []
+    for path in sorted(folder.glob("[!.]*.json")):
+        try:
+            found.append(_read(path))
+        except SourceError as error:
+            unread.append(error)
+    return found, unread
 
 
 def encoded(content: Manifest) -> bytes:

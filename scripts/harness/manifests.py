@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import RunFailed
-from verl_npu.errors import SourceError
 from verl_npu.features.fleet.comparison import differences
 from verl_npu.manifest import Manifest, read_manifests
 
@@ -17,10 +16,9 @@ WAITING = "pending"
 
 def read(folder: Path) -> list[Manifest]:
     """Return the manifests in a folder, by role; raises RunFailed for one that cannot be read."""
-    try:
-        found = read_manifests(folder)
-    except SourceError as error:
-        raise RunFailed(str(error)) from error
+    found, unread = read_manifests(folder)
+    if unread:
+        raise RunFailed(str(unread[0])) from unread[0]
     return sorted(found, key=lambda manifest: (manifest["role"], manifest["pid"]))
 
 

@@ -34,7 +34,12 @@ def commands(language: str) -> str:
     parts = [head, _MADE]
     if not isinstance(command, click.Group):
         raise TypeError("expected the command verl-npu to be a group")
-    for name, one in sorted(command.commands.items()):
+    group = click.Context(command, info_name="verl-npu", max_content_width=100, terminal_width=100)
+    parts.append(f"\n## verl-npu\n\n```text\n{command.get_help(group).rstrip()}\n```")
+    for name in command.list_commands(group):
+        one = command.get_command(group, name)
+        if one is None:
+            raise LookupError(name)
         context = click.Context(one, info_name=f"verl-npu {name}", max_content_width=100, terminal_width=100)
         parts.append(f"\n## verl-npu {name}\n\n```text\n{one.get_help(context).rstrip()}\n```")
     return "\n".join(parts) + "\n"

@@ -56,12 +56,19 @@ def wrong_settings(environ: Mapping[str, str] | None = None) -> Iterator[tuple[V
 
 def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], None]) -> Registry:
     """The registry of verl-npu in this process, not active yet. Raises SettingError for a switch that is wrong."""
+    try:
+        strict = environment.STRICT.read()
+    except SettingError:
+        # Nobody is to mend one variable, start the job again, and meet the next.
+        for wrong in policy().wrong(feature.name for feature in load()):
+            warn(str(wrong))
+        raise
     return Registry(
         trigger="verl",
         upstreams=UPSTREAMS,
         features=load,
         locks=locks_folder(),
-        policy=policy(strict=environment.STRICT.read()),
+        policy=policy(strict=strict),
         warn=warn,
         changed=changed,
         patch_modules=PATCH_MODULES,

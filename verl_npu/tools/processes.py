@@ -188,7 +188,7 @@ class Interrupted(Exception):
 
     def __init__(self, number: int) -> None:
         self.number = number
-        super().__init__({signal.SIGINT: "Ctrl-C"}.get(signal.Signals(number), signal.Signals(number).name))
+        super().__init__(_in_words(number))
 
     @property
     def status(self) -> int:
@@ -201,7 +201,11 @@ class Signalled(KeyboardInterrupt):
 
     def __init__(self, number: int) -> None:
         self.status = 128 + number
-        super().__init__(signal.Signals(number).name)
+        super().__init__(_in_words(number))
+
+
+def _in_words(number: int) -> str:
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 @contextmanager

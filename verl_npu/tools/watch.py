@@ -69,13 +69,26 @@ FEW, BEFORE = 5, 20
 
 
 class Kind(Enum):
-    """What kind of odd thing."""
+    """What kind of odd thing, by its code."""
 
-    NOT_FINITE = _("not a number")
-    ENTROPY = _("entropy collapse")
-    GRAD_NORM = _("gradient norm jump")
-    SLOW = _("slow step")
-    DRIFT = _("rollout drift")
+    NOT_FINITE = "not-a-number"
+    ENTROPY = "entropy-collapse"
+    GRAD_NORM = "gradient-norm-jump"
+    SLOW = "slow-step"
+    DRIFT = "rollout-drift"
+
+
+ABOUT: Mapping[Kind, str] = {
+    Kind.NOT_FINITE: "A metric is NaN or infinite. From that step on weights may be, too: look at the first step that "
+    "has it.",
+    Kind.ENTROPY: f"The entropy is below {COLLAPSED:.0%} of the median of the first {FEW} steps: the policy has "
+    "stopped trying anything else.",
+    Kind.GRAD_NORM: f"The gradient norm is over {JUMP:g} times the median of up to {BEFORE} steps before.",
+    Kind.SLOW: f"A step takes over {SLOW:g} times the median; the phase that grew most is named.",
+    Kind.DRIFT: f"The probabilities of rollout and trainer differ by over {DRIFT_ISSUE:g} on average, or by over "
+    f"{DRIFT_NORMAL:g} and {DRIFT_GROWTH:g} times as much as at the beginning: the engine computes others than the "
+    "trainer.",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.shell_completion import BashComplete
 
 from verl_npu import environment
-from verl_npu.tools.cli import main
+from verl_npu.tools.cli import MOMENTS, main
 from verl_npu.variable import USER
 from verl_npu.version import __version__
 
 from .conftest import Run
 
-COMMANDS = sorted(main.commands)
+COMMANDS = main.list_commands(click.Context(main))
 
 
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
@@ -29,18 +30,46 @@ def test_help_fits_80_columns(run: Run, command: tuple[str, ...]) -> None:
     assert [line for line in output.splitlines() if len(line) > 80] == []
 
 
-@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
-def test_help_ends_with_calls_that_are_understood(run: Run, command: tuple[str, ...]) -> None:
-    _, output = run(*command, "--help")
-    examples = re.split(r"^  Examples?:\n", output, flags=re.MULTILINE)[-1].splitlines()
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_ends_with_calls_that_are_understood(run: Run, command: str) -> None:
+    examples = examples_of(run(command, "--help")[1])
     assert examples
     for example in examples:
         program, *words = shlex.split(example)
         assert program == "verl-npu"
         # Parses the whole call, and runs nothing of it.
         name, chosen, rest = main.resolve_command(main.make_context("verl-npu", list(words)), list(words))
-        assert not command or (name,) == command
+        assert name == command
         chosen.make_context(name, rest)
+
+
+def examples_of(shown: str) -> list[str]:
+    return [line.strip() for line in re.split(r"^  Examples?:\n", shown, flags=re.MULTILINE)[-1].splitlines()]
+
+
+def test_the_help_has_every_command_with_an_example_by_the_moment(run: Run) -> None:
+    shown = run("--help")[1]
+    places = [shown.index(f"\n{moment}:\n") for moment in MOMENTS]
+    assert places == sorted(places)
+    for commands, first, last in zip(MOMENTS.values(), places, [*places[1:], len(shown)], strict=True):
+        for name, example in commands.items():
+            assert re.search(rf"^  {name} +\S.*\n +{re.escape(example)}$", shown[first:last], re.MULTILINE), name
+    assert {*MOMENTS} >= {"Before a run", "During a run", "After a run"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_example_of_a_command_is_one_of_its_own(run: Run, name: str) -> None:
+    own = examples_of(run(name, "--help")[1])
+    assert {commands[name] for commands in MOMENTS.values() if name in commands} <= {*own}
+
+
+def test_a_command_imports_no_other(tmp_path: Path) -> None:
+    program = (
+        "import sys; from verl_npu.tools.cli import main\nmain(['env'], standalone_mode=False); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    loaded = {name for name in done.stdout.splitlines()[-1].split() if name.startswith("verl_npu.tools.")}
+    assert {name.split(".")[2] for name in loaded}.isdisjoint({"plan", "rehearse", "doctor", "diagnosis", "codes"})
 
 
 @pytest.mark.parametrize("name", COMMANDS)

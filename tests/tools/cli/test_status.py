@@ -134,12 +134,32 @@ def test_a_folder_without_manifests_is_one_line(status: Run, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 99}', "{"])
-def test_a_file_that_is_no_manifest_is_one_line_that_names_it(status: Run, job: Path, text: str) -> None:
+def test_a_file_that_is_no_manifest_is_one_line_and_hides_no_other(status: Run, job: Path, text: str) -> None:
+    _, undamaged = status(str(job))
     (job / "odd.json").write_text(text)
     code, output = status(str(job))
+    assert code == 1
+    line, *rest = output.splitlines()
+    assert line.startswith("verl-npu: ")
+    assert "odd.json: expected a manifest" in line
+    assert rest == undamaged.splitlines()
+
+
+def test_a_file_that_is_no_manifest_is_told_in_json(status: Run, job: Path) -> None:
+    (job / "odd.json").write_text("{")
+    code, output = status(str(job), "--json")
+    assert code == 1
+    content = json.loads(output[output.index("\n{") :])
+    assert len(content["manifests"]) == 3
+    assert "odd.json" in content["unread"][0]
+
+
+def test_a_folder_with_damaged_manifests_alone_is_a_line_for_each(status: Run, tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text("{")
+    code, output = status(str(tmp_path))
     assert code == 2
-    (line,) = output.strip().splitlines()
-    assert "odd.json" in line
+    assert [line.partition(": expected")[0][-6:] for line in output.splitlines()] == ["a.json", "b.json"]
 
 
 def test_a_job_is_readable_at_80_columns(status: Run, job: Path) -> None:

@@ -439,25 +439,95 @@ def _corrected(value: str) -> str:
 
 
 RULES = tuple(
-    Rule(f"mindspeed-{code}", ask, (Stage.SCRIPT, Stage.JOB))
-    for code, ask in {
-        "group-of-overrides": _group_that_mindspeed_llm_does_not_read,
-        "key-or-type": _key_or_type,
-        "size-no-number": _size_that_is_no_number,
-        "flash-attention": _flash_attention,
-        "context-parallel": _context_parallel,
-        "fused-rope": _fused_rope,
-        "fused-rmsnorm": _fused_rmsnorm,
-        "fused-swiglu": _fused_swiglu,
-        "swap-optimizer": _swap_optimizer,
-        "mbridge-virtual-pipeline": _mbridge,
-        "mc2": _mc2,
-        "allgather-dispatcher": _dispatcher,
-        "moe-permutation": _moe_permutation,
-        "latent-attention": _latent_attention,
-        "attention-backend": _attention_backend,
-        "recomputation": _recomputation,
-        "declared-by-mindspeed": _what_mindspeed_declares,
-    }.items()
+    Rule(f"mindspeed-{code}", ask, (Stage.SCRIPT, Stage.JOB), about=about)
+    for code, ask, about in (
+        (
+            "group-of-overrides",
+            _group_that_mindspeed_llm_does_not_read,
+            "A group of overrides that MindSpeed-LLM does not read, where its engine is asked for.",
+        ),
+        (
+            "key-or-type",
+            _key_or_type,
+            "A key that nothing in MindSpeed or Megatron reads, or a value that fails, means its opposite, or is "
+            "not of its key's type.",
+        ),
+        (
+            "size-no-number",
+            _size_that_is_no_number,
+            "A parallel size that is no number, as where a variable was left empty.",
+        ),
+        (
+            "flash-attention",
+            _flash_attention,
+            "Flash attention that is off, in two forms at once, or with a sparse mode that MindSpeed does not take.",
+        ),
+        (
+            "context-parallel",
+            _context_parallel,
+            "A size of context parallelism that is not that of the groups that verl makes.",
+        ),
+        (
+            "fused-rope",
+            _fused_rope,
+            "The fused rotary embedding without position_embedding_type=rope.",
+        ),
+        (
+            "fused-rmsnorm",
+            _fused_rmsnorm,
+            "The fused RMSNorm with another normalization.",
+        ),
+        (
+            "fused-swiglu",
+            _fused_swiglu,
+            "The fused SwiGLU beside swiglu=False: MindSpeed fuses it in any case.",
+        ),
+        (
+            "swap-optimizer",
+            _swap_optimizer,
+            "swap_optimizer without the distributed optimizer, which is what it swaps.",
+        ),
+        (
+            "mbridge-virtual-pipeline",
+            _mbridge,
+            "A virtual pipeline beside mbridge, which MindSpeed's documents leave out.",
+        ),
+        (
+            "mc2",
+            _mc2,
+            "The fused operators of computation and communication without sequence parallelism, or beside CoC.",
+        ),
+        (
+            "allgather-dispatcher",
+            _dispatcher,
+            "The allgather dispatcher beside variable sequence lengths, which verl asks Megatron for.",
+        ),
+        (
+            "moe-permutation",
+            _moe_permutation,
+            "Fused permutation of experts' tokens with a capacity that is not padded to.",
+        ),
+        (
+            "latent-attention",
+            _latent_attention,
+            "MindSpeed's own latent attention without the sizes that it takes from the overrides alone.",
+        ),
+        (
+            "attention-backend",
+            _attention_backend,
+            "An attention backend that Megatron does not have.",
+        ),
+        (
+            "recomputation",
+            _recomputation,
+            "Settings of recomputation that need each other.",
+        ),
+        (
+            "declared-by-mindspeed",
+            _what_mindspeed_declares,
+            "What each of MindSpeed's features that is on says of others when it validates: that it needs them, "
+            "or excludes them.",
+        ),
+    )
 )
 """All rules, in the order in which their problems are said."""

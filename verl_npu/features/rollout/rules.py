@@ -383,17 +383,84 @@ def _installed(package: str) -> bool:
 _EITHER = (Stage.SCRIPT, Stage.JOB)
 _JOB = (Stage.JOB,)
 RULES: tuple[Rule[Section], ...] = (
-    Rule("rollout.expandable_segments", expandable_segments, _JOB),
-    Rule("rollout.engine_versions", unfit_releases, _JOB),
-    Rule("rollout.ranks", _ranks, _EITHER),
-    Rule("rollout.heads", _heads, _EITHER),
-    Rule("rollout.additional_config", _additional_config, _JOB),
-    Rule("rollout.unread_parallelism", unread_parallelism, _JOB),
-    Rule("rollout.engine_arguments", unknown_arguments, _EITHER),
-    Rule("rollout.unread_arguments", unread_arguments, _JOB),
-    Rule("rollout.rl_config", wrong_rl_config, _JOB),
-    Rule("rollout.weight_format", _weight_format, _EITHER),
-    Rule("rollout.kernels", _kernels, _EITHER),
-    Rule("rollout.two_tritons", _two_tritons, _JOB),
+    Rule(
+        "rollout.expandable_segments",
+        expandable_segments,
+        _JOB,
+        about="A vLLM engine that may sleep beside an allocator with expandable segments: vllm-ascend's sleep "
+        "mode does not work with them.",
+    ),
+    Rule(
+        "rollout.engine_versions",
+        unfit_releases,
+        _JOB,
+        about="The releases of vLLM and vllm-ascend that are installed, beside what the installed verl calls of them.",
+    ),
+    Rule(
+        "rollout.ranks",
+        _ranks,
+        _EITHER,
+        about="Whether the job's NPUs can be divided into rollout engines of the size that is asked for: "
+        "upstream's workers assert it.",
+    ),
+    Rule(
+        "rollout.heads",
+        _heads,
+        _EITHER,
+        about="Whether the rollout's tensor parallel size divides the model's attention heads: vLLM does not "
+        "start otherwise.",
+    ),
+    Rule(
+        "rollout.additional_config",
+        _additional_config,
+        _JOB,
+        about="The keys of vllm-ascend's additional_config: one that the installed release does not read has no "
+        "effect.",
+    ),
+    Rule(
+        "rollout.unread_parallelism",
+        unread_parallelism,
+        _JOB,
+        about="A way to divide the rollout engine that nothing in the installed verl reads: the engine would "
+        "start undivided.",
+    ),
+    Rule(
+        "rollout.engine_arguments",
+        unknown_arguments,
+        _EITHER,
+        about="The arguments in engine_kwargs, beside those that the installed vLLM has: it ends with an error "
+        "on any other.",
+    ),
+    Rule(
+        "rollout.unread_arguments",
+        unread_arguments,
+        _JOB,
+        about="Arguments in engine_kwargs that the installed verl does not hand on to the engine.",
+    ),
+    Rule(
+        "rollout.rl_config",
+        wrong_rl_config,
+        _JOB,
+        about="The keys of vllm-ascend's rl_config: those that the installed release knows, each True or False.",
+    ),
+    Rule(
+        "rollout.weight_format",
+        _weight_format,
+        _EITHER,
+        about="A format of weights in additional_config that wins over the variable with which verl-npu keeps "
+        "weights plain.",
+    ),
+    Rule(
+        "rollout.kernels",
+        _kernels,
+        _EITHER,
+        about="Fused kernels and liger-kernel, whose Triton kernels were reported to fail on an Ascend 910B.",
+    ),
+    Rule(
+        "rollout.two_tritons",
+        _two_tritons,
+        _JOB,
+        about="The packages triton and triton-ascend beside each other: both are the module `triton`.",
+    ),
 )
 """In the order in which a job asks them."""

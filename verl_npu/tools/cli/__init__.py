@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,39 +22,74 @@ from ...version import __version__
 from .. import progress
 from ..processes import Signalled, ended_whole
 from . import terminal, wording
-from .check import check
-from .compare import compare_logs
-from .container import container
-from .doctor import doctor
-from .drift import drift
-from .env import env
-from .evaluate import evaluate
-from .explain import explain
-from .launch import launch
-from .lock import lock
-from .merge import merge
-from .mindspeed import mindspeed
-from .options import HOW, example
-from .plan import plan
-from .rehearse import rehearse
-from .serve import serve
-from .status import status
-from .watch import watch
 
-__all__ = ["main", "run"]
+__all__ = ["MOMENTS", "main", "run"]
+
+MOMENTS: Mapping[str, Mapping[str, str]] = {
+    _("Before a run"): {
+        "env": "verl-npu env --pin v0.7.1 --npu a3 --arch arm --output install",
+        "container": "verl-npu container --pin v0.9.1 --server a3 --format docker-run",
+        "doctor": "verl-npu doctor",
+        "check": "verl-npu check --script run.sh",
+        "mindspeed": "verl-npu mindspeed --pin v0.8.0 --check run.sh",
+        "plan": "verl-npu plan examples/grpo_trainer/run_qwen3-8b_npu.sh",
+        "rehearse": "verl-npu rehearse examples/grpo_trainer/run_qwen2_5_7b_grpo_npu.sh",
+    },
+    _("During a run"): {
+        "launch": "verl-npu launch --nodes 4 --head node1 -- bash run.sh",
+        "watch": "verl-npu watch train.log",
+        "status": "verl-npu status outputs/manifests",
+    },
+    _("After a run"): {
+        "doctor": "verl-npu doctor --log train.log",
+        "report": "verl-npu report train.log",
+        "compare": "verl-npu compare npu.log gpu.log",
+        "merge": "verl-npu merge checkpoints",
+        "serve": "verl-npu serve models/step-100",
+        "evaluate": "verl-npu evaluate test.parquet --rounds 16 --output before",
+    },
+    _("At any time"): {
+        "explain": "verl-npu explain npu-memory",
+    },
+    _("To maintain the patches"): {
+        "drift": "verl-npu drift --source ../verl",
+        "lock": "verl-npu lock --pin v0.6.1 --source verl-0.6.1-py3-none-any.whl",
+    },
+}
+"""The commands by the moment at which one needs them, each with one example."""
+_UNTIL_ENDED = ("launch", "serve", "watch")
+"""Commands that are there until someone ends them: that they go on is not worth a line."""
 
 
 class _Commands(click.Group):
-    """A user's mistake ends with one line and status 2, never with a traceback."""
+    """The commands, each imported when it is called; a user's mistake ends with one line and status 2, never with a
+    traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({name for commands in MOMENTS.values() for name in commands})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return super().get_command(ctx, cmd_name)
+        with progress.step(cmd_name):
+            module = importlib.import_module(f".{cmd_name}", __name__)
+        found = getattr(module, cmd_name)
+        return wording.translated(found) if isinstance(found, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for moment, commands in MOMENTS.items():
+            with formatter.section(translate(moment)):
+                rows: list[tuple[str, str]] = []
+                for name, call in commands.items():
+                    command = self.get_command(ctx, name)
+                    summary = command.get_short_help_str(limit=200) if command else ""
+                    rows += [(name, summary), ("", call)]
+                formatter.write_dl(rows)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         wording.speak_for_click()
         with _language_of_the_user():
             return super().main(*args, **extra)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        found = super().get_command(ctx, cmd_name)
-        return None if found is None else wording.translated(found)
 
     def get_help(self, ctx: click.Context) -> str:
         return wording.help_of(self, ctx)
@@ -61,11 +97,11 @@ class _Commands(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
     ) -> click.Context:
-        with _cleaned():
+        with _cleaned(), progress.shown():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        with warnings.catch_warnings(), _cleaned():
+        with warnings.catch_warnings(), _cleaned(), progress.shown():
             # Python warns of odd escapes in upstream's source; nobody who runs this can do anything about those.
             warnings.simplefilter("ignore", SyntaxWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -111,15 +147,12 @@ def _language_of_the_user() -> Iterator[None]:
         yield
 
 
-_UNTIL_ENDED = ("launch", "serve", "watch")
-"""Commands that are there until someone ends them: that they go on is not worth a line."""
+_EPILOG = """\b
+Completion by the Tab key (for zsh: zsh_source, for fish: fish_source):
+  eval "$(_VERL_NPU_COMPLETE=bash_source verl-npu)"  # in ~/.bashrc"""
 
 
-@click.group(
-    cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=HOW + "\n\n" + example("verl-npu check", "verl-npu explain device", "verl-npu status outputs/manifests"),
-)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EPILOG)
 @click.version_option(__version__, prog_name="verl-npu")
 @click.pass_context
 def main(ctx: click.Context) -> None:
@@ -129,29 +162,6 @@ def main(ctx: click.Context) -> None:
     start jobs over several machines, and take care of what a job leaves. Each has a --help of its own, and `env` lists
     the environment variables.
     """
-    ctx.with_resource(progress.shown())
     command = ctx.invoked_subcommand or ""
     if command not in _UNTIL_ENDED:
         ctx.with_resource(progress.step(command))
-
-
-for command in (
-    check,
-    compare_logs,
-    container,
-    doctor,
-    drift,
-    env,
-    evaluate,
-    explain,
-    launch,
-    lock,
-    merge,
-    mindspeed,
-    plan,
-    rehearse,
-    serve,
-    status,
-    watch,
-):
-    main.add_command(command)

@@ -13,7 +13,8 @@ import click
 from ...errors import TrainingLogError
 from ...language import gettext as _
 from ...language import ngettext
-from ..comparison.comparison import STANDARDS, Comparison, compare, content
+from ..comparison.comparison import STANDARDS, Comparison, content
+from ..comparison.comparison import compare as compare_logs
 from ..comparison.page import draw, page
 from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
 from ..extras import need
@@ -27,7 +28,6 @@ _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "
 
 
 @click.command(
-    "compare",
     epilog=example(
         "verl-npu compare npu.log gpu.log",
         "verl-npu compare new.log old.log --standard regression --html report.html",
@@ -48,7 +48,7 @@ _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "
 @json_option()
 @click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write the curves as a picture.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
-def compare_logs(
+def compare(
     npu_log: Path | None,
     reference_log: Path | None,
     baseline: str | None,
@@ -78,7 +78,9 @@ def compare_logs(
             found="--png" if "parity" not in standards else "--standard parity",
             fix=_("published figures have no steps; give a reference log for that"),
         )
-    made = compare(npu, reference, standards or (("regression",) if isinstance(reference, Baseline) else ("parity",)))
+    made = compare_logs(
+        npu, reference, standards or (("regression",) if isinstance(reference, Baseline) else ("parity",))
+    )
     written = _write(made, png, html)
     if as_json:
         click.echo(json.dumps(content(made), indent=2))

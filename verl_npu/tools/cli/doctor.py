@@ -16,11 +16,12 @@ from ...findings import Finding, Severity, exit_status
 from ...language import gettext as _
 from ...language import ngettext
 from ...pins import PINS
-from ...registry.state import feature_state
-from ..diagnosis import report, unknown
+from ...registry.judge.verdict import Verdict
+from ...registry.patch import Feature
+from ...registry.state import State, feature_state
+from ..diagnosis import unknown
 from ..diagnosis.judgement import Conclusion, Diagnosis, LoggedError, diagnose
 from ..diagnosis.progress import Progress
-from ..diagnosis.redaction import Redaction
 from ..doctor import Judged, Level, Site, cluster, examine, packages
 from ..logs.lines import Line
 from . import terminal, upstreams
@@ -56,12 +57,6 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     multiple=True,
     help="Say why a job failed, from its log or a folder of logs (Ray's, CANN's); may be repeated.",
 )
-@click.option(
-    "--report",
-    "report_file",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write one text to attach to a report: environment, states, and lines of the log, without secrets and names.",
-)
 @json_option("Print a list of name, verdict, found, needed, why, fix.")
 def doctor(
     level: str,
@@ -69,7 +64,6 @@ def doctor(
     only: str,
     everywhere: bool,
     logs: tuple[Path, ...],
-    report_file: Path | None,
     as_json: bool,
 ) -> None:
     """Say what is wrong here or in a job's log, and what mends it.
@@ -80,15 +74,13 @@ def doctor(
     Exit status: 0 nothing is wrong, 1 there are warnings, 2 there are errors, or the command was called wrongly. For a
     log: 0 the training came to its end or still runs, 1 it has an error or just ends, 2 it cannot be read.
     """
-    if report_file is not None:
-        _write_report(report_file, pin, logs)
     if logs:
         _judge_log(logs, as_json)
     names = [name.strip() for name in only.split(",") if name.strip()]
     if everywhere:
         arguments = ["--level", level, *(("--pin", pin) if pin else ()), *(("--only", only) if only else ())]
         sys.exit(_show_nodes(cluster.examine_nodes(arguments), as_json))
-    site = _site(pin)
+    site = site_here(pin)
     findings = examine(site, Level(level), names)
     if as_json:
         click.echo(json.dumps([cluster.as_json(finding) for finding in findings], indent=2))
@@ -98,23 +90,6 @@ def doctor(
         _show(findings)
         _lead_to_env(findings, site)
     sys.exit(exit_status(findings))
-
-
-def _write_report(file: Path, pin: str | None, logs: Sequence[Path]) -> None:
-    """Write what a report needs into a file, and say what is in it."""
-    said = diagnose(logs) if logs else None
-    states = unknown.states(said.progress.own) if said else {}
-    file.write_text(report.render(examine(_site(pin), Level.STATIC, ()), said, states, Redaction.here()), "utf-8")
-    # Standard output is the diagnosis's, which may be JSON.
-    about = _(" and the lines of the log around its errors") if logs else ""
-    terminal.note(
-        _(
-            "{file} has the environment{about}. Keys, passwords, addresses and names that could "
-            "be known as such were taken out; read it before you send it."
-        ).format(file=file, about=about)
-    )
-    if not logs:
-        sys.exit()
 
 
 def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
@@ -132,7 +107,8 @@ def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
         )
 
 
-def _site(pin: str | None) -> Site:
+def site_here(pin: str | None = None) -> Site:
+    """Return this environment, judged for a pin, or for that of the installed verl."""
     judged = _judged()
     name = pin or (judged.pin if judged else "")
     return Site.here(PINS.get(name), judged)
@@ -145,16 +121,25 @@ def _judged() -> Judged | None:
         return None
     features = load()
     revisions, verdicts, _natives = judged_patches(features, tree, upstreams.locks())
-    bad = {
-        feature.name: state
-        for feature in features
-        if (state := feature_state(verdicts[patch.id].state for patch in feature)) in BAD
-    }
+    states = _states(features, verdicts)
     revision = revisions[first]
-    refused = tuple(_("{name} ({state})").format(name=name, state=state) for name, state in bad.items())
+    refused = tuple(
+        _("{name} ({state})").format(name=name, state=state) for name, state in states.items() if state in BAD
+    )
     left_out = policy().disable
     disabled = tuple(feature.name for feature in features if feature.name in left_out)
     return Judged(revision.nearest_pin, revision.exact, refused, disabled)
+
+
+def judged_states() -> dict[str, str]:
+    """Return what `check` says of each feature with the installed upstreams."""
+    features = load()
+    _, verdicts, _ = judged_patches(features, upstreams.tree(upstreams.INSTALLED), upstreams.locks())
+    return {name: str(state) for name, state in _states(features, verdicts).items()}
+
+
+def _states(features: Sequence[Feature], verdicts: Mapping[str, Verdict]) -> dict[str, State]:
+    return {feature.name: feature_state(verdicts[patch.id].state for patch in feature) for feature in features}
 
 
 def _show(findings: Sequence[Finding], indent: str = "") -> None:
@@ -170,6 +155,7 @@ def _show(findings: Sequence[Finding], indent: str = "") -> None:
     counts = {severity: sum(each.severity is severity for each in findings) for severity in Severity}
     if counts[Severity.ERROR] + counts[Severity.WARNING]:
         terminal.echo()
+        terminal.paragraph(_("`verl-npu explain CODE` says more of each."), indent=indent, label=indent)
     for label, said in _in_order(findings):
         terminal.paragraph(
             _("; ").join(said), indent=f"{indent}  ", label=_("{indent}{label}: ").format(indent=indent, label=label)
@@ -432,9 +418,7 @@ def _show_unknown(root: LoggedError, progress: Progress) -> None:
         terminal.paragraph(
             _('To do: look for "{text}" in the issues of {places}.').format(text=text, places=places), indent="    "
         )
-    terminal.paragraph(
-        _("`verl-npu doctor --log LOG --report FILE` writes one file to attach to a report."), indent="    "
-    )
+    terminal.paragraph(_("`verl-npu report LOG` prints one text to paste into a report."), indent="    ")
 
 
 def _show_root(root: LoggedError, progress: Progress) -> None:

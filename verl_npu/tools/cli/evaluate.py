@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from ..evaluation.report import Figures, Interval, Report, comparable, content, 
 from . import terminal
 from .options import example, json_option
 
-_INTERRUPTED = 130
 _PATH = click.Path(path_type=Path)
 
 
@@ -112,11 +110,9 @@ def evaluate(
             run(plan, tell)
     except KeyboardInterrupt:
         terminal.fail(
-            _("ended by Ctrl-C; {output} has what was answered, and the same command goes on from there").format(
-                output=output
-            )
+            _("{output} has what was answered, and the same command goes on from there").format(output=output)
         )
-        sys.exit(_INTERRUPTED)
+        raise
     made = report(output, correct_from)
     if as_json:
         click.echo(json.dumps(content(made, other), indent=2))

@@ -1,9 +1,9 @@
-"""`verl-npu explain`: why a patch is there, what it does, and what will retire it."""
+"""`verl-npu explain`: why a patch is there and what will retire it, and what a code means that a command prints."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import click
 
@@ -13,6 +13,7 @@ from ...language import gettext as _
 from ...registry.judge.drift import patch_diff
 from ...registry.judge.lock import Lock
 from ...registry.patch import Action, Feature, Patch, owners
+from .. import codes
 from . import terminal, upstreams
 from .options import complete_name, example, source_option
 
@@ -25,15 +26,17 @@ _LONGEST = 200
         "verl-npu explain device",
         "verl-npu explain device.request_npus_not_gpus",
         "verl-npu explain verl.trainer.main_ppo:run_ppo",
+        "verl-npu explain npu-memory",
     )
 )
 @click.argument("name", shell_complete=complete_name)
 @source_option("A checkout or a wheel of verl, to show the change in.")
 def explain(name: str, source: str) -> None:
-    """Explain a patch, or list the patches of a feature.
+    """Explain a patch, a feature, or a code that was printed.
 
-    NAME is a patch, the target of one (module:name), or a feature. Of a patch it says why it is there, how it works,
-    what it changes, and what will retire it.
+    NAME is a patch, the target of one (module:name), a feature, or the code of a rule, a finding, an error or a
+    variable. Of a patch it says why it is there, how it works, what it changes, and what will retire it; of a code,
+    what is looked at, what it means and what to do.
 
     Exit status: 0 explained, 2 there is no such name or the source cannot be read.
     """
@@ -44,9 +47,21 @@ def explain(name: str, source: str) -> None:
         return
     patches = [patch for feature in features for patch in feature]
     patch = next((patch for patch in patches if name in (patch.id, str(patch.target))), None)
-    if patch is None:
-        raise _unknown(name, features)
-    _explain_patch(patch, source)
+    if patch is not None:
+        _explain_patch(patch, source)
+        return
+    known = codes.meanings()
+    if name not in known:
+        raise _unknown(name, features, known)
+    _explain_code(name, known[name])
+
+
+def _explain_code(code: str, meanings: Sequence[codes.Meaning]) -> None:
+    terminal.line(terminal.styled(code, "bold"))
+    for meaning in meanings:
+        terminal.paragraph(f"{meaning.said_by}.", indent="    ", label="  ")
+        for label, text in meaning.rows.items():
+            terminal.paragraph(text, indent=" " * 20, label=f"    {label:<16}")
 
 
 def _explain_feature(feature: Feature) -> None:
@@ -88,11 +103,11 @@ def _locks(patch: Patch) -> Sequence[Lock]:
     return upstreams.locks()[owners(UPSTREAMS)[patch.target.package]]
 
 
-def _unknown(name: str, features: Sequence[Feature]) -> DeclarationError:
-    near = _nearest(name[:_LONGEST], features)
+def _unknown(name: str, features: Sequence[Feature], known: Collection[str]) -> DeclarationError:
+    near = _nearest(name[:_LONGEST], features, known)
     return DeclarationError(
         subject="NAME",
-        expected=_("a patch, a target or a feature"),
+        expected=_("a patch, a target, a feature, or a code that a command prints"),
         found=repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"),
         fix=_("did you mean {near}?").format(near=_(" or ").join(near))
         if near
@@ -100,10 +115,10 @@ def _unknown(name: str, features: Sequence[Feature]) -> DeclarationError:
     )
 
 
-def _nearest(name: str, features: Sequence[Feature]) -> list[str]:
-    """Return up to three names, best first: targets if a target was meant, else features and patches."""
+def _nearest(name: str, features: Sequence[Feature], known: Collection[str]) -> list[str]:
+    """Return up to three names, best first: targets if a target was meant, else features, patches and codes."""
     patches = [patch for feature in features for patch in feature]
-    forms = {feature.name: feature.name for feature in features}
+    forms = {name.lower(): name for name in (*(feature.name for feature in features), *known)}
     for patch in patches:
         own = str(patch.target) if ":" in name else patch.id
         # Without the feature, or by the last part of what is patched, a patch is found as well.

@@ -179,6 +179,7 @@ def _content(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) ->
                 "effective": verdict.effective,
                 "problems": [
                     {
+                        "rule": p.code,
                         "override": p.subject,
                         "expected": p.expected,
                         "found": p.found,
@@ -199,9 +200,11 @@ def _print(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> N
     lines = [source]
     for verdict in verdicts:
         lines += [
-            (_("{worker}: refused: {problem}") if problem.refused else _("{worker}: warning: {problem}")).format(
-                worker=verdict.worker, problem=in_words(problem)
-            )
+            (
+                _("{worker}: refused: {problem} ({code})")
+                if problem.refused
+                else _("{worker}: warning: {problem} ({code})")
+            ).format(worker=verdict.worker, problem=in_words(problem), code=problem.code)
             for problem in sorted(verdict.problems, key=lambda problem: not problem.refused)
         ]
         if not verdict.refused:

@@ -19,11 +19,6 @@ from .upstreams import INSTALLED, locks
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
-HOW = """\b
-Completion by the Tab key (for zsh: zsh_source, for fish: fish_source):
-  eval "$(_VERL_NPU_COMPLETE=bash_source verl-npu)"  # in ~/.bashrc"""
-
-
 def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a path, or the one word that stands for the installed upstreams."""
     own = [CompletionItem(INSTALLED)] if incomplete and INSTALLED.startswith(incomplete) else []
@@ -31,14 +26,18 @@ def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a feature, or once its dot is typed one of its patches."""
+    """Complete a feature or a code, or once its dot is typed a patch of that feature."""
+    # It reads what all commands know, which the others that take these options need not wait for.
+    from .. import codes
+
     features = load()
     if "." in incomplete:
         patches = [patch for feature in features for patch in feature]
         return [
             CompletionItem(patch.id, help=str(patch.target)) for patch in patches if patch.id.startswith(incomplete)
         ]
-    return [item for feature in features for item in _feature(feature, incomplete)]
+    known = [CompletionItem(code) for code in codes.meanings() if incomplete and code.startswith(incomplete)]
+    return [*(item for feature in features for item in _feature(feature, incomplete)), *known]
 
 
 def _feature(feature: Feature, incomplete: str) -> list[CompletionItem]:

@@ -166,7 +166,7 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Settings,
             raise
         why = _("the trainer ends with the same error before anything starts")
         return Settings({}), Finding(
-            code="Hydra",
+            code="hydra",
             severity=Severity.ERROR,
             subject=error.subject,
             expected=error.expected,
@@ -258,7 +258,11 @@ def _print(judged: _Judged) -> None:
         )
         terminal.line(terminal.styled(_("in order"), "green"), nothing)
     else:
-        terminal.line(_("{refused} refused, {count} warnings").format(refused=refused, count=len(found) - refused))
+        terminal.paragraph(
+            _("{refused} refused, {count} warnings; `verl-npu explain CODE` says more of each.").format(
+                refused=refused, count=len(found) - refused
+            )
+        )
     terminal.echo(_("`verl-npu rehearse` runs it on virtual NPUs."))
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -57,7 +55,8 @@ def serve(
     are NPUs, and else by vLLM's CPU engine. Ctrl-C ends the server with all that it started. If it does not come up,
     the end of its log is shown, with the cause if that is known.
 
-    Exit status: 0 ended by Ctrl-C or SIGTERM, 1 the server ended by itself, 2 it did not come up.
+    Exit status: 0 shown by --dry-run, 1 the server ended by itself, 2 it did not come up, 130 ended by Ctrl-C, 143 by
+    SIGTERM.
     """
     found = engine()
     launch = Launch(model, found, host, port, name or model, parallel, dtype, max_model_len, more)
@@ -66,7 +65,6 @@ def serve(
         variables = [f"{key}={shlex.quote(value)}" for key, value in variables_of(launch).items()]
         terminal.echo(" ".join([*variables, shlex.join(launch.command())]))
         return
-    signal.signal(signal.SIGTERM, _as_ctrl_c)
     simulated = " SIMULATED" if found is Engine.VIRTUAL else ""
     terminal.line(f"{found.value}: {model}{simulated}")
     try:
@@ -74,6 +72,7 @@ def serve(
             _serve(running, limit)
     except KeyboardInterrupt:
         terminal.line(_("ended, with all that it had started"))
+        raise
 
 
 def _serve(running: Running, limit: float) -> None:
@@ -105,7 +104,3 @@ def _wait(running: Running, limit: float) -> float:
             waiting.detail = last
 
         return running.wait_until_it_answers(limit, tell)
-
-
-def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -38,10 +38,15 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     FOLDER is what the job had as VERL_NPU_MANIFEST_DIR. Without it, verl is imported here, and this process is shown.
 
     Exit status: 0 all is as it should be, 1 processes differ or a feature drifted, failed, was missed or overwritten,
-    or, with VERL_NPU_STRICT=1, the torch_npu that is installed here cannot be imported, 2 nothing can be shown.
+    a manifest cannot be read, or, with VERL_NPU_STRICT=1, the torch_npu that is installed here cannot be imported,
+    2 nothing can be shown.
     """
     problem = software.problem() if folder is None else None
-    manifests = read_manifests(folder) if folder is not None else [_here(problem)]
+    manifests, unread = read_manifests(folder) if folder is not None else ([_here(problem)], [])
+    for error in unread:
+        terminal.fail(str(error))
+    if not manifests and unread:
+        sys.exit(2)
     if not manifests:
         raise SourceError(
             subject=str(folder),
@@ -52,7 +57,13 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     differ = differences(manifests)
     if as_json:
         trouble = None if problem is None else str(problem)
-        click.echo(json.dumps({"manifests": manifests, "differences": differ, "torch_npu": trouble}, indent=2))
+        content = {
+            "manifests": manifests,
+            "differences": differ,
+            "unread": [str(error) for error in unread],
+            "torch_npu": trouble,
+        }
+        click.echo(json.dumps(content, indent=2))
     else:
         terminal.trouble(problem)
         _print(manifests, differ)
@@ -60,7 +71,7 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
             _print_targets(manifests)
     found = {feature["state"] for manifest in manifests for feature in manifest["features"].values()}
     unusable = problem is not None and environment.STRICT.read()
-    sys.exit(int(bool(unusable or differ or found & BAD)))
+    sys.exit(int(bool(unusable or unread or differ or found & BAD)))
 
 
 def _here(problem: AscendSoftwareError | None) -> Manifest:

@@ -46,22 +46,18 @@ def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
     entropy collapse, a jump of the gradient norm, a step of twice the usual time, rollout and trainer that drift
     apart. In a pipe it prints a line for each step. Ctrl-C ends it.
 
-    Exit status: 0 ended by Ctrl-C or nothing odd, 1 with --once if something is odd, 2 the log cannot be read.
+    Exit status: 0 with --once if nothing is odd, 1 if something is, 2 the log cannot be read, 130 ended by Ctrl-C.
     """
     if once:
         sys.exit(_once(log, as_json))
     screen = _is_screen() and not as_json
     if screen:
         _need_a_screens_packages()
-    try:
-        follower = _waited_for(log, every)
-        if screen:
-            _on_a_screen(follower, every)
-        else:
-            _as_lines(follower, every, as_json)
-    except KeyboardInterrupt:
-        # The terminal shows ^C where the next prompt would go.
-        click.echo(err=True)
+    follower = _waited_for(log, every)
+    if screen:
+        _on_a_screen(follower, every)
+    else:
+        _as_lines(follower, every, as_json)
 
 
 def _once(log: Path, as_json: bool) -> int:

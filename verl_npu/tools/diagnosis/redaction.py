@@ -32,6 +32,8 @@ _IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-f]{1,4}:){4,7}[0-9a-f]{1,4}(?![\w:])")
 _PATH = re.compile(r"(?<![\w:/<])/(?:[\w.+@=\-]{1,255}/){1,30}[\w.+@=\-]{0,255}")
 _TAILS = 3
 """Parts of a path that are kept: they name a module, and no user."""
+_HOMES = ("home", "users")
+"""What comes next is the name of a user."""
 _KEPT = ("/usr/local/Ascend", "/usr/lib", "/dev/", "/proc/", "/tmp/ray")
 _HOST = re.compile(
     r"(?P<said>\b(?:node|host|hostname|server|nodename)(?:\s?[=:]\s?| )[\"']?)(?P<name>[\w\-]{0,60}\d[\w.\-]{0,80})"
@@ -53,14 +55,14 @@ class Redaction:
         self._hosts: dict[str, str] = {}
 
     @staticmethod
-    def here() -> Redaction:
-        """Return one that knows the names of this user and this host."""
+    def here(hosts: Iterable[str] = ()) -> Redaction:
+        """Return one that knows the names of this user, of this host, and of others."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError):
             user = ""
         host = socket.gethostname()
-        return Redaction(("" if user == "root" else user, host, host.partition(".")[0]))
+        return Redaction(("" if user == "root" else user, host, host.partition(".")[0], *hosts))
 
     def __call__(self, text: str) -> str:
         """Return a text without what should not be shown."""
@@ -95,4 +97,6 @@ def _shortened(path: str) -> str:
     for mark in ("site-packages", "dist-packages"):
         if mark in parts:
             return "…/" + "/".join(parts[parts.index(mark) + 1 :])
+    if parts[1:2] and parts[1].lower() in _HOMES:
+        parts = (parts[0], *parts[3:])
     return "…/" + "/".join(parts[1:][-_TAILS:] if len(parts) > _TAILS + 1 else parts[-1:])

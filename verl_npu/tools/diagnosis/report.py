@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -19,26 +21,56 @@ _LONGEST = 600
 _MOST_ERRORS = 5
 
 
-def render(findings: Sequence[Finding], said: Diagnosis | None, states: Mapping[str, str], redact: Redaction) -> str:
-    """Return the text; without a log, it is about the environment alone."""
-    parts = [_section("environment", _environment(findings))]
-    if states:
-        parts.append(
-            _section("verl-npu's features, by the log", (f"{name}: {state}" for name, state in states.items()))
-        )
+_LONGEST_TEXT = 60_000
+"""Characters of all of it: a forum's longest post has 65,536."""
+_VARIABLES = re.compile(
+    r"(?:VERL|ASCEND|HCCL|NPU|PYTORCH|TORCH|VLLM|SGLANG|RAY|GLOO|TP|OMP|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM"
+    r"|COMBINED|ATB|HF_HUB|HYDRA|VIRTUAL_ASCEND|LD_PRELOAD|CUDA|NCCL|LCCL)(?:_.*)?"
+)
+"""What a job's processes read of their environment; others are nobody's business."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a report is made of; what there is nothing of is left out."""
+
+    findings: Sequence[Finding]
+    """The doctor's."""
+    environ: Mapping[str, str]
+    states: Mapping[str, str]
+    """Of verl-npu's features."""
+    told_by: str
+    """What told these states."""
+    said: Diagnosis | None = None
+    """Of the job's log."""
+
+
+def render(made: Report, redact: Redaction) -> str:
+    """Return the text, without names and secrets."""
+    sections = [
+        _section("environment", _environment(made.findings)),
+        _section("variables", (f"{name}={text}" for name, text in _of_the_job(made.environ))),
+        _section(f"verl-npu's features, by {made.told_by}", (f"{each}: {it}" for each, it in made.states.items())),
+    ]
+    said = made.said
     if said is not None:
-        parts.append(_section("diagnosis", _diagnosis(said)))
-        errors = [*filter(None, (said.root, said.before)), *said.followed][:_MOST_ERRORS]
-        for each in errors:
+        sections.append(_section("diagnosis", _diagnosis(said)))
+        for each in [*filter(None, (said.root, said.before)), *said.followed][:_MOST_ERRORS]:
             title = f"lines around the error in {each.event.process}, line {each.event.line}"
-            parts.append(_section(title, _around(each)))
-        if not errors:
-            parts.append(_section("the last lines", (line.text for line in said.progress.last_lines)))
-    return redact("\n".join(parts))
+            sections.append(_section(title, _around(each)))
+        # The end goes in even where there are many errors before it.
+        sections.insert(4, _section("the log's end", (line.text for line in said.progress.last_lines)))
+    text = redact("\n".join(filter(None, sections)))
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}\n… (cut: a post can hold no more)\n"
+
+
+def _of_the_job(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    return sorted((name, text) for name, text in environ.items() if _VARIABLES.fullmatch(name))
 
 
 def _section(title: str, lines: Iterable[str]) -> str:
-    return "\n".join((f"== {title}", *(line[:_LONGEST] for line in lines), ""))
+    said = [line[:_LONGEST] for line in lines]
+    return "\n".join((f"== {title}", *said, "")) if said else ""
 
 
 def _environment(findings: Sequence[Finding]) -> Iterator[str]:

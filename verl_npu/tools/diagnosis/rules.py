@@ -82,6 +82,10 @@ class LogRule(Rule[str]):
     pattern: re.Pattern[str]
     seen: tuple[str, ...]
     anywhere: bool
+    means: str
+    """The cause; groups of the pattern in braces."""
+    fix: str
+    """What to do, in the same way."""
     raised_in: re.Pattern[str] | None = None
     """What one of the last frames has to match."""
     family: str = ""
@@ -157,6 +161,8 @@ def _rule(row: Mapping[str, Any]) -> LogRule:
         pattern=pattern,
         seen=seen,
         anywhere=row.get("anywhere", False),
+        means=row["means"],
+        fix=row["fix"],
         raised_in=re.compile(row["raised_in"]) if "raised_in" in row else None,
         family=row.get("family", ""),
         versions=_(row.get("versions", "")),

@@ -29,29 +29,93 @@ class Subject(Rule[Site]):
 
 
 SUBJECTS = (
-    Subject("python", packages.judge_python),
-    Subject("verl", packages.judge_verl),
-    Subject("patches", packages.judge_patches),
-    Subject("ways-in", packages.judge_ways_in),
-    Subject("earlier-plugin", judge_earlier_plugin),
-    Subject("npus", machine.judge_npus, parts=("npu-memory",)),
-    Subject("driver", machine.judge_driver),
-    Subject("cann", cann.judge_cann),
-    Subject("nnal", cann.judge_nnal),
-    Subject("torch-pair", packages.judge_torch),
-    Subject("libraries", cann.judge_loadable, parts=("torch_npu-libraries", "vllm-ascend-libraries")),
+    Subject("python", packages.judge_python, about="Whether the pin of verl is meant for this Python."),
+    Subject("verl", packages.judge_verl, about="Which verl is here, and by which pin it is therefore judged."),
+    Subject(
+        "patches", packages.judge_patches, about="What `verl-npu check` says: whether each feature fits this verl."
+    ),
+    Subject(
+        "ways-in",
+        packages.judge_ways_in,
+        about="Whether every process that imports torch loads verl-npu; otherwise verl runs unpatched.",
+    ),
+    Subject(
+        "earlier-plugin",
+        judge_earlier_plugin,
+        about="Whether an earlier plugin of the same name is here, or what it edited.",
+    ),
+    Subject(
+        "npus",
+        machine.judge_npus,
+        parts=("npu-memory",),
+        about="Whether there are NPUs, healthy, of a model that verl's documents are about, and free.",
+    ),
+    Subject(
+        "driver",
+        machine.judge_driver,
+        about="Which driver is there; a later one than the documents name is right, too.",
+    ),
+    Subject(
+        "cann",
+        cann.judge_cann,
+        about="Whether there is a CANN, whether the environment is set up for it, and whether its version is the "
+        "pin's.",
+    ),
+    Subject("nnal", cann.judge_nnal, about="Whether the library ATB, which vllm-ascend needs, is there and set up."),
+    Subject(
+        "torch-pair",
+        packages.judge_torch,
+        about="Whether torch_npu was built for the PyTorch that is installed: it is linked against one.",
+    ),
+    Subject(
+        "libraries",
+        cann.judge_loadable,
+        parts=("torch_npu-libraries", "vllm-ascend-libraries"),
+        about="Whether all shared libraries that torch_npu and vllm-ascend need would be found, CANN's among them.",
+    ),
     *(
-        Subject(component.value, partial(packages.judge_versions, component=component))
+        Subject(
+            component.value,
+            partial(packages.judge_versions, component=component),
+            about=f"Whether {component.value} is there, supported on NPUs, and of a version that the pin's "
+            f"documents name.",
+        )
         for component in packages.COMPARED
     ),
-    Subject("triton", packages.judge_triton),
-    Subject("engine-pair", packages.judge_engine),
-    Subject("megatron-pair", packages.judge_megatron),
-    Subject("variables", variables.judge_variables, parts=tuple(rule.name for rule in variables.RULES)),
-    Subject("hccl-ports", machine.judge_ports),
-    Subject("shared-memory", machine.judge_shared_memory),
-    Subject("open-files", machine.judge_open_files),
-    *(Subject(each.name, partial(probe, asked=each), level=each.level) for each in PROBES),
+    Subject(
+        "triton",
+        packages.judge_triton,
+        about="Whether triton lies beside triton-ascend: both are the module `triton`, and the later one has "
+        "overwritten the other's files.",
+    ),
+    Subject(
+        "engine-pair",
+        packages.judge_engine,
+        about="Whether vLLM and vllm-ascend fit each other: neither does anything on NPUs without the other.",
+    ),
+    Subject(
+        "megatron-pair",
+        packages.judge_megatron,
+        about="Whether MindSpeed and Megatron are both there and fit each other: MindSpeed changes Megatron for NPUs.",
+    ),
+    Subject(
+        "variables",
+        variables.judge_variables,
+        parts=tuple(rule.name for rule in variables.RULES),
+        about="Whether each environment variable that the documents name holds what its reader takes.",
+    ),
+    Subject("hccl-ports", machine.judge_ports, about="Whether the ports that HCCL listens on are free on this host."),
+    Subject(
+        "shared-memory",
+        machine.judge_shared_memory,
+        about="Whether /dev/shm is large enough for Ray's objects and for weights that are handed over in it.",
+    ),
+    Subject(
+        "open-files",
+        machine.judge_open_files,
+        about="Whether a process may have as many files and sockets open as Ray needs.",
+    ),
+    *(Subject(each.name, partial(probe, asked=each), level=each.level, about=each.about) for each in PROBES),
 )
 NAMES = tuple(subject.code for subject in SUBJECTS)
 

@@ -44,6 +44,11 @@ class Probe:
     why: str
 
     @property
+    def about(self) -> str:
+        """What it shows."""
+        return f"Whether this works, in a process of its own: `{self.again}`; {self.why}."
+
+    @property
     def again(self) -> str:
         """The command that shows all of it."""
         return shlex.join(("python", *self.command))

@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any  # A configuration of OmegaConf's.
 
@@ -135,13 +135,17 @@ def _literal(value: object) -> object:
 # What the job itself refuses: its own functions are asked.
 
 
-def _of(feature: str, ask: Callable[[Script], object], code: str) -> Rule[Script]:
-    """Return the rule of what a feature refuses."""
+def _of(feature: str, ask: Callable[[Script], object], code: str, about: str = "") -> Rule[Script]:
+    """Return the rule of what a feature refuses; what a rule of the rollout's is about, that one says."""
 
     def asked(script: Script) -> Iterator[Finding]:
         yield from refusals(code, ask, script) if _in_force(script, feature) else ()
 
-    return Rule(code, asked, (Stage.SCRIPT, Stage.JOB))
+    return Rule(code, asked, (Stage.SCRIPT, Stage.JOB), about=about)
+
+
+def _ask_the_rollout(script: Script, code: str) -> None:
+    rollout.check(script.section, (code,))
 
 
 def _in_force(script: Script, feature: str) -> bool:
@@ -164,10 +168,10 @@ def _segments(script: Script) -> Iterator[Finding]:
         def ask(section: Section) -> None:
             rollout.refuse(rollout.expandable_segments(section, script.environ, remedy))
 
-        yield from refusals("allocator", ask, script.section)
+        yield from refusals("rollout.expandable_segments", ask, script.section)
     elif EXPANDABLE_SEGMENTS in setting and engine == "vllm" and may_sleep(script.settings):
         yield warning(
-            "allocator",
+            "rollout.expandable_segments",
             _("expandable segments beside an engine that may sleep"),
             subject=f"{ALLOCATOR}={setting}",
             why=_("vllm-ascend's sleep mode does not work with them; the job ends at its start if its engine sleeps"),
@@ -190,7 +194,6 @@ def _fields(sources: SourceTree) -> frozenset[str] | None:
 
 
 def _shadowed(script: Script) -> Iterator[Finding]:
-    """Warn of a key that is given with two values: the later one wins."""
     values: dict[str, str] = {}
     for word in script.trainer.overrides:
         key, equals, value = word.lstrip("+").partition("=")
@@ -208,7 +211,6 @@ def _shadowed(script: Script) -> Iterator[Finding]:
 
 
 def _empty(script: Script) -> Iterator[Finding]:
-    """Refuse a size that is empty: a variable of the script that nothing was assigned to."""
     for word in script.trainer.overrides:
         key, equals, value = word.lstrip("+").partition("=")
         if equals and not value.strip("'\" ") and key.endswith(_SIZES):
@@ -222,10 +224,9 @@ def _empty(script: Script) -> Iterator[Finding]:
 
 
 def _engine(script: Script) -> Iterator[Finding]:
-    """Refuse a script that names no rollout engine if the configuration of its revision names none either."""
     if script.settings.text(ENGINE) == "???":
         yield error(
-            "rollout engine",
+            "rollout-engine",
             _("no value, and the revision's configuration has none either"),
             subject=ENGINE,
             why=_("each rollout worker reads it when it is built, and OmegaConf raises MissingMandatoryValue"),
@@ -243,11 +244,10 @@ _DIVIDES = {
 
 
 def _parallel_sizes(script: Script) -> Iterator[Finding]:
-    """Refuse sizes that do not divide the NPUs."""
     for each in indivisible(script.settings, script.npus):
         sizes = _("sizes whose product divides") if each.by is Framework.MEGATRON else _("a size that divides")
         yield error(
-            "parallel sizes",
+            "parallel-sizes",
             _("{sizes} on {npus} NPUs").format(sizes=each.sizes, npus=each.npus),
             subject=each.key,
             why=_DIVIDES[each.by],
@@ -256,7 +256,6 @@ def _parallel_sizes(script: Script) -> Iterator[Finding]:
 
 
 def _batches(script: Script) -> Iterator[Finding]:
-    """Refuse batches that verl's validate_config refuses."""
     settings, npus = script.settings, script.npus
     train, mini, samples = settings.whole(BATCH), settings.whole(MINI_BATCH), size(settings, SAMPLES)
     # Trainers that stream their samples have no batch.
@@ -284,7 +283,6 @@ def _batches(script: Script) -> Iterator[Finding]:
 
 
 def _overrides(script: Script) -> Iterator[Finding]:
-    """Judge each worker's overrides by the MindSpeed that the documents of the script's verl name."""
     if script.pin not in PINS:
         return
     words = shlex.join([script.trainer.module, *script.trainer.overrides])
@@ -294,7 +292,7 @@ def _overrides(script: Script) -> Iterator[Finding]:
     for request in requests(words):
         for problem in problems(request, contract):
             yield (error if problem.refused else warning)(
-                "MindSpeed",
+                problem.code,
                 problem.found,
                 subject=f"{request.worker}: {problem.subject}",
                 expected=problem.expected,
@@ -306,7 +304,6 @@ def _overrides(script: Script) -> Iterator[Finding]:
 
 
 def _variables(script: Script) -> Iterator[Finding]:
-    """Ask of the exported variables what can be asked without the machine that they are for."""
     site = Site(None, None, environ=script.environ, path=())
     for finding in wrong_variables(site, Stage.SCRIPT):
         yield replace(finding, code="variables", subject=finding.code)
@@ -327,7 +324,6 @@ def unexported(text: str, exports: Collection[str]) -> Iterator[Finding]:
 
 
 def _exports(script: Script) -> Iterator[Finding]:
-    """Warn of variables that are set and do not reach Ray's workers."""
     yield from unexported(script.text, script.trainer.exports)
     if not script.submitted or script.runtime is None:
         return
@@ -343,7 +339,6 @@ def _exports(script: Script) -> Iterator[Finding]:
 
 
 def _visible_devices(script: Script) -> Iterator[Finding]:
-    """Judge a list of visible NPUs by how many each node is to use: Ray may have been started with another list."""
     listed, each = script.environ.get(VISIBLE_DEVICES), script.trainer.ranks or script.settings.whole(NPUS)
     if listed is None or (script.trainer.ranks and not script.trainer.counted):
         return
@@ -351,7 +346,7 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
     if trouble or count < each:
         by_torchrun = script.trainer.ranks > 0
         yield (error if by_torchrun else warning)(
-            "visible devices",
+            "visible-devices",
             trouble or _("{count} NPUs, and {each} of each node are asked for").format(count=count, each=each),
             subject=f"{VISIBLE_DEVICES}={listed}",
             why=_(
@@ -369,7 +364,6 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
 
 
 def _placeholders(script: Script) -> Iterator[Finding]:
-    """Judge paths that were to be filled in. A relative one is in the tree, an absolute one may be on the cluster."""
     for word in script.trainer.overrides:
         key, _unused, value = word.lstrip("+").partition("=")
         for path in map(str, _PLACEHOLDER.findall(value)):
@@ -386,7 +380,6 @@ def _placeholders(script: Script) -> Iterator[Finding]:
 
 
 def _imports(script: Script) -> Iterator[Finding]:
-    """Refuse a trainer that imports, before anything else, what its verl has not."""
     parts = script.trainer.module.split(".")
     if parts[0] == "verl" or "verl" not in script.sources or not all(map(str.isidentifier, parts)):
         return
@@ -405,7 +398,6 @@ def _imports(script: Script) -> Iterator[Finding]:
 
 
 def _attention(script: Script) -> Iterator[Finding]:
-    """Refuse FlashAttention 3 where the script's verl gives it to transformers: there is no such package for NPUs."""
     readers = (script.sources.read(module) or b"" for module in _ATTENTION_READERS)
     if not any(b'.get("attn_implementation"' in text for text in readers):
         return
@@ -415,7 +407,7 @@ def _attention(script: Script) -> Iterator[Finding]:
         is_fsdp = script.settings.text(f"{role}.strategy") in ("fsdp", "fsdp2")
         if is_fsdp and script.settings.text(key) == "flash_attention_3":
             yield error(
-                "attention",
+                "flash-attention-3",
                 "flash_attention_3",
                 subject=key,
                 why=_("transformers ends with an ImportError: the package flash_attn_3 is for CUDA alone"),
@@ -424,11 +416,10 @@ def _attention(script: Script) -> Iterator[Finding]:
 
 
 def _weight_format(script: Script) -> Iterator[Finding]:
-    """Warn of a format of weights that the job warns of, too."""
     asked = [rule for rule in rollout.RULES if rule.code == "rollout.weight_format"]
     for finding in find(asked, script.section, Stage.SCRIPT) if _in_force(script, "rollout") else ():
         yield warning(
-            "weight format",
+            "rollout.weight_format",
             finding.found,
             subject=f"{ROLLOUT}.engine_kwargs.vllm.additional_config",
             why=_("the job warns of it, and goes on"),
@@ -437,14 +428,13 @@ def _weight_format(script: Script) -> Iterator[Finding]:
 
 
 def _token_budget(script: Script) -> Iterator[Finding]:
-    """Warn of a budget below the longest sequence that the settings allow: no sequence need become as long."""
     settings, parallel = script.settings, parallelism_of(script.settings)
     key = f"{ACTOR}.ppo_max_token_len_per_gpu"
     budget = settings.whole(key) * parallel.sequence * parallel.context
     longest = settings.whole(MAX_PROMPT) + settings.whole(MAX_RESPONSE)
     if budget <= 0 or longest <= 0 or not settings.truth(f"{ACTOR}.use_dynamic_bsz"):
         return
-    for refusal in refusals("token budget", lambda _: pack([longest], budget), script):
+    for refusal in refusals("token-budget", lambda _: pack([longest], budget), script):
         yield replace(
             refusal,
             severity=Severity.WARNING,
@@ -459,20 +449,18 @@ def _token_budget(script: Script) -> Iterator[Finding]:
 
 
 def _sync_check(script: Script) -> Iterator[Finding]:
-    """Warn of a proof of its weights that an SGLang engine apart from its trainer cannot give."""
     apart = re.search(r"one_step_off|fully_async", script.trainer.module)
     asked = environment.WEIGHT_SYNC_CHECK.text(script.environ) == Check.ENGINE.value
     if apart and asked and script.settings.text(ENGINE) == "sglang" and _in_force(script, "weight_sync"):
-        for refusal in refusals("weight sync", lambda _: refuse_proof(), script):
+        for refusal in refusals("weight-proof", lambda _: refuse_proof(), script):
             yield replace(refusal, severity=Severity.WARNING)
 
 
 def _fused_kernels(script: Script) -> Iterator[Finding]:
-    """Warn of what users have reported of fused kernels."""
     key = f"{MODEL}.use_fused_kernels"
     if script.settings.truth(key):
         yield warning(
-            "fused kernels",
+            "fused-kernels",
             _("a fused entropy and log-probability kernel"),
             subject=f"{key}=True",
             why=_(
@@ -483,7 +471,6 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
 
 
 def _liger(script: Script) -> Iterator[Finding]:
-    """Warn of liger-kernel where the documents of the script's verl say that NPUs do not run it."""
     cell = PINS[script.pin].cells.get(Component.LIGER_KERNEL) if script.pin in PINS else None
     claims = [claim for claim in cell.claims if claim.unsupported] if cell else []
     for key in (f"{MODEL}.use_liger", "model.use_liger"):
@@ -501,7 +488,6 @@ def _liger(script: Script) -> Iterator[Finding]:
 
 
 def _files(script: Script) -> Iterator[Finding]:
-    """Warn of paths that do not exist here. The cluster may have them."""
     missing: dict[str, None] = {}
     for key in script.settings.matching(_PATHS):
         if key.startswith(("critic.", "reward")) and not has_critic(script.settings):
@@ -525,36 +511,101 @@ def _files(script: Script) -> Iterator[Finding]:
 
 
 _BEFORE = (Stage.SCRIPT,)
-_ENGINE_SETTINGS = ("rollout.ranks", "rollout.heads", "rollout.additional_config", "rollout.rl_config")
+_OF_ENGINES = (
+    "rollout.ranks",
+    "rollout.heads",
+    "rollout.additional_config",
+    "rollout.rl_config",
+    "rollout.engine_arguments",
+)
+"""The rollout's rules that a script is asked as a job is."""
 RULES: tuple[Rule[Script], ...] = (
-    _of("device", lambda script: resolve_device(script.section, script.trainer.overrides), "device"),
-    Rule("imports", _imports, _BEFORE),
-    Rule("shadowed", _shadowed, _BEFORE),
-    Rule("empty", _empty, _BEFORE),
-    Rule("rollout engine", _engine, _BEFORE),
-    Rule("parallel sizes", _parallel_sizes, _BEFORE),
-    Rule("batches", _batches, _BEFORE),
-    Rule("MindSpeed", _overrides, (Stage.SCRIPT, Stage.JOB)),
-    _of("rollout", lambda script: rollout.check(script.section, _ENGINE_SETTINGS), "engine settings"),
-    _of("rollout", lambda script: rollout.check(script.section, ("rollout.engine_arguments",)), "engine arguments"),
+    _of(
+        "device",
+        lambda script: resolve_device(script.section, script.trainer.overrides),
+        "device-setting",
+        "A trainer.device that the job is given by name and that is no NPU.",
+    ),
+    Rule("imports", _imports, _BEFORE, about="What a trainer imports, before anything else, and its verl has not."),
+    Rule("shadowed", _shadowed, _BEFORE, about="A key that is given with two values: the later one wins."),
+    Rule(
+        "empty", _empty, _BEFORE, about="A size that is empty: a variable of the script that nothing was assigned to."
+    ),
+    Rule(
+        "rollout-engine",
+        _engine,
+        _BEFORE,
+        about="A script that names no rollout engine, if the configuration of its revision names none either.",
+    ),
+    Rule("parallel-sizes", _parallel_sizes, _BEFORE, about="Sizes that do not divide the NPUs."),
+    Rule("batches", _batches, _BEFORE, about="Batches that verl's validate_config refuses."),
+    Rule(
+        "mindspeed-overrides",
+        _overrides,
+        (Stage.SCRIPT, Stage.JOB),
+        about="Each worker's overrides, by the MindSpeed that the documents of the script's verl name.",
+    ),
+    *(_of("rollout", partial(_ask_the_rollout, code=code), code) for code in _OF_ENGINES),
     _of(
         "rollout",
         lambda script: rollout.refuse(rollout.unread_parallelism(script.section, script.sources)),
-        "rollout parallelism",
+        "rollout.unread_parallelism",
     ),
-    Rule("allocator", _segments, (Stage.SCRIPT, Stage.JOB)),
-    _of("fleet", lambda script: refuse_other_values(script.environ, script.trainer.name), "required variables"),
-    Rule("variables", _variables, (Stage.SCRIPT, Stage.ENVIRONMENT, Stage.JOB)),
-    Rule("fused kernels", _fused_kernels, _BEFORE),
-    Rule("liger-kernel", _liger, _BEFORE),
-    Rule("exports", _exports, _BEFORE),
-    Rule("weight format", _weight_format, (Stage.SCRIPT, Stage.JOB)),
-    Rule("attention", _attention, _BEFORE),
-    Rule("weight sync", _sync_check, (Stage.SCRIPT, Stage.JOB)),
-    Rule("token budget", _token_budget, _BEFORE),
-    Rule("visible devices", _visible_devices, _BEFORE),
-    Rule("placeholders", _placeholders, _BEFORE),
-    Rule("files", _files, _BEFORE),
+    Rule("rollout.expandable_segments", _segments, (Stage.SCRIPT, Stage.JOB)),
+    _of(
+        "fleet",
+        lambda script: refuse_other_values(script.environ, script.trainer.name),
+        "required-variables",
+        "Variables with a value with which the job would compute wrongly, where verl-npu gives workers its own.",
+    ),
+    Rule(
+        "variables",
+        _variables,
+        (Stage.SCRIPT, Stage.ENVIRONMENT, Stage.JOB),
+        about="What an exported variable has to hold, as far as that can be told without the machine that it is for.",
+    ),
+    Rule(
+        "fused-kernels", _fused_kernels, _BEFORE, about="Fused kernels that overflowed on a 910B, by users' reports."
+    ),
+    Rule(
+        "liger-kernel",
+        _liger,
+        _BEFORE,
+        about="liger-kernel, where the documents of the script's verl say that NPUs do not run it.",
+    ),
+    Rule("exports", _exports, _BEFORE, about="Variables that are set and do not reach Ray's workers."),
+    Rule("rollout.weight_format", _weight_format, (Stage.SCRIPT, Stage.JOB)),
+    Rule(
+        "flash-attention-3",
+        _attention,
+        _BEFORE,
+        about="FlashAttention 3, where the script's verl gives it to transformers: there is no such package for NPUs.",
+    ),
+    Rule(
+        "weight-proof",
+        _sync_check,
+        (Stage.SCRIPT, Stage.JOB),
+        about="A proof of its weights that an SGLang engine apart from its trainer cannot give.",
+    ),
+    Rule(
+        "token-budget",
+        _token_budget,
+        _BEFORE,
+        about="A token budget below the longest sequence that the settings allow; no sequence need become as long.",
+    ),
+    Rule(
+        "visible-devices",
+        _visible_devices,
+        _BEFORE,
+        about="A list of visible NPUs with fewer than each node is to use; Ray may have been started with another.",
+    ),
+    Rule(
+        "placeholders",
+        _placeholders,
+        _BEFORE,
+        about="Paths that the script's author has left to fill in. An absolute one may be on the cluster.",
+    ),
+    Rule("files", _files, _BEFORE, about="Paths that do not exist here; the cluster may have them."),
 )
 
 
@@ -562,6 +613,6 @@ def findings(script: Script) -> list[Finding]:
     """Return what all rules find that can be asked from a script, refusals first."""
     found = list(find(RULES, script, Stage.SCRIPT))
     # Sizes that do not divide are refused by upstream and by verl-npu: they are told once.
-    told = {finding.subject for finding in found if finding.code == "parallel sizes"}
-    found = [finding for finding in found if finding.code != "engine settings" or finding.subject not in told]
+    told = {finding.subject for finding in found if finding.code == "parallel-sizes"}
+    found = [finding for finding in found if finding.code != "rollout.ranks" or finding.subject not in told]
     return sorted(found, key=lambda finding: not finding.refused)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ...errors import RehearsalError, SourceError
+from ...errors import RehearsalError
 from ...language import gettext as _
 from ...manifest import read_manifests
 from .. import progress
@@ -169,12 +169,9 @@ def scaled_content(scaled: ScaledJob) -> dict[str, object]:
 
 def features(done: Rehearsed) -> dict[str, list[str]]:
     """Return the states of each feature over all processes of the run."""
-    found: dict[str, list[str]] = {}
-    try:
-        manifests = read_manifests(done.scaled.folder / "manifests")
-    except SourceError as error:
-        # The processes ran a stranger's code, which may have written it.
-        return {"not known": [str(error)]}
+    manifests, unread = read_manifests(done.scaled.folder / "manifests")
+    # The processes ran a stranger's code, which may have written what is no manifest.
+    found = {"not known": [str(error) for error in unread]} if unread else {}
     for manifest in manifests:
         for name, feature in manifest["features"].items():
             states = found.setdefault(name, [])

@@ -17,6 +17,7 @@ import click
 from ...errors import ServingError
 from ...language import gettext as _
 from ..diagnosis.judgement import judge
+from ..processes import Interrupted, Interruptions
 from .guardian import guarded
 from .launch import Launch
 
@@ -139,13 +140,18 @@ def _get(url: str) -> bytes | None:
         return None
 
 
+_LOOK = 0.1
+"""Seconds between two looks at a server that is ending."""
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         process.stdin.close()
-    try:
-        process.wait()
-    except KeyboardInterrupt:
-        # A second Ctrl-C: no more patience.
-        process.terminate()
-        process.wait()
-        raise
+    with Interruptions() as interruptions:
+        try:
+            while process.poll() is None:
+                interruptions.pause(_LOOK)
+        except Interrupted:
+            # A second Ctrl-C: no more patience.
+            process.terminate()
+            process.wait()

@@ -1,0 +1,103 @@
+"""`verl-npu report`: all that somebody who is asked for help wants to know, as one text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from ...errors import SourceError
+from ...manifest import Manifest, read_manifests
+from ..diagnosis import unknown
+from ..diagnosis.judgement import Diagnosis, diagnose
+from ..diagnosis.redaction import Redaction
+from ..diagnosis.report import Report, render
+from ..doctor import Level, examine
+from . import terminal
+from .doctor import judged_states, site_here
+from .options import example
+from .status import shares
+
+_FENCE = "````"
+"""A log may have three of them."""
+
+
+@click.command(
+    epilog=example(
+        "verl-npu report train.log",
+        "verl-npu report train.log --manifests outputs/manifests",
+        "verl-npu report --output report.txt",
+    )
+)
+@click.argument("logs", nargs=-1, metavar="[LOG]...", type=click.Path(path_type=Path))
+@click.option(
+    "--manifests", type=click.Path(path_type=Path, file_okay=False), help="What the job had as VERL_NPU_MANIFEST_DIR."
+)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write it to this file instead.")
+def report(logs: tuple[Path, ...], manifests: Path | None, output: Path | None) -> None:
+    """Print what a report needs, as one text to paste.
+
+    It has what `verl-npu doctor` finds in this environment, the variables that a job reads, the states of verl-npu's
+    features, and of each LOG (or folder of logs) what `doctor --log` says, its end, and the lines around its errors.
+    Keys, passwords, addresses and names that can be known as such are taken out: read it before you send it.
+
+    Exit status: 0 printed, 2 a log or the manifests cannot be read, or the file cannot be written.
+    """
+    said = diagnose(logs) if logs else None
+    found = _read(manifests) if manifests is not None else []
+    states, told_by = _states(found, said)
+    made = Report(
+        findings=examine(site_here(), Level.STATIC, ()),
+        environ=os.environ,
+        states=states,
+        told_by=told_by,
+        said=said,
+    )
+    text = render(made, Redaction.here(each["host"] for each in found))
+    if output is None:
+        terminal.block(f"{_FENCE}text\n{text}{_FENCE}")
+        return
+    _write(output, text)
+    terminal.paragraph(
+        f"{output}: written. Keys, passwords, addresses and names that could be known as such were taken out; read it "
+        "before you send it."
+    )
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        raise SourceError(
+            subject=f"--output {file}",
+            expected="a file that can be written",
+            found=error.strerror or str(error),
+            fix="name another one",
+        ) from None
+
+
+def _read(folder: Path) -> list[Manifest]:
+    found, unread = read_manifests(folder)
+    for error in unread:
+        terminal.fail(str(error))
+    if not found:
+        raise SourceError(
+            subject=str(folder),
+            expected="manifests of a job",
+            found="none" if folder.is_dir() else "no such folder",
+            fix="give the folder that the job had as VERL_NPU_MANIFEST_DIR, or leave --manifests out",
+        )
+    return found
+
+
+def _states(manifests: Sequence[Manifest], said: Diagnosis | None) -> tuple[Mapping[str, str], str]:
+    """The states of verl-npu's features, and what told them: the best that there is."""
+    if manifests:
+        states: dict[str, list[str]] = {}
+        for share in shares(manifests):
+            states.setdefault(share.feature, []).append(f"{share.state} in {share.processes}")
+        return {name: "; ".join(each) for name, each in states.items()}, f"{len(manifests)} manifests"
+    by_log = unknown.states(said.progress.own) if said is not None else {}
+    return (by_log, "the log") if by_log else (judged_states(), "verl-npu check in this environment")
