@@ -78,7 +78,7 @@ JOBS: dict[str, Callable[[Path], list[str]]] = {
     "drift": lambda folder: ["drift", "--source", _verl()],
     "env": lambda folder: ["env", "--pin", "v0.7.1"],
     "explain": lambda folder: ["explain", "npu-memory"],
-    "launch": lambda folder: ["launch", "--nodes", "2", "--node-rank", "1", "--head", "127.0.0.1", "--", "true"],
+    "launch": lambda folder: ["launch", "--nodes", "2", "--head", "10.255.255.1", "--", "true"],
     "mindspeed": lambda folder: ["mindspeed", "--check", "use_flash_attn=True"],
     "plan": lambda folder: ["plan", _script(folder), "--output", "planned"],
     "rehearse": lambda folder: ["rehearse", _script(folder), "--output", "rehearsed"],
