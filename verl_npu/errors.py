@@ -246,6 +246,10 @@ class PlanError(VerlNpuError):
     """A job cannot be planned as it is asked for."""
 
 
+class ProofError(VerlNpuError):
+    """A proof cannot be made, gone on with or read."""
+
+
 # After the run.
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from .compare import distances, failures
+from verl_npu.tools.prove.parity.compare import distances, failures
+
 from .processes import side
 
 _OLDER = ("tokenizers>=0.21,<0.22", "einops")

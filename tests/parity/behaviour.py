@@ -16,9 +16,9 @@ from typing import Any
 import torch
 import torch_npu
 
-from . import cases
-from .compare import BFLOAT16_UNIT, distance
-from .side import counted
+from verl_npu.tools.prove.parity import cases
+from verl_npu.tools.prove.parity.compare import BFLOAT16_UNIT, distance
+from verl_npu.tools.prove.parity.side import counted
 
 CALLS: Counter[str] = Counter()
 counted(CALLS)  # before transformers takes its copies

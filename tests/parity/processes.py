@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.interpreter import python
 
+SIDE = "verl_npu.tools.prove.parity.side"
 PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -14,7 +15,7 @@ def side(
     name: str,
     path: Path,
     folders: Sequence[Path] = (),
-    module: str = "side",
+    module: str = SIDE,
     cases: Sequence[str] = (),
     **environment: str,
 ) -> None:
@@ -24,7 +25,7 @@ def side(
     """
     switches = {"VERL_NPU": "off"} if name == "cpu" else {"VIRTUAL_ASCEND": "2"}
     result = python(
-        *("-m", f"tests.parity.{module}", name, str(path), *cases),
+        *("-m", module, name, str(path), *cases),
         paths=[*folders, PROJECT],
         clean=("VERL_", "ASCEND_", "NPU_"),
         cwd=PROJECT,

@@ -10,7 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from .compare import BFLOAT16_UNIT, BFLOAT16_UNITS, FLOAT32  # noqa: E402
+from verl_npu.tools.prove.parity.compare import BFLOAT16_UNIT, BFLOAT16_UNITS, FLOAT32  # noqa: E402
+
 from .processes import side  # noqa: E402
 
 NEEDS_VERL = pytest.mark.skipif(find_spec("verl") is None, reason="needs verl")
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.virtual, pytest.mark.upstream, NEEDS_VERL]
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("behaviour") / "seen"
-    side("npu", path, module="behaviour")
+    side("npu", path, module="tests.parity.behaviour")
     return torch.load(path)
 
 

@@ -12,7 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from .compare import failures  # noqa: E402
+from verl_npu.tools.prove.parity.compare import failures  # noqa: E402
+
 from .processes import side  # noqa: E402
 
 NEEDS_VERL = pytest.mark.skipif(find_spec("verl") is None, reason="needs verl")

@@ -11,7 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from .compare import failures  # noqa: E402
+from verl_npu.tools.prove.parity.compare import failures  # noqa: E402
+
 from .processes import side  # noqa: E402
 from .ulysses import MODELS, dtype_of  # noqa: E402
 
@@ -23,11 +24,11 @@ pytestmark = [pytest.mark.virtual, pytest.mark.upstream, NEEDS_VERL]
 def test_ulysses_computes_what_one_process_does(tmp_path: Path) -> None:
     def rank(number: int) -> None:
         group = {"RANK": str(number), "WORLD_SIZE": "2", "INIT": f"file://{tmp_path}/meet"}
-        side("npu", tmp_path / "npu", module="ulysses", **group)
+        side("npu", tmp_path / "npu", module="tests.parity.ulysses", **group)
 
     with ThreadPoolExecutor() as threads:
         ranks = [threads.submit(rank, number) for number in range(2)]
-        side("cpu", tmp_path / "cpu", module="ulysses")
+        side("cpu", tmp_path / "cpu", module="tests.parity.ulysses")
         for waited in ranks:
             waited.result()
     expected, found = (torch.load(tmp_path / name) for name in ("cpu", "npu"))

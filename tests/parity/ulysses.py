@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from . import cases
-from .side import import_verl
+from verl_npu.tools.prove.parity import cases
+from verl_npu.tools.prove.parity.side import import_verl
 
 MODELS = ("qwen2", "qwen3", "qwen3_moe", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 # verl's own attention for this model casts float32 to bfloat16.

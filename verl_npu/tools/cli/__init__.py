@@ -34,6 +34,7 @@ MOMENTS: Mapping[str, Mapping[str, str]] = {
         "mindspeed": "verl-npu mindspeed --pin v0.8.0 --check run.sh",
         "plan": "verl-npu plan examples/grpo_trainer/run_qwen3-8b_npu.sh",
         "rehearse": "verl-npu rehearse examples/grpo_trainer/run_qwen2_5_7b_grpo_npu.sh",
+        "prove": "verl-npu prove",
     },
     _("During a run"): {
         "launch": "verl-npu launch --nodes 4 --head node1 -- bash run.sh",

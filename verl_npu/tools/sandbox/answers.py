@@ -66,10 +66,15 @@ class Answer:
     def of(cls, pipe: Pipe) -> Answer:
         if not pipe.whole:
             return cls({}, _("more than {most_bytes} MiB").format(most_bytes=_MOST_BYTES >> 20))
-        if not pipe.data.strip():
+        return cls.read(pipe.data)
+
+    @classmethod
+    def read(cls, data: bytes) -> Answer:
+        """Read what somebody else has written."""
+        if not data.strip():
             return cls({}, "nothing")
         try:
-            content = json.loads(pipe.data)
+            content = json.loads(data)
         except (ValueError, RecursionError):
             return cls({}, _("what is no JSON"))
         if not isinstance(content, dict):

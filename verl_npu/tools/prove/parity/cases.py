@@ -52,7 +52,7 @@ def _classes(model: str) -> tuple[str, str]:
 
 
 def _text(case: Case) -> dict[str, Any]:
-    common = {
+    common: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": 4 * case.head if case.model == "qwen2_5_vl" else 96,
         "intermediate_size": 112,
@@ -69,8 +69,8 @@ def _text(case: Case) -> dict[str, Any]:
         common |= {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "norm_topk_prob": True}
         common |= {"decoder_sparse_step": 1, "mlp_only_layers": [], "output_router_logits": False}
     if "vl" in case.model:
-        section = case.head // 2
-        section = [section - 2 * (section * 3 // 8), section * 3 // 8, section * 3 // 8]
+        half, part = case.head // 2, case.head // 2 * 3 // 8
+        section = [half - 2 * part, part, part]
         kind = "default" if "3" in case.model else "mrope"
         common["rope_scaling"] = {"type": kind, "rope_type": "default", "mrope_section": section}
         if "qwen3" in case.model:

@@ -15,8 +15,8 @@ BFLOAT16_UNITS = 2
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
     """The largest difference, relative to the largest number expected."""
-    largest = expected.abs().max().item()
-    return (found - expected).abs().max().item() / max(largest, 1e-12)
+    largest = float(expected.abs().max())
+    return float((found - expected).abs().max()) / max(largest, 1e-12)
 
 
 def distances(found: dict[str, Any], expected: dict[str, Any]) -> Iterator[tuple[str, float]]:

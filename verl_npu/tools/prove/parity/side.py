@@ -1,6 +1,7 @@
-"""One side of a comparison, in a process of its own: `python -m tests.parity.side cpu|npu FILE [CASE ...]`.
+"""One side of a comparison, in a process of its own: SIDE FILE [CASE ...].
 
-The cpu side knows nothing of verl-npu. The npu side is patched, on a virtual NPU.
+The side cpu is unpatched, on the host: it is to be started with VERL_NPU=off. The side plain is the same on an NPU,
+the side npu is patched.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ import importlib.util
 import inspect
 import sys
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from .cases import Case
 
 # A step of AdamW divides by the gradient's size, so that what is next to nothing moves as far as what is large: this
 # epsilon keeps rounding noise from being what is compared.
@@ -27,14 +31,17 @@ _OPERATORS = (
 )
 
 
-def compute(case: Any, device: str, dtype: torch.dtype) -> dict[str, Any]:
+SIDES = ("cpu", "plain", "npu")
+
+
+def compute(case: Case, side: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Logits, all gradients, and all weights after one step of AdamW, computed in `dtype` and given in float32.
 
     Weights and inputs are those of the case's dtype in every case.
     """
     from . import cases
 
-    on_npu = device == "npu"
+    on_npu, device = side == "npu", "cpu" if side == "cpu" else "npu"
     model = cases.model(case, "flash_attention_2" if on_npu else "eager")
     given = getattr(torch, case.dtype)
     model.to(given).to(dtype).to(device)
@@ -46,7 +53,7 @@ def compute(case: Any, device: str, dtype: torch.dtype) -> dict[str, Any]:
     weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(17))
     weights = (weights * kept.unsqueeze(-1)).to(given).float()
     (logits.float() * weights.to(device)).sum().backward()
-    result: dict[str, Any] = {"logits": (logits.detach().float().cpu() * kept.unsqueeze(-1))}
+    result: dict[str, torch.Tensor] = {"logits": (logits.detach().float().cpu() * kept.unsqueeze(-1))}
     for name, parameter in model.named_parameters():
         # An expert that no token chose has no gradient in one version and zeros in another.
         gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
@@ -90,6 +97,8 @@ def main() -> None:
     side, path, *names = sys.argv[1:]
     calls: Counter[str] = Counter()
     states: dict[str, str] = {}
+    if side == "plain":
+        import torch_npu  # noqa: F401
     if side == "npu":
         counted(calls)  # before transformers takes its copies
         import_verl()
@@ -103,11 +112,11 @@ def main() -> None:
         if not names or case.name in names:
             calls.clear()
             given = getattr(torch, case.dtype)
-            dtypes = {"values": given if side == "npu" else torch.float32, "unfused": given}
-            if side == "npu" or given is torch.float32:
+            dtypes = {"values": torch.float32 if side == "cpu" else given, "unfused": given}
+            if side != "cpu" or given is torch.float32:
                 del dtypes["unfused"]
-            results[case.name] = {key: compute(case, side, dtype) for key, dtype in dtypes.items()}
-            results[case.name]["calls"] = dict(calls)
+            made: dict[str, object] = {key: compute(case, side, dtype) for key, dtype in dtypes.items()}
+            results[case.name] = made | {"calls": dict(calls)}
     if side == "npu":
         states = {name: feature["state"] for name, feature in verl_npu.status()["features"].items()}
     torch.save({"results": results, "states": states}, path)

@@ -1,0 +1,117 @@
+"""Runs the stages, each in a process of its own with a time limit: whatever ends one, the others are run.
+
+What a stage's process has started ends with it. A stage that takes too long is ended, and so the whole is no longer
+than was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ...language import gettext as _
+from .. import progress
+from ..processes import ProcessTree, own_python
+from .folder import Folder, told
+from .result import Check, StageResult, Verdict, judged
+from .table import STAGES, Stage
+
+_GRACE = 3.0
+"""Seconds for a stage's process to end what it has started."""
+_LEAST = 5.0
+"""Seconds without which a stage is not begun."""
+_MOST_PRINTED = 64 << 20
+_TAIL = 1 << 16
+
+
+def run(
+    folder: Folder,
+    stages: Sequence[Stage],
+    minutes: float,
+    npus: int,
+    told_of: Callable[[StageResult], None],
+) -> None:
+    """Run stages one after the other, and keep what each comes to. Raises ProofError if that cannot be kept."""
+    ends = time.monotonic() + 60 * minutes
+    spare = 0.0
+    for stage in stages:
+        began = time.monotonic()
+        share = 60 * minutes * stage.share
+        limit = min(share + spare, ends - began)
+        result = _one(folder, stage, limit, npus) if limit > _LEAST else _no_time(stage, minutes)
+        spare = max(spare + share - (time.monotonic() - began), 0.0)
+        folder.finish(result)
+        told_of(result)
+
+
+def chosen(names: Sequence[str]) -> tuple[Stage, ...]:
+    """Return the stages of these names in their order; all without one."""
+    return tuple(stage for stage in STAGES if not names or stage.name in names)
+
+
+def _no_time(stage: Stage, minutes: float) -> StageResult:
+    cause = f"the {minutes:g} minutes were over; --resume --stage {stage.name} makes it"
+    check = Check(name="time", verdict=Verdict.NOT_POSSIBLE, found=cause)
+    return judged(stage.name, [check], 0.0, 0.0)
+
+
+def _one(folder: Folder, stage: Stage, limit: float, npus: int) -> StageResult:
+    """Run one stage to its end, or to that of its time."""
+    began = time.monotonic()
+    words = (stage.name, str(folder.record(stage.name)), str(folder.scratch(stage.name)), str(npus), f"{limit:.1f}")
+    log = folder.log(stage.name)
+    processes = ProcessTree()
+    with (
+        progress.step(_("{stage}: {title}").format(stage=stage.name, title=stage.title)),
+        told(log),
+        log.open("wb") as output,
+    ):
+        try:
+            started = processes.start(
+                own_python("-m", "verl_npu.tools.prove.stages", *words), dict(os.environ), output
+            ).process
+            status = _wait(started.poll, began + limit, log)
+        finally:
+            left = processes.end(_GRACE)
+    seconds = time.monotonic() - began
+    recorded = folder.recorded(stage.name)
+    ended = _ended(status, recorded.beginning, log)
+    if left:
+        ended = f"{ended or 'it ended'}, and {len(left)} of its processes could not be ended"
+    result = judged(stage.name, recorded.checks, seconds, limit, ended)
+    return replace(result, meaning=stage.meaning) if ended and not result.meaning else result
+
+
+def _wait(poll: Callable[[], int | None], ends: float, log: Path) -> int | str:
+    """Wait for a stage's process: its status, or why it is to be ended."""
+    limit = ends - time.monotonic()
+    while (status := poll()) is None:
+        if time.monotonic() > ends:
+            return f"no end after {limit:.0f} s; --resume --stage and more --minutes give it longer"
+        if log.stat().st_size > _MOST_PRINTED:
+            return f"it printed more than {_MOST_PRINTED >> 20} MiB"
+        time.sleep(0.1)
+    return status
+
+
+def _ended(status: int | str, beginning: str, log: Path) -> str:
+    """How a process ended that did not come to its end; empty if it did."""
+    if status == 0:
+        return ""
+    during = f" during the check {beginning!r}" if beginning else ""
+    if isinstance(status, str):
+        return f"{status}{during}"
+    if status < 0:
+        return f"its process was ended by {signal.Signals(-status).name}{during}"
+    return f"its process ended with status {status}{during}: {_last_line(log)}"
+
+
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL))
+        lines = file.read(_TAIL).decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")[:500]

@@ -1,0 +1,35 @@
+"""One stage, in this process: STAGE RECORD SCRATCH NPUS SECONDS, and what else the stage reads."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from pathlib import Path
+
+from ..record import NotPossible, Recorder
+from .setup import Setup
+
+_PART = 0.85
+"""Of a stage's time, after which no check is begun: the last one has the rest."""
+
+
+def main() -> None:
+    """Make the stage."""
+    name, record, scratch, npus, seconds = sys.argv[1:6]
+    now = time.monotonic()
+    recorder = Recorder(Path(record), now + _PART * float(seconds))
+    setup = Setup(record=recorder, scratch=Path(scratch), asked=int(npus), ends=now + float(seconds))
+    try:
+        importlib.import_module(f"{__package__}.{name}").run(setup)
+    except NotPossible as error:
+        why = error
+
+        def refuse() -> str:
+            raise why
+
+        recorder.check("what it needs", refuse)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Each NPU by itself: memory, streams, events, and copies between it and the host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from ..corpus import Kind, Observation
+from ..record import Wrong
+from .setup import Setup
+
+_SIZES = (1, 512, 513, 1 << 20, (1 << 20) + 1, 20 << 20)
+"""Bytes of allocations, at and beside the borders of a caching allocator's blocks."""
+_WIDTH = 1 << 20
+_MIB = 1 << 20
+
+
+def run(setup: Setup) -> None:
+    """Make the checks on every NPU that is to be used."""
+    for index in range(setup.npus()):
+        for name, tried, meaning in (
+            ("memory", _memory, "what `torch.npu` says of memory is not so: verl sizes its caches by it"),
+            ("copies", _copies, "batches and weights that are moved between host and NPU would be damaged"),
+            ("copies that are waited for", _waited, "code that waits for a copy would read it before it is there"),
+            ("streams", _streams, "work on two streams that wait for each other would be done in the wrong order"),
+            ("events", _events, "what is waited for by an event would not be done yet"),
+            ("generator", _generator, "two runs with one seed would differ"),
+            ("out of memory", _exhausted, "a job that needs too much memory would not be told so"),
+        ):
+            setup.record.check(f"NPU {index}: {name}", _on(index, tried), meaning)
+    _observe_memory(setup)
+
+
+def _on(index: int, tried: Callable[[], str]) -> Callable[[], str]:
+    def on_this() -> str:
+        import torch
+
+        torch.npu.set_device(index)
+        return tried()
+
+    return on_this
+
+
+def _memory() -> str:
+    import torch
+
+    torch.npu.empty_cache()
+    before = torch.npu.memory_allocated()
+    held = torch.empty(8 * _MIB, dtype=torch.uint8, device="npu")
+    taken = torch.npu.memory_allocated() - before
+    free, total = torch.npu.mem_get_info()
+    del held
+    left = torch.npu.memory_allocated() - before
+    if taken < 8 * _MIB or left != 0 or not 0 < free <= total:
+        raise Wrong(f"{taken} B more, {left} B left, {free} of {total} B free", f"{8 * _MIB} B more, 0 B left")
+    return f"{taken} B for {8 * _MIB}; {free / (1 << 30):.2f} of {total / (1 << 30):.2f} GiB are free"
+
+
+def _copies() -> str:
+    import torch
+
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool):
+        sent = (torch.arange(4099) % 251).to(dtype)
+        there = sent.to("npu")
+        for name, back in (
+            ("there and back", there.cpu()),
+            ("a part", torch.cat([there[:7].cpu(), there[7:].cpu()])),
+            ("every other one", there[::2].cpu()),
+        ):
+            expected = sent[::2] if name == "every other one" else sent
+            if not torch.equal(back, expected):
+                raise Wrong(f"{dtype}, {name}: other numbers", "what was sent")
+    return "7 types, whole, in parts and strided"
+
+
+def _waited() -> str:
+    import torch
+
+    sent = torch.arange(_WIDTH, dtype=torch.float32).pin_memory()
+    # What a copy has not written yet is told by numbers that none of it has.
+    back = torch.full((_WIDTH,), -1.0).pin_memory()
+    for _ in range(5):
+        there = sent.to("npu", non_blocking=True)
+        back.copy_(there, non_blocking=True)
+        torch.npu.synchronize()
+        if not torch.equal(back, sent):
+            wrong = int((back != sent).sum())
+            raise Wrong(f"after synchronize(), {wrong} of {_WIDTH} numbers are not there", "all of them")
+        back.fill_(-1.0)
+    return f"5 times {4 * _WIDTH} B there and back, waited for by synchronize()"
+
+
+def _streams() -> str:
+    import torch
+
+    side, width = torch.npu.Stream(), 512
+    for turn in range(5):
+        made = torch.full((width, width), float(turn + 1), device="npu")
+        side.wait_stream(torch.npu.current_stream())
+        with torch.npu.stream(side):
+            product = made @ made
+        torch.npu.current_stream().wait_stream(side)
+        found = float((product + 1).cpu()[0, 0])
+        expected = width * (turn + 1) ** 2 + 1
+        if found != expected:
+            raise Wrong(f"{found:g}", f"{expected:g}")
+    return "5 products on a second stream, each waited for"
+
+
+def _events() -> str:
+    import torch
+
+    start, end = torch.npu.Event(enable_timing=True), torch.npu.Event(enable_timing=True)
+    one = torch.ones(512, 512, device="npu")
+    start.record()
+    for _ in range(4):
+        one = one @ one / 512
+    end.record()
+    end.synchronize()
+    if not end.query():
+        raise Wrong("an event that was waited for says that it is not done", "done")
+    passed = float(start.elapsed_time(end))
+    if passed < 0:
+        raise Wrong(f"{passed} ms between two events", "0 or more")
+    return f"{passed:.3f} ms between two events around four products"
+
+
+def _generator() -> str:
+    import torch
+
+    drawn = []
+    for _ in range(2):
+        torch.npu.manual_seed(7)
+        drawn.append(torch.randn(1000, device="npu").cpu())
+    if not torch.equal(*drawn):
+        raise Wrong("other numbers from the same seed", "the same")
+    mean, spread = float(drawn[0].mean()), float(drawn[0].std())
+    if not (abs(mean) < 0.2 and 0.8 < spread < 1.2):
+        raise Wrong(f"mean {mean:.2f}, deviation {spread:.2f}", "about 0 and 1")
+    return "the same numbers from the same seed"
+
+
+def _exhausted() -> str:
+    import torch
+
+    _, total = torch.npu.mem_get_info()
+    try:
+        torch.empty(int(total) * 2, dtype=torch.uint8, device="npu")
+    except torch.OutOfMemoryError:
+        return "twice the NPU's memory is refused with torch.OutOfMemoryError"
+    except RuntimeError as error:
+        raise Wrong(f"{type(error).__name__}: {error}", "torch.OutOfMemoryError, by which callers know it") from error
+    raise Wrong("twice the NPU's memory is given", "torch.OutOfMemoryError")
+
+
+def _observe_memory(setup: Setup) -> None:
+    """Write down what allocations took, and how long copies of several sizes took."""
+    import torch
+
+    torch.npu.set_device(0)
+    for size in _SIZES:
+        torch.npu.empty_cache()
+        before = torch.npu.memory_allocated(), torch.npu.memory_reserved()
+        held = torch.empty(size, dtype=torch.uint8, device="npu")
+        figures = {
+            "allocated": float(torch.npu.memory_allocated() - before[0]),
+            "reserved": float(torch.npu.memory_reserved() - before[1]),
+        }
+        del held
+        setup.record.observe(Observation(kind=Kind.MEMORY, name="empty", case=f"{size} B", figures=figures))
+    for size in (1 << 10, 1 << 20, 1 << 24):
+        sent = torch.zeros(size, dtype=torch.uint8)
+        seconds = _seconds(partial(sent.to, "npu"))
+        made = Observation(kind=Kind.SECONDS, name="copy to NPU", case=f"{size} B", figures={"seconds": seconds})
+        setup.record.observe(made)
+
+
+def _seconds(done: Callable[[], object]) -> float:
+    """The shortest of five, after one that nobody counts."""
+    import torch
+
+    best = float("inf")
+    for turn in range(6):
+        began = time.perf_counter()
+        done()
+        torch.npu.synchronize()
+        if turn:
+            best = min(best, time.perf_counter() - began)
+    return best

@@ -1,0 +1,48 @@
+"""What a stage is given, and the NPUs that it finds."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ....ascend import software
+from ....errors import AscendSoftwareError
+from ..record import NotPossible, Recorder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a stage is given."""
+
+    record: Recorder
+    scratch: Path
+    asked: int
+    """How many NPUs it may use; 0 for all."""
+    ends: float
+    """When its time is over, by time.monotonic()."""
+
+    @property
+    def left(self) -> float:
+        """Seconds until its time is over."""
+        return self.ends - time.monotonic()
+
+    def npus(self) -> int:
+        """Import torch_npu, and return how many NPUs there are to be used. Raises NotPossible if there are none."""
+        try:
+            import torch
+
+            software.import_torch_npu()
+        except (ImportError, AscendSoftwareError) as error:
+            raise NotPossible(f"torch with NPUs cannot be imported: {error}") from error
+        import torch_npu
+
+        count = int(torch.npu.device_count())
+        if count == 0:
+            raise NotPossible("torch.npu sees no NPU")
+        self.record.note("device", str(torch.npu.get_device_name(0)))
+        self.record.note("npus", str(count))
+        simulated = getattr(torch_npu, "__simulated__", "")
+        if simulated:
+            self.record.note("simulated", str(simulated))
+        return min(count, self.asked) if self.asked else count

@@ -1,0 +1,99 @@
+"""How far results are from float64's, in units of the last place, and whether that is as near as it should be.
+
+A unit is the distance of two neighbours of the type at a number, and no less than at the tensor's root mean square:
+where a sum cancels, what is left is as far away as what was summed. The NPU may be a few times as far from float64 as
+the CPU is in the same type. Rounding that is not to the nearest shows in the mean of the signed distances.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..corpus import SAMPLES, Result
+
+if TYPE_CHECKING:
+    from torch import Tensor, dtype
+
+LEAST_LARGEST, LEAST_MEAN, LEAST_LEAN = 4.0, 1.0, 0.25
+"""Units that are always allowed: of the largest distance, of the mean, and of the mean with its sign."""
+TIMES_LARGEST, TIMES_MEAN = 10.0, 2.0
+"""How many times the CPU's own distance is allowed: those of msprobe's comparison with a benchmark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """Of a result from float64's, in units of the last place."""
+
+    largest: float
+    mean: float
+    lean: float
+    """The mean with its sign: away from zero is positive."""
+
+    def within(self, cpu: Distance) -> str:
+        """Return what is more than allowed beside the CPU's own distance, in words; empty if nothing is."""
+        allowed = {
+            "the largest distance": (self.largest, max(LEAST_LARGEST, TIMES_LARGEST * cpu.largest)),
+            "the mean distance": (self.mean, max(LEAST_MEAN, TIMES_MEAN * cpu.mean)),
+            "the mean distance with its sign": (abs(self.lean), max(LEAST_LEAN, TIMES_MEAN * abs(cpu.lean))),
+        }
+        # What is no number is more than any limit.
+        over = [
+            f"{name} is {found:.3g} units of the last place, limit {most:.3g}"
+            for name, (found, most) in allowed.items()
+            if not found <= most
+        ]
+        return "; ".join(over)
+
+
+def distance(found: Tensor, exact: Tensor) -> Distance:
+    """Return how far a result is from float64's."""
+    import torch
+
+    found, exact = found.detach().cpu(), exact.detach().cpu()
+    if found.numel() == 0:
+        return Distance(0.0, 0.0, 0.0)
+    if not found.dtype.is_floating_point:
+        away = (found.to(torch.float64) - exact.to(torch.float64)).abs()
+        return Distance(float(away.max()), float(away.mean()), 0.0)
+    wide = found.to(torch.float64)
+    both = torch.isfinite(wide) & torch.isfinite(exact)
+    same = both | (wide == exact) | (torch.isnan(wide) & torch.isnan(exact))
+    if not bool(same.all()):
+        return Distance(float("inf"), float("inf"), 0.0)
+    away = torch.where(both, wide - exact, torch.zeros_like(exact))
+    size = torch.where(both, exact.abs(), torch.zeros_like(exact))
+    typical = size.square().mean().sqrt()
+    units = _unit(torch.maximum(size, typical), found.dtype)
+    counted = away / units
+    lean = (counted * exact.sign()).nan_to_num().mean()
+    return Distance(float(counted.abs().max()), float(counted.abs().mean()), float(lean))
+
+
+def _unit(size: Tensor, kind: dtype) -> Tensor:
+    import torch
+
+    numbers = torch.finfo(kind)
+    _, exponent = torch.frexp(size.clamp(min=numbers.smallest_normal))
+    return torch.ldexp(torch.full_like(size, numbers.eps), exponent - 1)
+
+
+def result_of(name: str, found: Tensor, units: Mapping[str, float]) -> Result:
+    """Return what is kept of a tensor."""
+    import torch
+
+    host = found.detach().cpu().contiguous()
+    flat = host.reshape(-1)
+    step = max(flat.numel() // SAMPLES, 1)
+    sample = flat[::step][:SAMPLES].to(torch.float64).nan_to_num()
+    data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    return Result(
+        name=name,
+        dtype=str(found.dtype),
+        shape=str(list(found.shape)),
+        digest=hashlib.sha256(data).hexdigest()[:32],
+        sample=tuple(sample.tolist()),
+        units=dict(units),
+    )
