@@ -46,7 +46,7 @@ _PACKAGES = (
     "names",
     multiple=True,
     type=click.Choice([stage.name for stage in STAGES]),
-    help="Make this stage only; may be repeated. With --resume, make it anew.",
+    help="Make this stage only; may be repeated. With --resume, make it anew if it has ended.",
 )
 @click.option("--npus", type=click.IntRange(1), help="NPUs that are used [default: all].")
 @click.option("--resume", is_flag=True, help="Go on with the proof in the folder: what has ended is kept.")
@@ -107,10 +107,11 @@ def _made(minutes: float, names: tuple[str, ...], npus: int, resume: bool, outpu
     )
     if resume:
         asked = _same(folder.asked(), asked)
-        for stage in stages if names else ():
-            folder.forget(stage.name)
         ended = folder.results()
-        stages = tuple(stage for stage in stages if stage.name not in ended)
+        for name in ended if names else ():
+            if name in names:
+                folder.forget(name)
+        stages = tuple(stage for stage in stages if names or stage.name not in ended)
     else:
         folder.begin(asked)
     run(folder, stages, minutes, npus or asked.npus, (lambda result: None) if as_json else _print_stage)

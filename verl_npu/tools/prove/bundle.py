@@ -80,8 +80,7 @@ def collect(folder: Folder) -> Proof:
 
 def write(folder: Folder, proof: Proof) -> Path:
     """Write the bundle into a proof's folder, and return its path."""
-    redact = Redaction.here()
-    shown = _redacted(proof, redact)
+    shown = redacted(proof)
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (
@@ -96,8 +95,9 @@ def write(folder: Folder, proof: Proof) -> Path:
     return path
 
 
-def _redacted(proof: Proof, redact: Redaction) -> Proof:
-    """Without what should not be shown to strangers: texts of errors are the system's, and may hold anything."""
+def redacted(proof: Proof) -> Proof:
+    """Return it without what should not be shown to strangers: texts of errors may hold anything."""
+    redact = Redaction.here()
 
     def of_check(stage: StageResult) -> StageResult:
         checks = tuple(
@@ -128,7 +128,7 @@ def read(path: Path) -> Proof:
     _check_schema(said, path)
     _check_schema(corpus, path)
     return Proof(
-        asked=asked_of(Reader(said.raw().get("asked"), str(path), "asked")),
+        asked=asked_of(said.inner("asked")),
         made_by=said.text("verl_npu", 80),
         notes=said.texts("notes"),
         stages=said.each("stages", stage_of),
@@ -150,11 +150,8 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Reader:
     # What it says of its size may be untrue: no more is read than is allowed.
     with archive.open(info) as member:
         data = member.read(_MOST_BYTES + 1)
-    answer = (
-        Answer.read(data)
-        if len(data) <= _MOST_BYTES
-        else Answer({}, _("more than {most_bytes} MiB").format(most_bytes=_MOST_BYTES >> 20))
-    )
+    too_much = Answer({}, _("more than {most_bytes} MiB").format(most_bytes=_MOST_BYTES >> 20))
+    answer = Answer.read(data) if len(data) <= _MOST_BYTES else too_much
     if answer.wrong:
         raise ProofError(
             subject=subject, expected=_("an object of JSON"), found=answer.wrong, fix=_("ask who gave it for it anew")

@@ -81,7 +81,7 @@ class Observation:
 
 def observation_of(said: Reader) -> Observation:
     """Return an observation as it was written."""
-    key = Reader(said.raw().get("key"), "a corpus", "key")
+    key = said.inner("key")
     kinds = {kind.value: kind for kind in Kind}
     if key.text("kind") not in kinds:
         raise key.wrong("kind", _("one of {names}").format(names=_(", ").join(kinds)))

@@ -7,6 +7,7 @@ finished before the process was killed is read all the same, and is not done aga
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -47,7 +48,14 @@ class Recorder:
         earlier = read(path)
         self._done = {check.name for check in earlier.checks}
         self._seen = {each.key for each in earlier.observations}
+        if path.exists():
+            # Behind a line that was cut nothing could be read.
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         self._file = path.open("ab", buffering=0)
+
+    def close(self) -> None:
+        """Close its file."""
+        self._file.close()
 
     def check(self, name: str, tried: Tried, meaning: str = "") -> None:
         """Make one check, unless an earlier process of this stage has ended it."""
@@ -77,7 +85,8 @@ class Recorder:
             expected=expected[:LONGEST],
             meaning=meaning if verdict is Verdict.FAILED else "",
             seconds=time.monotonic() - began,
-            figures=figures,
+            # What is no number is no JSON; the text says it.
+            figures={key: value for key, value in figures.items() if math.isfinite(value)},
         )
         self._done.add(name)
         self._write({"check": check.as_json()})
@@ -129,12 +138,12 @@ def read(path: Path) -> Recorded:
         if "begin" in content:
             beginning = said.text("begin")
         elif "check" in content:
-            check = check_of(Reader(content["check"], str(path), "check"))
+            check = check_of(said.inner("check"))
             checks[check.name], beginning = check, ""
         elif "observation" in content:
-            observations.append(observation_of(Reader(content["observation"], str(path), "observation")))
+            observations.append(observation_of(said.inner("observation")))
         elif "note" in content:
-            note = Reader(content["note"], str(path), "note")
+            note = said.inner("note")
             notes[note.text("name")] = note.text("text")
     return Recorded(checks=tuple(checks.values()), observations=tuple(observations), notes=notes, beginning=beginning)
 

@@ -150,6 +150,10 @@ class Reader:
             read(Reader(part, self._subject, f"{self._place(key)}[{place}]")) for place, part in enumerate(found)
         )
 
+    def inner(self, key: str) -> Reader:
+        """An object within it."""
+        return Reader(self._content.get(key), self._subject, self._place(key))
+
     def verdict(self, key: str) -> Verdict:
         found = self._content.get(key)
         known = {each.value: each for each in Verdict}

@@ -62,23 +62,5 @@ STAGES = (
         meaning=_("the rollout would answer with other weights than those that are trained"),
         share=0.08,
     ),
-    Stage(
-        name="mindspeed",
-        title=_("MindSpeed's overrides on Megatron"),
-        meaning=_("a Megatron job would run without what its script asks MindSpeed for"),
-        share=0.04,
-    ),
-    Stage(
-        name="engines",
-        title=_("vllm-ascend's tokens beside transformers', and its weights after a sleep"),
-        meaning=_("rollouts would not be of the model that is trained"),
-        share=0.08,
-    ),
-    Stage(
-        name="training",
-        title=_("GRPO of the quickstart through verl's own trainer"),
-        meaning=_("verl does not train here"),
-        share=0.18,
-    ),
 )
 BY_NAME = {stage.name: stage for stage in STAGES}

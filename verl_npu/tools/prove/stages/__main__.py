@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from ..record import NotPossible, Recorder
@@ -20,15 +22,15 @@ def main() -> None:
     now = time.monotonic()
     recorder = Recorder(Path(record), now + _PART * float(seconds))
     setup = Setup(record=recorder, scratch=Path(scratch), asked=int(npus), ends=now + float(seconds))
-    try:
-        importlib.import_module(f"{__package__}.{name}").run(setup)
-    except NotPossible as error:
-        why = error
+    with closing(recorder):
+        try:
+            importlib.import_module(f"{__package__}.{name}").run(setup)
+        except NotPossible as error:
+            recorder.check("what it needs", partial(_refuse, error))
 
-        def refuse() -> str:
-            raise why
 
-        recorder.check("what it needs", refuse)
+def _refuse(why: NotPossible) -> str:
+    raise why
 
 
 if __name__ == "__main__":
