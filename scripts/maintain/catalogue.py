@@ -66,7 +66,9 @@ def _helps(one: click.Command) -> Iterator[tuple[str, str]]:
         for text in wording.texts(help or ""):
             yield text, where
     if isinstance(one, click.Group):
-        for each in one.commands.values():
+        # They are imported when they are asked for.
+        group = click.Context(one)
+        for each in filter(None, (one.get_command(group, name) for name in one.list_commands(group))):
             yield from _helps(each)
 
 
