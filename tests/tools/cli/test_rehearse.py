@@ -235,10 +235,10 @@ def test_a_script_in_order_is_status_0(sandboxed: None, run: Run, rl: Path, writ
 
 
 WRONG = {
-    "CUDA": (GOOD.replace("=npu", "=cuda"), "device"),
-    "an unknown key": (f"{GOOD} trainer.unknown=1", "Hydra"),
-    "a plus that is missing": (f"{GOOD} actor_rollout_ref.rollout.engine_kwargs.x=1", "Hydra"),
-    "an override that cannot be parsed": (f"{GOOD} 'trainer.logger=[a'", "Hydra"),
+    "CUDA": (GOOD.replace("=npu", "=cuda"), "device-setting"),
+    "an unknown key": (f"{GOOD} trainer.unknown=1", "hydra"),
+    "a plus that is missing": (f"{GOOD} actor_rollout_ref.rollout.engine_kwargs.x=1", "hydra"),
+    "an override that cannot be parsed": (f"{GOOD} 'trainer.logger=[a'", "hydra"),
     "a mini batch above the batch": (GOOD.replace("=1024", "=64"), "batches"),
 }
 
@@ -308,7 +308,7 @@ def test_what_needs_no_settings_is_judged_beside_what_hydra_refuses(
     sandboxed: None, run: Run, rl: Path, write: Write
 ) -> None:
     status, content = checked(run, write("export HCCL_BUFFSIZE=abc", f"{GOOD} trainer.unknown=1"))
-    assert (status, [each["rule"] for each in content["findings"]]) == (1, ["Hydra", "variables"])  # type: ignore[attr-defined]
+    assert (status, [each["rule"] for each in content["findings"]]) == (1, ["hydra", "variables"])  # type: ignore[attr-defined]
 
 
 SUBMITTED = [
