@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from ...language import gettext as _
-from ..logs.lines import Line, Process
+from ..logs.lines import DRIVER, Line, Process
 
 MOST_LINES = 60
 """Lines of a message that are kept."""
@@ -151,6 +151,29 @@ _MOST_LINE_EVENTS = 400
 """Lines that look like an error and are kept: a log may have millions of them, and the first ones tell."""
 _CODE = re.compile(r"(?:\bE[A-Z][0-9A-Z]\d{3}|\bE\d{5})(?:\)?: |\[PID)|\bERR\d{5} [A-Z]")
 _ABOUT = re.compile(r"\(PID:(?P<pid>\d+), Device:(?P<device>-?\d+), RankID:(?P<rank>-?\d+)\)")
+_DEAD = (
+    re.compile(r"Worker IP address: (?P<ip>\S{1,60}) [^\n]{0,80}?Worker PID: (?P<pid>\d+)"),
+    re.compile(
+        r"class_name: (?P<name>\S{1,200})\n(?:[^\n]{0,200}\n){0,2}?\s{0,9}pid: (?P<pid>\d+)\n"
+        r"(?:[^\n]{0,200}\n){0,2}?\s{0,9}ip: (?P<ip>\S{1,60})"
+    ),
+    re.compile(r"^The (?P<name>node) with node id: \w{1,99} and address: (?P<ip>\S{1,60})"),
+    re.compile(
+        r"^Memory on the node \(IP: (?P<ip>[^,\s]{1,60}),[^\n]{0,300}? name=(?P<name>\w{1,99})[.\w]{0,99}, "
+        r"pid=(?P<pid>\d+)",
+        re.MULTILINE,
+    ),
+    re.compile(r"^\[Rank (?P<rank>\d+)\] "),
+)
+"""Whom a message is about that another process writes: Ray about a worker that died, a watchdog about its own rank."""
+_FAILED_FIRST = (
+    re.compile(
+        r"Root Cause \(first observed failure\):\n(?:[^\n]{0,300}\n){0,4}?\s{0,9}rank {1,9}: (?P<rank>\d+) "
+        r"[^\n]{0,99}\n\s{0,9}exitcode {1,9}: -?\d+ {1,9}\(pid: (?P<pid>\d+)\)"
+    ),
+    re.compile(r"failed \(exitcode: -?\d+\) local_rank: \d+ \(pid: (?P<pid>\d+)\)"),
+)
+"""The rank that torchrun saw fail first."""
 _PLOG_ERROR = re.compile(r"\[ERROR\] [A-Z_]+\(\d+,")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d(?:\.\d+)*")
 _OF_AN_NPU = re.compile(r"npu|NPU|[Aa]cl|ACL|[Hh]ccl|HCCL|OPS |\bE[A-Z]\w{4}\b|ERR\d{5}")
@@ -302,11 +325,25 @@ def looks_like_an_error(text: str) -> bool:
     return _LOOKS_LIKE_AN_ERROR.search(text) is not None and _NO_ERROR.search(text) is None
 
 
+def failed_first(events: Sequence[Event]) -> tuple[Event, Process] | None:
+    """The rank that torchrun saw fail first, and the event that says so; None if it says nothing."""
+    for pattern in _FAILED_FIRST:
+        for event in events:
+            found = pattern.search(event.text)
+            if found:
+                return event, Process(**found.groupdict())
+    return None
+
+
 def _resolved(event: Event) -> Process:
     """The process of an error, completed by what torch_npu says of it."""
     found = _ABOUT.search(event.text)
     if found is None:
-        return event.process
+        dead = next((found for pattern in _DEAD if (found := pattern.search(event.text))), None)
+        if dead:
+            return Process(**dead.groupdict())
+        # It only reports that a request of the job's cannot be met.
+        return DRIVER if event.process.name == "autoscaler" else event.process
     said = Process(pid=found["pid"], device=found["device"], rank=found["rank"])
     said = Process(pid=said.pid, device=said.device.replace("-1", ""), rank=said.rank.replace("-1", ""))
     if event.process.pid in ("", said.pid):

@@ -19,7 +19,7 @@ from ...language import gettext as _
 from ..logs.clocks import Clocks, seconds
 from ..logs.files import NoLog, is_being_written, opened
 from ..logs.lines import DRIVER, Process, lines_of, parts_of, process_of_file
-from .event import Event, Kind, Reader, looks_like_an_error
+from .event import Event, Kind, Reader, failed_first, looks_like_an_error
 from .progress import Progress, joined
 from .rules import RULES, LogRule, Precision
 
@@ -169,12 +169,48 @@ def _conclude(readings: Sequence[_Reading]) -> Diagnosis:
     if root is None:
         verdict = Conclusion.NONE if progress.ended or progress.growing else Conclusion.UNKNOWN
         return Diagnosis(verdict, None, None, (), hints, tuple(survived), progress)
+    root = _by_torchrun(verdict, _with_the_next_line(root, errors), errors)
     before = next(
         (each for each in errors if each.rule is None and each is not root and _is_before(each, root)),
         None,
     )
     followed = tuple(each for each in errors if each is not root and each is not before)
     return Diagnosis(verdict, root, before, followed, hints, tuple(survived), progress)
+
+
+_BESIDE = 2
+"""Lines after an error within which another one of the same rule tells more of it."""
+
+
+def _with_the_next_line(root: LoggedError, errors: Sequence[LoggedError]) -> LoggedError:
+    """The root with the process that a line beside it names, where the root itself names none."""
+    if root.event.process == DRIVER and root.rule is not None:
+        for each in errors:
+            near = each.event.log == root.event.log and 0 < each.event.line - root.event.last <= _BESIDE
+            if near and each.rule is root.rule and each.event.process.pid:
+                root.event.process = each.event.process
+                break
+    return root
+
+
+def _by_torchrun(verdict: Conclusion, root: LoggedError, errors: Sequence[LoggedError]) -> LoggedError:
+    """The root with what torchrun says of the rank that failed first: its ranks write to one log, most of them without
+    a word about which one it is."""
+    found = failed_first([each.event for each in errors])
+    if found is None:
+        return root
+    event, process = found
+    if (
+        verdict is Conclusion.CONSEQUENCE
+        and root.event.process.rank
+        and process.rank not in ("", root.event.process.rank)
+    ):
+        # That rank lost the connection to the one that failed.
+        root = next(each for each in errors if each.event is event)
+        event.process = process
+    elif root.event.process == DRIVER:
+        root.event.process = process
+    return root
 
 
 def _root(errors: Sequence[LoggedError], clocks: Clocks) -> tuple[Conclusion, LoggedError | None]:

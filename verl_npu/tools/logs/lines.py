@@ -138,7 +138,8 @@ def clean(raw: str, number: int = 0, process: Process = DRIVER) -> Line:
         if found:
             # The innermost prefix is the process itself, the others only pass its lines on.
             known = {key: value for key, value in found.groupdict().items() if value}
-            process = Process(**known) if "pid" in known or "name" in known else replace(process, **known)
+            alone = "pid" in known or "name" in known or process == DRIVER
+            process = Process(**known) if alone else replace(process, **known)
         else:
             found = _LOGGER.match(text, at) or _STAMP.match(text, at)
             if found is None:
