@@ -181,3 +181,78 @@ def test_after_a_restart_the_step_is_the_one_that_runs() -> None:
     state = state_of(assembly.log("a log"))
     assert state is not None
     assert state.step == 2
+
+
+# What is told before it fails: each with a log in which it is so, and the same noise without it.
+
+LONG = 40
+
+
+def drifting(seed: int = 0, **grows: float) -> dict[int, dict[str, float]]:
+    """A noisy training of 40 steps; what is named is multiplied by its factor over the run."""
+    noise = random.Random(seed)
+    usual = {
+        "perf/cpu_memory_used_gb": 400.0,
+        "timing_per_token_ms/gen": 0.8,
+        "rollout_corr/k3_kl": 0.004,
+        "response_length/clip_ratio": 0.1,
+        "critic/rewards/mean": 0.3,
+        "critic/rewards/max": 1.0,
+        "actor/entropy": 0.5,
+        "timing_s/step": 30.0,
+    }
+    by = {name.replace("__", "/"): factor for name, factor in grows.items()}
+    return {
+        step: {
+            name: value * (1 + (by.get(name, 1) - 1) * (step - 1) / (LONG - 1)) * noise.uniform(0.998, 1.002)
+            for name, value in usual.items()
+        }
+        for step in range(1, LONG + 1)
+    }
+
+
+GROWS = {
+    Kind.HOST_MEMORY: ("perf/cpu_memory_used_gb", 1.5, "grew from 4"),
+    Kind.ROLLOUT: ("timing_per_token_ms/gen", 2.5, "2.2 times the"),
+    Kind.MISMATCH: ("rollout_corr/k3_kl", 10.0, "rose from 0.00"),
+    Kind.CUT_ANSWERS: ("response_length/clip_ratio", 6.0, "of the answers are cut"),
+}
+
+
+@pytest.mark.parametrize("kind", GROWS, ids=[kind.name for kind in GROWS])
+def test_what_grows_is_told_alone(kind: Kind) -> None:
+    name, factor, text = GROWS[kind]
+    (found,) = oddities(log_of(drifting(**{name: factor})))
+    assert found.kind is kind
+    assert text in found.text
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_that_does_not_grow_is_calm(seed: int) -> None:
+    assert oddities(log_of(drifting(seed))) == []
+
+
+def test_a_hosts_memory_that_jumps_once_is_no_leak() -> None:
+    steps = drifting()
+    for step in range(20, LONG + 1):
+        steps[step]["perf/cpu_memory_used_gb"] += 200
+    assert oddities(log_of(steps)) == []
+
+
+def test_longer_answers_alone_make_no_slower_rollout() -> None:
+    steps = drifting()
+    for step in steps:
+        steps[step] |= {"timing_s/gen": 5.0 * step, "response_length/mean": 100.0 * step}
+    assert oddities(log_of(steps)) == []
+
+
+def test_answers_that_are_cut_ever_less_are_learning() -> None:
+    assert oddities(log_of(drifting(**{"response_length/clip_ratio": 0.3}))) == []
+
+
+def test_an_entropy_that_fell_because_the_task_is_learned_is_calm() -> None:
+    steps = drifting(**{"actor/entropy": 0.02})
+    assert [odd.kind for odd in oddities(log_of(steps))] == [Kind.ENTROPY]
+    for step in range(30, LONG + 1):
+        steps[step]["critic/rewards/mean"] = 0.92
+    assert oddities(log_of(steps)) == []

@@ -19,11 +19,28 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from statistics import median
 
 from ..language import gettext as _
 from ..language import ngettext
-from .logs.metrics import DRIFT, ENTROPY, GRAD_NORM, SHOWN, STEP_SECONDS, THROUGHPUT, TOKENS, plain
+from .ending import Ending
+from .logs.metrics import (
+    CUT_ANSWERS,
+    DRIFT,
+    ENTROPY,
+    GRAD_NORM,
+    HOST_MEMORY,
+    MISMATCH,
+    REWARD,
+    ROLLOUT_SPEED,
+    SHOWN,
+    STEP_SECONDS,
+    THROUGHPUT,
+    TOKENS,
+    Metric,
+    plain,
+)
 from .logs.training import TrainingLog, spans
 
 OTHER = _("the rest")
@@ -66,6 +83,15 @@ SLOW = 2.0
 DRIFT_NORMAL, DRIFT_ISSUE, DRIFT_GROWTH = 0.005, 0.01, 2.0
 FEW, BEFORE = 5, 20
 """How many steps make a median, and how many of those before count."""
+LEARNED = 0.8
+"""Of the best answer's reward: then the task is learned, and there is little left to be unsure of."""
+LEAK_SHARE, LEAK_STEPS = 0.05, 0.7
+"""What a host's memory has grown by, of what it was, and in how many of the steps it grew."""
+SLOWER = 1.5
+"""Times the rollout's time for a token at the beginning."""
+MISMATCH_ISSUE, MISMATCH_GROWTH = 0.01, 3.0
+CUT, CUT_MORE = 0.25, 2.0
+"""Of all answers, and times what it was at the beginning."""
 
 
 class Kind(Enum):
@@ -76,6 +102,10 @@ class Kind(Enum):
     GRAD_NORM = "gradient-norm-jump"
     SLOW = "slow-step"
     DRIFT = "rollout-drift"
+    HOST_MEMORY = "host-memory-grows"
+    ROLLOUT = "slower-rollout"
+    MISMATCH = "kl-to-the-rollout"
+    CUT_ANSWERS = "answers-cut"
 
 
 ABOUT: Mapping[Kind, str] = {
@@ -88,6 +118,13 @@ ABOUT: Mapping[Kind, str] = {
     Kind.DRIFT: f"The probabilities of rollout and trainer differ by over {DRIFT_ISSUE:g} on average, or by over "
     f"{DRIFT_NORMAL:g} and {DRIFT_GROWTH:g} times as much as at the beginning: the engine computes others than the "
     "trainer.",
+    Kind.HOST_MEMORY: f"A host's memory in use grew at over {LEAK_STEPS:.0%} of the steps, by over "
+    f"{LEAK_SHARE:.0%} in all: something is not given back, and the job ends when the host is full.",
+    Kind.ROLLOUT: f"A token of the rollout takes over {SLOWER:g} times as long as at the beginning.",
+    Kind.MISMATCH: f"The kl between trainer and rollout is over {MISMATCH_ISSUE:g} and over {MISMATCH_GROWTH:g} "
+    "times what it was at the beginning: the engine computes other probabilities than the trainer, more and more.",
+    Kind.CUT_ANSWERS: f"Over {CUT:.0%} of the answers are cut at the limit of their length, and over {CUT_MORE:g} "
+    "times as many as at the beginning: data.max_response_length is too small, or the answers never end.",
 }
 
 
@@ -137,7 +174,7 @@ def _entropy(log: TrainingLog) -> Iterator[Oddity]:
         return
     start = median(list(values.values())[:FEW])
     low = [step for step, value in list(values.items())[FEW:] if value < COLLAPSED * start]
-    if start > 0 and low:
+    if start > 0 and low and not _learned(log):
         last = list(values.values())[-1]
         yield Oddity(
             Kind.ENTROPY,
@@ -146,6 +183,15 @@ def _entropy(log: TrainingLog) -> Iterator[Oddity]:
                 "the entropy fell below {collapsed:.0%} of its {start:.3g} at the beginning; it is {last:.3g} now"
             ).format(collapsed=COLLAPSED, start=start, last=last),
         )
+
+
+def _learned(log: TrainingLog) -> bool:
+    """Whether most answers get what the best one gets."""
+    means, best = (
+        [*_finite(REWARD.of(log)).values()][-FEW:],
+        [*_finite(log.series("critic/rewards/max")).values()][-FEW:],
+    )
+    return bool(means and best) and 0 < LEARNED * median(best) <= median(means)
 
 
 def _grad_norm(log: TrainingLog) -> Iterator[Oddity]:
@@ -228,11 +274,95 @@ def _drift(log: TrainingLog) -> Iterator[Oddity]:
         )
 
 
+def _first_and_last(log: TrainingLog, metric: Metric) -> tuple[float, float, int] | None:
+    """The medians of the first and the last steps, and the first of the last; None if there are too few.
+
+    The first step of a run compiles and warms up.
+    """
+    values = _finite(metric.of(log))
+    rows = [*values.items()][1:]
+    if len(rows) < 2 * FEW:
+        return None
+    first, last = ([value for _, value in each] for each in (rows[:FEW], rows[-FEW:]))
+    return median(first), median(last), rows[-FEW][0]
+
+
+def _host_memory(log: TrainingLog) -> Iterator[Oddity]:
+    found = _first_and_last(log, HOST_MEMORY)
+    if found is None or log.restarts:
+        return
+    start, now, step = found
+    rows = [*_finite(HOST_MEMORY.of(log)).values()][1:]
+    # One neighbour that starts on the host is a jump; what is never given back grows at most steps.
+    grew = sum(later > earlier for earlier, later in pairwise(rows)) / (len(rows) - 1)
+    if start > 0 and now - start > LEAK_SHARE * start and grew >= LEAK_STEPS:
+        each = (now - start) / (len(rows) - FEW)
+        yield Oddity(
+            Kind.HOST_MEMORY,
+            step,
+            _(
+                "the host's memory in use grew from {start:.4g} to {now:.4g} GB, at {grew:.0%} of the steps, by "
+                "{each:.3g} MB a step: something is not given back"
+            ).format(start=start, now=now, grew=grew, each=each * 1000),
+        )
+
+
+def _rollout(log: TrainingLog) -> Iterator[Oddity]:
+    found = _first_and_last(log, ROLLOUT_SPEED)
+    if found is not None and 0 < SLOWER * found[0] < found[1]:
+        start, now, step = found
+        yield Oddity(
+            Kind.ROLLOUT,
+            step,
+            _(
+                "a token of the rollout takes {now:.3g} ms, {times:.1f} times the {start:.3g} ms at the beginning"
+            ).format(now=now, times=now / start, start=start),
+        )
+
+
+def _mismatch(log: TrainingLog) -> Iterator[Oddity]:
+    found = _first_and_last(log, MISMATCH)
+    if found is not None and found[1] > MISMATCH_ISSUE and found[1] > MISMATCH_GROWTH * abs(found[0]):
+        start, now, step = found
+        yield Oddity(
+            Kind.MISMATCH,
+            step,
+            _(
+                "the kl between trainer and rollout rose from {start:.3g} to {now:.3g}: the engine computes other "
+                "probabilities than the trainer, more and more"
+            ).format(start=start, now=now),
+        )
+
+
+def _cut_answers(log: TrainingLog) -> Iterator[Oddity]:
+    found = _first_and_last(log, CUT_ANSWERS)
+    if found is not None and found[1] > CUT and found[1] > CUT_MORE * found[0]:
+        start, now, step = found
+        yield Oddity(
+            Kind.CUT_ANSWERS,
+            step,
+            _(
+                "{now:.0%} of the answers are cut at the limit of their length, {start:.0%} at the beginning: "
+                "data.max_response_length is too small, or the answers never end"
+            ).format(start=start, now=now),
+        )
+
+
 def _finite(values: Mapping[int, float]) -> dict[int, float]:
     return {step: value for step, value in values.items() if math.isfinite(value)}
 
 
-_RULES: tuple[Callable[[TrainingLog], Iterator[Oddity]], ...] = (_not_finite, _entropy, _grad_norm, _slow, _drift)
+_RULES: tuple[Callable[[TrainingLog], Iterator[Oddity]], ...] = (
+    _not_finite,
+    _entropy,
+    _grad_norm,
+    _slow,
+    _drift,
+    _host_memory,
+    _rollout,
+    _mismatch,
+    _cut_answers,
+)
 
 
 RECENT = 20
@@ -264,9 +394,16 @@ class State:
     throughput: float | None
     """Tokens a second and NPU, as verl says it."""
     odd: tuple[Oddity, ...]
+    ending: Ending | None = None
+    """How the training stands; None where nobody looked."""
+
+    @property
+    def calm(self) -> bool:
+        """Whether nobody need look."""
+        return not self.odd and not (self.ending and self.ending.odd)
 
 
-def state_of(log: TrainingLog) -> State | None:
+def state_of(log: TrainingLog, ending: Ending | None = None) -> State | None:
     """Return what a log shows, or None while it has no step."""
     if not log.steps:
         return None
@@ -284,16 +421,23 @@ def state_of(log: TrainingLog) -> State | None:
         tokens_per_second=tokens / seconds if tokens is not None and seconds else None,
         throughput=THROUGHPUT.of(log).get(log.last),
         odd=tuple(oddities(log)),
+        ending=ending,
     )
 
 
 def content(state: State) -> dict[str, object]:
     """Return a state as JSON has it."""
+    ending = state.ending
     return {
         "source": state.log.source,
         "simulated": state.log.simulated,
         "steps": len(state.log.steps),
         "step": state.step,
+        "of_steps": ending.total if ending else 0,
+        "standing": ending.standing.value if ending else None,
+        "seconds_left": plain(ending.left) if ending else None,
+        "seconds_quiet": round(ending.quiet, 1) if ending else None,
+        "error": ending.error if ending else "",
         "seconds": plain(state.seconds),
         "phases": [
             {"name": phase.name, "seconds": plain(phase.seconds), "usual": plain(phase.usual)}

@@ -56,8 +56,16 @@ def _notes(state: State) -> list[Text]:
 
 
 def _odd(state: State) -> list[Text]:
+    ending = state.ending
+    stands = []
+    if ending is not None and ending.text():
+        stands = [Text(clean(translate(ending.text())), style="red" if ending.odd else "dim")]
     if not state.odd:
-        return [Text(translate(_("nothing odd")), style="green")]
+        return (
+            stands
+            if ending is not None and ending.odd
+            else [*stands, Text(translate(_("nothing odd")), style="green")]
+        )
     shown = [
         Text(
             translate(_("{kind}, step {step}: {odd}").format(kind=odd.kind.value, step=odd.step, odd=clean(odd.text))),
@@ -67,11 +75,8 @@ def _odd(state: State) -> list[Text]:
     ]
     left = len(shown) - _MOST_ODD
     # The latest are those that can still be acted upon.
-    return (
-        shown
-        if left <= 0
-        else [Text(translate(_("{left} odd things before these").format(left=left)), style="red"), *shown[-_MOST_ODD:]]
-    )
+    more = [Text(translate(_("{left} odd things before these").format(left=left)), style="red")] if left > 0 else []
+    return [*stands, *more, *shown[-_MOST_ODD:]]
 
 
 def _last(state: State) -> Text:

@@ -16,6 +16,7 @@ from ...errors import TrainingLogError
 from ...language import gettext as _
 from ...language import translate
 from ...reporting import clean
+from ..ending import Ending, ending_of
 from ..extras import need
 from ..logs.metrics import LOSS, REWARD, number
 from ..logs.training import Follower, follow, read
@@ -42,11 +43,13 @@ def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
     """Follow the log of a running training.
 
     LOG is the console's, verl's file logger's (JSON lines), or a folder of TensorBoard files; one that does not exist
-    yet is waited for. Shown are curves, where the time of a step goes, tokens per second, and what is odd: NaN, an
-    entropy collapse, a jump of the gradient norm, a step of twice the usual time, rollout and trainer that drift
-    apart. In a pipe it prints a line for each step. Ctrl-C ends it.
+    yet is waited for. Shown are curves, where the time of a step goes, tokens per second, how long the rest takes,
+    whether it failed or stopped without an end, and what is odd: NaN, an entropy collapse, a jump of the gradient
+    norm, a step of twice the usual time, a rollout that gets slower or drifts from the trainer, answers that are cut
+    at their limit, a host's memory that grows. In a pipe it prints a line for each step. Ctrl-C ends it.
 
-    Exit status: 0 with --once if nothing is odd, 1 if something is, 2 the log cannot be read, 130 ended by Ctrl-C.
+    Exit status: 0 with --once if nothing is odd, 1 if something is, or the training failed or stopped without an end,
+    2 the log cannot be read, 130 ended by Ctrl-C.
     """
     if once:
         sys.exit(_once(log, as_json))
@@ -61,7 +64,8 @@ def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
 
 
 def _once(log: Path, as_json: bool) -> int:
-    state = state_of(read(log))
+    found = read(log)
+    state = state_of(found, ending_of(log, found))
     if state is None:
         return 2
     if as_json:
@@ -70,7 +74,7 @@ def _once(log: Path, as_json: bool) -> int:
         if sys.stdout.isatty():
             _need_a_screens_packages()
         _print_once(state)
-    return int(bool(state.odd))
+    return int(not state.calm)
 
 
 def _need_a_screens_packages() -> None:
@@ -99,8 +103,15 @@ def _waited_for(log: Path, every: float) -> Follower:
     return follow(log)
 
 
+_QUIET = 30.0
+"""Seconds without news after which it is asked how the training stands."""
+
+
 def _states(follower: Follower, every: float) -> Iterator[State | None]:
     """Yield the state whenever there is news, and None at each look without any."""
+    since = time.monotonic()
+    ending: Ending | None = None
+    asked = False
     while True:
         try:
             news = follower.poll()
@@ -109,7 +120,14 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
             if follower.path.exists():
                 raise
             news = False
-        yield state_of(follower.log()) if news else None
+        if news:
+            since, asked = time.monotonic(), False
+        tell = news
+        if not news and not asked and time.monotonic() - since > _QUIET:
+            log = follower.log()
+            ending, asked = ending_of(follower.path, log) if log.steps else None, True
+            tell = ending is not None and ending.odd
+        yield state_of(follower.log(), None if news else ending) if tell else None
         time.sleep(every)
 
 
@@ -121,7 +139,9 @@ def _as_lines(follower: Follower, every: float, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps(content(state)))
             continue
-        news = [state.step, *state.odd]
+        news: list[object] = [state.step, *state.odd]
+        if state.ending is not None and state.ending.text():
+            news.append(state.ending.standing)
         for line, about in zip(_summary(state), news, strict=True):
             if about not in told:
                 told.add(about)
@@ -147,13 +167,15 @@ def _summary(state: State) -> list[str]:
     if state.tokens_per_second is not None:
         parts.append(_("{tokens_per_second:.4g} tokens/s").format(tokens_per_second=state.tokens_per_second))
     simulated = " SIMULATED" if state.log.simulated else ""
-    return [
+    lines = [
         _(", ").join(parts) + simulated,
         *(
             _("{kind}, step {step}: {odd}").format(kind=odd.kind.value, step=odd.step, odd=odd.text)
             for odd in state.odd
         ),
     ]
+    ending = state.ending.text() if state.ending else ""
+    return [*lines, ending] if ending else lines
 
 
 def _on_a_screen(follower: Follower, every: float) -> None:

@@ -48,6 +48,10 @@ TOKENS = Metric(_("tokens of a step"), ("perf/total_num_tokens", "train/global_t
 # The newer workers put the role in front.
 MEMORY = Metric(_("memory, GiB"), ("actor/perf/max_memory_allocated_gb", "perf/max_memory_allocated_gb"))
 DRIFT = Metric(_("rollout drift"), ("training/rollout_probs_diff_mean",), valid="training/rollout_probs_diff_valid")
+HOST_MEMORY = Metric(_("host memory, GB"), ("actor/perf/cpu_memory_used_gb", "perf/cpu_memory_used_gb"))
+ROLLOUT_SPEED = Metric(_("rollout, ms a token"), ("timing_per_token_ms/gen",))
+MISMATCH = Metric(_("kl to the rollout"), ("rollout_corr/k3_kl", "rollout_corr/kl"))
+CUT_ANSWERS = Metric(_("answers cut"), ("response_length/clip_ratio",))
 SHOWN = (
     REWARD,
     LOSS,
