@@ -93,6 +93,10 @@ class LogError(VerlNpuError):
 # What the user sets.
 
 
+class HangError(VerlNpuError):
+    """The job that is to be looked at cannot be told, or its hosts cannot be reached."""
+
+
 class SettingError(VerlNpuError):
     """An environment variable has a value that is not understood."""
 

@@ -24,7 +24,7 @@ from ..diagnosis.judgement import Conclusion, Diagnosis, LoggedError, diagnose
 from ..diagnosis.progress import Progress
 from ..doctor import Judged, Level, Site, cluster, examine, packages
 from ..logs.lines import Line
-from . import terminal, upstreams
+from . import hanging, terminal, upstreams
 from .check import judged_patches
 from .options import example, json_option
 from .status import BAD
@@ -38,6 +38,7 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
         "verl-npu doctor --level import",
         "verl-npu doctor --pin v0.7.1 --only torch,torch_npu",
         "verl-npu doctor --log train.log",
+        "verl-npu doctor --hang",
     )
 )
 @click.option(
@@ -57,6 +58,14 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     multiple=True,
     help="Say why a job failed, from its log or a folder of logs (Ray's, CANN's); may be repeated.",
 )
+@click.option(
+    "--hang",
+    metavar="[JOB]",
+    is_flag=False,
+    flag_value="",
+    help="Say whether a running job hangs and at which process. JOB is a Ray job's id or a process's; it can be left "
+    "out if there is one job.",
+)
 @json_option("Print a list of name, verdict, found, needed, why, fix.")
 def doctor(
     level: str,
@@ -64,6 +73,7 @@ def doctor(
     only: str,
     everywhere: bool,
     logs: tuple[Path, ...],
+    hang: str | None,
     as_json: bool,
 ) -> None:
     """Say what is wrong here or in a job's log, and what mends it.
@@ -72,8 +82,11 @@ def doctor(
     warning. At the level `static` none of your packages is imported.
 
     Exit status: 0 nothing is wrong, 1 there are warnings, 2 there are errors, or the command was called wrongly. For a
-    log: 0 the training came to its end or still runs, 1 it has an error or just ends, 2 it cannot be read.
+    log: 0 the training came to its end or still runs, 1 it has an error or just ends, 2 it cannot be read. With
+    --hang: 0 it works or has nothing to do, 1 it hangs or stands still, 2 it cannot be looked into.
     """
+    if hang is not None:
+        hanging.show(hang, as_json)
     if logs:
         _judge_log(logs, as_json)
     names = [name.strip() for name in only.split(",") if name.strip()]

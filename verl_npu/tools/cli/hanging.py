@@ -1,0 +1,102 @@
+"""`verl-npu doctor --hang`: what a job that does not go on waits for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from .. import progress
+from ..hanging.doing import Kind
+from ..hanging.everywhere import Seen, look
+from ..hanging.looking import PAUSE, Member, as_json
+from ..hanging.verdict import Said, Verdict, judge
+from . import terminal
+
+_COLOURS = {
+    Verdict.WORKS: "green",
+    Verdict.STANDS: "yellow",
+    Verdict.HANGS: "red",
+    Verdict.IDLE: "yellow",
+    Verdict.UNKNOWN: "yellow",
+}
+_STATUS = {Verdict.WORKS: 0, Verdict.IDLE: 0, Verdict.STANDS: 1, Verdict.HANGS: 1, Verdict.UNKNOWN: 2}
+_MOST = 12
+"""Processes that are shown one by one."""
+
+
+def show(asked: str, wants_json: bool) -> NoReturn:
+    """Look at a job, print what is to be said, and exit."""
+    with progress.step(f"looking at each process several times within {PAUSE:g} s"):
+        seen = look(asked)
+    said = judge(seen.members, seen.whole)
+    if wants_json:
+        click.echo(json.dumps(_as_json(seen, said), indent=2))
+    else:
+        _show(seen, said)
+    sys.exit(_STATUS[said.verdict])
+
+
+def _as_json(seen: Seen, said: Said) -> dict[str, object]:
+    return {
+        "job": seen.job,
+        "verdict": said.verdict.value,
+        "why": said.why,
+        "to_do": said.to_do,
+        "odd": [as_json(each) for each in said.odd],
+        "processes": [as_json(each) for each in seen.members],
+        "hosts": [*seen.hosts],
+        "hosts_without_an_answer": [*seen.silent],
+        "problem": seen.problem,
+    }
+
+
+def _show(seen: Seen, said: Said) -> None:
+    count = f"{len(seen.members)} processes on {len(seen.hosts)} {'host' if len(seen.hosts) == 1 else 'hosts'}"
+    words = f": job {seen.job}, {count}, {PAUSE:g} s"
+    terminal.line(terminal.styled(said.verdict.value, _COLOURS[said.verdict]), words)
+    for each in said.odd[:3]:
+        terminal.line("  ", terminal.styled(each.name, "bold"))
+        terminal.paragraph(f"It {_words(each)}.", indent="    ")
+        for line in each.stack:
+            terminal.line("    | ", line)
+    terminal.paragraph(f"Why: {said.why}.", indent="  ")
+    terminal.paragraph(f"To do: {said.to_do}.", indent="  ")
+    if seen.problem:
+        terminal.paragraph(f"Only this host was looked at: {seen.problem}.", indent="  ", label="note: ")
+    if seen.silent:
+        terminal.paragraph(f"No answer from {', '.join(seen.silent)}.", indent="  ", label="note: ")
+    unseen = [each for each in seen.members if each.kind is Kind.UNSEEN and said.verdict is not Verdict.UNKNOWN]
+    if unseen:
+        text = f"{len(unseen)} processes could not be looked into: {unseen[0].problem}."
+        terminal.paragraph(text, indent="  ", label="note: ")
+    _show_all(seen.members, said)
+
+
+def _words(member: Member) -> str:
+    if member.state in "Tt":
+        return "is stopped" + (f", at {member.place}" if member.place else "")
+    where = f" at {member.place}" if member.place else ""
+    call = f" ({member.call})" if member.call and member.kind is not Kind.CODE else ""
+    return f"{member.kind.value}{call}{where}"
+
+
+def _show_all(members: Sequence[Member], said: Said) -> None:
+    """One line for each process that has anything to do."""
+    acting = [each for each in members if each.kind is not Kind.IDLE]
+    terminal.echo()
+    rows = [
+        (each.name, "works" if each.works else "waits", _words(each))
+        for each in sorted(acting, key=lambda each: (each.rank < 0, each.rank, each.host, each.pid))[:_MOST]
+    ]
+    if rows:
+        terminal.table(rows, ["green" if row[1] == "works" else "yellow" for row in rows], indent="  ")
+    left = len(acting) - len(rows)
+    idle = len(members) - len(acting)
+    more = [f"{left} more"] if left > 0 else []
+    more += [f"{idle} with nothing to do"] if idle else []
+    if more:
+        terminal.echo(f"  and {', '.join(more)}")
