@@ -44,6 +44,7 @@ _PACKAGES = (
 @click.option(
     "--stage",
     "names",
+    metavar="STAGE",
     multiple=True,
     type=click.Choice([stage.name for stage in STAGES]),
     help="Make this stage only; may be repeated. With --resume, make it anew if it has ended.",
@@ -70,7 +71,7 @@ def prove(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Prove that these NPUs train: an acceptance run, and a record of what they did.
+    """Prove that these NPUs train, and record what they did.
 
     Stages in order of cost, each in a process of its own with a time limit, each judged: passed, failed with the cause
     and what it means for a training, or not possible here and why. Whatever ends a stage, the others are run. On
