@@ -19,8 +19,9 @@ from ..language import gettext as _
 from ..language import translate
 from ..reporting import clean
 
-EVERY = 8.0
-"""Seconds between two lines where there is no terminal: nobody is to wait for ten without a word."""
+EVERY = 6.0
+"""Seconds between two lines where there is no terminal: nobody is to wait for ten without a word,
+although the thread that writes them has to wait for its turn on a busy machine."""
 _REWRITTEN = 0.5
 _FIRST = 1.0
 """Seconds until a terminal is told: what is done sooner needs no line."""
