@@ -141,6 +141,15 @@ VLLM_ASCEND_SOURCE = Text(
     forwarded=False,
     audience=CONTRIBUTOR,
 )
+KERNELS = Folder(
+    "VERL_NPU_KERNELS",
+    _(
+        "where `verl-npu kernels` keeps Ascend's Triton compiler and its verdicts; ~/.cache/verl-npu/kernels if it is "
+        "not set"
+    ),
+    expected=_("a folder that only you can write to"),
+    forwarded=False,
+)
 VLLM_ASCEND = Text(
     "VERL_NPU_VLLM_ASCEND",
     _("the Pythons of environments with vllm-ascend, for the tests that serve with it on virtual NPUs"),

@@ -254,6 +254,10 @@ class ProofError(VerlNpuError):
     """A proof cannot be made, gone on with or read."""
 
 
+class KernelError(VerlNpuError):
+    """Triton kernels cannot be judged: there are none, or their compiler cannot be had."""
+
+
 # After the run.
 
 

@@ -32,6 +32,7 @@ MOMENTS: Mapping[str, Mapping[str, str]] = {
         "doctor": "verl-npu doctor",
         "check": "verl-npu check --script run.sh",
         "mindspeed": "verl-npu mindspeed --pin v0.8.0 --check run.sh",
+        "kernels": "verl-npu kernels verl.utils.kernel.kernels",
         "plan": "verl-npu plan examples/grpo_trainer/run_qwen3-8b_npu.sh",
         "rehearse": "verl-npu rehearse examples/grpo_trainer/run_qwen2_5_7b_grpo_npu.sh",
         "prove": "verl-npu prove",

@@ -1,0 +1,158 @@
+"""Answers one question: read these files, or compile these kernels of one file."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import compiling, guessing
+from .loading import Loaded, Loader, Tuned, is_jit
+from .strangers import strangers_in
+
+
+def main() -> None:
+    """Read the question from stdin, and write the answer to stdout."""
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    question = json.load(sys.stdin)
+    with tempfile.TemporaryDirectory() as scratch:
+        compiling.prepare(question["soc"], Path(scratch), question["version"])
+        loader = Loader(Path(question["root"]))
+        task = {"read": _read, "compile": _compile}[question["task"]]
+        json.dump(task(loader, question), answer)
+        answer.flush()
+
+
+def _read(loader: Loader, question: Mapping[str, Any]) -> dict[str, object]:
+    """All kernels of some files, each with the arguments that it may be launched with."""
+    kernels: list[dict[str, object]] = []
+    unread: list[dict[str, object]] = []
+    for name in question["files"]:
+        try:
+            found = loader.load(Path(name))
+        except (SyntaxError, OSError, UnicodeDecodeError, ValueError) as error:
+            unread.append({"file": name, "why": f"{type(error).__name__}: {error}"})
+            continue
+        kernels += _kernels(found)
+    return {"kernels": kernels, "unread": unread}
+
+
+def _kernels(found: Loaded) -> Iterator[dict[str, object]]:
+    functions = {node.name: node for node in ast.walk(found.tree) if isinstance(node, ast.FunctionDef)}
+    jits = {name: node for name, node in functions.items() if any(map(is_jit, node.decorator_list))}
+    top = {node.name for node in _top(found.tree.body)}
+    parameters = {name: [each.arg for each in node.args.args] for name, node in jits.items()}
+    launched = guessing.launches(found.tree, parameters)
+    called = {
+        call.func.id
+        for node in jits.values()
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+    }
+    for name, node in jits.items():
+        if name not in launched and (name in called or _returns(node)):
+            continue
+        about = {"name": name, "module": found.module.__name__, "file": str(found.path), "line": node.lineno}
+        if name not in top:
+            yield {**about, "why": "it is defined within a function", "cases": []}
+            continue
+        try:
+            why, cases = _cases(found, name, functions, launched.get(name, []))
+        except Exception as error:  # of one kernel, which must not hide the others
+            why, cases = f"its arguments cannot be guessed: {type(error).__name__}: {error}", []
+        yield {**about, "why": why, "cases": cases}
+
+
+def _top(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            yield node
+        elif isinstance(node, (ast.If, ast.Try, ast.With)):
+            yield from _top(node.body)
+            yield from _top(getattr(node, "orelse", []))
+            for handler in getattr(node, "handlers", []):
+                yield from _top(handler.body)
+
+
+def _returns(node: ast.FunctionDef) -> bool:
+    return any(isinstance(each, ast.Return) and each.value is not None for each in ast.walk(node))
+
+
+def unwrapped(value: Any) -> tuple[Any, list[object], dict[str, guessing.Heuristic]]:
+    """Return the JITFunction in a kernel's decorators, its configurations, and its heuristics."""
+    configs: list[object] = []
+    values: dict[str, guessing.Heuristic] = {}
+    for _ in range(10):
+        if hasattr(value, "params") and hasattr(value, "src"):
+            return value, configs, values
+        if isinstance(value, Tuned):
+            configs, values = configs or value.configs, {**value.values, **values}
+        if strangers_in(value) or not hasattr(value, "fn"):
+            break
+        value = value.fn
+    return None, configs, values
+
+
+def _cases(
+    found: Loaded, name: str, functions: Mapping[str, ast.FunctionDef], launched: list[guessing.Launch]
+) -> tuple[str, list[dict[str, object]]]:
+    """Why there are no arguments; and the arguments, one set for each configuration."""
+    kernel, configs, values = unwrapped(vars(found.module).get(name))
+    if kernel is None:
+        return f"its definition failed: {found.failed.get(name, 'it is no kernel when its file was read')}", []
+    try:
+        values_used = kernel.cache_key and kernel.used_global_vals.items()
+        source = kernel.cache_key + repr(sorted((key[0], repr(value)) for key, (value, _) in values_used))
+    except Exception as error:  # which the front end will say
+        source = f"{kernel.src} {error}"
+    use = guessing.use_of(functions[name], compiling.functions_of(kernel))
+    given = max((each.constants for each in launched), key=len, default={})
+    cases = []
+    for config in configs or [None]:
+        made = guessing.guess(kernel, use, getattr(config, "kwargs", {}), given, values)
+        try:
+            constants = {key: compiling.encoded(value) for key, value in made.constants.items()}
+        except ValueError as error:
+            return f"a value that cannot be handed on: {error}", []
+        options = _options(config)
+        case = {"signature": made.signature, "constants": constants, "divisible": made.divisible, "ones": made.ones}
+        label = ", ".join(f"{key}={value}" for key, value in getattr(config, "kwargs", {}).items())
+        cases.append(
+            {**case, "options": options, "guessed": True, "label": label, "open": made.open, "source": _hash(source)}
+        )
+    return "", cases
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _options(config: object) -> dict[str, object]:
+    names = ("num_warps", "num_stages", "num_ctas", "multibuffer")
+    return {name: value for name in names if isinstance(value := getattr(config, name, None), (int, bool))}
+
+
+def _compile(loader: Loader, question: Mapping[str, Any]) -> dict[str, object]:
+    """The verdicts on kernels of one file, in order."""
+    results: list[dict[str, object]] = []
+    found = loader.load(Path(question["file"]))
+    for job in question["jobs"]:
+        kernel, _, _ = unwrapped(vars(found.module).get(job["name"]))
+        if kernel is None:
+            results.append({"verdict": "not judged", "why": "it is no kernel when its file is read"})
+            continue
+        task = functools.partial(compiling.compile_kernel, kernel, job["case"], question["soc"])
+        results.append(compiling.in_child(task, question["limits"]))
+    return {"results": results}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,387 @@
+"""Compiles one kernel as triton-ascend does, up to where the closed part of CANN's compiler would be called."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import os
+import re
+import resource
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from . import guessing
+from .strangers import strangers_in
+
+_HIVMC = "HIVMC-WAS-CALLED"
+_OVERFLOW = re.compile(r"\b(\w{1,20}) overflow, requires (\d{1,20}) bits while (\d{1,20}) bits")
+_RETRIED = re.compile(r"overflow detected; automatically ([^\n;]{1,200}) and retrying")
+_MOST_TEXT = 2000
+_STUB = f"""#!/bin/sh
+out=
+while [ $# -gt 0 ]; do
+  case "$1" in --version) echo "hivmc {{version}}"; exit 0;; -o) out="$2"; shift;; esac
+  shift
+done
+echo {_HIVMC} >&2
+for each in "$out" "$out.o" "${{{{out}}}}_reloc.o"; do : > "$each"; done
+"""
+"""Stands for hivmc, which is in CANN alone: that it was called says that all before it is done."""
+
+
+class Machine:
+    """What an NPU answers to the compiler's questions."""
+
+    def __init__(self, arch: str, cores: int) -> None:
+        self.arch, self.cores = arch, cores
+
+    def get_arch(self) -> str:
+        return self.arch
+
+    def get_aicore_num(self) -> int:
+        return self.cores
+
+    def get_aivector_core_num(self) -> int:
+        return 2 * self.cores
+
+    def get_device_properties(self, _device: object = None) -> dict[str, int]:
+        return {"max_shared_mem": 1, "num_aicore": self.cores, "num_vectorcore": 2 * self.cores}
+
+
+class Driver:
+    """What stands for a driver with a device, for files that ask it as they are imported."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.utils = machine
+
+    def get_current_target(self) -> object:
+        return importlib.import_module("triton.backends.compiler").GPUTarget("npu", self.utils.arch, 0)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _device: object = None) -> int:
+        return 0
+
+    def get_device_interface(self) -> NoReturn:
+        raise NotImplementedError("there is no device here")
+
+
+def prepare(soc: Mapping[str, Any], scratch: Path, version: str) -> Machine:
+    """Have triton-ascend take this process for one with such an NPU, and hivmc for there."""
+    for name in ("hivmc", "hivmc-a5"):
+        program = scratch / name
+        program.write_text(_STUB.format(version=version))
+        program.chmod(0o755)
+    os.environ["PATH"] = f"{scratch}:{os.environ['PATH']}"
+    machine = Machine(str(soc["arch"]), int(soc["cores"]))
+    vars(backend())["NPUUtils"] = lambda: machine
+    importlib.import_module("triton.runtime.driver").driver.set_active(Driver(machine))
+    return machine
+
+
+def backend() -> ModuleType:
+    """Return the module of triton-ascend's compiler."""
+    return importlib.import_module("triton.backends.ascend.compiler")
+
+
+def in_child(task: Callable[[], Mapping[str, object]], limits: Mapping[str, float]) -> dict[str, object]:
+    """Call `task` in a process of its own with limits, and return its answer, or how the process ended."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _child(task, reader, writer, limits)
+    os.close(writer)
+    data, late = _read(reader, limits["seconds"])
+    if late:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if late:
+        return {"verdict": "not judged", "why": f"the compiler was still running after {limits['seconds']:.0f} s"}
+    if os.WIFSIGNALED(status) or not data:
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        name = signal.Signals(number).name if number else f"status {os.waitstatus_to_exitcode(status)}"
+        return {"verdict": "crashed", "stage": "front end", "why": f"the front end ended by {name}"}
+    return importlib.import_module("json").loads(data)  # type: ignore[no-any-return]
+
+
+def _child(task: Callable[[], Mapping[str, object]], reader: int, writer: int, limits: Mapping[str, float]) -> None:
+    status = 1
+    try:
+        os.close(reader)
+        os.setpgid(0, 0)
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        memory = int(limits["memory"])
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        answer = importlib.import_module("json").dumps(task()).encode()
+        while answer:
+            answer = answer[os.write(writer, answer) :]
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _read(reader: int, seconds: float) -> tuple[bytes, bool]:
+    end, data = time.monotonic() + seconds, b""
+    with os.fdopen(reader, "rb", buffering=0) as stream:
+        while (left := end - time.monotonic()) > 0:
+            if select.select([stream], [], [], left)[0]:
+                chunk = stream.read(1 << 16)
+                if not chunk:
+                    return data, False
+                data += chunk
+    return data, True
+
+
+def compile_kernel(kernel: guessing.Kernel, case: Mapping[str, Any], soc: Mapping[str, Any]) -> dict[str, object]:
+    """Return the verdict on a kernel with these arguments."""
+    try:
+        kernel.cache_key  # noqa: B018 - Triton follows the source, and notes which globals it uses
+    except Exception as error:
+        return {**_refused(kernel, error), **_unknown(kernel, error)}
+    constants = {name: decoded(value) for name, value in case["constants"].items()}
+    made = guessing.Guess(dict(case["signature"]), constants, list(case["divisible"]), list(case["ones"]))
+    options = {**soc["options"], **case.get("options", {})}
+    found = _compile(kernel, made, options)
+    if case["guessed"] and _may_be_the_guess(found):
+        made.guessed = {name for name, value in constants.items() if isinstance(value, bool)}
+        for near in guessing.variants(
+            made, guessing.use_of(functions_of(kernel)[kernel.fn.__name__], functions_of(kernel))
+        ):
+            other = _compile(kernel, near, options)
+            if not _may_be_the_guess(other):
+                return {**other, "signature": near.signature}
+        # What a guess is refused for says nothing of the kernel.
+        found = {**found, "verdict": "not judged", "stage": "", "why": f"no guessed arguments fit it: {found['why']}"}
+    return {**found, "signature": made.signature}
+
+
+_WHATEVER = re.compile(
+    r"module 'triton[\w.]*' has no attribute|Cannot access global variable|nsupported (?:AST|language)|"
+    r"target doesn't|unsupported AST node|is not supported|not supported in this context|has not been implemented"
+)
+"""What the front end says of constructs that it does not know, whatever the arguments."""
+
+
+def _may_be_the_guess(found: Mapping[str, object]) -> bool:
+    own = found["verdict"] == "refused" and found.get("stage") == "front end"
+    return own and not _WHATEVER.search(str(found.get("why", "")))
+
+
+def functions_of(kernel: guessing.Kernel) -> dict[str, ast.FunctionDef]:
+    """Return a kernel and all that it may call, by name."""
+    found = {}
+    for function in _functions(kernel, set()):
+        tree = ast.parse(function.src)
+        if isinstance(tree.body[0], ast.FunctionDef):
+            found[function.fn.__name__] = tree.body[0]
+    return found
+
+
+def _compile(kernel: guessing.Kernel, made: guessing.Guess, given: Mapping[str, Any]) -> dict[str, object]:
+    compiler = importlib.import_module("triton.compiler.compiler")
+    ascend, ir = backend(), importlib.import_module("triton._C.libtriton").ir
+    target = Driver(ascend.NPUUtils()).get_current_target()
+    instance = ascend.AscendBackend(target)
+    known = {key: value for key, value in given.items() if key in ascend.NPUOptions.__dataclass_fields__}
+    options = instance.parse_options(known)
+    source = compiler.ASTSource(kernel, made.signature, made.constants, _attributes(ascend, kernel, made))
+    context = ir.context()
+    ir.load_dialects(context)
+    instance.load_dialects(context)
+    try:
+        module = source.make_ir(options, instance.get_codegen_implementation(), instance.get_module_map(), context)
+    except Exception as error:
+        return _refused(kernel, error)
+    stages: dict[str, Callable[[object, dict[str, object]], object]] = {}
+    instance.add_stages(stages, options)
+    metadata = {"hash": "verl-npu", "target": target, **options.__dict__}
+    recorder = _Recorder()
+    vars(ascend)["subprocess"] = recorder
+    for name, stage in stages.items():
+        try:
+            module = stage(module, metadata)
+        except subprocess.CalledProcessError as error:
+            return _of_program(name, error, recorder)
+        except Exception as error:
+            return {"verdict": "refused", "stage": _STAGES[name], "why": _short(f"{type(error).__name__}: {error}")}
+    if _HIVMC not in recorder.said:
+        return {"verdict": "not judged", "why": "the compiler ended without an error before its last stage"}
+    return {"verdict": "compiles", "notes": _RETRIED.findall(recorder.said)[-1:], "mix": metadata.get("mix_mode", "")}
+
+
+_STAGES = {"ttir": "front end", "ttadapter": "adapter", "npubin": "compiler"}
+
+
+class _Recorder:
+    """`subprocess` as triton-ascend calls it, with what its programs said."""
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    def run(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+        check = options.pop("check", False)
+        done = subprocess.run(command, **options)
+        if "--help" not in command:
+            self.said += "".join(
+                part.decode(errors="replace") for part in (done.stdout, done.stderr) if isinstance(part, bytes)
+            )
+        if check and done.returncode:
+            raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+        return done
+
+
+def _attributes(ascend: ModuleType, kernel: guessing.Kernel, made: guessing.Guess) -> Any:
+    numbers = {each.name: each.num for each in kernel.params}
+    attributes = ascend.AscendAttrsDescriptor()
+    attributes.arg_properties = {
+        "tt.divisibility": sorted(numbers[name] for name in made.divisible if name in numbers),
+        "tt.equal_to": sorted(numbers[name] for name in made.ones if name in numbers),
+    }
+    attributes._init_slots()
+    return attributes
+
+
+def _of_program(stage: str, error: subprocess.CalledProcessError, recorder: _Recorder) -> dict[str, object]:
+    said = recorder.said
+    overflows = _OVERFLOW.findall(said)
+    if overflows:
+        buffer, needed, there = overflows[-1]
+        tried = _RETRIED.findall(said)
+        return {
+            "verdict": "overflows",
+            "stage": _STAGES[stage],
+            "buffer": buffer,
+            "needed": int(needed),
+            "there": int(there),
+            "notes": tried,
+        }
+    if error.returncode < 0 or "Stack dump" in said or "PLEASE submit a bug report" in said:
+        how = signal.Signals(-error.returncode).name if error.returncode < 0 else "a stack dump"
+        if error.returncode in (-signal.SIGKILL, -signal.SIGXCPU):
+            return {
+                "verdict": "not judged",
+                "why": f"{Path(error.cmd[0]).name} was ended by {how}: its limits, or the machine's",
+            }
+        return {
+            "verdict": "crashed",
+            "stage": _STAGES[stage],
+            "why": f"{Path(error.cmd[0]).name} ended by {how}{_first(said)}",
+        }
+    if "std::bad_alloc" in said or "out of memory" in said.lower():
+        return {"verdict": "not judged", "why": f"{Path(error.cmd[0]).name} had too little memory"}
+    return {
+        "verdict": "refused",
+        "stage": _STAGES[stage],
+        "why": _short(_first(said, "") or f"status {error.returncode}"),
+    }
+
+
+def _first(said: str, before: str = ": ") -> str:
+    """The first line that says what is wrong."""
+    lines = [re.sub(r"^(loc\(.*?\): )*", "", each).strip() for each in said.splitlines()]
+    wrong = [each for each in lines if re.search(r"error: |Assertion|\[ERROR\]|LLVM ERROR|UNREACHABLE", each)]
+    vague = ("Failed to run", "Executing:", "failed to run", "External hivmc")
+    chosen = next((each for each in wrong if not any(word in each for word in vague)), wrong[0] if wrong else "")
+    return before + _short(re.sub(r"^.*?error: ", "", chosen)) if chosen else ""
+
+
+def _refused(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
+    """What the front end said, and where."""
+    strange = [name for value, _ in kernel.used_global_vals.values() for name in strangers_in(value)]
+    inner, cause = error, error
+    while cause is not None:
+        if getattr(cause, "node", None) is not None:
+            inner = cause
+        cause = cause.__cause__  # type: ignore[assignment]
+    text = str(getattr(inner, "error_message", "") or "").strip() or _last_line(error)
+    if strange and (any(name.rpartition(".")[2] in text for name in strange) or "global variable" in text):
+        return {"verdict": "not judged", "why": f"it needs {strange[0]}, which is not here"}
+    found = {"verdict": "refused", "stage": "front end", "why": _short(text)}
+    where = _where(kernel, inner)
+    return {**found, **where} if where else found
+
+
+def _unknown(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
+    """Where the name is that a module does not have."""
+    name = getattr(error, "name", None)
+    for function in _functions(kernel, set()):
+        for node in ast.walk(ast.parse(function.src)):
+            if isinstance(error, AttributeError) and isinstance(node, ast.Attribute) and node.attr == name:
+                return _line(function, node.lineno)
+    return {}
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [each for each in str(error).splitlines() if each.strip(" ^")]
+    return f"{type(error).__name__}: {lines[-1].strip() if lines else ''}"
+
+
+def _where(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
+    node, source = getattr(error, "node", None), getattr(error, "src", None)
+    if node is None or not hasattr(node, "lineno"):
+        return {}
+    for function in _functions(kernel, set()):
+        if function.src == source:
+            return _line(function, node.lineno)
+    return {}
+
+
+def _line(function: guessing.Kernel, number: int) -> dict[str, object]:
+    """A line of a function in its file; Triton counts from the `def`."""
+    code = function.fn.__code__
+    lines = Path(code.co_filename).read_text(errors="replace").splitlines()
+    start = next(n for n in range(code.co_firstlineno - 1, len(lines)) if re.match(r"\s*def\s", lines[n]))
+    return {"file": code.co_filename, "line": start + number, "text": lines[start + number - 1].strip()[:200]}
+
+
+def _functions(kernel: guessing.Kernel, seen: set[int]) -> Iterator[guessing.Kernel]:
+    """A kernel and all that it may call."""
+    if id(kernel) in seen:
+        return
+    seen.add(id(kernel))
+    yield kernel
+    for name in kernel.fn.__code__.co_names:
+        other: guessing.Kernel | None = kernel.fn.__globals__.get(name)
+        if other is not None and isinstance(getattr(other, "src", None), str) and hasattr(other, "fn"):
+            yield from _functions(other, seen)
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:_MOST_TEXT]
+
+
+def encoded(value: object) -> object:
+    """Return a constant as JSON; raises ValueError for one that has none."""
+    tl = importlib.import_module("triton.language")
+    if isinstance(value, tl.constexpr):
+        return encoded(value.value)
+    if isinstance(value, tl.dtype):
+        return {"dtype": value.name}
+    if isinstance(value, (list, tuple)):
+        return {"tuple": [encoded(each) for each in value]}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValueError(f"{type(value).__name__} {value!r}"[:200])
+
+
+def decoded(value: object) -> object:
+    """Return what `encoded` was given."""
+    if isinstance(value, dict):
+        tl = importlib.import_module("triton.language")
+        return tl.dtype(value["dtype"]) if "dtype" in value else tuple(decoded(each) for each in value["tuple"])
+    return value

@@ -1,0 +1,437 @@
+"""Derives what a kernel may be launched with from its source, where no launch was seen: a guess, and called one.
+
+A parameter is a pointer if it is loaded from, stored to or used in a pointer's arithmetic, here or in a function that
+it is handed to. What is not known by use is taken from annotations, names, defaults and launches in the same file.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Protocol, TypeAlias
+
+from .strangers import Stranger, strangers_in
+
+_ACCESS = {"load", "store", "make_block_ptr", "make_tensor_descriptor", "advance"}
+_INTEGER_DATA = re.compile(
+    r"(^|_)(idx|idxs|index|indices|ids?|offsets?|offs|slots?|slot_mapping|table|tables|labels?|targets?|lens?|length|"
+    r"lengths|seqlens?|cu_seqlens|cu|num|nums|count|counts|loc|locs|tokens?|positions?|pos|map|mapping|ptrs|start|"
+    r"starts|end|ends|chunk_indices|chunk_offsets|block_table|block_tables|expert_ids|mask|flags?)(_ptr|_ptrs)?$",
+    re.IGNORECASE,
+)
+_WIDE_DATA = re.compile(r"label|target|cu_|seqlens|slot|position|chunk_indices|chunk_offsets", re.IGNORECASE)
+_REAL = re.compile(
+    r"(^|_)(eps|epsilon|scale|softmax_scale|sm_scale|alpha|beta|gamma|temperature|temp|p|prob|lr|norm_eps|momentum|"
+    r"smoothing|label_smoothing|softcap|logit_softcapping|threshold|weight_decay|rcp_temp|scaling|qk_scale|limit)$",
+    re.IGNORECASE,
+)
+_FLAG = re.compile(
+    r"^(USE|HAS|IS|ENABLE|DO|STORE|SAVE|RETURN|APPLY|WITH|SKIP|REVERSE|CAUSAL|TRANS|INPLACE)(_|$)|"
+    r"^(use|has|is|enable|do|store|save|return|apply|with|skip|reverse)_",
+    re.ASCII,
+)
+_BLOCK = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z0-9]{1,3}$|^BLK", re.IGNORECASE)
+_TYPE = re.compile(r"dtype|_type$|^DT", re.IGNORECASE)
+_SMALL_BLOCK, _WIDTH, _COUNT = 64, 128, 4
+_MOST_VARIANTS = 24
+
+
+@dataclass
+class Use:
+    """What the body of a function does with its parameters."""
+
+    pointers: set[str] = field(default_factory=set)
+    integers: set[str] = field(default_factory=set)
+    """Pointers to what is used as a number: an index, an offset, a mask."""
+    addresses: set[str] = field(default_factory=set)
+    """Pointers to what is made a pointer of."""
+    real: set[str] = field(default_factory=set)
+    """Pointers to what is converted to float32 when it is loaded."""
+
+
+def use_of(function: ast.FunctionDef, of: Mapping[str, ast.FunctionDef], depth: int = 0) -> Use:
+    """Return how a function uses its parameters; `of` has the functions that it may call."""
+    parameters = {each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)}
+    assigned: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            assigned.setdefault(node.targets[0].id, []).append(node.value)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            assigned.setdefault(node.target.id, []).append(ast.Name(node.target.id, ast.Load()))
+    found = Use()
+    for call in (each for each in ast.walk(function) if isinstance(each, ast.Call)):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if (name in _ACCESS or name.startswith("atomic_")) and isinstance(call.func, ast.Attribute):
+            base = (
+                call.args[0]
+                if call.args
+                else next((k.value for k in call.keywords if k.arg in ("base", "pointer")), None)
+            )
+            if base is not None:
+                found.pointers |= set(_roots(base, assigned, parameters))
+        elif name in of and depth < 4:
+            inner = use_of(of[name], of, depth + 1)
+            for given, parameter in _handed(call, of[name]):
+                roots = set(_roots(given, assigned, parameters))
+                for mine, theirs in (
+                    (found.pointers, inner.pointers),
+                    (found.integers, inner.integers),
+                    (found.real, inner.real),
+                    (found.addresses, inner.addresses),
+                ):
+                    mine |= roots if parameter in theirs else set()
+    _types(function, assigned, parameters, found)
+    return found
+
+
+def _handed(call: ast.Call, function: ast.FunctionDef) -> Iterator[tuple[ast.expr, str]]:
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    yield from zip(call.args, names, strict=False)
+    yield from ((each.value, each.arg) for each in call.keywords if each.arg)
+
+
+def _roots(
+    value: ast.expr, assigned: Mapping[str, list[ast.expr]], parameters: set[str], seen: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """Yield the parameters that a pointer's arithmetic starts from: of a sum the leftmost that is one."""
+    if isinstance(value, ast.Name):
+        if value.id in parameters:
+            yield value.id
+        if value.id not in seen and len(seen) < 30:
+            for each in assigned.get(value.id, ()):
+                yield from _roots(each, assigned, parameters, (*seen, value.id))
+    elif isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Sub)):
+        left = list(_roots(value.left, assigned, parameters, seen))
+        yield from left or _roots(value.right, assigned, parameters, seen)
+    elif isinstance(value, ast.IfExp):
+        yield from _roots(value.body, assigned, parameters, seen)
+        yield from _roots(value.orelse, assigned, parameters, seen)
+    elif isinstance(value, ast.Call):
+        # x.to(tl.pointer_type(…)), tl.multiple_of(x, 16), tl.make_block_ptr(x, …), tl.advance(x, …)
+        inner = (
+            value.func.value if isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "cast") else None
+        )
+        if inner is None:
+            inner = next(iter(value.args), None) or next((k.value for k in value.keywords if k.arg == "base"), None)
+        if inner is not None:
+            yield from _roots(inner, assigned, parameters, seen)
+
+
+def _types(
+    function: ast.FunctionDef, assigned: Mapping[str, list[ast.expr]], parameters: set[str], found: Use
+) -> None:
+    """Note which pointers lead to integers, and which to what is converted to float32."""
+    loads: dict[str, set[str]] = {}
+    for name, values in assigned.items():
+        for value in values:
+            for call in _loads(value):
+                loads.setdefault(name, set()).update(_roots(call.args[0], assigned, parameters))
+    for node in ast.walk(function):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "to"
+            and node.args
+        ):
+            of = set()
+            for call in _loads(node.func.value):
+                of |= set(_roots(call.args[0], assigned, parameters))
+            if isinstance(node.func.value, ast.Name):
+                of |= loads.get(node.func.value.id, set())
+            target = ast.unparse(node.args[0])
+            if "pointer_type" in target:
+                found.addresses |= of
+            elif "float" in target:
+                found.real |= of
+            elif "int" in target:
+                found.integers |= of
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and (node.func.attr in _ACCESS)
+            and node.args
+        ):
+            # What is loaded and then added to a pointer is an index.
+            for name in _names(node.args[0], assigned) - _plain_roots(node.args[0]):
+                found.integers |= loads.get(name, set())
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range":
+            for each in ast.walk(node):
+                if isinstance(each, ast.Name):
+                    found.integers |= loads.get(each.id, set())
+
+
+def _names(value: ast.expr, assigned: Mapping[str, list[ast.expr]]) -> set[str]:
+    """All names that a pointer's arithmetic is made of, but for what is behind a load."""
+    seen: set[str] = set()
+    left: list[ast.AST] = [value]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Name) and node.id not in seen:
+            seen.add(node.id)
+            left += [each for each in assigned.get(node.id, ()) if not any(_loads(each))]
+        left += ast.iter_child_nodes(node)
+    return seen
+
+
+def _plain_roots(value: ast.expr) -> set[str]:
+    while isinstance(value, ast.BinOp):
+        value = value.left
+    return {value.id} if isinstance(value, ast.Name) else set()
+
+
+def _loads(value: ast.expr) -> Iterator[ast.Call]:
+    for node in ast.walk(value):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "load"
+            and node.args
+        ):
+            yield node
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of a kernel in the same source tree: what it gives that is written down as a constant."""
+
+    constants: Mapping[str, object]
+    line: int
+
+
+def launches(tree: ast.Module, kernels: Mapping[str, list[str]]) -> dict[str, list[Launch]]:
+    """Return the launches in a file, `name[grid](…)`, by kernel; `kernels` has the parameters of each."""
+    found: dict[str, list[Launch]] = {}
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for function in functions:
+        known = _constants(function)
+        for call in ast.walk(function):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Subscript)):
+                continue
+            name = (
+                call.func.value.id if isinstance(call.func.value, ast.Name) else getattr(call.func.value, "attr", "")
+            )
+            if name in kernels:
+                given = {
+                    **dict(zip(kernels[name], call.args, strict=False)),
+                    **{k.arg: k.value for k in call.keywords if k.arg},
+                }
+                values = {key: _value(value, known) for key, value in given.items()}
+                constants = {key: value[0] for key, value in values.items() if value is not None}
+                found.setdefault(name, []).append(Launch(constants, call.lineno))
+    return found
+
+
+def _constants(function: ast.FunctionDef) -> dict[str, ast.expr]:
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    known = dict(zip(names[len(names) - len(function.args.defaults) :], function.args.defaults, strict=True))
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            known[node.targets[0].id] = node.value
+    return known
+
+
+def _value(node: ast.expr, known: Mapping[str, ast.expr], depth: int = 0) -> tuple[object] | None:
+    """Return what an expression is if its constants tell; None if they do not."""
+    if isinstance(node, ast.Constant) and not isinstance(node.value, (bytes, complex)):
+        return (node.value,)
+    if isinstance(node, ast.Name) and node.id in known and depth < 6:
+        return _value(known[node.id], known, depth + 1)
+    if isinstance(node, ast.BinOp):
+        left, right = _value(node.left, known, depth + 1), _value(node.right, known, depth + 1)
+        if left and right and isinstance(left[0], int) and isinstance(right[0], int) and abs(right[0]) < 1 << 20:
+            for kind, compute in _COMPUTED.items():
+                if isinstance(node.op, kind) and not (kind is ast.FloorDiv and right[0] == 0):
+                    return (compute(left[0], right[0]),)
+    return None
+
+
+_COMPUTED: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: lambda a, b: a // b,
+}
+
+
+Heuristic: TypeAlias = Callable[[Mapping[str, object]], object]
+"""A function of `triton.heuristics`: a constant by the arguments of a launch."""
+
+
+class Parameter(Protocol):
+    """A parameter of a kernel, as Triton knows it."""
+
+    name: str
+    is_constexpr: bool
+    has_default: bool
+    default: object
+    annotation_type: str
+    num: int
+
+
+class Kernel(Protocol):
+    """Triton's JITFunction, as far as it is asked."""
+
+    fn: FunctionType
+    src: str
+    cache_key: str
+    params: Sequence[Parameter]
+    used_global_vals: Mapping[tuple[str, int], tuple[object, object]]
+
+
+@dataclass
+class Guess:
+    """The arguments of one launch."""
+
+    signature: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, object] = field(default_factory=dict)
+    divisible: list[str] = field(default_factory=list)
+    ones: list[str] = field(default_factory=list)
+    open: dict[str, str] = field(default_factory=dict)
+    """Why a constexpr has no value."""
+    guessed: set[str] = field(default_factory=set)
+    """Constants that only their names suggest."""
+
+
+def guess(
+    kernel: Kernel,
+    use: Use,
+    config: Mapping[str, object],
+    given: Mapping[str, object],
+    values: Mapping[str, Heuristic],
+) -> Guess:
+    """Return what a kernel may be launched with.
+
+    Args:
+        kernel: Triton's JITFunction.
+        config: what one of its configurations sets.
+        given: constants of a launch that was found in its file.
+        values: the functions of `triton.heuristics`, which are asked last.
+    """
+    made = Guess()
+    ones = _ones([each.name for each in kernel.params if not each.is_constexpr])
+    for parameter in kernel.params:
+        name = parameter.name
+        if name in config:
+            _note(made, parameter, config[name])
+        elif name in values:
+            continue
+        elif name in given and (parameter.is_constexpr or given[name] is None):
+            _note(made, parameter, given[name])
+        elif parameter.is_constexpr:
+            made.guessed |= set() if parameter.has_default else {name}
+            _note(made, parameter, parameter.default if parameter.has_default else constexpr(name))
+        elif parameter.has_default and parameter.default is None and not (name in use.pointers and values):
+            made.signature[name], made.constants[name] = "*i8", None
+        else:
+            made.signature[name] = kind = parameter.annotation_type or _type(name, use)
+            if kind.startswith("*"):
+                made.divisible.append(name)
+            elif name in ones:
+                made.ones.append(name)
+                made.constants[name] = 1
+    for name, function in values.items():
+        for parameter in kernel.params:
+            if parameter.name == name:
+                _note(made, parameter, _asked(name, function, made))
+    return made
+
+
+def _note(made: Guess, parameter: Parameter, value: object) -> None:
+    if strangers_in(value):
+        made.open[parameter.name] = f"its value is {strangers_in(value)[0]}, which is not here"
+        value = constexpr(parameter.name)
+        made.guessed.add(parameter.name)
+    if parameter.is_constexpr:
+        made.constants[parameter.name] = value
+    elif value is None:
+        made.signature[parameter.name], made.constants[parameter.name] = "*i8", None
+
+
+def _asked(name: str, function: Heuristic, made: Guess) -> object:
+    arguments = {key: Stranger(key) if kind.startswith("*") else 1024 for key, kind in made.signature.items()}
+    try:
+        value = function({**arguments, **made.constants})
+    except Exception:
+        return constexpr(name)
+    return value if isinstance(value, (bool, int, float, str)) and not isinstance(value, Stranger) else constexpr(name)
+
+
+def constexpr(name: str) -> object:
+    """Return what a constexpr without a value may be, by its name."""
+    if re.search(r"PRECISION", name, re.IGNORECASE):
+        return "ieee"
+    if _TYPE.search(name):
+        import triton.language as tl
+
+        return tl.float32
+    if _FLAG.search(name):
+        return False
+    if _BLOCK.search(name):
+        return _SMALL_BLOCK
+    if _REAL.search(name):
+        return 1.0
+    if re.search(r"NUM|COUNT|^N[A-Z]$|^G$|GROUP|STAGES|STEPS|HEADS|^H[A-Z]?$", name):
+        return _COUNT
+    return _WIDTH
+
+
+def _type(name: str, use: Use) -> str:
+    if name not in use.pointers and not name.endswith("_ptr"):
+        return "fp32" if _REAL.search(name) else "i32"
+    if name in use.addresses:
+        return "*i64"
+    if name in use.integers or (_INTEGER_DATA.search(name) and name not in use.real):
+        return "*i64" if _WIDE_DATA.search(name) else "*i32"
+    return "*bf16" if name in use.real else "*fp32"
+
+
+def _ones(names: list[str]) -> set[str]:
+    """The innermost stride of each tensor is 1, if its tensor is contiguous as most are."""
+    last: dict[str, str] = {}
+    for name in names:
+        kind, _, rest = name.partition("_")
+        if kind == "stride" and len(rest) > 1:
+            # stride_am is of a, stride_out_n of out.
+            last[rest.rpartition("_")[0] or rest[:-1]] = name
+    return {name for tensor, name in last.items() if sum(each.startswith(f"stride_{tensor}") for each in names) > 1}
+
+
+def variants(made: Guess, use: Use) -> Iterator[Guess]:
+    """Yield a guess and others near it, for a front end that refuses the first: pointers that may be None and flags
+    the other way, floating data wider or narrower, and integers wider."""
+    yield made
+    tried = 0
+    for pointers in (False, True):
+        for flag in (None, True, False):
+            for change in _CHANGES:
+                near = _changed(made, use, pointers, flag, change)
+                if (near.signature, near.constants) != (made.signature, made.constants) and tried < _MOST_VARIANTS:
+                    tried += 1
+                    yield near
+
+
+_CHANGES: Sequence[Mapping[str, str]] = (
+    {},
+    {"*fp32": "*bf16"},
+    {"*bf16": "*fp32"},
+    {"*i32": "*i64"},
+    {"*i64": "*i32"},
+    {"i32": "i64"},
+    {"*fp32": "*i32"},
+)
+
+
+def _changed(made: Guess, use: Use, pointers: bool, flag: bool | None, change: Mapping[str, str]) -> Guess:
+    signature, constants, divisible = dict(made.signature), dict(made.constants), list(made.divisible)
+    for name, value in made.constants.items():
+        if pointers and value is None and name in use.pointers:
+            signature[name] = _type(name, use)
+            del constants[name]
+            divisible.append(name)
+        elif flag is not None and isinstance(value, bool) and name in made.guessed:
+            constants[name] = flag
+    signature = {name: change.get(kind, kind) if name not in constants else kind for name, kind in signature.items()}
+    return Guess(signature, constants, divisible, made.ones, made.open, made.guessed)
