@@ -1,6 +1,7 @@
-"""Graphs of NPUs, which nothing captures here: an engine of vLLM that would is refused before it starts.
+"""Graphs of vLLM's engines, which have not been tried on virtual NPUs: an engine that would capture them is refused.
 
-Left alone it would end in one of its own processes, minutes later, with the first name of a graph that it calls.
+The device captures and replays graphs, but nobody has seen an engine do so on it. Left alone one might end in one of
+its own processes, minutes later, or answer by what was never compared.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def check_eager(settings: Any) -> None:
     if asked:
         raise GraphError(
             subject="an engine of vLLM on virtual NPUs (VIRTUAL_ASCEND is set)",
-            expected="one without graphs, which virtual NPUs cannot capture",
+            expected="one without graphs: that an engine captures them on virtual NPUs has not been tried",
             found=asked,
             fix="set enforce_eager=True (in verl actor_rollout_ref.rollout.enforce_eager=True)",
         )

@@ -29,6 +29,8 @@ SCHEMA = re.compile(rb"(?<=\0)([a-z_]\w+)(?:\.(\w+))?(\([\x20-\x7e]*\) -> [\x20-
 OVERLOADS = {
     "npu_apply_adam_w": ("out",),
     "npu_format_cast_": ("acl_format",),
+    "npu_fused_infer_attention_score": ("", "out"),
+    "npu_fused_infer_attention_score_v2": ("", "out"),
     "npu_grouped_matmul": ("", "List"),
 }
 
@@ -71,8 +73,33 @@ def atb(wheel: Path) -> dict[str, dict[str, str | None]]:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in lists:
             names = ast.literal_eval(node.value)
             names += [f"{name}.out" for name in names if f"{name}.out" in texts]
-            offered[lists[node.targets[0].id]] = {name: found.get(name) for name in names}
+            offered[lists[node.targets[0].id]] = {
+                name: found.get(name) or beginning(texts.get(name)) for name in names
+            }
     return offered
+
+
+def beginning(text: str | None) -> str | None:
+    """Of a schema that does not stand in one piece, its arguments, if those do: without what it returns."""
+    ends = (place for place, letter in enumerate(text or "", 1) if letter == ")")
+    return next((text[:end] for end in ends if text and is_whole(f"{text[:end]} -> ()")), None)
+
+
+def completed(by_version: dict[Version, dict[str, dict[str, str | None]]]) -> None:
+    """Put the schemas of other wheels in the places of those of which only the arguments are known, and which are the
+    same; None if there is none."""
+    whole = {
+        text
+        for places in by_version.values()
+        for names in places.values()
+        for text in names.values()
+        if text and "->" in text
+    }
+    for places in by_version.values():
+        for names in places.values():
+            for name, text in names.items():
+                if text and "->" not in text:
+                    names[name] = next((each for each in sorted(whole) if each.startswith(f"{text} ->")), None)
 
 
 def recorded_atb(by_version: dict[Version, dict[str, dict[str, str | None]]]) -> dict[str, dict[str, dict[str, str]]]:
@@ -104,7 +131,9 @@ def main() -> None:
             if now != last:
                 changes[str(version)] = last = now
     versions = [str(version) for version in sorted(by_version)]
-    of_atb = recorded_atb({version: atb(wheel) for version, wheel in wheels.items()})
+    found = {version: atb(wheel) for version, wheel in wheels.items()}
+    completed(found)
+    of_atb = recorded_atb(found)
     content = {"versions": versions, "operators": recorded, "atb": of_atb}
     shipped.RECORDED.write_text(json.dumps(content, indent=1) + "\n")
     print(f"{shipped.RECORDED}: {len(recorded)} operators in torch_npu {', '.join(versions)}")

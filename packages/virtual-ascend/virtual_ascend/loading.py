@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from types import ModuleType
 
-from . import cann, exposure, faults, variables
+from . import cann, exposure, faults, reporting, variables
 from .device import build, extension, shutdown
 from .errors import TorchError
 from .hccl import backend, library
@@ -65,6 +65,7 @@ def _load(settings: Settings) -> None:
     compiled.set_total_memory(int(settings.memory * (1 << 30)))
     compiled.set_phantom(int(settings.phantom * (1 << 20)))
     compiled.set_delayed_copies(settings.delayed_copies)
+    compiled.set_graph_reporter(reporting.warn, settings.strict_graphs)
     faults.install(compiled, settings.faults)
     extension.hold(compiled)
     _register(torch)

@@ -28,6 +28,8 @@ class Settings:
     """Whose torch_npu the virtual NPUs are to have: "real", "ours", or "auto"."""
     delayed_copies: bool
     """Whether a non-blocking copy between host and NPU has arrived only when it is waited for."""
+    strict_graphs: bool
+    """Whether a replay with an address whose memory is gone is an error."""
     faults: tuple[Fault, ...]
 
     @classmethod
@@ -47,6 +49,7 @@ class Settings:
             phantom=variables.PHANTOM.read(environ),
             torch_npu=variables.TORCH_NPU.read(environ),
             delayed_copies=variables.COPIES.read(environ) == "delayed",
+            strict_graphs=variables.GRAPHS.read(environ) == "strict",
             faults=parse(variables.FAULTS.text(environ)),
         )
 

@@ -117,6 +117,12 @@ COPIES = Choice(
     ("immediate", "delayed"),
     default="immediate",
 )
+GRAPHS = Choice(
+    "VIRTUAL_ASCEND_GRAPHS",
+    "what a replay does with an address whose memory is gone: says so once and computes with NaN, or raises an error",
+    ("told", "strict"),
+    default="told",
+)
 FAULTS = Variable(
     "VIRTUAL_ASCEND_FAULTS",
     "failures that the virtual Ascend makes, such as die:collective=3:rank=1; see docs/virtual-ascend.md",

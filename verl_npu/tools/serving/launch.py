@@ -67,7 +67,7 @@ class Launch:
         if self.max_model_len is not None:
             given += ["--max-model-len", str(self.max_model_len)]
         if self.engine is Engine.VIRTUAL:
-            # Virtual NPUs capture no graphs; verl_npu/simulation/graphs.py refuses an engine that would.
+            # Engines with graphs were not tried on virtual NPUs; verl_npu/simulation/graphs.py refuses them.
             given.append("--enforce-eager")
         return [sys.executable, "-m", _SERVER, *given, *self.more]
 

@@ -18,6 +18,30 @@ Handle: TypeAlias = "tuple[int, int, int, int]"
 """An allocation of vllm-ascend's: device, size in bytes, address, and a number that is not used here."""
 
 
+class Group(Protocol):
+    """Tasks of a graph whose arguments can be changed."""
+
+
+class Graph(Protocol):
+    """What was captured (csrc/graph_replay.h)."""
+
+    def capture_begin(self, pool: tuple[int, int], error_mode: str) -> None: ...
+    def capture_end(self) -> None: ...
+    def replay(self) -> None: ...
+    def reset(self) -> None: ...
+    def pool(self) -> tuple[int, int]: ...
+    def tasks(self) -> list[tuple[str, list[tuple[str, int, list[int], list[int], str]]]]:
+        """Of each task its operator, and of that one's tensors the names, addresses, shapes, strides and dtypes."""
+
+
+class ExternalEvent(Protocol):
+    """An event between a graph and what is outside of it. A stream is a device and a number."""
+
+    def record(self, device: int, stream: int) -> None: ...
+    def wait(self, device: int, stream: int) -> None: ...
+    def reset(self, device: int, stream: int) -> None: ...
+
+
 class Extension(Protocol):
     """The functions of the compiled module. A device is its number among those that this process sees."""
 
@@ -29,6 +53,42 @@ class Extension(Protocol):
 
     AloneBackend: Callable[[int, int], Backend]
     """Makes a backend of a rank and a size, of which no other rank exists."""
+
+    Graph: Callable[[], Graph]
+    TaskGroup: type[Group]
+    ExternalEvent: Callable[[], ExternalEvent]
+
+    def new_graph_pool(self) -> tuple[int, int]: ...
+    def is_recording(self, device: int) -> bool:
+        """Whether what this thread does on an NPU's current stream is written down in a graph."""
+
+    def is_capturing(self, device: int) -> bool:
+        """Whether the current stream of an NPU belongs to a capture."""
+
+    def begin_task_group(self, device: int, stream: int) -> None: ...
+    def end_task_group(self, device: int, stream: int) -> Group: ...
+    def begin_task_update(self, device: int, stream: int, group: Group) -> None: ...
+    def end_task_update(self, device: int, stream: int) -> None: ...
+    def place_in_graph(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor with these values in the pool of the graph that is captured."""
+
+    def inside_operator(self, function: Callable[[], object]) -> object:
+        """Call a function, of which nothing is written down."""
+
+    def add_to_graph(
+        self,
+        name: str,
+        tensors: list[torch.Tensor],
+        names: list[str],
+        again: Callable[[list[torch.Tensor]], None],
+    ) -> None:
+        """Write a call down: each replay calls `again` with the tensors at these addresses."""
+
+    def weak_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor over the same memory that does not keep it."""
+
+    def set_graph_reporter(self, report: Callable[[str], None], strict: bool) -> None:
+        """Say who is told of a replay with an address whose memory is gone, and whether that is an error."""
 
     def configure(self, installed: int) -> None:
         """Set how many NPUs the machine has. Called once, before anything else."""

@@ -43,8 +43,12 @@ from .experts import (
     npu_moe_token_unpermute_with_routing_map_grad,
 )
 from .inference import (
+    _npu_fused_infer_attention_score_get_max_workspace,
+    _npu_fused_infer_attention_score_v2_get_max_workspace,
     npu_fused_infer_attention_score,
+    npu_fused_infer_attention_score_out,
     npu_fused_infer_attention_score_v2,
+    npu_fused_infer_attention_score_v2_out,
     npu_interleave_rope,
     npu_kv_rmsnorm_rope_cache,
 )
@@ -52,7 +56,15 @@ from .layout import npu_dtype_cast, npu_format_cast, npu_format_cast_
 from .ring import npu_fusion_attention_grad, npu_ring_attention_update
 from .sampling import npu_top_k_top_p
 
+OVERLOADS = {
+    "npu_fused_infer_attention_score.out": npu_fused_infer_attention_score_out,
+    "npu_fused_infer_attention_score_v2.out": npu_fused_infer_attention_score_v2_out,
+}
+"""Those of another name that have a function of their own."""
+
 __all__ = [
+    "_npu_fused_infer_attention_score_get_max_workspace",
+    "_npu_fused_infer_attention_score_v2_get_max_workspace",
     "_npu_moe_token_unpermute_with_routing_map",
     "fast_gelu",
     "npu_add_rms_norm",

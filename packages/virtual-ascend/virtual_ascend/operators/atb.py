@@ -111,6 +111,21 @@ def _npu_flash_attention_qlens(
         out[rows] = _one(query[rows], keys, values, scale_value, above)
 
 
+def _npu_paged_attention_get_workspace(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    num_kv_heads: int,
+    num_heads: int,
+    scale_value: float,
+    block_table: Tensor,
+    context_lens: Tensor,
+    out: Tensor,
+) -> Tensor:
+    """Memory that `_npu_paged_attention` may work in, which it takes as `workspace`."""
+    return inference.workspace_of(query)
+
+
 def _npu_paged_attention(
     query: Tensor,
     key_cache: Tensor,
@@ -350,6 +365,7 @@ OPERATORS: Mapping[str, Callable[..., object]] = {
             _npu_paged_attention,
             _npu_paged_attention_mla,
             _npu_paged_attention_splitfuse,
+            _npu_paged_attention_get_workspace,
             inference._npu_reshape_and_cache,
             inference._npu_reshape_and_cache_siso,
             _npu_rotary_embedding,
@@ -367,6 +383,7 @@ HOST: Mapping[str, tuple[str, ...]] = {
     "_npu_flash_attention_qlens": ("seq_len", "context_lens"),
     "_npu_flash_attention_unpad": ("seq_len",),
     "_npu_paged_attention": ("context_lens",),
+    "_npu_paged_attention_get_workspace": ("context_lens",),
     "_npu_paged_attention_mla": ("context_lens",),
     "_npu_paged_attention_splitfuse": ("seq_len", "context_lens"),
     "npu_ring_mla": ("seqlen",),

@@ -3,6 +3,7 @@ here is not charged to the NPU."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..device import extension
+from . import captures
 
 __all__ = ["Result", "computed", "flops_of", "fused", "is_fusible"]
 
@@ -90,8 +92,11 @@ def computed(
     made = tuple(torch.empty(tuple(result.shape), dtype=result.dtype, device=like.device) for result in results)
     if _have_values([*tensors, *made]):
         # Results that nobody is given, and only the gradient of a real NPU needs, are not computed.
-        for result, host in zip(made, compute(*map(_host, tensors)), strict=False):
-            _fill(result, host)
+        def fill(arguments: Sequence[Given], results: Sequence[Tensor]) -> None:
+            for result, host in zip(results, compute(*map(_host, arguments)), strict=False):
+                _fill(result, host)
+
+        captures.call(name, fill, {"arguments": list(tensors), "results": list(made)})
     else:
         _check_mapped(tensors)
         for result in made:
@@ -142,15 +147,26 @@ class _Fused(torch.autograd.Function):  # type: ignore[misc]
         )
         if not _have_values([*tensors, gradient]):
             return tuple(gradients)
-        hosts = [_host(tensor) for tensor in tensors]
-        with torch.enable_grad():
-            leaves = {number: hosts[number].detach().requires_grad_() for number in wanted}  # type: ignore[union-attr]
-            out = ctx.compute(*(leaves.get(number, host) for number, host in enumerate(hosts)))[0]
-        found = torch.autograd.grad(out, list(leaves.values()), _host(gradient), allow_unused=True)
-        for number, host in zip(leaves, found, strict=True):
-            if host is not None:
-                _fill(gradients[_OPTIONS + number], host)
+        captures.call(
+            f"{name} backward",
+            functools.partial(_differentiate, ctx.compute, wanted),
+            {"arguments": list(tensors), "gradient": gradient, "results": gradients[_OPTIONS:]},
+        )
         return tuple(gradients)
+
+
+def _differentiate(
+    compute: Compute, wanted: Sequence[int], arguments: Sequence[Given], gradient: Tensor, results: Sequence[Given]
+) -> None:
+    """Write the gradients of the arguments that are `wanted` into the results in their places."""
+    with torch.inference_mode(False), torch.enable_grad():  # a replay is in inference mode
+        hosts = [_host(tensor) for tensor in arguments]
+        leaves = {number: hosts[number].detach().requires_grad_() for number in wanted}  # type: ignore[union-attr]
+        out = compute(*(leaves.get(number, host) for number, host in enumerate(hosts)))[0]
+        found = torch.autograd.grad(out, list(leaves.values()), _host(gradient), allow_unused=True)
+    for number, host in zip(leaves, found, strict=True):
+        if host is not None:
+            _fill(results[number], host)
 
 
 def _size(tensors: Sequence[Given]) -> int:

@@ -12,7 +12,9 @@ docs/zh/custom_APIs/torch_npu/torch_npu-npu_fused_infer_attention_score.md and _
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,16 +36,21 @@ from .attention import (
 from .gradient import without_formula
 
 __all__ = [
+    "_npu_fused_infer_attention_score_get_max_workspace",
+    "_npu_fused_infer_attention_score_v2_get_max_workspace",
     "_npu_reshape_and_cache",
     "_npu_reshape_and_cache_siso",
     "npu_fused_infer_attention_score",
+    "npu_fused_infer_attention_score_out",
     "npu_fused_infer_attention_score_v2",
+    "npu_fused_infer_attention_score_v2_out",
     "npu_interleave_rope",
     "npu_kv_rmsnorm_rope_cache",
     "npu_paged_cache_load",
     "npu_paged_cache_load_out",
     "npu_ring_mla",
     "npu_ring_mla_out",
+    "workspace_of",
 ]
 
 
@@ -513,6 +520,77 @@ def npu_fused_infer_attention_score_v2(
         inner_precise=inner_precise,
         softmax_lse_flag=return_softmax_lse,
     )
+
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _takes_what(operator: Callable[..., object], *more: str) -> Callable[[Function], Function]:
+    """Give a function that hands its arguments on the signature of the operator that takes them, and `more`."""
+
+    def signed(function: Function) -> Function:
+        signature = inspect.signature(operator)
+        added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in more]
+        vars(function)["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), *added])
+        return function
+
+    return signed
+
+
+@_takes_what(npu_fused_infer_attention_score, "workspace", "out")
+def npu_fused_infer_attention_score_out(
+    *, workspace: Tensor | None = None, out: list[Tensor], **given: Any
+) -> tuple[Tensor, Tensor]:
+    """`npu_fused_infer_attention_score` into tensors of the caller's, which a graph's update asks for.
+
+    Raises:
+        RuntimeError: out is not two tensors, or the first has not the size of the result.
+    """
+    return _written_into("npu_fused_infer_attention_score", out, npu_fused_infer_attention_score(**given))
+
+
+@_takes_what(npu_fused_infer_attention_score_v2, "workspace", "out")
+def npu_fused_infer_attention_score_v2_out(
+    *, workspace: Tensor | None = None, out: list[Tensor], **given: Any
+) -> tuple[Tensor, Tensor]:
+    """`npu_fused_infer_attention_score_v2` into tensors of the caller's.
+
+    Raises:
+        RuntimeError: as without `out`, and as `npu_fused_infer_attention_score_out`.
+    """
+    return _written_into("npu_fused_infer_attention_score_v2", out, npu_fused_infer_attention_score_v2(**given))
+
+
+def _written_into(name: str, out: list[Tensor], results: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    if len(out) != 2:
+        raise RuntimeError(f"out must have 2 tensors (attention_out, softmax_lse), but got {len(out)}")
+    for given, result in zip(out, results, strict=True):
+        # The log of the sums is empty where it was not asked for, and then nothing is written to it.
+        if result.numel() == 0:
+            continue
+        if given.numel() != result.numel() or given.dtype != result.dtype:
+            raise RuntimeError(
+                f"{name}.out: expected a tensor of {result.dtype} {tuple(result.shape)}, but got one of {given.dtype} "
+                f"{tuple(given.shape)}"
+            )
+        # As the kernel, which writes its own layout into that memory.
+        given.view(-1).copy_(result.reshape(-1))
+    return out[0], out[1]
+
+
+def workspace_of(query: Tensor) -> Tensor:
+    """Return memory for a call's intermediate results; here there are none, and the size says nothing."""
+    return query.new_empty(512, dtype=torch.uint8)
+
+
+@_takes_what(npu_fused_infer_attention_score)
+def _npu_fused_infer_attention_score_get_max_workspace(query: Tensor, **_given: object) -> Tensor:
+    return workspace_of(query)
+
+
+@_takes_what(npu_fused_infer_attention_score_v2)
+def _npu_fused_infer_attention_score_v2_get_max_workspace(query: Tensor, **_given: object) -> Tensor:
+    return workspace_of(query)
 
 
 _UNWRITTEN = (

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from packaging.version import Version
 
+from ..device.extension import extension
 from . import schemas
 from .experts import moe_gating_top_k, npu_moe_init_routing_custom
 
@@ -30,7 +31,11 @@ SCHEMAS = (
 SINCE = Version("0.13.0")
 
 
+_WEAK = "weak_ref_tensor(Tensor input) -> Tensor"  # csrc/torch_binding.cpp, in all releases with graphs
+
+
 def register(release: str, torch_npu: str) -> None:
     """Define those that a release of vllm-ascend has, once per process, for a version of torch_npu."""
+    schemas.register_plain("_C_ascend", _WEAK, extension().weak_tensor)
     if Version(release) >= SINCE:
         schemas.register_own("_C_ascend", SCHEMAS, OPERATORS, torch_npu)

@@ -35,6 +35,7 @@ __all__ = [
     "register",
     "register_atb",
     "register_own",
+    "register_plain",
     "versions",
 ]
 
@@ -186,6 +187,16 @@ def register_own(namespace: str, texts: Sequence[str], functions: Mapping[str, O
         library.impl(name, by_name(_guarded(name, functions[name], version), schema), "CompositeImplicitAutograd")
 
 
+def register_plain(namespace: str, text: str, function: Operator) -> None:
+    """Define one operator that computes nothing, as the function it is, once per process."""
+    import torch
+
+    library = torch.library.Library(namespace, "FRAGMENT")
+    _libraries.append(library)
+    library.define(text)
+    library.impl(text.partition("(")[0], function, "PrivateUse1")
+
+
 def _nothing(*_args: object, **_options: object) -> None:
     return None
 
@@ -207,8 +218,9 @@ def register(functions: Mapping[str, Operator], version: str) -> dict[str, Opera
         for text in texts:
             library.define(text)
             schema = torch._C.parse_schema(f"npu::{text}")
-            implementation = by_name(_guarded(name, functions[name], version), schema)
-            library.impl(text.partition("(")[0], implementation, "CompositeImplicitAutograd")
+            full = text.partition("(")[0]
+            implementation = by_name(_guarded(name, functions.get(full, functions[name]), version), schema)
+            library.impl(full, implementation, "CompositeImplicitAutograd")
     return {name: getattr(torch.ops.npu, name) for name in offered}
 
 
@@ -217,10 +229,11 @@ def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
     # torch leaves out arguments that are the schema's defaults. In some versions those are not our function's.
     names = [argument.name for argument in schema.arguments]
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    from . import captures
 
     @functools.wraps(function)
     def call(*args: object, **options: object) -> object:
-        results = function(**{**defaults, **dict(zip(names, args, strict=False)), **options})
+        results = captures.call(schema.name, function, {**defaults, **dict(zip(names, args, strict=False)), **options})
         # Later versions have more results, behind those of the earlier ones.
         return results[: len(schema.returns)] if isinstance(results, tuple) else results
 

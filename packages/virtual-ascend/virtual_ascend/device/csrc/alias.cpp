@@ -2,6 +2,7 @@
 
 #include "allocator.h"
 #include "copies.h"
+#include "graph.h"
 #include "phantom.h"
 #include "pool.h"
 #include "runtime.h"
@@ -52,6 +53,7 @@ void drop_lent(void* context) {
 // What is about to be read or written is there.
 void check_values(const at::Tensor& tensor) {
   copies::before_operation(tensor.device().index());
+  graph::check_reference(tensor.storage());
   const void* data = tensor.storage().data();
   if (C10_UNLIKELY(phantom::is(data))) phantom::refuse("an operation");
   pool::check_mapped(data);
@@ -102,6 +104,7 @@ void move_storage(const at::Tensor& npu, const at::Tensor& cpu) {
   pool::check_mapped(from.data());
   if (phantom::is(from)) phantom::refuse("moving memory");
   if (from.nbytes() > 0) std::memcpy(const_cast<void*>(cpu.storage().data()), from.data(), from.nbytes());
+  graph::moved(from.data(), cpu.storage().data());
   from.unsafeGetStorageImpl()->set_data_ptr_noswap(adopt(cpu.storage(), npu.device().index()));
 }
 

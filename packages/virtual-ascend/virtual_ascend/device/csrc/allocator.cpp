@@ -2,6 +2,7 @@
 
 #include "copies.h"
 #include "faults.h"
+#include "graph.h"
 #include "ledger.h"
 #include "phantom.h"
 #include "pool.h"
@@ -32,6 +33,7 @@ struct Account {
   std::mutex mutex;
   MemoryStats stats;
   double fraction = 1.0;
+  std::array<int64_t, kPools> parked{}, parked_blocks{};  // of graphs: no tensor has it, and nobody else gets it
 };
 
 std::atomic<int64_t> g_total{kUsualMemory};
@@ -85,7 +87,7 @@ void charge(int device, size_t nbytes, bool own = false) {
   if (faults::allocation_fails(size)) out_of_memory(device, size, a, ", as VIRTUAL_ASCEND_FAULTS asks");
   const int64_t total = g_total;
   const auto allowed = a.fraction < 1 ? static_cast<int64_t>(a.fraction * static_cast<double>(total)) : total;
-  if (s.allocated[kAll].current + size > allowed) out_of_memory(device, size, a, "");
+  if (s.allocated[kAll].current + a.parked[kAll] + size > allowed) out_of_memory(device, size, a, "");
   for (const auto pool : {kAll, pool_of(nbytes)}) {
     s.allocated[pool].add(size);
     s.requested[pool].add(static_cast<int64_t>(nbytes));
@@ -95,8 +97,10 @@ void charge(int device, size_t nbytes, bool own = false) {
       s.segments[pool].add(1);
       continue;
     }
-    if (s.allocated[pool].current > s.reserved[pool].current) s.reserved[pool].add(s.allocated[pool].current - s.reserved[pool].current);
-    if (s.blocks[pool].current > s.segments[pool].current) s.segments[pool].add(s.blocks[pool].current - s.segments[pool].current);
+    const auto held = s.allocated[pool].current + a.parked[pool];
+    const auto blocks = s.blocks[pool].current + a.parked_blocks[pool];
+    if (held > s.reserved[pool].current) s.reserved[pool].add(held - s.reserved[pool].current);
+    if (blocks > s.segments[pool].current) s.segments[pool].add(blocks - s.segments[pool].current);
   }
 }
 
@@ -124,6 +128,7 @@ void free_block(void* data) {
   char* raw = static_cast<char*>(data) - kHeader;
   const Block block = *reinterpret_cast<Block*>(raw);
   ledger::freed(data);
+  graph::freed(data);
   std::free(raw);
   discharge(block.device, block.nbytes);
 }
@@ -150,6 +155,7 @@ struct Adopted {
 void free_adopted(void* context) {
   auto* adopted = static_cast<Adopted*>(context);
   ledger::freed(adopted->storage.data());
+  graph::freed(adopted->storage.data());
   discharge(adopted->device, adopted->nbytes);
   delete adopted;
 }
@@ -215,6 +221,27 @@ std::array<Stats*, 5> all(MemoryStats& stats) {
 
 void charge_block(int device, size_t nbytes) { charge(device, nbytes, true); }
 void discharge_block(int device, size_t nbytes) { discharge(device, nbytes, true); }
+void charge_memory(int device, size_t nbytes) { charge(device, nbytes); }
+void discharge_memory(int device, size_t nbytes) { discharge(device, nbytes); }
+
+void park(int device, size_t nbytes, bool held) {
+  if (held) discharge(device, nbytes);
+  auto& a = account(device);
+  std::lock_guard<std::mutex> lock(a.mutex);
+  for (const auto pool : {kAll, pool_of(nbytes)}) {
+    a.parked[pool] += rounded(nbytes);
+    ++a.parked_blocks[pool];
+  }
+}
+
+void unpark(int device, size_t nbytes) {
+  auto& a = account(device);
+  std::lock_guard<std::mutex> lock(a.mutex);
+  for (const auto pool : {kAll, pool_of(nbytes)}) {
+    a.parked[pool] -= rounded(nbytes);
+    --a.parked_blocks[pool];
+  }
+}
 
 c10::Allocator* npu_allocator() { return &g_allocator; }
 
@@ -224,6 +251,9 @@ c10::DataPtr allocate_on(int device, size_t nbytes) {
   if (nbytes == 0) return {nullptr, nullptr, &free_block, where};
   TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= (size_t{1} << 60), "NPU out of memory. Tried to allocate more than 1EB memory.");
   if (auto pooled = pool::allocate(device, nbytes)) return std::move(*pooled);
+  if (C10_UNLIKELY(graph::under_way()) && !phantom::wanted(nbytes)) {
+    if (auto pooled = graph::allocate(device, nbytes)) return std::move(*pooled);
+  }
   charge(device, nbytes);
   if (C10_UNLIKELY(phantom::wanted(nbytes))) {
     void* address = phantom::new_address(nbytes);
@@ -290,8 +320,8 @@ void empty_cache() {
     auto& a = account(device);
     std::lock_guard<std::mutex> lock(a.mutex);
     for (const auto pool : {kAll, kSmall, kLarge}) {
-      a.stats.reserved[pool].remove(a.stats.reserved[pool].current - a.stats.allocated[pool].current);
-      a.stats.segments[pool].remove(a.stats.segments[pool].current - a.stats.blocks[pool].current);
+      a.stats.reserved[pool].remove(a.stats.reserved[pool].current - a.stats.allocated[pool].current - a.parked[pool]);
+      a.stats.segments[pool].remove(a.stats.segments[pool].current - a.stats.blocks[pool].current - a.parked_blocks[pool]);
     }
   }
 }

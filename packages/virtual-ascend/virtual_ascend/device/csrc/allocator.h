@@ -43,6 +43,12 @@ c10::DataPtr allocate_on(int device, size_t nbytes);
 void charge_block(int device, size_t nbytes);
 void discharge_block(int device, size_t nbytes);
 
+// The same for memory of graphs: while it is parked no tensor has it, and it is reserved all the same.
+void charge_memory(int device, size_t nbytes);
+void discharge_memory(int device, size_t nbytes);
+void park(int device, size_t nbytes, bool held = true);
+void unpark(int device, size_t nbytes);
+
 // Takes over memory that a CPU kernel allocated for a result: same bytes, charged to the NPU while they live.
 c10::DataPtr adopt(const c10::Storage& cpu_storage, int device);
 

@@ -1,5 +1,6 @@
 // Convolutions: ATen asks a device that it does not know for these two operators, whose CPU kernel only raises.
 #include "alias.h"
+#include "graph.h"
 #include "phantom.h"
 
 #include <ATen/core/Tensor.h>
@@ -34,9 +35,12 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
     if (phantom::is(input) || phantom::is(weight) || phantom::is(shift) || phantom::wanted(shape))
       return phantom::like(shape, input.device().index());
   }
-  const auto out = at::convolution(cpu_alias(input), cpu_alias(weight), cpu_alias(shift), stride, padding, dilation, transposed,
-                                   output_padding, groups);
-  return npu_alias(out, input.device().index());
+  const auto compute = [transposed, stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(),
+                        output_padding = output_padding.vec(), groups](const graph::Tensors& host) {
+    return graph::Tensors{at::convolution(host[0], host[1], host[2], stride, padding, dilation, transposed, output_padding, groups)};
+  };
+  if (graph::any_is_recording({input})) return graph::compute("aten::convolution", {input, weight, shift}, compute)[0];
+  return npu_alias(compute({cpu_alias(input), cpu_alias(weight), cpu_alias(shift)})[0], input.device().index());
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& gradient, const Tensor& input, const Tensor& weight, IntArrayRef stride,
@@ -50,11 +54,19 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& gradient, 
     const auto zeros_if = [&](bool asked, IntArrayRef size) { return asked ? at::zeros(size, input.options()) : Tensor(); };
     return {zeros_if(wanted[0], input.sizes()), zeros_if(wanted[1], weight.sizes()), zeros_if(wanted[2], shift)};
   }
-  const auto [to_input, to_weight, to_bias] =
-      at::convolution_backward(cpu_alias(gradient), cpu_alias(input), cpu_alias(weight), IntArrayRef(shift), stride, padding, dilation,
-                               transposed, output_padding, groups, wanted);
-  const auto give = [device = input.device().index()](const Tensor& tensor) { return npu_alias(tensor, device); };
-  return {give(to_input), give(to_weight), give(to_bias)};
+  const auto compute = [shift, transposed, stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(),
+                        output_padding = output_padding.vec(), groups, wanted](const graph::Tensors& host) {
+    const auto [to_input, to_weight, to_bias] = at::convolution_backward(host[0], host[1], host[2], IntArrayRef(shift), stride, padding,
+                                                                         dilation, transposed, output_padding, groups, wanted);
+    return graph::Tensors{to_input, to_weight, to_bias};
+  };
+  if (graph::any_is_recording({input})) {
+    const auto made = graph::compute("aten::convolution_backward", {gradient, input, weight}, compute);
+    return {made[0], made[1], made[2]};
+  }
+  const auto made = compute({cpu_alias(gradient), cpu_alias(input), cpu_alias(weight)});
+  const auto give = [&made, device = input.device().index()](size_t which) { return npu_alias(made[which], device); };
+  return {give(0), give(1), give(2)};
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "copies.h"
 #include "dtypes.h"
 #include "generator.h"
+#include "graph.h"
 #include "ledger.h"
 #include "phantom.h"
 #include "runtime.h"
@@ -54,7 +55,8 @@ struct Plan {
       : results(op.schema().returns().size()),
         computes(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)),
         accepts_host(accepts_host_tensors(op.schema().name())),
-        waited_for(waits(op.schema().name())) {
+        waited_for(waits(op.schema().name())),
+        changes_view(op.hasTag(at::Tag::inplace_view)) {
     for (const auto& argument : op.schema().arguments()) {
       const auto* info = argument.alias_info();
       written.push_back(info != nullptr && info->isWrite());
@@ -65,7 +67,7 @@ struct Plan {
   c10::SmallVector<bool, 16> written;  // by argument
   c10::SmallVector<size_t, 1> generators;
   size_t results;
-  bool computes, accepts_host, waited_for;
+  bool computes, accepts_host, waited_for, changes_view;
 };
 
 struct Pair {
@@ -85,6 +87,27 @@ class Call {
   c10::Device computes_on() const { return shapes_.has_value() ? c10::kMeta : c10::kCPU; }
 
   int device() const { return device_ < 0 ? current_device() : device_; }
+
+  // What is written to is put back when the capture ends.
+  void save_written() const {
+    for (const auto& pair : pairs_)
+      if (pair.written) graph::save(pair.npu);
+  }
+
+  // From now on results lie in the pool of the graph that is captured.
+  void place_results() { places_ = true; }
+
+  // A view has no work on the NPU.
+  bool is_view(const torch::jit::Stack& results) const {
+    bool fresh = false;
+    for (const auto& value : results)
+      visit_tensors(value, [&](const at::Tensor& result) {
+        bool known = !result.defined();
+        for (const auto& pair : pairs_) known = known || result.storage().is_alias_of(pair.npu.storage());
+        fresh = fresh || !known;
+      });
+    return !fresh && std::none_of(pairs_.begin(), pairs_.end(), [](const Pair& pair) { return pair.written; });
+  }
 
   at::Tensor take(const at::Tensor& tensor, bool written) {
     if (!tensor.defined()) return tensor;
@@ -153,7 +176,7 @@ class Call {
       const auto& storage = npu.storage();
       if (cpu.storage().data() != storage.data() || cpu.storage().nbytes() != storage.nbytes()) {
         auto* impl = storage.unsafeGetStorageImpl();
-        impl->set_data_ptr_noswap(adopt(cpu.storage(), npu.device().index()));
+        impl->set_data_ptr_noswap(places_ ? graph::placed(cpu.storage(), npu.device().index()) : adopt(cpu.storage(), npu.device().index()));
         impl->set_nbytes(cpu.storage().nbytes());
       }
       if (npu.sizes() != cpu.sizes() || npu.strides() != cpu.strides() || npu.storage_offset() != cpu.storage_offset())
@@ -173,6 +196,7 @@ class Call {
     if (C10_UNLIKELY(shapes_.has_value() || phantom::wanted(result.storage().nbytes(), result.scalar_type())))
       return phantom::like(result, device());
     // Some kernels of the CPU reduce within memory of the size of their input.
+    if (C10_UNLIKELY(places_)) return graph::placed(result, device());
     const bool roomy = result.storage().nbytes() > static_cast<size_t>(result.numel()) * result.itemsize() && result.is_contiguous();
     return npu_alias(roomy ? result.clone() : result, device());
   }
@@ -192,6 +216,7 @@ class Call {
   c10::SmallVector<Pair, 4> pairs_;
   std::optional<phantom::Shapes> shapes_;
   int device_ = -1;
+  bool places_ = false;
   const c10::TensorImpl* host_ = nullptr;
 };
 
@@ -315,6 +340,18 @@ bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::
   return true;
 }
 
+// Whether the call is written down in a graph, after what a capture needs before it is computed.
+bool prepare_capture(const c10::OperatorHandle& op, const Plan& plan, Call& call) {
+  graph::check_order(call.device());
+  call.save_written();
+  if (!graph::recording(call.device())) return false;
+  if (plan.waited_for)
+    graph::refuse_synchronising(call.device(), "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream)",
+                                op.schema().name() + " waits for the shape of its result");
+  call.place_results();
+  return true;
+}
+
 void compute(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* stack) {
   if (C10_UNLIKELY(phantom::on()) && run_on_shapes(op, plan, stack)) return;
   TORCH_CHECK_NOT_IMPLEMENTED(plan.computes, "operator ", op.schema().operator_name(),
@@ -322,11 +359,14 @@ void compute(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack*
   const auto count = plan.written.size();
   const auto first = stack->size() - count;
   Call call(op, plan);
+  torch::jit::Stack given;  // for a graph
+  if (C10_UNLIKELY(graph::under_way())) given.assign(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end());
   for (size_t i = 0; i < count; ++i) {
     auto& value = (*stack)[first + i];
     if (!value.isNone()) take(call, value, plan.written[i]);
   }
   call.check_devices();
+  const bool recording = C10_UNLIKELY(graph::under_way()) && prepare_capture(op, plan, call);
   if (plan.waited_for && copies::delayed()) copies::synchronize_current(call.device());
   for (const auto i : plan.generators) {
     auto& value = (*stack)[first + i];
@@ -338,6 +378,10 @@ void compute(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack*
   }
   call.write_back();
   for (size_t i = stack->size() - plan.results; i < stack->size(); ++i) give(call, (*stack)[i]);
+  if (C10_LIKELY(!recording)) return;
+  const torch::jit::Stack results(stack->end() - static_cast<std::ptrdiff_t>(plan.results), stack->end());
+  if (plan.changes_view || call.is_view(results)) return;
+  graph::add_kernel(op, given, results, {plan.generators.begin(), plan.generators.end()});
 }
 
 // What a call costs an NPU: what it reads and writes, and the multiplications of a matrix product.

@@ -1,5 +1,6 @@
 #include "generator.h"
 
+#include "graph.h"
 #include "runtime.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -33,16 +34,28 @@ NpuGenerator::NpuGenerator(int device, uint64_t seed, uint64_t offset)
       offset_(offset) {}
 
 void NpuGenerator::set_current_seed(uint64_t seed) {
+  if (graph::captures(device().index())) {
+    TORCH_CHECK(seed == seed_, "NPUGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as "
+                "the original seed.");
+    return;
+  }
   seed_ = seed;
   offset_ = 0;
 }
 
+uint64_t NpuGenerator::get_offset() const {
+  graph::refuse_while_capturing(device().index(), "Cannot call NPUGeneratorImpl::get_offset while in capture mode");
+  return offset_;
+}
+
 uint64_t NpuGenerator::seed() {
+  graph::refuse_while_capturing(device().index(), "Cannot call NPUGeneratorImpl::seed while in capture mode");
   set_current_seed(c10::detail::getNonDeterministicRandom());
   return seed_;
 }
 
 void NpuGenerator::set_offset(uint64_t offset) {
+  graph::refuse_while_capturing(device().index(), "Cannot call NPUGeneratorImpl::set_offset while in capture mode");
   TORCH_CHECK(offset % kStep == 0, "offset must be a multiple of 4, found ", offset);
   offset_ = offset;
 }
@@ -85,7 +98,9 @@ at::Generator generator_for(const std::optional<at::Generator>& given, int devic
   const auto& generator = given.has_value() && given->defined() ? *given : default_generator(device);
   TORCH_CHECK(generator.device().type() == kNpu, "Expected a 'npu' device type for generator but found '",
               generator.device().type(), "'");
-  return static_cast<NpuGenerator*>(generator.unsafeGetGeneratorImpl())->next();
+  auto* own = static_cast<NpuGenerator*>(generator.unsafeGetGeneratorImpl());
+  graph::drawing(*own, device);
+  return own->next();
 }
 
 #if !VIRTUAL_ASCEND_TORCH_AT_LEAST(2, 6)

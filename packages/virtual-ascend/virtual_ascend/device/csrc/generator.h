@@ -16,9 +16,13 @@ class NpuGenerator final : public c10::GeneratorImpl {
   uint64_t current_seed() const override { return seed_; }
   uint64_t seed() override;
   void set_offset(uint64_t offset) override;
-  uint64_t get_offset() const override { return offset_; }
+  uint64_t get_offset() const override;
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+
+  // Where the sequence is, without asking whether that may be known now.
+  uint64_t offset() const { return offset_; }
+  void go_to(uint64_t offset) { offset_ = offset; }
 
   // A CPU generator for one operation, fixed by (seed, offset); moves the offset on.
   at::Generator next();

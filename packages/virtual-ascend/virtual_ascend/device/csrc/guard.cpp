@@ -1,5 +1,6 @@
 // What c10 asks a device for: the current device and stream, and events.
 #include "copies.h"
+#include "graph.h"
 #include "runtime.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -21,7 +22,13 @@ using Time = std::chrono::steady_clock;
 struct Event {
   Time::time_point at;
   copies::Clock done;  // the delayed copies that are waited for with it
+  graph::Mark captured;
 };
+
+// The host may not wait for what a capture only writes down.
+void refuse_captured(const Event& event, const char* call) {
+  if (event.captured.capture != 0 && graph::is_under_way(event.captured)) graph::refuse(graph::Refused::kEvent, call, "the host waits for an event");
+}
 
 struct NpuGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kNpu; }
@@ -51,24 +58,32 @@ struct NpuGuard final : c10::impl::DeviceGuardImplInterface {
     synchronizeStream(stream);
     return true;
   }
-  void synchronizeStream(const c10::Stream& stream) const override { copies::synchronize_stream(stream.device_index(), stream.id()); }
-  void synchronizeDevice(const c10::DeviceIndex device) const { copies::synchronize_device(device); }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    if (graph::captures(stream))
+      graph::refuse(graph::Refused::kSynchronising, "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream)", "the host waits for a stream");
+    copies::synchronize_stream(stream.device_index(), stream.id());
+  }
+  void synchronizeDevice(const c10::DeviceIndex device) const { synchronize_npu(device); }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 
   // Work is done by the time it is recorded, delayed copies apart.
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
     if (*event == nullptr) *event = new Event();
-    *static_cast<Event*>(*event) = {Time::now(), copies::now(stream.device_index(), stream.id())};
+    *static_cast<Event*>(*event) = {Time::now(), copies::now(stream.device_index(), stream.id()), graph::mark(stream)};
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event != nullptr) copies::order(static_cast<Event*>(event)->done, stream.device_index(), stream.id());
+    if (event == nullptr) return;
+    copies::order(static_cast<Event*>(event)->done, stream.device_index(), stream.id());
+    graph::join(static_cast<Event*>(event)->captured, stream);
   }
   bool queryEvent(void* event) const override {
     synchronizeEvent(event);
     return true;
   }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) copies::synchronize(static_cast<Event*>(event)->done);
+    if (event == nullptr) return;
+    refuse_captured(*static_cast<Event*>(event), "c10_npu::acl::AclrtSynchronizeEventWithTimeout(event)");
+    copies::synchronize(static_cast<Event*>(event)->done);
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
   double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {

@@ -3,6 +3,7 @@
 #include "alias.h"
 #include "copies.h"
 #include "faults.h"
+#include "graph.h"
 #include "hccl_types.h"
 #include "hccl_work.h"
 #include "ledger.h"
@@ -147,6 +148,22 @@ Tensors parts(const at::Tensor& whole, const std::vector<int64_t>& splits, int s
   return whole.split(whole.size(0) / size, 0);
 }
 
+// The tensors of a collective in one row, and what they were.
+Tensors joined(const TensorLists& lists, const Tensors& more) {
+  Tensors out = lists.front();
+  out.insert(out.end(), more.begin(), more.end());
+  return out;
+}
+
+std::pair<TensorLists, Tensors> parted(const Tensors& row, size_t first) {
+  const auto middle = row.begin() + static_cast<std::ptrdiff_t>(first);
+  return {{Tensors(row.begin(), middle)}, Tensors(middle, row.end())};
+}
+
+void refuse_in_graph(const char* name, const Tensors& tensors) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!graph::any_is_recording(tensors), name, " in a graph is not implemented by the virtual Ascend");
+}
+
 bool same_sizes(const Tensors& tensors, const at::Tensor& as) {
   for (const auto& tensor : tensors)
     if (tensor.sizes() != as.sizes()) return false;
@@ -189,6 +206,32 @@ WorkPtr HcclBackend::run(c10d::OpType type, const char* name, Tensors results, c
   return work;
 }
 
+WorkPtr HcclBackend::captured(const char* name, const Tensors& tensors, std::function<WorkPtr(HcclBackend&, Tensors&)> call) {
+  graph::Task task{name, {}, nullptr, nullptr};
+  Tensors own;
+  for (const auto& tensor : tensors) {
+    graph::save(tensor);
+    task.operands.push_back(graph::operand(tensor, graph::Where::kNpu, "a tensor"));
+    own.push_back(task.operands.back().tensor);
+  }
+  // A graph does not keep its process group.
+  const auto self = c10::intrusive_ptr<HcclBackend>::reclaim_copy(this);
+  task.run = [own, call, name, group = c10::weak_intrusive_ptr<HcclBackend>(self)](const Tensors* instead) {
+    const auto there = group.lock();
+    TORCH_CHECK(there, "a graph is replayed whose ", name, " is of a process group that is gone");
+    auto given = instead == nullptr ? own : *instead;
+    call(*there, given)->wait(kNoTimeout);
+  };
+  WorkPtr work;
+  {
+    graph::Inside inside;
+    auto given = tensors;
+    work = call(*this, given);
+  }
+  graph::add(std::move(task));
+  return work;
+}
+
 WorkPtr HcclBackend::meet(c10d::OpType type, const char* name, Tensors results, Tensors held) {
   Tensors token{at::zeros({1})};
   return run(type, name, results, [&] { return std::vector{gloo_->allreduce(token, c10d::AllreduceOptions())}; },
@@ -208,6 +251,8 @@ WorkPtr HcclBackend::endCoalescing() {
 }
 
 WorkPtr HcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  if (graph::any_is_recording(tensors))
+    return captured("broadcast", tensors, [options](HcclBackend& self, Tensors& t) { return self.broadcast(t, options); });
   check_contiguous(tensors);
   if (are_phantoms(tensors)) return meet(c10d::OpType::BROADCAST, "broadcast", tensors);
   auto t = moved(phantom::stand_in(tensors));
@@ -216,6 +261,8 @@ WorkPtr HcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& o
 }
 
 WorkPtr HcclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  if (graph::any_is_recording(tensors))
+    return captured("all_reduce", tensors, [options](HcclBackend& self, Tensors& t) { return self.allreduce(t, options); });
   check_contiguous(tensors);
   for (const auto& tensor : tensors) check_reduction("allreduce", options.reduceOp, tensor, /*casts=*/true);
   if (are_phantoms(tensors)) return meet(c10d::OpType::ALLREDUCE, "all_reduce", tensors);
@@ -227,6 +274,8 @@ WorkPtr HcclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& o
 }
 
 WorkPtr HcclBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  if (graph::any_is_recording(tensors))
+    return captured("all_reduce_coalesced", tensors, [options](HcclBackend& self, Tensors& t) { return self.allreduce_coalesced(t, options); });
   for (const auto& tensor : tensors) check_reduction("allreduce_coalesced", options.reduceOp, tensor, /*casts=*/true);
   if (are_phantoms(tensors)) return meet(c10d::OpType::ALLREDUCE_COALESCED, "all_reduce_coalesced", tensors);
   Reduction reduction(tensors, options.reduceOp, getSize());
@@ -246,6 +295,8 @@ WorkPtr HcclBackend::allreduce_coalesced(Tensors& tensors, const c10d::Allreduce
 }
 
 WorkPtr HcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  if (graph::any_is_recording(tensors))
+    return captured("reduce", tensors, [options](HcclBackend& self, Tensors& t) { return self.reduce(t, options); });
   check_contiguous(tensors);
   for (const auto& tensor : tensors) check_reduction("reduce", options.reduceOp, tensor, /*casts=*/true);
   if (are_phantoms(tensors)) return meet(c10d::OpType::REDUCE, "reduce", getRank() == options.rootRank ? tensors : Tensors{}, tensors);
@@ -257,6 +308,11 @@ WorkPtr HcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options
 }
 
 WorkPtr HcclBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  if (graph::any_is_recording(inputs))
+    return captured("all_gather", joined(outputs, inputs), [options, parts = outputs.front().size()](HcclBackend& self, Tensors& t) {
+      auto [out, in] = parted(t, parts);
+      return self.allgather(out, in, options);
+    });
   check_contiguous(inputs);
   if (!outputs.empty() && are_phantoms(outputs.front())) return meet(c10d::OpType::ALLGATHER, "all_gather", outputs.front(), inputs);
   auto out = counted(outputs);
@@ -285,6 +341,9 @@ WorkPtr HcclBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d
 }
 
 WorkPtr HcclBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
+  if (graph::any_is_recording({input}))
+    return captured("all_gather_into_tensor", {output, input},
+                    [options](HcclBackend& self, Tensors& t) { return self._allgather_base(t[0], t[1], options); });
   check_gathered(output, input, getSize());
   if (are_phantoms({output})) return meet(c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor", {output}, {input});
   auto out = moved(phantom::stand_in(flat(output)));
@@ -294,6 +353,11 @@ WorkPtr HcclBackend::_allgather_base(at::Tensor& output, at::Tensor& input, cons
 }
 
 WorkPtr HcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  if (graph::any_is_recording(inputs))
+    return captured("all_gather_into_tensor_coalesced", joined({outputs}, inputs), [options, parts = outputs.size()](HcclBackend& self, Tensors& t) {
+      auto [out, in] = parted(t, parts);
+      return self.allgather_into_tensor_coalesced(out[0], in, options);
+    });
   TORCH_CHECK(outputs.size() == inputs.size(), where("all_gather_into_tensor_coalesced", ""), ": ", outputs.size(), " outputs for ",
               inputs.size(), " inputs");
   for (size_t i = 0; i < inputs.size(); ++i) check_gathered(outputs[i], inputs[i], getSize());
@@ -308,6 +372,7 @@ WorkPtr HcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& 
 }
 
 WorkPtr HcclBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+  refuse_in_graph("gather", inputs);
   if (are_phantoms(inputs)) return meet(c10d::OpType::GATHER, "gather", outputs.empty() ? Tensors{} : outputs.front(), inputs);
   auto out = counted(outputs);
   auto in = counted(inputs);
@@ -316,6 +381,7 @@ WorkPtr HcclBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::G
 }
 
 WorkPtr HcclBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
+  refuse_in_graph("scatter", outputs);
   if (are_phantoms(outputs)) return meet(c10d::OpType::SCATTER, "scatter", outputs, inputs.empty() ? Tensors{} : inputs.front());
   auto out = counted(outputs);
   auto in = counted(inputs);
@@ -325,6 +391,11 @@ WorkPtr HcclBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::
 
 // Gloo's own reduce_scatter of lists came late and takes equal sizes only: reduce every part, keep one's own.
 WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
+  if (graph::any_is_recording(outputs))
+    return captured("reduce_scatter", joined(inputs, outputs), [options, parts = inputs.front().size()](HcclBackend& self, Tensors& t) {
+      auto [in, out] = parted(t, parts);
+      return self.reduce_scatter(out, in, options);
+    });
   TORCH_CHECK(outputs.size() == 1 && inputs.size() == 1 && static_cast<int>(inputs[0].size()) == getSize(),
               where("reduce_scatter", ""), ": expected one output and one input per rank");
   check_reduction("reduce_scatter", options.reduceOp, outputs[0], /*casts=*/false);
@@ -355,6 +426,9 @@ WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const
 }
 
 WorkPtr HcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+  if (graph::any_is_recording({input}))
+    return captured("reduce_scatter_tensor", {output, input},
+                    [options](HcclBackend& self, Tensors& t) { return self._reduce_scatter_base(t[0], t[1], options); });
   check_scattered("_reduce_scatter_base", output, input, options.reduceOp, getSize());
   if (are_phantoms({input})) return meet(c10d::OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", {output}, {input});
   Reduction reduction({flat(output)}, options.reduceOp, getSize());
@@ -366,6 +440,11 @@ WorkPtr HcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
 }
 
 WorkPtr HcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  if (graph::any_is_recording(inputs))
+    return captured("reduce_scatter_tensor_coalesced", joined({outputs}, inputs), [options, parts = outputs.size()](HcclBackend& self, Tensors& t) {
+      auto [out, in] = parted(t, parts);
+      return self.reduce_scatter_tensor_coalesced(out[0], in, options);
+    });
   const char* name = "reduce_scatter_tensor_coalesced";
   TORCH_CHECK(outputs.size() == inputs.size(), where(name, ""), ": ", outputs.size(), " outputs for ", inputs.size(), " inputs");
   for (size_t i = 0; i < inputs.size(); ++i) check_scattered(name, outputs[i], inputs[i], options.reduceOp, getSize());
@@ -386,6 +465,11 @@ WorkPtr HcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
 
 WorkPtr HcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                                    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
+  if (graph::any_is_recording({input}))
+    return captured("all_to_all_single", {output, input}, [options, output_splits, input_splits](HcclBackend& self, Tensors& t) {
+      auto out = output_splits, in = input_splits;
+      return self.alltoall_base(t[0], t[1], out, in, options);
+    });
   check_contiguous(Tensors{input, output});
   if (phantom::on() && !alone_) {
     return exchange("all_to_all_single", c10d::OpType::ALLTOALL_BASE, {output}, parts(output, output_splits, getSize()),
@@ -400,6 +484,11 @@ WorkPtr HcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::v
 
 // Gloo has no all_to_all of lists: flatten, exchange, spread out.
 WorkPtr HcclBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  if (graph::any_is_recording(inputs))
+    return captured("all_to_all", joined({outputs}, inputs), [options, parts = outputs.size()](HcclBackend& self, Tensors& t) {
+      auto [out, in] = parted(t, parts);
+      return self.alltoall(out[0], in, options);
+    });
   if (phantom::on() && !alone_) return exchange("all_to_all", c10d::OpType::ALLTOALL, outputs, outputs, inputs);
   if (any_is_phantom(outputs) || any_is_phantom(inputs)) return meet(c10d::OpType::ALLTOALL, "all_to_all", outputs, inputs);
   std::vector<int64_t> output_splits, input_splits;
@@ -453,6 +542,7 @@ WorkPtr HcclBackend::exchange(const char* name, c10d::OpType type, Tensors resul
 }
 
 WorkPtr HcclBackend::send(Tensors& tensors, int to, int tag) {
+  refuse_in_graph("send", tensors);
   check_contiguous(tensors);
   auto t = messages(tensors);
   const auto hold = [held = tensors] {};
@@ -461,6 +551,7 @@ WorkPtr HcclBackend::send(Tensors& tensors, int to, int tag) {
 }
 
 WorkPtr HcclBackend::recv(Tensors& tensors, int from, int tag) {
+  refuse_in_graph("recv", tensors);
   check_contiguous(tensors);
   auto t = messages(tensors);
   const auto finish = [tensors, t] {
@@ -476,6 +567,7 @@ WorkPtr HcclBackend::recvAnysource(Tensors&, int) {
 }
 
 WorkPtr HcclBackend::barrier(const c10d::BarrierOptions& options) {
+  graph::refuse_synchronising(current_device(), "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream)", "a barrier holds the host");
   c10d::BarrierOptions o;
   o.timeout = options.timeout;
   // As torch_npu's, a barrier holds the host until the NPU is done.

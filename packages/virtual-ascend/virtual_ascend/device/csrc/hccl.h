@@ -63,6 +63,8 @@ class HcclBackend final : public c10d::Backend {
   WorkPtr run(c10d::OpType type, const char* name, Tensors results, const Start& start, Finish finish = nullptr,
               const std::string& detail = "");
   std::string where(const char* name, const std::string& detail) const;
+  // A collective within a capture: runs it, and writes it down.
+  WorkPtr captured(const char* name, const Tensors& tensors, std::function<WorkPtr(HcclBackend&, Tensors&)> call);
   // In place of a message that is too large to have values: the ranks meet, and `results` read as zeros. Until then
   // `held` is not freed either, as the message would not be.
   WorkPtr meet(c10d::OpType type, const char* name, Tensors results, Tensors held = {});

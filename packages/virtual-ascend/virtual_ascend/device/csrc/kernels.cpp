@@ -2,6 +2,7 @@
 #include "alias.h"
 #include "allocator.h"
 #include "copies.h"
+#include "graph.h"
 #include "ledger.h"
 #include "phantom.h"
 #include "pool.h"
@@ -82,6 +83,22 @@ void check_broadcast(const Tensor& source, const Tensor& target) {
               IntArrayRef(shape));
 }
 
+// Whether a copy was only written down. A real capture moves nothing; here what stays on the NPU does, and is put back.
+bool copy_in_graph(const Tensor& source, const Tensor& target, bool non_blocking) {
+  const bool to_host = target.device().type() == c10::kCPU;
+  const auto device = (to_host ? source : target).device().index();
+  graph::check_order(device);
+  if (!to_host) graph::save(target);
+  if (!graph::recording(device)) return false;
+  const bool stays = source.device().type() == target.device().type();
+  if (!stays && !non_blocking)
+    graph::refuse_synchronising(device, "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(copy_stream)",
+                                to_host ? "a copy to the host that is waited for" : "a copy from the host that is waited for");
+  if (!to_host) cpu_alias(target).copy_(cpu_alias(source));
+  graph::add_copy(source, target);
+  return true;
+}
+
 Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) {
   if (C10_UNLIKELY(ledger::on())) {
     const auto bytes = static_cast<double>(target.nbytes());
@@ -100,6 +117,7 @@ Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) 
   }
   const bool from_host = source.device().type() == c10::kCPU;
   const bool to_host = target.device().type() == c10::kCPU;
+  if (C10_UNLIKELY(graph::under_way()) && copy_in_graph(source, target, non_blocking)) return target;
   if (copies::delayed() && from_host != to_host && target.numel() > 0) {
     if (non_blocking) {
       copies::delay(source, target);
@@ -122,7 +140,7 @@ void foreach_copy(at::TensorList self, at::TensorList sources, bool non_blocking
   TORCH_CHECK(self.size() == sources.size(), "Tensor lists must have the same number of tensors, got ", self.size(), " and ",
               sources.size());
   for (size_t i = 0; i < self.size(); ++i) {
-    if (same_bytes(self[i], sources[i])) {
+    if (C10_LIKELY(!graph::under_way()) && same_bytes(self[i], sources[i])) {
       copies::before_operation(self[i].device().index());
       pool::check_mapped(self[i].storage().data());
       pool::check_mapped(sources[i].storage().data());
@@ -139,6 +157,11 @@ Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
 }
 
 at::Scalar local_scalar(const Tensor& self) {
+  if (C10_UNLIKELY(graph::under_way())) {
+    graph::check_order(self.device().index());
+    graph::refuse_synchronising(self.device().index(), "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(copy_stream)",
+                                "the host asks for a number of a tensor");
+  }
   copies::synchronize_current(self.device().index());
   if (C10_UNLIKELY(phantom::is(self))) {
     pool::check_mapped(self.storage().data());
@@ -250,14 +273,20 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, optiona
   return {input.mul(mask).mul_(scale), mask};
 }
 
+Tensor counted(const Tensor& host, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
+  const bool whole = c10::isIntegralType(host.scalar_type(), /*includeBool=*/false);
+  return at::histc(whole ? host.to(at::kDouble) : host, bins, min, max).to(host.scalar_type());
+}
+
 // The CPU counts floating-point numbers only; the NPU's operator (aclnnHistc) whole ones too, into their own type.
 Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
   const bool has_values = !phantom::is(self);
+  if (C10_UNLIKELY(graph::under_way()) && has_values && graph::recording(self.device().index()))
+    return graph::compute("aten::histc", {self}, [=](const graph::Tensors& host) { return graph::Tensors{counted(host[0], bins, min, max)}; })[0];
   const auto host = has_values ? cpu_alias(self) : at::zeros({1}, self.options().device(c10::kCPU));
-  const bool whole = c10::isIntegralType(self.scalar_type(), /*includeBool=*/false);
-  const auto counts = at::histc(whole ? host.to(at::kDouble) : host, bins, min, max);
+  const auto counts = counted(host, bins, min, max);
   if (!has_values) return at::zeros({bins}, self.options());
-  return npu_alias(counts.to(self.scalar_type()), self.device().index());
+  return npu_alias(counts, self.device().index());
 }
 
 // Lets `.data = ` and `Module.to` move a parameter between host and NPU in place: both are plain dense tensors.

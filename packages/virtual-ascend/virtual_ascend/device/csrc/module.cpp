@@ -6,6 +6,7 @@
 #include "fallback.h"
 #include "faults.h"
 #include "generator.h"
+#include "graph.h"
 #include "hccl.h"
 #include "ledger.h"
 #include "phantom.h"
@@ -20,6 +21,9 @@ namespace py = pybind11;
 using namespace virtual_ascend;
 
 namespace virtual_ascend::pool {
+void offer(py::module_& m);
+}
+namespace virtual_ascend::graph {
 void offer(py::module_& m);
 }
 
@@ -44,7 +48,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
 
   m.def("set_delayed_copies", &copies::set_delayed);
-  m.def("synchronize_device", &copies::synchronize_device, py::call_guard<py::gil_scoped_release>());
+  m.def("synchronize_device", &synchronize_npu, py::call_guard<py::gil_scoped_release>());
 
   m.def("set_phantom", &phantom::set_threshold);
   m.def("phantom", &phantom::threshold);
@@ -93,6 +97,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_memory_fraction", &set_memory_fraction);
   m.def("empty_cache", &empty_cache);
   pool::offer(m);
+  graph::offer(m);
 
   m.def("start_ledger", &ledger::start);
   m.def("ledger_clock", &ledger::now);

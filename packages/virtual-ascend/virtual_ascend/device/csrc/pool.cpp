@@ -2,6 +2,7 @@
 
 #include "allocator.h"
 #include "copies.h"
+#include "graph.h"
 #include "phantom.h"
 #include "runtime.h"
 
@@ -51,6 +52,7 @@ Range range_at(void* data) {
 }
 
 void set_mapped(void* data, bool mapped) {
+  graph::mapping_changed(data, mapped);
   std::lock_guard<std::mutex> lock(ranges().mutex);
   ranges().by_start.at(static_cast<char*>(data)).mapped = mapped;
   g_unmapped += mapped ? -1 : 1;
@@ -72,6 +74,7 @@ struct Pooled {
 
 void free_pooled(void* context) {
   auto* pooled = static_cast<Pooled*>(context);
+  graph::freed(pooled->data);
   pooled->free(pooled->data, static_cast<ssize_t>(pooled->nbytes), pooled->device, nullptr);
   delete pooled;
 }

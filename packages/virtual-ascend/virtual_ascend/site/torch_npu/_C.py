@@ -7,17 +7,26 @@ import sys
 from virtual_ascend.device.extension import extension
 
 from torch_npu import _distributed_c10d
-from torch_npu._unimplemented import missing, not_implemented
+from torch_npu._unimplemented import leave_out, missing
+from torch_npu.npu import graphs
 from torch_npu.npu.device import get_soc_version
+from torch_npu.npu.streams import is_current_stream_capturing
 
 __all__ = [
     "_NPUTaskGroupHandle",
     "_distributed_c10d",
+    "_graph_pool_handle",
+    "_graph_task_group_begin",
+    "_graph_task_group_end",
+    "_graph_task_update_begin",
+    "_graph_task_update_end",
     "_npu_getCurrentRawStream",
     "_npu_getDevice",
     "_npu_getDeviceCount",
     "_npu_get_soc_version",
+    "_npu_isCurrentStreamCapturing",
     "_npu_setDevice",
+    "_weak_ref_tensor",
 ]
 
 _npu_getDeviceCount = extension().device_count
@@ -26,10 +35,17 @@ _npu_setDevice = extension().set_device
 _npu_getCurrentRawStream = extension().current_stream_id
 _npu_get_soc_version = get_soc_version
 
-# A type for annotations, of what a graph's capture gives.
-_NPUTaskGroupHandle = not_implemented("torch_npu._C._NPUTaskGroupHandle")
+_NPUTaskGroupHandle = extension().TaskGroup
+_graph_pool_handle = graphs.graph_pool_handle
+_graph_task_group_begin = graphs.graph_task_group_begin
+_graph_task_group_end = graphs.graph_task_group_end
+_graph_task_update_begin = graphs.graph_task_update_begin
+_graph_task_update_end = graphs.graph_task_update_end
+_npu_isCurrentStreamCapturing = is_current_stream_capturing
+_weak_ref_tensor = extension().weak_tensor
 
 globals().update(missing("torch_npu._C", globals()))
+__all__ = leave_out("torch_npu._C", globals(), __all__)
 
 # A module of its own name to those that import it.
 sys.modules[f"{__name__}._distributed_c10d"] = _distributed_c10d

@@ -14,9 +14,10 @@ from torch_npu._unimplemented import missing, not_implemented
 
 _settings = Settings.read()
 _npu = {name: getattr(operators, name) for name in operators.__all__}
-_written = faults.wrap({**_npu, **_atb_written.OPERATORS}, _settings.faults, extension().rank)
+_written = faults.wrap({**_npu, **operators.OVERLOADS, **_atb_written.OPERATORS}, _settings.faults, extension().rank)
 # As in torch_npu, `torch_npu.npu_x` is `torch.ops.npu.npu_x`: torch itself checks the arguments against the schema.
-_registered = schemas.register({name: _written[name] for name in _npu}, _settings.torch_npu_version)
+_own = {name: _written[name] for name in (*_npu, *operators.OVERLOADS)}
+_registered = schemas.register(_own, _settings.torch_npu_version)
 _of_atb = {name: _written[name] for name in _atb_written.OPERATORS}
 attention.register()
 schemas.register_atb(_of_atb, _atb_written.HOST, _settings.torch_npu_version)

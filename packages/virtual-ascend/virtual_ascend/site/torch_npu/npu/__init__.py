@@ -40,6 +40,15 @@ from torch_npu.npu.device import (
     synchronize,
     utilization,
 )
+from torch_npu.npu.graphs import (
+    NPUGraph,
+    graph,
+    graph_pool_handle,
+    graph_task_group_begin,
+    graph_task_group_end,
+    graph_task_update_begin,
+    graph_task_update_end,
+)
 from torch_npu.npu.memory import (
     MemPool,
     NPUPluggableAllocator,
@@ -91,6 +100,7 @@ from torch_npu.npu.random import (
 )
 from torch_npu.npu.streams import (
     Event,
+    ExternalEvent,
     Stream,
     StreamContext,
     current_stream,
@@ -135,6 +145,7 @@ __all__ = [
     "DoubleStorage",
     "DoubleTensor",
     "Event",
+    "ExternalEvent",
     "FloatStorage",
     "FloatTensor",
     "HalfStorage",
@@ -144,6 +155,7 @@ __all__ = [
     "LongStorage",
     "LongTensor",
     "MemPool",
+    "NPUGraph",
     "NPUPluggableAllocator",
     "ShortStorage",
     "ShortTensor",
@@ -181,6 +193,12 @@ __all__ = [
     "get_rng_state",
     "get_rng_state_all",
     "get_soc_version",
+    "graph",
+    "graph_pool_handle",
+    "graph_task_group_begin",
+    "graph_task_group_end",
+    "graph_task_update_begin",
+    "graph_task_update_end",
     "init",
     "init_dump",
     "initial_seed",

@@ -144,9 +144,37 @@ def current_stream(device: Place = None) -> Stream:
     return _existing(_C.current_stream_id(index), index)
 
 
+class ExternalEvent:
+    """An event between a graph and what is outside of it: it can be waited for before it is recorded."""
+
+    def __init__(self) -> None:
+        self._event = _C.ExternalEvent()
+
+    def record(self, stream: torch.Stream | None = None) -> None:
+        """Record it: a replay that waits for it goes on."""
+        self._event.record(*_place(stream))
+
+    def wait(self, stream: torch.Stream | None = None) -> None:
+        """Let a stream wait for it.
+
+        Raises:
+            RuntimeError: outside of a capture, nobody has recorded it.
+        """
+        self._event.wait(*_place(stream))
+
+    def reset(self, stream: torch.Stream | None = None) -> None:
+        """Let it be waited for again."""
+        self._event.reset(*_place(stream))
+
+
+def _place(stream: torch.Stream | None) -> tuple[int, int]:
+    stream = current_stream() if stream is None else stream
+    return stream.device.index, stream.stream_id
+
+
 def is_current_stream_capturing() -> bool:
-    """Whether the current stream's work is being captured in a graph: never, there are none on virtual NPUs."""
-    return False
+    """Whether the current stream's work is being captured in a graph."""
+    return bool(_C.is_initialized() and _C.is_capturing(current_device()))
 
 
 def default_stream(device: Place = None) -> Stream:

@@ -1,0 +1,174 @@
+"""Operators that are written in Python, in a graph.
+
+Each is one task, as the kernel is whose place it takes: it keeps the addresses of its tensors and the host's values
+that it was given, and computes anew at each replay. By its steps it would not do: those wait for values, which a
+capture refuses and a kernel does not, and how many they are depends on values. With a gradient it is its steps, whose
+gradients are their own, and what is fused (fused.py) is one step.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ..device.extension import extension
+
+__all__ = ["Call", "Follower", "begin", "call", "end", "follow"]
+
+# They tell the size of memory, and compute nothing.
+_HOST_ONLY = ("_get_workspace", "_get_max_workspace")
+
+_under_way = 0
+_follower: Follower | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Stands for a tensor of an NPU in what a graph keeps of a call."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class Call:
+    """A call in a graph."""
+
+    name: str
+    function: Callable[..., object]
+    given: dict[str, object]
+    """The arguments, with places for the NPU's tensors."""
+    tensors: list[torch.Tensor]
+    """Weak references: those of the arguments, then those of the results."""
+    names: list[str]
+
+    def add(self) -> None:
+        """Write it down."""
+        extension().add_to_graph(self.name, self.tensors, self.names, self._again())
+
+    def change(self, given: Mapping[str, object]) -> None:
+        """Give other values for some arguments."""
+        for name, value in given.items():
+            if name not in self.given:
+                continue
+            self.given[name] = _replaced(value, functools.partial(self._place, name))
+
+    def _place(self, name: str, _tensor: torch.Tensor) -> object:
+        raise RuntimeError(f"{self.name}: {name} is a tensor of an NPU, which an update of a graph does not take")
+
+    def _again(self) -> Callable[[list[torch.Tensor]], None]:
+        function, given, count = self.function, dict(self.given), _count(self.given)
+
+        def again(tensors: list[torch.Tensor]) -> None:
+            values = {name: _filled(value, tensors) for name, value in given.items()}
+            fresh = _fresh(function(**values), tensors[:count])
+            for target, value in zip(tensors[count:], fresh, strict=True):
+                target.copy_(value)
+
+        return again
+
+
+Follower = Callable[[Call, Callable[[], None]], None]
+"""Adds a call to a graph by calling what it is given, and does what belongs around it."""
+
+
+def begin() -> None:
+    """Something is captured, or updated, from now on."""
+    global _under_way
+    _under_way += 1
+
+
+def end() -> None:
+    """It is over."""
+    global _under_way
+    _under_way -= 1
+
+
+def follow(follower: Follower | None) -> None:
+    """Say who adds the calls of the capture that begins."""
+    global _follower
+    _follower = follower
+
+
+def call(name: str, function: Callable[..., object], given: Mapping[str, object]) -> object:
+    """Call an operator, and write it down if what it does is captured."""
+    if not _under_way or name.endswith(_HOST_ONLY) or not _is_captured(given):
+        return function(**given)
+    device = extension()
+    tensors: list[torch.Tensor] = []
+    names: list[str] = []
+
+    def place(argument: str, tensor: torch.Tensor) -> object:
+        for number, known in enumerate(tensors):
+            if known is tensor:
+                return _Place(number)
+        tensors.append(tensor)
+        names.append(f"argument {argument}")
+        return _Place(len(tensors) - 1)
+
+    kept = {argument: _replaced(value, functools.partial(place, argument)) for argument, value in given.items()}
+    results = device.inside_operator(lambda: function(**given))
+    moved = {id(value): device.place_in_graph(value) for value in _fresh(results, tensors)}
+    tensors += moved.values()
+    names += ["the result"] * len(moved)
+    written = Call(name, function, kept, [device.weak_tensor(tensor) for tensor in tensors], names)
+    if _follower is None:
+        written.add()
+    else:
+        _follower(written, written.add)
+    return _exchanged(results, moved)
+
+
+def _is_captured(given: Mapping[str, object]) -> bool:
+    found: list[torch.Tensor] = []
+    for value in given.values():
+        _replaced(value, found.append)
+    if not found or not extension().is_recording(found[0].device.index):
+        return False
+    return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in found))
+
+
+def _replaced(value: object, place: Callable[[torch.Tensor], object]) -> object:
+    """An argument with `place` in the places of an NPU's tensors, and nothing in it that the caller may change."""
+    if isinstance(value, torch.Tensor):
+        return place(value) if value.device.type == "npu" else value.clone()
+    if isinstance(value, list | tuple):
+        return type(value)([_replaced(each, place) for each in value])
+    return value
+
+
+def _filled(value: object, tensors: list[torch.Tensor]) -> object:
+    if isinstance(value, _Place):
+        return tensors[value.number]
+    if isinstance(value, list | tuple):
+        return type(value)([_filled(each, tensors) for each in value])
+    return value
+
+
+def _count(value: object) -> int:
+    """How many tensors a call was given."""
+    if isinstance(value, _Place):
+        return value.number + 1
+    each = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return max(map(_count, each), default=0)
+
+
+def _fresh(results: object, given: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The results that do not lie in the memory of an argument."""
+    if isinstance(results, torch.Tensor):
+        mine = results.untyped_storage().data_ptr()
+        known = any(tensor.untyped_storage().data_ptr() == mine for tensor in given)
+        return [] if known or results.device.type != "npu" else [results]
+    if isinstance(results, list | tuple):
+        return [fresh for each in results for fresh in _fresh(each, given)]
+    return []
+
+
+def _exchanged(results: object, by: Mapping[int, torch.Tensor]) -> object:
+    if isinstance(results, torch.Tensor):
+        return by.get(id(results), results)
+    if isinstance(results, list | tuple):
+        return type(results)([_exchanged(each, by) for each in results])
+    return results
