@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from verl_npu.errors import GraphError
-from verl_npu.simulation.graphs import check_eager, refuse_graphs
+from verl_npu.features.weight_sync.engines.captured import moved
+from verl_npu.simulation.graphs import check_eager, note_weights, refuse_graphs
 
 
 def settings(mode: str | None, device: str = "npu", additional: dict[str, Any] | None = None) -> Any:
@@ -59,3 +60,26 @@ def test_vllm_asks_when_it_chooses_an_executor() -> None:
     assert Executor.get_class(settings("NONE")) == "chosen"
     with pytest.raises(GraphError):
         Executor.get_class(settings("PIECEWISE"))
+
+
+def test_vllm_ascend_notes_where_its_weights_lie_when_it_has_captured_its_graphs() -> None:
+    torch = pytest.importorskip("torch")
+    from verl_npu.features.weight_sync.engines.captured import remembered
+    from verl_npu.features.weight_sync.engines.layout import layouts_of
+
+    class NPUModelRunner:
+        def __init__(self) -> None:
+            self.model = torch.nn.Linear(2, 2)
+
+        def capture_model(self) -> str:
+            self.model.weight = torch.nn.Parameter(torch.ones(2, 2))
+            return "captured"
+
+    module = ModuleType("vllm_ascend.worker.model_runner_v1")
+    module.NPUModelRunner = NPUModelRunner  # type: ignore[attr-defined]
+    note_weights(module)
+    runner = NPUModelRunner()
+    assert runner.capture_model() == "captured"
+    runner.model.bias = torch.nn.Parameter(torch.ones(2))
+    layouts = layouts_of(runner.model)
+    assert list(moved(remembered(runner.model, layouts), layouts)) == ["bias"]

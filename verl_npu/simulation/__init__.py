@@ -23,6 +23,7 @@ def install() -> None:
     wanted = dict(_HOOKS)
     if has_own_torch_npu():
         wanted["vllm.v1.executor.abstract"] = "graphs:refuse_graphs"
+        wanted["vllm_ascend.worker.model_runner_v1"] = "graphs:note_weights"
     if ledger.phantom_bytes():
         wanted["transformers.modeling_utils"] = "checkpoints:leave_weights_out"
     for upstream, name in wanted.items():

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import GraphError
+from ..features.weight_sync.engines.captured import remember
 
 
 def refuse_graphs(module: ModuleType) -> None:
@@ -25,6 +26,20 @@ def refuse_graphs(module: ModuleType) -> None:
         return original(vllm_config)
 
     executor.get_class = staticmethod(get_class)
+
+
+def note_weights(module: ModuleType) -> None:
+    """Have vllm-ascend note where its weights lay when it captured its graphs, for the proof of later ones."""
+    runner = module.NPUModelRunner
+    original = runner.capture_model
+
+    @functools.wraps(original)
+    def capture_model(self: Any, *args: object, **options: object) -> object:
+        done = original(self, *args, **options)
+        remember(self.model)
+        return done
+
+    runner.capture_model = capture_model
 
 
 def check_eager(settings: Any) -> None:

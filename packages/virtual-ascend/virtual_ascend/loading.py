@@ -70,7 +70,8 @@ def _load(settings: Settings) -> None:
     extension.hold(compiled)
     _register(torch)
     npu = sys.modules["torch_npu"]
-    npu.__simulated__ = _described(settings)  # type: ignore[attr-defined]  # our own mark, on our own package
+    npu.__simulated__ = _described(settings)  # type: ignore[attr-defined]  # our own marks, on our own package
+    npu.__captured__ = npu.npu.graphs.captured_tasks  # type: ignore[attr-defined]
     torch.version.cann = settings.cann_version  # as torch_npu sets it; `accelerate env` reads it
 
 

@@ -36,6 +36,7 @@ OF_OTHERS = {
     ("verl_npu.features.weight_sync.engines.layout", "w3"): "a checkpoint",
     ("verl_npu.features.weight_sync.engines.sglang", "infer_tp"): "verl's mesh",
     ("verl_npu.features.weight_sync.engines.vllm", "get_npu_format"): "torch_npu",
+    ("verl_npu.features.weight_sync.engines.captured", "__captured__"): "torch_npu",
     ("verl_npu.features.weight_sync.patches.collective", "value"): "multiprocessing",
     ("verl_npu.features.weight_sync.patches.collective", "worker_dict"): "verl's workers",
     ("verl_npu.features.weight_sync.patches.vllm_model", "model_runner"): "verl's sharding manager",

@@ -18,6 +18,10 @@ Handle: TypeAlias = "tuple[int, int, int, int]"
 """An allocation of vllm-ascend's: device, size in bytes, address, and a number that is not used here."""
 
 
+Tasks: TypeAlias = "list[tuple[str, list[tuple[str, int, list[int], list[int], str]]]]"
+"""Of each task of a graph its operator, and of that one's tensors the names, addresses, shapes, strides and dtypes."""
+
+
 class Group(Protocol):
     """Tasks of a graph whose arguments can be changed."""
 
@@ -30,8 +34,7 @@ class Graph(Protocol):
     def replay(self) -> None: ...
     def reset(self) -> None: ...
     def pool(self) -> tuple[int, int]: ...
-    def tasks(self) -> list[tuple[str, list[tuple[str, int, list[int], list[int], str]]]]:
-        """Of each task its operator, and of that one's tensors the names, addresses, shapes, strides and dtypes."""
+    def tasks(self) -> Tasks: ...
 
 
 class ExternalEvent(Protocol):

@@ -372,3 +372,45 @@ def test_a_folder_that_cannot_be_written_does_not_hide_the_error(
     monkeypatch.setenv("VERL_NPU_MANIFEST_DIR", str(tmp_path / "file"))
     with pytest.raises(EngineError, match=r"q_proj\.weight: the engine holds what it held .*could not be written"):
         Verdict(9, (STALE,), {}).require()
+
+
+@pytest.mark.parametrize("captures", [True, False], ids=["with graphs", "without"])
+def test_what_a_graph_of_a_real_npu_may_read_where_it_no_longer_is_is_told(
+    captures: bool, dense: Dense, sent: Weights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing tells which addresses a graph of a real NPU reads: this is a warning."""
+    for again in (False, True):
+        proof = Proof(dense, captures)
+        for name, tensor in sent.items():
+            proof.expect(name, tensor)
+        if again:
+            dense.norm.weight.data = dense.norm.weight.data.clone()
+        verdict = proof.conclude()
+        verdict.require()
+        told = "1 weights of the rollout engine lie elsewhere than at its first weight sync" in capsys.readouterr().err
+        assert (verdict.moved, told) == ((("norm.weight",), True) if again and captures else ((), False))
+
+
+def test_memory_that_cannot_be_read_is_a_difference(dense: Dense, sent: Weights) -> None:
+    class Asleep(torch.nn.Parameter):
+        def cpu(self, *args: object, **kwargs: object) -> torch.Tensor:
+            raise RuntimeError("the memory at 0x1 is not mapped\nand more")
+
+        detach = to = lambda self, *args: self
+
+    proof = Proof(dense)
+    for name, tensor in sent.items():
+        proof.expect(name, tensor)
+    dense.norm.weight = Asleep(dense.norm.weight.data)
+    assert said(proof.conclude()) == [
+        "norm.weight: the engine's tensor cannot be read: the memory at 0x1 is not mapped"
+    ]
+
+
+def test_a_weight_that_the_engine_has_no_longer_is_named(dense: Dense, sent: Weights) -> None:
+    proof = Proof(dense)
+    for name, tensor in sent.items():
+        proof.expect(name, tensor)
+    del dense.norm.bias
+    dense.norm.bias = None
+    assert said(proof.conclude()) == ["norm.bias: the engine has it no longer"]

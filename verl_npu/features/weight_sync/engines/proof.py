@@ -11,7 +11,7 @@ import os
 import socket
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from .... import environment
 from ....errors import EngineError
 from ....reporting import warn
 from ..transport.tensors import digest_of
+from .captured import moved, readers, remembered
 from .layout import Layout, Section, layouts_of
 
 if TYPE_CHECKING:
@@ -103,13 +104,16 @@ class Verdict:
     differences: tuple[Difference, ...]
     unknown: Mapping[str, str]
     """The engine's tensors that could not be compared, and why."""
+    moved: tuple[str, ...] = ()
+    """Those that lie elsewhere than when the engine captured its graphs, if nothing tells which of them these read."""
 
     def __str__(self) -> str:
         held = "the engine holds them bit for bit"
         return f"{held}, but for {len(self.unknown)} that were not compared" if self.unknown else held
 
     def require(self) -> None:
-        """Raise EngineError if the engine does not hold what was sent; warn of what could not be compared.
+        """Raise EngineError if the engine does not hold what was sent, or a captured graph computes with something
+        else; warn of what could not be compared.
 
         The error names the first differences, and the page with all of them, which is written to the folder of the
         manifests if the job has one.
@@ -119,6 +123,12 @@ class Verdict:
             warn(
                 f"the proof of the rollout engine's weights leaves out {len(self.unknown)} tensors, and compares "
                 f"{self.compared}. The first that it leaves out is {name}: {why}"
+            )
+        if self.moved:
+            warn(
+                f"{len(self.moved)} weights of the rollout engine lie elsewhere than at its first weight sync, and it "
+                f"has captured graphs, which read the old memory: {_first(self.moved)}. Compare an answer with one of "
+                "enforce_eager=True before you train with it"
             )
         if not self.differences:
             return
@@ -154,7 +164,15 @@ class Verdict:
         return f"all differences are in {path}"
 
 
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+
+
 _HELD = "_verl_npu_held"
+_STALE = (
+    "it lies elsewhere than when the engine's graphs were captured, and they compute with what is at its old address "
+    "({tasks} times, first as {operand} of {operator})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +187,12 @@ class _Part:
 class Proof:
     """The proof of one sync. What an earlier one found in the same model is used to tell stale weights."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, captures: bool = False) -> None:
+        """Begin before anything is loaded. `captures` says that the engine has captured graphs."""
         self._model = model
+        self._captures = captures
         self._layouts = layouts_of(model)
+        self._places = remembered(model, self._layouts)
         self._parts: dict[str, list[_Part]] = defaultdict(list)
         self._expected: dict[tuple[int, int], dict[int, list[Expected]]] = defaultdict(dict)
         self._elsewhere = {name: layout for layout in self._layouts for name in layout.elsewhere}
@@ -217,6 +238,8 @@ class Proof:
 
     def conclude(self) -> Verdict:
         """Read what the engine holds now, and compare."""
+        # Not the layers that it had before: somebody may have put others in their places.
+        current = {layout.name: layout for layout in layouts_of(self._model)}
         earlier: Mapping[str, list[int]] = getattr(self._model, _HELD, {})
         now: dict[str, list[int]] = {}
         differences: list[Difference] = []
@@ -229,7 +252,15 @@ class Proof:
             differences += missing
             if missing:
                 continue
-            held = layout.held()
+            if layout.name not in current:
+                differences.append(Difference(layout.name, expected[0].source, "the engine has it no longer"))
+                continue
+            try:
+                held = current[layout.name].held()
+            except RuntimeError as error:  # its memory sleeps, or is gone
+                why = f"the engine's tensor cannot be read: {str(error).splitlines()[0]}"
+                differences.append(Difference(layout.name, expected[0].source, why))
+                continue
             rows = _divide(held, expected, layout)
             if rows is not None:
                 now[layout.name] = [digest_of(each) for each in rows]
@@ -249,7 +280,12 @@ class Proof:
             else:
                 unknown[name] = "it was sent, and the engine has no such layer"
         setattr(self._model, _HELD, now)
-        return Verdict(len(now), tuple(differences), unknown)
+        elsewhere = moved(self._places, current.values())
+        reading = readers(elsewhere)
+        for name, reader in (reading or {}).items():
+            differences.append(Difference(name, "", _STALE.format(**asdict(reader))))
+        unsure = tuple(elsewhere) if reading is None and self._captures else ()
+        return Verdict(len(now), tuple(differences), unknown, unsure)
 
     def _expected_of(self, number: int, layout: Layout) -> tuple[list[Expected], list[Difference]]:
         """Return what was sent for a tensor of the engine, and what of it was not."""

@@ -86,7 +86,7 @@ class VLLMEngine:
     def expect(self, weights: Sequence[Weight]) -> None:
         """Take note of what is loaded next, for the proof."""
         if self._proof is None:
-            self._proof = Proof(self._runner.model)
+            self._proof = Proof(self._runner.model, captures_graphs(self._runner))
         for name, tensor in weights:
             self._proof.expect(name, tensor)
 
@@ -95,7 +95,7 @@ class VLLMEngine:
 
         Raises EngineError if it is not the same.
         """
-        proof = self._proof or Proof(self._runner.model)
+        proof = self._proof or Proof(self._runner.model, captures_graphs(self._runner))
         self._proof = None
         verdict = proof.conclude()
         verdict.require()
@@ -162,6 +162,13 @@ def _nz_mode() -> object:
         return getattr(configuration(), NZ_KEY, None)
     except RuntimeError:  # There is no engine in this process yet.
         return None
+
+
+def captures_graphs(runner: object) -> bool:
+    """Return whether the engine of this runner captures graphs, as far as its settings say."""
+    settings = getattr(getattr(runner, "vllm_config", None), "compilation_config", None)
+    mode = getattr(settings, "cudagraph_mode", None)
+    return mode is not None and mode.name != "NONE"
 
 
 def runner_in(engine: Any) -> Any:

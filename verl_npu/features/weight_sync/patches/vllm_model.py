@@ -13,7 +13,7 @@ from .... import reporting
 from ....registry.source.probe import Defines, Never
 from ..engines.processing import refresh_copies_on_load, refuse_disposed_projections, refuse_square_experts
 from ..engines.proof import Proof
-from ..engines.vllm import runner_in
+from ..engines.vllm import captures_graphs, runner_in
 from ..feature import weight_sync
 from ..settings import Check
 from ..transport.tensors import Weight
@@ -76,8 +76,9 @@ async def _proven(
 ) -> object:
     if brings_adapter(kwargs) or not requested(Check.ENGINE):
         return await original(rollout, weights, *args, **kwargs)
-    model = runner_in(rollout.inference_engine).model
-    proof, names = Proof(model), list[str]()
+    runner = runner_in(rollout.inference_engine)
+    model = runner.model
+    proof, names = Proof(model, captures_graphs(runner)), list[str]()
     done = await original(rollout, _noted(weights, proof, names), *args, **kwargs)
     _conclude(model, proof, len(names))
     return done
@@ -118,7 +119,8 @@ def _proven_on_load(manager: ShardingManager, hand_over: Callable[[], object]) -
     loads: list[tuple[Proof, list[str]]] = []
 
     def load_weights(weights: Iterable[Weight], *args: object, **kwargs: object) -> object:
-        loads.append((Proof(model), []))  # not before: the engine may have slept until now
+        proof = Proof(model, captures_graphs(manager.model_runner))  # not before: the engine may have slept until now
+        loads.append((proof, []))
         return upstreams(_noted(weights, *loads[-1]), *args, **kwargs)
 
     model.load_weights = load_weights

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import json
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch_npu.npu.device import synchronize
 from torch_npu.npu.streams import ExternalEvent, Stream, _place, current_stream, stream
 
 if TYPE_CHECKING:
-    from virtual_ascend.device.extension import Group
+    from virtual_ascend.device.extension import Group, Tasks
 
 Pool = tuple[int, int]
 """A pool of memory by its number: the first of the two if a capture made it, the second if `graph_pool_handle` did."""
@@ -71,6 +72,11 @@ class _Updated:
     event: ExternalEvent
 
 
+def captured_tasks() -> list[Tasks]:
+    """What each graph of this process does, which a real NPU tells nobody."""
+    return [graph._graph.tasks() for graph in _graphs]
+
+
 class NPUGraph:
     """A graph of one NPU."""
 
@@ -78,6 +84,7 @@ class NPUGraph:
 
     def __init__(self) -> None:
         self._graph = _C.Graph()
+        _graphs.add(self)
         self.auto_dispatch_capture = False
         self._updated: list[_Updated] = []
 
@@ -171,6 +178,7 @@ class NPUGraph:
         return None
 
 
+_graphs: weakref.WeakSet[NPUGraph] = weakref.WeakSet()
 _DUMPED = ("name", "address", "shape", "strides", "dtype")
 
 
