@@ -12,6 +12,7 @@ import os
 import sys
 import types
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
@@ -360,56 +361,75 @@ def _called(patch: Patch, implementation: types.FunctionType, original: object) 
         raise _unfit(patch, "something that can be called", f"{original!r}")
     if patch.action is Action.REPLACE:
         return _replaced(implementation, original)
+    known = _known(implementation)
     if isinstance(original, types.FunctionType) and not _is_generator(original):
-        return _wrapped(_passing_on(patch, implementation, original), original)
-    return _proxied(patch, _passing_on(patch, implementation, original), original)
+        return _wrapped(patch, implementation, known, original)
+    return _proxied(patch, implementation, known, original)
 
 
-def _passing_on(patch: Patch, implementation: Function, original: object) -> Function:
-    """Return the implementation, made to pass on to the original what it has no parameter for.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What a wrapper's implementation has parameters for, after the original."""
+
+    most: int
+    """How many arguments without a name."""
+    own: tuple[str, ...]
+    """The names of those."""
+    names: frozenset[str]
+    any_name: bool
+
+
+def _known(implementation: Function) -> _Known:
+    # The first one is the original.
+    first, *parameters = inspect.signature(implementation).parameters.values()
+    kinds = {parameter.kind for parameter in (first, *parameters)}
+    own = tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL)
+    return _Known(
+        most=sys.maxsize if inspect.Parameter.VAR_POSITIONAL in kinds else len(own),
+        own=own,
+        names=frozenset(parameter.name for parameter in parameters if parameter.kind in _BY_NAME),
+        any_name=inspect.Parameter.VAR_KEYWORD in kinds,
+    )
+
+
+def _passed_on(
+    patch: Patch,
+    implementation: Function,
+    known: _Known,
+    original: object,
+    called: Function,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> object:
+    """Call the implementation, and pass on to the original what it has no parameter for.
 
     An upstream may have added a parameter that need not be given. Whoever gives it all the same gets an ApplyError if
     the implementation does without the original: it would be lost.
+
+    Args:
+        called: what the implementation is to call: the original, or a method of it without the instance.
     """
-    parameters = list(inspect.signature(implementation).parameters.values())
-    kinds = {parameter.kind for parameter in parameters}
-    takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
-    takes_any = inspect.Parameter.VAR_KEYWORD in kinds
-    if takes_more and takes_any:
-        return implementation
-    # The first one is the original.
-    own = [parameter.name for parameter in parameters[1:] if parameter.kind in _POSITIONAL]
-    most = len(own)
-    known = frozenset(parameter.name for parameter in parameters[1:] if parameter.kind in _BY_NAME)
+    unknown = {name: kwargs.pop(name) for name in tuple(kwargs) if not known.any_name and name not in known.names}
+    names = list(inspect.signature(cast(Function, original)).parameters)
+    # What has another name here is what stands in the same place.
+    kwargs |= {ours: unknown.pop(theirs) for theirs, ours in zip(names, known.own, strict=False) if theirs in unknown}
+    # By name: the implementation may call the original with fewer in front of them.
+    unknown |= dict(zip(names[known.most :], args[known.most :], strict=False))
+    args = args[: known.most]
+    if not unknown:
+        return implementation(called, *args, **kwargs)
+    calls: list[object] = []
 
-    @functools.wraps(implementation)
-    def passing(called: Function, *args: object, **kwargs: object) -> object:
-        if (takes_more or len(args) <= most) and (takes_any or kwargs.keys() <= known):
-            return implementation(called, *args, **kwargs)
-        unknown = {name: kwargs.pop(name) for name in tuple(kwargs) if not takes_any and name not in known}
-        names = list(inspect.signature(cast(Function, original)).parameters)
-        # What has another name here is what stands in the same place.
-        kwargs |= {ours: unknown.pop(theirs) for theirs, ours in zip(names, own, strict=False) if theirs in unknown}
-        if not takes_more and len(args) > most:
-            # By name: the implementation may call the original with fewer in front of them.
-            unknown |= dict(zip(names[most:], args[most:], strict=False))
-            args = args[:most]
-        if not unknown:
-            return implementation(called, *args, **kwargs)
-        calls: list[object] = []
+    def informed(*inner: object, **options: object) -> object:
+        calls.append(called)
+        return called(*inner, **unknown, **options)
 
-        def informed(*inner: object, **options: object) -> object:
-            calls.append(called)
-            return called(*inner, **unknown, **options)
-
-        made = implementation(informed, *args, **kwargs)
-        if inspect.iscoroutine(made):
-            return _awaited(made, lambda: _refuse_to_lose(patch, calls, unknown))
-        if not inspect.isgenerator(made):
-            _refuse_to_lose(patch, calls, unknown)
-        return made
-
-    return passing
+    made = implementation(informed, *args, **kwargs)
+    if inspect.iscoroutine(made):
+        return _awaited(made, lambda: _refuse_to_lose(patch, calls, unknown))
+    if not inspect.isgenerator(made):
+        _refuse_to_lose(patch, calls, unknown)
+    return made
 
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -442,18 +462,25 @@ def _replaced(implementation: types.FunctionType, original: object) -> Function:
     return made
 
 
-def _wrapped(implementation: Callable[..., Any], original: Function) -> Function:
-    # A plain function stays one: Ray pickles it by name, which a proxy object would not survive.
+def _wrapped(patch: Patch, implementation: Callable[..., Any], known: _Known, original: Function) -> Function:
+    # A plain function stays one: Ray pickles it by name, which a proxy object would not survive. What is asked in each
+    # call is asked here, and not in a function of its own, which would cost more than the question.
+    most, names, any_name = known.most, known.names, known.any_name
     if inspect.iscoroutinefunction(original):
 
         @functools.wraps(original)
         async def wrapper(*args: object, **kwargs: object) -> object:
-            return await implementation(original, *args, **kwargs)
+            if len(args) <= most and (not kwargs or any_name or kwargs.keys() <= names):
+                return await implementation(original, *args, **kwargs)
+            passed = _passed_on(patch, implementation, known, original, original, args, kwargs)
+            return await cast(Awaitable[object], passed)
     else:
 
         @functools.wraps(original)
         def wrapper(*args: object, **kwargs: object) -> object:
-            return implementation(original, *args, **kwargs)
+            if len(args) <= most and (not kwargs or any_name or kwargs.keys() <= names):
+                return implementation(original, *args, **kwargs)
+            return _passed_on(patch, implementation, known, original, original, args, kwargs)
 
     return wrapper
 
@@ -462,22 +489,27 @@ def _is_generator(function: types.FunctionType) -> bool:
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
-def _proxied(patch: Patch, implementation: Function, original: object) -> Function:
+def _proxied(patch: Patch, implementation: Function, known: _Known, original: object) -> Function:
     """Wrap what is no plain function, and keep all else that it can do (`cache_clear`, `register`, its kind)."""
     if isinstance(original, type):
         raise _unfit(patch, "a function or method to wrap", f"the class {original.__qualname__}: replace it instead")
     # Imported here, since most processes wrap plain functions only.
     import wrapt
 
+    def implemented(called: Function, *args: object, **kwargs: object) -> object:
+        if len(args) <= known.most and (not kwargs or known.any_name or kwargs.keys() <= known.names):
+            return implementation(called, *args, **kwargs)
+        return _passed_on(patch, implementation, known, original, called, args, kwargs)
+
     def call(wrapped: Function, instance: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         # A method arrives bound; implementations take `self` after the original, as they do for plain functions.
         if instance is None or inspect.isclass(instance):
-            return implementation(wrapped, *args, **kwargs)
+            return implemented(wrapped, *args, **kwargs)
 
         def unbound(self: object, *args: object, **kwargs: object) -> object:
             return wrapped(*args, **kwargs)
 
-        return implementation(unbound, instance, *args, **kwargs)
+        return implemented(unbound, instance, *args, **kwargs)
 
     return cast(Function, wrapt.FunctionWrapper(cast(Function, original), call))
 
