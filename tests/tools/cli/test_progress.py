@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -15,12 +16,16 @@ from tests.tools.checkpoint.conftest import Save, save_fsdp, tensors
 from tests.tools.evaluation.conftest import endpoint, function, row
 from tests.tools.evaluation.endpoint import Served
 from tests.tools.jobs.conftest import COMMAND, Write, tree, write
+from tests.tools.launch.stored import Clock, Stored, leader, member, node
 from tests.tools.plan.conftest import job_of, torchrun
 from tests.tools.serving.conftest import model, vllm
 from verl_npu.errors import VerlNpuError
 from verl_npu.tools import progress
 from verl_npu.tools.cli import main
 from verl_npu.tools.jobs.trainer import Trainer
+from verl_npu.tools.launch import store
+from verl_npu.tools.launch.head import gather
+from verl_npu.tools.launch.network import here
 from verl_npu.tools.plan import planning
 from verl_npu.tools.plan.hardware import HARDWARE
 
@@ -194,3 +199,34 @@ def test_serve_says_the_last_line_of_the_servers_log(
 ) -> None:
     slow("verl_npu.tools.serving.server:Running._answers", "waiting for the server")
     see("waiting for the server", "serve", str(model), "--log", str(tmp_path / "serve.log"))
+
+
+@pytest.mark.parametrize(("written", "words"), [("", "the first step"), ("step:3 - x:1\n", "what follows step 3")])
+def test_watch_says_for_what_it_waits(
+    slow: Slow, tmp_path: Path, written: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(written)
+    own_time = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep)
+    monkeypatch.setattr(importlib.import_module("verl_npu.tools.cli.watch"), "time", own_time)
+    slow("verl_npu.tools.cli.watch:time.sleep", f"waiting for {words}")
+    see(f"waiting for {words}, ", "watch", str(log))
+
+
+def test_a_node_says_that_it_waits_for_the_head(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    if all(interface.is_loopback for interface in here()):
+        pytest.skip("this host has no network")
+    monkeypatch.setenv("VIRTUAL_ASCEND", "2")
+    slow("verl_npu.tools.launch.worker:read_announcement", "waiting for the head, ")
+    see("waiting for the head, ", "launch", "--nodes", "2", "--head", "198.51.100.7", "--no-doctor", "--", "true")
+
+
+def test_the_head_says_for_how_many_nodes_it_waits(
+    slow: Slow, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leading = leader(Stored([member("n1")], [node("n1")]), [], 2, 0, tmp_path, Clock())
+    monkeypatch.setattr(store, "answers", lambda address, port: True)
+    slow("tests.tools.launch.stored:Clock.pause", "waiting for nodes: 1 of 2, for ")
+    with progress.shown(), pytest.raises(SeenError):
+        gather(leading, (), patient=False)
+    assert any("waiting for nodes: 1 of 2, for " in line for line in said)

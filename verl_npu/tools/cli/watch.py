@@ -16,6 +16,7 @@ from ...errors import TrainingLogError
 from ...language import gettext as _
 from ...language import translate
 from ...reporting import clean
+from .. import progress
 from ..ending import Ending, ending_of
 from ..extras import need
 from ..logs.metrics import LOSS, REWARD, number
@@ -97,9 +98,11 @@ def _print_once(state: State) -> None:
 
 def _waited_for(log: Path, every: float) -> Follower:
     if not log.exists():
-        click.echo(clean(translate(_("waiting for {log}").format(log=log))), err=True)
-        while not log.exists():
-            time.sleep(every)
+        waiting = _("waiting for {log}").format(log=log)
+        click.echo(clean(translate(waiting)), err=True)
+        with progress.step(waiting):
+            while not log.exists():
+                time.sleep(every)
     return follow(log)
 
 
@@ -133,20 +136,29 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
 
 def _as_lines(follower: Follower, every: float, as_json: bool) -> None:
     told: set[object] = set()
-    for state in _states(follower, every):
-        if state is None:
-            continue
-        if as_json:
-            click.echo(json.dumps(content(state)))
-            continue
-        news: list[object] = [state.step, *state.odd]
-        if state.ending is not None and state.ending.text():
-            news.append(state.ending.standing)
-        for line, about in zip(_summary(state), news, strict=True):
-            if about not in told:
-                told.add(about)
-                terminal.echo(line)
-        sys.stdout.flush()
+    with progress.step(_("waiting for the first step")) as waiting:
+        for state in _states(follower, every):
+            if state is None:
+                continue
+            with progress.standing_aside():
+                _tell(state, told, as_json)
+            waiting.what = _("waiting for what follows step {step}").format(step=state.step)
+            waiting.began = time.monotonic()
+
+
+def _tell(state: State, told: set[object], as_json: bool) -> None:
+    """Print what is new; `told` is what was said before."""
+    if as_json:
+        click.echo(json.dumps(content(state)))
+        return
+    news: list[object] = [state.step, *state.odd]
+    if state.ending is not None and state.ending.text():
+        news.append(state.ending.standing)
+    for line, about in zip(_summary(state), news, strict=True):
+        if about not in told:
+            told.add(about)
+            terminal.echo(line)
+    sys.stdout.flush()
 
 
 def _summary(state: State) -> list[str]:

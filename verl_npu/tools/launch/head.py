@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from ...errors import LaunchError
 from ...findings import Finding, Severity
+from ...language import gettext as _
+from .. import progress
 from ..doctor.cluster import as_json, differences, read
 from ..processes import Interrupted, Interruptions, ProcessTree, answers, free_ports
 from . import over_ssh
@@ -52,7 +54,8 @@ def run(
     head = _start(prepared, processes, interruptions, say)
     remote: list[over_ssh.Remote] = []
     try:
-        _open(head, findings)
+        with progress.step(_("starting Ray")):
+            _open(head, findings)
         if prepared.request.ssh:
             remote += over_ssh.start(prepared, processes)
         end = _lead(head, remote)
@@ -118,7 +121,8 @@ def _lead(head: Head, remote: Sequence[over_ssh.Remote]) -> End:
     request = head.prepared.request
     gathered = gather(head, remote, patient=request.restarts > 0)
     compare(head, gathered)
-    client = connect(head.dashboard, head.alive, head.interruptions)
+    with progress.step(_("waiting for Ray's job API")):
+        client = connect(head.dashboard, head.alive, head.interruptions)
     for attempt in range(request.restarts + 1):
         ended, lost = run_job(head, client, attempt, [*gathered.present])
         if not lost or ended.status == 0 or attempt == request.restarts:
@@ -147,7 +151,9 @@ def _dismiss(head: Head, end: End) -> None:
     try:
         head.store.close(end)
         alone = lambda: {node.name for node in head.store.nodes() if node.alive} <= {head.prepared.name}  # noqa: E731
-        if not head.interruptions.until(alone, grace, every=0.3):
+        with progress.step(_("waiting for the other nodes to leave Ray")):
+            left = head.interruptions.until(alone, grace, every=0.3)
+        if not left:
             head.say(f"some nodes have not left Ray within {grace:g} s")
     except (NoAnswer, Interrupted, LaunchError):
         # Nobody can be told, nobody is to be waited for, or Ray has ended here.
@@ -174,18 +180,19 @@ class Head:
         self.ray.check()
 
 
-_EVERY = 15.0
-"""Seconds between two lines about who is missing."""
-
-
 def gather(head: Head, remote: Sequence[over_ssh.Remote], patient: bool) -> Membership:
     """Wait for enough nodes.
 
     Raises LaunchError if too few come, or will: one that is lost before the job may come back where there is patience.
     """
+    with progress.step(_("waiting for nodes")) as waiting:
+        return _gather(head, remote, patient, waiting)
+
+
+def _gather(head: Head, remote: Sequence[over_ssh.Remote], patient: bool, waiting: progress.Step) -> Membership:
     cluster, request = head.prepared.cluster, head.prepared.request
     start = time.monotonic()
-    said, next_line = -1, start + _EVERY
+    said = ""
     out: dict[str, Lost] = {}
     while True:
         head.alive()
@@ -193,10 +200,13 @@ def gather(head: Head, remote: Sequence[over_ssh.Remote], patient: bool) -> Memb
         count, now = len(members.present), time.monotonic()
         missing = missing_hosts(cluster, members.present) if count < cluster.needed else []
         who = f"; missing: {', '.join(missing)}" if missing else ""
-        if count != said or (count < cluster.needed and now > next_line):
-            there = f"{count} of {cluster.needed} nodes with {members.npus} NPUs ({', '.join(members.present)})"
-            head.say(f"{there}{who}, {now - start:.0f} s of {request.wait:g}")
-            said, next_line = count, now + _EVERY
+        there = f"{count} of {cluster.needed} nodes with {members.npus} NPUs ({', '.join(members.present)}){who}"
+        if there != said:
+            head.say(f"{there}, {now - start:.0f} s of {request.wait:g}")
+            said = there
+        waiting.detail = _("{count} of {needed}, for {wait:g} s at most").format(
+            count=count, needed=cluster.needed, wait=request.wait
+        )
         out = _without(head, members, patient, out)
         complete = count >= cluster.needed and (count >= cluster.most - len(out) or now > start + request.grace)
         # Ray may not know yet that a node is gone.

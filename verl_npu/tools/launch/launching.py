@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ...errors import LaunchError, VerlNpuError
 from ...findings import Finding
+from ...language import gettext as _
+from .. import progress
 from ..processes import Interrupted, Interruptions, ProcessTree
 from . import head, worker
 from .cluster import Request
@@ -36,7 +38,8 @@ def launch(request: Request, environ: Mapping[str, str], say: Callable[[str], No
             say(f"ended by {interrupted}")
             return interrupted.status
         finally:
-            left = processes.end(request.grace, lambda: interruptions.impatient)
+            with progress.step(_("ending what was started")):
+                left = processes.end(request.grace, lambda: interruptions.impatient)
             if left:
                 say(f"WARNING: these processes cannot be ended: {', '.join(map(str, left))}")
 
@@ -47,7 +50,8 @@ def _take_part(
     findings: list[Finding] = []
     if prepared.request.doctor:
         try:
-            findings = examine(prepared, processes, interruptions)
+            with progress.step(_("the doctor looks at this machine")):
+                findings = examine(prepared, processes, interruptions)
         except VerlNpuError as error:
             say(f"WARNING: the doctor did not answer: {error}")
     if not prepared.cluster.is_head:

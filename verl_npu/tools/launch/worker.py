@@ -15,6 +15,8 @@ from dataclasses import replace
 
 from ...errors import LaunchError
 from ...findings import Finding
+from ...language import gettext as _
+from .. import progress
 from ..doctor.cluster import as_json
 from ..processes import Interrupted, Interruptions, ProcessTree, answers, free_ports
 from .cluster import Cluster, Request, cluster_of
@@ -23,8 +25,6 @@ from .preparation import Prepared, refusal
 from .ray import PORTS, RayProcess, worker_command
 from .store import Announcement, End, Member, NoAnswer, Store
 
-_EVERY = 15.0
-"""Seconds between two lines about the head that has not come."""
 _LOOK = 1.0
 
 
@@ -54,7 +54,8 @@ def run(
     command = worker_command(replace(prepared, name=own.name), free_ports(PORTS))
     ray = RayProcess(processes, command, prepared.environ, say)
     try:
-        _come_up(own, store, ray, interruptions)
+        with progress.step(_("waiting until Ray has this machine")):
+            _come_up(own, store, ray, interruptions)
         store.tell(own)
         return _stay(prepared, store, ray.check, interruptions)
     except Interrupted as interrupted:
@@ -70,25 +71,9 @@ def run(
 def _meet(prepared: Prepared, store: Store, interruptions: Interruptions, say: Callable[[str], None]) -> None:
     """Wait for the head, and see that it is the one of this launch."""
     request = prepared.request
-    start = time.monotonic()
-    said = float("-inf")
-    announcement: Announcement | None = None
-    while announcement is None:
-        now = time.monotonic()
-        if now - said > _EVERY:
-            say(f"waiting for the head at {prepared.address}, {now - start:.0f} s of {request.wait:g}")
-            said = now
-        if now - start > request.wait:
-            raise LaunchError(
-                subject=f"the head {prepared.cluster.head}",
-                expected=f"verl-npu launch at {prepared.address} within {request.wait:g} s",
-                found="nobody who answers",
-                fix="start it there too, see what it printed, or open the port in the firewall",
-            )
-        _check_attached(request.attached)
-        announcement = read_announcement(store, prepared.head, request.port)
-        if announcement is None:
-            interruptions.pause(_LOOK)
+    say(f"waiting for the head at {prepared.address} for {request.wait:g} s at most")
+    with progress.step(_("waiting for the head")):
+        announcement = _announced(prepared, store, interruptions)
     if announcement != Announcement(request.command, prepared.cluster.needed, prepared.cluster.most):
         raise LaunchError(
             subject=f"the head at {prepared.address}",
@@ -96,6 +81,23 @@ def _meet(prepared: Prepared, store: Store, interruptions: Interruptions, say: C
             found=f"one of {' '.join(announcement.command)} on {announcement.needed} nodes",
             fix="give the same command and numbers on all nodes, or another --port to each launch",
         )
+
+
+def _announced(prepared: Prepared, store: Store, interruptions: Interruptions) -> Announcement:
+    """Wait for the head's word. Raises LaunchError if it does not come in time."""
+    request = prepared.request
+    start = time.monotonic()
+    while (announcement := read_announcement(store, prepared.head, request.port)) is None:
+        if time.monotonic() - start > request.wait:
+            raise LaunchError(
+                subject=f"the head {prepared.cluster.head}",
+                expected=f"verl-npu launch at {prepared.address} within {request.wait:g} s",
+                found="nobody who answers",
+                fix="start it there too, see what it printed, or open the port in the firewall",
+            )
+        _check_attached(request.attached)
+        interruptions.pause(_LOOK)
+    return announcement
 
 
 def _come_up(own: Member, store: Store, ray: RayProcess, interruptions: Interruptions) -> None:
@@ -169,7 +171,9 @@ def tell(
 
     try:
         store = Store(f"{head}:{request.port}", request.grace, interruptions.pause)
-        if not interruptions.until(told, limit, every=_LOOK):
+        with progress.step(_("waiting for the head")):
+            answered = interruptions.until(told, limit, every=_LOOK)
+        if not answered:
             say("the head has not answered")
     except (Interrupted, LaunchError, NoAnswer) as reason:
         say(f"the head was not told: {reason}")
