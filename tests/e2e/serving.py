@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from harness.pins import PINS, Engine
 from virtual_ascend import testing as processes
 
-__all__ = ["PYTHONS", "answer", "answers", "engine_of", "environment", "python", "said"]
+__all__ = ["PYTHONS", "Served", "answer", "answers", "engine_of", "environment", "python", "said", "served"]
 
 PYTHONS = [path for path in os.environ.get("VERL_NPU_VLLM_ASCEND", "").split(os.pathsep) if path]
 RELEASE = "0.11.0"
@@ -78,3 +80,53 @@ def answer(program: Path, *words: str, folder: Path, by: str | None = None, **va
     """Run a program to its end, and return the one thing that it says."""
     (found,) = answers(program, *words, folder=folder, by=by, **variables)
     return dict(found)
+
+
+@dataclass
+class Served:
+    """An engine in a process of its own."""
+
+    process: subprocess.Popen[str]
+    log: Path
+    start: dict[str, Any] = field(default_factory=dict)
+
+    def answer(self) -> dict[str, Any]:
+        """Return its next line."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("ANSWER "):
+                found: dict[str, Any] = json.loads(line.removeprefix("ANSWER "))
+                return found
+        raise AssertionError(f"the engine ended: {self.log.read_text()[-3000:]}")
+
+    def tell(self, do: str, **options: object) -> dict[str, Any]:
+        """Have it do something, and return what came of it."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **options}) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+
+def served(kind: str, folder: Path, *words: str) -> Iterator[Served]:
+    """Start vllm_ascend_engine.py, and end it afterwards."""
+    log = folder / "log.txt"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [python(), str(_ENGINE), kind, str(folder / "models"), *words],
+            env=environment(engine_of(python())),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=folder,
+        )
+        engine = Served(process, log)
+        try:
+            engine.start = engine.answer()
+            yield engine
+        finally:
+            process.kill()
+            process.communicate()
+
+
+_ENGINE = Path(__file__).with_name("vllm_ascend_engine.py")

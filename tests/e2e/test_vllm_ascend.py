@@ -94,17 +94,3 @@ def test_its_tokens_for_pictures_are_those_of_transformers(tmp_path: Path) -> No
     said = serving.answer(HERE / "vllm_ascend_vision.py", str(tmp_path / "model"), folder=tmp_path, PYTHONPATH=path)
     assert said["tokens"] == said["expected"]
     assert said["tokens"][0] != said["tokens"][1]
-
-
-@pytest.mark.parametrize("parallel", [1, 2])
-def test_graphs_are_refused_before_an_engine_starts(parallel: int, tmp_path: Path) -> None:
-    said = serving.answer(HERE / "vllm_ascend_graphs.py", str(parallel), str(tmp_path / "model"), folder=tmp_path)
-    assert said["with graphs"] == (
-        "GraphError: an engine of vLLM on virtual NPUs (VIRTUAL_ASCEND is set): expected one without graphs: that "
-        "an engine captures them on virtual NPUs has not been tried, found enforce_eager=False, "
-        "and so cudagraph_mode PIECEWISE; set "
-        "enforce_eager=True (in verl actor_rollout_ref.rollout.enforce_eager=True)"
-    )
-    assert said["processes"] == 0
-    # The other way to have none.
-    assert said["cudagraph_mode NONE"] == "served"

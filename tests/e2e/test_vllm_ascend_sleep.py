@@ -6,74 +6,23 @@ It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from . import serving
+from .serving import Served, served
 
 pytestmark = pytest.mark.e2e
 
-PROGRAM = Path(__file__).with_name("vllm_ascend_engine.py")
 ORDERS = 36
 TAGS = ("weights", "kv_cache")
 SLACK = 1 << 20
 """Bytes that may be in use beside: what a forward that failed has made stays until the next one."""
 NOT_MAPPED = "RuntimeError: NPU function error: the memory at "
 TWICE = "RuntimeError: the memory at "
-
-
-@dataclass
-class Served:
-    """An engine in a process of its own."""
-
-    process: subprocess.Popen[str]
-    log: Path
-    start: dict[str, Any] = field(default_factory=dict)
-
-    def answer(self) -> dict[str, Any]:
-        """Return its next line."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("ANSWER "):
-                found: dict[str, Any] = json.loads(line.removeprefix("ANSWER "))
-                return found
-        raise AssertionError(f"the engine ended: {self.log.read_text()[-3000:]}")
-
-    def tell(self, do: str, **options: object) -> dict[str, Any]:
-        """Have it do something, and return what came of it."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"do": do, **options}) + "\n")
-        self.process.stdin.flush()
-        return self.answer()
-
-
-def served(kind: str, folder: Path) -> Iterator[Served]:
-    log = folder / "log.txt"
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            [serving.python(), str(PROGRAM), kind, str(folder / "models")],
-            env=serving.environment(serving.engine_of(serving.python())),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            cwd=folder,
-        )
-        engine = Served(process, log)
-        try:
-            engine.start = engine.answer()
-            yield engine
-        finally:
-            process.kill()
-            process.communicate()
 
 
 @pytest.fixture(scope="module")

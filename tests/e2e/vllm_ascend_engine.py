@@ -1,5 +1,6 @@
-"""MODEL FOLDER: the real vllm-ascend on virtual NPUs, told line by line in JSON what to do. Each gets a line of
-JSON: what came of it, and how much of the NPU's memory is in use then.
+"""MODEL FOLDER [DTYPE] [MODE]: the real vllm-ascend on virtual NPUs, told line by line in JSON what to do. Each gets
+a line of JSON: what came of it, how much of the NPU's memory is in use then, and how many graphs were replayed. MODE
+is how it captures graphs, by vLLM's names; without it, it captures none.
 
 There are two checkpoints of one model, `a` and `b`, of which it starts with `a`. The engine is in this process: an
 error of it is an error here, and it goes on.
@@ -24,11 +25,11 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 class Engine:
     """The engine, and what can be done to it: each method is one line's `do`."""
 
-    def __init__(self, folder: Path, dtype: str) -> None:
+    def __init__(self, folder: Path, dtype: str, mode: str | None) -> None:
         from vllm import SamplingParams
 
         self.folder = folder
-        self.llm = engine(folder / "a", enable_sleep_mode=True, num_gpu_blocks_override=32, dtype=dtype)
+        self.llm = engine(folder / "a", mode, enable_sleep_mode=True, num_gpu_blocks_override=32, dtype=dtype)
         self.settings = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True, logprobs=1)
         self.begun: list[str] = []
 
@@ -42,9 +43,32 @@ class Engine:
         """Hand over the weights of one checkpoint, as a trainer does, and forget what was computed with others."""
         from safetensors.torch import load_file
 
-        runner = self.llm.llm_engine.model_executor.driver_worker.worker.model_runner
-        runner.model.load_weights(iter(load_file(self.folder / to / "model.safetensors").items()))
+        self.runner.model.load_weights(iter(load_file(self.folder / to / "model.safetensors").items()))
         self.llm.reset_prefix_cache()
+
+    @property
+    def runner(self) -> Any:
+        """What runs the model."""
+        return self.llm.llm_engine.model_executor.driver_worker.worker.model_runner
+
+    def replace(self, name: str) -> None:
+        """Put a new tensor with the same values in the place of a weight."""
+        parameter = self.runner.model.get_parameter(name)
+        parameter.data = parameter.data.clone()
+
+    def prove(self, to: str) -> dict[str, object]:
+        """Hand over as verl-npu does, and prove it."""
+        from safetensors.torch import load_file
+
+        from verl_npu.features.weight_sync.engines.vllm import VLLMEngine
+
+        weights = [(name, tensor.npu()) for name, tensor in load_file(self.folder / to / "model.safetensors").items()]
+        taker = VLLMEngine(self.runner)
+        taker.expect(weights)
+        taker.load(weights)
+        taker.open()
+        self.llm.reset_prefix_cache()
+        return {"proof": taker.prove()}
 
     def begin(self, steps: int) -> None:
         """Start two requests that are not finished."""
@@ -86,6 +110,21 @@ def pools() -> dict[str, int]:
     return found
 
 
+def count_replays() -> list[object]:
+    """Return a list that each replay of a graph adds itself to."""
+    import torch
+
+    done: list[object] = []
+    replay = torch.npu.NPUGraph.replay
+
+    def counted(graph: Any) -> None:
+        done.append(graph)
+        replay(graph)
+
+    torch.npu.NPUGraph.replay = counted
+    return done
+
+
 def orders() -> Iterator[dict[str, Any]]:
     yield from (json.loads(line) for line in sys.stdin)
 
@@ -94,16 +133,19 @@ def main() -> None:
     """Serve until the input ends."""
     import torch
 
-    kind, folder, dtype = sys.argv[1], Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "float32"
+    kind, folder = sys.argv[1], Path(sys.argv[2])
+    dtype, mode = sys.argv[3] if len(sys.argv) > 3 else "float32", sys.argv[4] if len(sys.argv) > 4 else None
+    replays = count_replays()
     for seed, name in enumerate("ab"):
         if not (folder / name).is_dir():
             make(kind, folder / name, seed)
-    served = Engine(folder, dtype)
+    served = Engine(folder, dtype, mode)
 
     def say(**what: object) -> None:
         gc.collect()  # an error holds the frames that it has passed
         used, free = torch.npu.memory_allocated(), torch.npu.mem_get_info()[0]
-        print("ANSWER " + json.dumps({**what, "used": used, "free": free}), flush=True)
+        print("ANSWER " + json.dumps({**what, "used": used, "free": free, "replays": len(replays)}), flush=True)
+        replays.clear()
 
     served.generate()  # what is made with the first request is not taken for a leak
     served.llm.reset_prefix_cache()

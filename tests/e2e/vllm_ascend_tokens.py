@@ -1,5 +1,6 @@
-"""MODEL TENSOR_PARALLEL: greedy tokens of the real vllm-ascend on virtual NPUs against transformers', before and after
-its engine has slept; prints one line of JSON."""
+"""MODEL TENSOR_PARALLEL FOLDER [MODE]: greedy tokens of the real vllm-ascend on virtual NPUs against transformers',
+before and after its engine has slept; prints one line of JSON. MODE is how it captures graphs, by vLLM's names;
+without it, it captures none."""
 
 from __future__ import annotations
 
@@ -46,6 +47,8 @@ KINDS = {
     },
 }
 LENGTHS, NEW = (7, 20, 150), 12
+SIZES = (1, 2, 4)
+"""Of batches for which graphs are captured."""
 
 
 def make(kind: str, folder: Path, seed: int = 0, **changes: object) -> None:
@@ -71,10 +74,13 @@ def make(kind: str, folder: Path, seed: int = 0, **changes: object) -> None:
     model.save_pretrained(folder)
 
 
-def engine(folder: Path, **more: object) -> Any:
+def engine(folder: Path, mode: str | None = None, **more: object) -> Any:
     """Serve a small model; more settings of vLLM come on top."""
     from vllm import LLM
 
+    if mode is not None:
+        graphs = {"cudagraph_mode": mode, "cudagraph_capture_sizes": list(SIZES)}
+        more = {"enforce_eager": False, "compilation_config": graphs, **more}
     small: dict[str, Any] = {
         "skip_tokenizer_init": True,
         "enforce_eager": True,
@@ -111,8 +117,9 @@ def main() -> None:
     from vllm import SamplingParams
 
     kind, parallel, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    mode = sys.argv[4] if len(sys.argv) > 4 else None
     make(kind, folder)
-    served = engine(folder, enable_sleep_mode=True, tensor_parallel_size=parallel)
+    served = engine(folder, mode, enable_sleep_mode=True, tensor_parallel_size=parallel)
     settings = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True)
 
     def tokens() -> list[list[int]]:

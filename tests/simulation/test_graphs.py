@@ -1,7 +1,8 @@
-"""An engine of vLLM that would capture graphs is refused before it starts, and no other."""
+"""An engine of vLLM that would capture graphs that were not compared is refused before it starts, and no other."""
 
 from __future__ import annotations
 
+from importlib import metadata
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from verl_npu.errors import GraphError
 from verl_npu.features.weight_sync.engines.captured import moved
-from verl_npu.simulation.graphs import check_eager, note_weights, refuse_graphs
+from verl_npu.simulation.graphs import TRIED, check_eager, note_weights, refuse_graphs
 
 
 def settings(mode: str | None, device: str = "npu", additional: dict[str, Any] | None = None) -> Any:
@@ -21,13 +22,30 @@ def settings(mode: str | None, device: str = "npu", additional: dict[str, Any] |
     )
 
 
-@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL_DECODE_ONLY"])
-def test_an_engine_with_graphs_is_refused_in_one_line(mode: str) -> None:
+@pytest.fixture(params=[*TRIED, "0.13.0", None])
+def release(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """Of vllm-ascend, as pip knows it."""
+
+    def version(name: str) -> str:
+        if request.param is None:
+            raise metadata.PackageNotFoundError(name)
+        return str(request.param)
+
+    monkeypatch.setattr(metadata, "version", version)
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL_DECODE_ONLY", "FULL"])
+def test_an_engine_with_graphs_that_were_not_compared_is_refused_in_one_line(mode: str, release: str | None) -> None:
+    if release in TRIED and mode != "FULL":
+        return check_eager(settings(mode))
     with pytest.raises(GraphError) as caught:
         check_eager(settings(mode))
     said = str(caught.value)
-    assert f"found enforce_eager=False, and so cudagraph_mode {mode}; set enforce_eager=True" in said
+    of = f"with vllm-ascend {release or 'from nowhere that pip knows'}"
+    assert f"found enforce_eager=False, and so cudagraph_mode {mode}, {of}; set enforce_eager=True" in said
     assert "\n" not in said
+    return None
 
 
 def test_torchair_is_refused_whatever_the_mode() -> None:
@@ -59,7 +77,7 @@ def test_vllm_asks_when_it_chooses_an_executor() -> None:
     refuse_graphs(module)
     assert Executor.get_class(settings("NONE")) == "chosen"
     with pytest.raises(GraphError):
-        Executor.get_class(settings("PIECEWISE"))
+        Executor.get_class(settings("FULL"))
 
 
 def test_vllm_ascend_notes_where_its_weights_lie_when_it_has_captured_its_graphs() -> None:

@@ -1,12 +1,14 @@
-"""Graphs of vLLM's engines, which have not been tried on virtual NPUs: an engine that would capture them is refused.
+"""Graphs of vLLM's engines: where they were compared with eager mode on virtual NPUs, an engine captures them, and
+where they were not, it is refused before it starts.
 
-The device captures and replays graphs, but nobody has seen an engine do so on it. Left alone one might end in one of
-its own processes, minutes later, or answer by what was never compared.
+Left alone it might end in one of its own processes, minutes later, or answer by what was never compared. Where the
+weights lay when graphs were captured is noted for the proof of weights.
 """
 
 from __future__ import annotations
 
 import functools
+from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -43,15 +45,26 @@ def note_weights(module: ModuleType) -> None:
 
 
 def check_eager(settings: Any) -> None:
-    """Raise GraphError if an engine on NPUs with these settings of vLLM's would capture graphs."""
+    """Raise GraphError if an engine on NPUs with these settings of vLLM's would capture graphs that were not tried."""
     asked = _asked(settings) if settings.device_config.device_type == "npu" else ""
     if asked:
         raise GraphError(
             subject="an engine of vLLM on virtual NPUs (VIRTUAL_ASCEND is set)",
-            expected="one without graphs: that an engine captures them on virtual NPUs has not been tried",
+            expected=f"one without graphs, or vllm-ascend {', '.join(TRIED)} with cudagraph_mode "
+            f"{' or '.join(_MODES)}: no others were compared with eager mode there",
             found=asked,
             fix="set enforce_eager=True (in verl actor_rollout_ref.rollout.enforce_eager=True)",
         )
+
+
+def are_tried() -> bool:
+    """Whether the engines of the installed vllm-ascend may capture graphs, in one of the modes that were compared."""
+    return _release() in TRIED
+
+
+TRIED = ("0.11.0",)
+"""The releases of vllm-ascend whose engines answer by graphs as they do without."""
+_MODES = ("PIECEWISE", "FULL_DECODE_ONLY")
 
 
 def _asked(settings: Any) -> str:
@@ -59,4 +72,15 @@ def _asked(settings: Any) -> str:
     if torchair.get("enabled"):
         return "torchair_graph_config.enabled in additional_config"
     mode = settings.compilation_config.cudagraph_mode
-    return f"enforce_eager=False, and so cudagraph_mode {mode.name}" if mode and mode.name != "NONE" else ""
+    if not mode or mode.name == "NONE":
+        return ""
+    if are_tried() and mode.name in _MODES:
+        return ""
+    return f"enforce_eager=False, and so cudagraph_mode {mode.name}, with vllm-ascend {_release()}"
+
+
+def _release() -> str:
+    try:
+        return metadata.version("vllm-ascend")
+    except metadata.PackageNotFoundError:
+        return "from nowhere that pip knows"

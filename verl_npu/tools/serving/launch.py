@@ -66,8 +66,7 @@ class Launch:
         given += ["--tensor-parallel-size", str(self.tensor_parallel), "--dtype", self.dtype]
         if self.max_model_len is not None:
             given += ["--max-model-len", str(self.max_model_len)]
-        if self.engine is Engine.VIRTUAL:
-            # Engines with graphs were not tried on virtual NPUs; verl_npu/simulation/graphs.py refuses them.
+        if self.engine is Engine.VIRTUAL and not _captures():
             given.append("--enforce-eager")
         return [sys.executable, "-m", _SERVER, *given, *self.more]
 
@@ -78,6 +77,13 @@ class Launch:
             # vllm-ascend claims every machine that it is installed on, those without NPUs too.
             variables.setdefault(_PLUGINS, "verl_npu")
         return variables
+
+
+def _captures() -> bool:
+    """Whether the installed vllm-ascend may capture graphs on virtual NPUs."""
+    from ...simulation import graphs
+
+    return graphs.are_tried()
 
 
 def engine() -> Engine:

@@ -1,0 +1,65 @@
+"""The real vllm-ascend in graph mode on virtual NPUs: it answers as transformers does, before and after it slept and
+was handed new weights, by graphs that are replayed; and weights that a graph no longer sees are named.
+
+It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .serving import Served, served
+
+pytestmark = pytest.mark.e2e
+
+MODES = ("PIECEWISE", "FULL_DECODE_ONLY")
+
+
+@pytest.fixture(scope="module", params=[(kind, mode) for kind in ("qwen2", "qwen3") for mode in MODES], ids="-".join)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One that has captured graphs; a test leaves it awake, with the weights `a`."""
+    kind, mode = request.param
+    yield from served(kind, tmp_path_factory.mktemp(kind), "float32", mode)
+
+
+def answers(engine: Served, by: str) -> None:
+    """It answers as transformers with the weights `by`, and replays graphs for it."""
+    found = engine.tell("generate")
+    assert found["error"] is None
+    assert found["numbers"]
+    assert found["tokens"] == engine.start["expected"][by]
+    assert found["replays"] > 0
+
+
+def test_it_answers_as_transformers_do(engine: Served) -> None:
+    answers(engine, "a")
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_it_does_so_after_sleep_and_a_new_hand_over(engine: Served, level: int) -> None:
+    for weights in ("b", "a"):
+        assert engine.tell("sleep", level=level)["error"] is None
+        assert engine.tell("wake", tags=["weights"])["error"] is None
+        said = engine.tell("prove", to=weights)
+        assert said["error"] is None
+        assert said["proof"] == "the engine holds them bit for bit"
+        assert engine.tell("wake", tags=["kv_cache"])["error"] is None
+        answers(engine, weights)
+
+
+def test_it_answers_by_the_same_weights_if_it_slept_and_kept_them(engine: Served) -> None:
+    assert engine.tell("sleep", level=1)["error"] is None
+    assert engine.tell("wake", tags=None)["error"] is None
+    answers(engine, "a")
+
+
+def test_a_weight_that_was_replaced_is_named(engine: Served) -> None:
+    """The last test of an engine: it is not to be repaired."""
+    name = "model.layers.1.mlp.down_proj.weight"
+    assert engine.tell("replace", name=name)["error"] is None
+    said = engine.tell("prove", to="b")["error"]
+    assert f"{name}: it lies elsewhere than when the engine's graphs were captured" in said
+    found = engine.tell("generate")
+    assert found["tokens"] != engine.start["expected"]["b"]
