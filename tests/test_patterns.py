@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from verl_npu.tools.diagnosis.rules import KNOWN
+from verl_npu.tools.diagnosis.rules import RULES
 from verl_npu.tools.plan import model
 from verl_npu.tools.rehearse import outcome, small_model
 
@@ -18,16 +17,14 @@ ROOT = Path(__file__).resolve().parents[1]
 FOUND, MADE = find(ROOT, ("verl_npu", "packages/virtual-ascend/virtual_ascend"))
 TABLES = {
     "verl_npu/tools/diagnosis/event.py: part": [
-        Pattern(f"{path.name}: {row['code']}", text, uses={"search"})
-        for path in sorted(KNOWN.glob("*.json"))
-        for row in json.loads(path.read_text(encoding="utf-8"))["rules"]
-        for text in ([row["pattern"]] if isinstance(row["pattern"], str) else row["pattern"])
+        Pattern(where, text, uses={"search"})
+        for text, where in {text: rule.code for rule in RULES for text in rule.alternatives}.items()
     ],
-    "verl_npu/tools/diagnosis/rules.py: row['raised_in']": [
-        Pattern(f"{path.name}: {row['code']}, raised_in", row["raised_in"], uses={"search"})
-        for path in sorted(KNOWN.glob("*.json"))
-        for row in json.loads(path.read_text(encoding="utf-8"))["rules"]
-        if "raised_in" in row
+    "verl_npu/tools/diagnosis/rules.py: row[key]": [
+        Pattern(f"{rule.code}, beside", beside.pattern, uses={"search"})
+        for rule in RULES
+        for beside in (rule.raised_in, rule.beside)
+        if beside is not None
     ],
     "verl_npu/tools/plan/model.py: each.pattern": [
         Pattern(f"published.json: {each.name}", each.pattern, uses={"search"}) for each in model.PUBLISHED

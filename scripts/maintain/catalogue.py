@@ -24,7 +24,7 @@ from babel.messages.pofile import read_po, write_po
 from verl_npu.language import CHINESE, DOMAIN, FOLDER
 from verl_npu.tools.cli import main as command
 from verl_npu.tools.cli import wording
-from verl_npu.tools.diagnosis.rules import KNOWN
+from verl_npu.tools.diagnosis.rules import CAUSES, KNOWN
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -39,6 +39,7 @@ _KEYWORDS: dict[str, tuple[int, ...] | None] = {"_": None, "ngettext": (1, 2)}
 _WHEN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 """A time in the head of a catalogue would be a difference in each change."""
 _WIDTH = 119
+CAUSES_FILE = KNOWN.with_name("causes.json")
 
 
 def po(language: str) -> Path:
@@ -56,6 +57,7 @@ def texts() -> Iterator[tuple[str | tuple[str, str], str]]:
             yield from (
                 (row[key], str(path.relative_to(PROJECT))) for key in ("means", "fix", "versions") if key in row
             )
+    yield from ((means, str(CAUSES_FILE.relative_to(PROJECT))) for means in CAUSES.values())
     yield from _helps(command)
 
 

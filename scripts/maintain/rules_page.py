@@ -34,6 +34,7 @@ _WORDS = {
         Precision.ECHO: "an echo of another process's end",
         Precision.CODE: "a code with many causes",
         Precision.HINT: "a note, no error",
+        Precision.GUESS: "a kind of error that no rule knows",
     },
     "zh": {
         Precision.OWN: "verl-npu 自己的错误",
@@ -42,6 +43,7 @@ _WORDS = {
         Precision.ECHO: "另一进程结束的回声",
         Precision.CODE: "有多种原因的错误码",
         Precision.HINT: "提示，不是错误",
+        Precision.GUESS: "没有规则认识的错误的种类",
     },
 }
 _ISSUE = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")

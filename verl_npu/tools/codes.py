@@ -16,8 +16,8 @@ from ..features.rollout import rules as rollout
 from ..findings import Rule, Stage
 from ..variable import USER
 from . import watch
+from .diagnosis.rules import CAUSES, LogRule
 from .diagnosis.rules import RULES as OF_LOGS
-from .diagnosis.rules import LogRule
 from .doctor.examination import SUBJECTS, Subject
 from .doctor.variables import RULES as OF_VARIABLES
 from .jobs.rules import RULES as OF_SCRIPTS
@@ -118,6 +118,12 @@ def _of_watch() -> Iterator[Meaning]:
 def _of_logs() -> Iterator[Meaning]:
     for rule in OF_LOGS:
         yield _of_a_log(rule)
+    for code, means in CAUSES.items():
+        yield _meaning(
+            code,
+            "after a run: `verl-npu doctor --log LOG`, among what an error may come of",
+            it_means=f"{means[:1].upper()}{means[1:]}.",
+        )
 
 
 def _of_a_log(rule: LogRule) -> Meaning:
@@ -126,6 +132,7 @@ def _of_a_log(rule: LogRule) -> Meaning:
         "after a run: `verl-npu doctor --log LOG`",
         a_log_has=" ".join(rule.quotes[0].split()) if rule.quotes else "",
         it_means=f"{_GROUP.sub('…', rule.means)}.",
+        likely=", ".join(rule.candidates),
         to_do=f"{_GROUP.sub('…', rule.fix)}.",
         so_in=rule.versions,
         told_before_by=f"`{rule.before}`" if rule.before else "",

@@ -122,12 +122,12 @@ def test_what_ends_no_job_is_a_note_beside_an_error_alone(run: Run, log: Path) -
 
 def test_an_unknown_error_is_shown_with_its_traceback(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
-    path.write_text(raised("KeyError: 'ground_truth'", "/home/me/reward.py"))
+    path.write_text(raised("KeyError: 'nothing_like_it'", "/home/me/reward.py"))
     status, printed = run("doctor", "--log", str(path))
     assert status == 1
     assert "unknown: no rule knows this error" in printed
     assert 'File "/home/me/reward.py", line 12, in init_model' in printed
-    assert "KeyError: 'ground_truth'" in printed
+    assert "KeyError: 'nothing_like_it'" in printed
 
 
 def test_a_folder_of_rays_logs_is_read_whole(run: Run, tmp_path: Path) -> None:
@@ -156,3 +156,25 @@ def test_escape_sequences_of_a_log_do_not_reach_the_terminal(run: Run, tmp_path:
     path.write_text(raised("KeyError: '\x1b]0;title\x07'"))
     _, printed = run("doctor", "--log", str(path))
     assert "\x1b]" not in printed
+
+
+def test_an_error_with_many_causes_is_shown_with_its_candidates(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(raised("RuntimeError: call aclnnIndexPutImpl failed, error code is 161002"))
+    printed = " ".join(run("doctor", "--log", str(path))[1].split())
+    assert "code: a code that has many causes" in printed
+    assert "Likely, the likeliest first: engine-defect (a defect of the rollout engine" in printed
+    root = json.loads(run("doctor", "--log", str(path), "--json")[1])["root"]
+    assert (root["rule"], root["likely"][0]) == ("operator-refused", "engine-defect")
+
+
+def test_an_error_that_no_rule_knows_is_unknown_with_its_kind_and_its_candidates(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(raised("AttributeError: 'Engine' object has no attribute 'nothing'", "/opt/vllm/vllm/v1/core.py"))
+    status, printed = run("doctor", "--log", str(path))
+    said = " ".join(printed.split())
+    assert (status, said.partition(":")[0]) == (1, "unknown")
+    assert "It looks like engine-mistake: a mistake in the engine's own code" in said
+    assert "Likely, the likeliest first: engine-defect (a defect of the rollout engine" in said
+    root = json.loads(run("doctor", "--log", str(path), "--json")[1])["root"]
+    assert (root["rule"], root["kind"], root["likely"][:2]) == (None, "engine-mistake", ["engine-defect", "vllm-pair"])

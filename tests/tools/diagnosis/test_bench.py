@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -9,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from verl_npu.tools.diagnosis.judgement import Conclusion
-from verl_npu.tools.diagnosis.rules import KNOWN, RULES
+from verl_npu.tools.diagnosis.rules import CAUSES, KNOWN, RULES
 
-from .bench import FOLDER, OPEN, Kind, Part, Posted, causes, part_of, read
-from .bench.measure import Answer, Outcome, ask, figures, markdown
+from .bench import FOLDER, OPEN, Kind, Part, Posted, part_of, read
+from .bench.measure import Answer, Outcome, ask, ask_without_own, figures, markdown
 
 ENTRIES = [post for part in Part for post in read(part)]
 CODES = {rule.code for rule in RULES}
@@ -30,7 +31,7 @@ def flaws(post: Posted) -> list[str]:
         "a line that is empty, too long or several": all(
             line.strip() and len(line) <= MOST_CHARACTERS and line.splitlines() == [line] for line in post.lines
         ),
-        "an unknown label": post.label in {*CODES, *causes(), OPEN},
+        "an unknown label": post.label in {*CODES, *CAUSES, OPEN},
         "a cause without who said so, or the other way round": bool(post.cause) is bool(post.who) is ended,
         "a quote that is too long, or missing": bool(post.said) is ended and len(post.said) <= MOST_SAID,
         "a cause that is no sentence": not ended or re.fullmatch(r"[^\n]{15,300}\.", post.cause),
@@ -77,9 +78,14 @@ def test_a_fault_of_form_is_seen(entry: Posted, changed: dict[str, object], flaw
     assert flaw in flaws(Posted(**{**fields, **changed}))
 
 
-@pytest.mark.parametrize("part", Part)
+@pytest.mark.parametrize("part", [Part.KNOWN, Part.UNREAD])
 def test_a_part_is_what_the_numbers_say(part: Part) -> None:
     assert [post.thread for post in read(part) if part_of(post.number) is not part] == []
+
+
+def test_a_further_thread_is_in_no_other_part() -> None:
+    others = {post.thread for part in (Part.KNOWN, Part.UNREAD) for post in read(part)}
+    assert sorted(others & {post.thread for post in read(Part.FURTHER)}) == []
 
 
 def test_a_thread_with_an_even_number_is_known() -> None:
@@ -103,12 +109,12 @@ def test_no_rule_was_made_from_an_unread_thread() -> None:
 
 
 def test_causes_without_a_rule_are_named_once_and_used() -> None:
-    assert sorted(set(causes()) & CODES) == []
-    assert sorted(set(causes()) - {post.label for post in ENTRIES}) == []
+    assert sorted(set(CAUSES) & CODES) == []
+    assert sorted(set(CAUSES) - {post.label for post in ENTRIES}) == []
 
 
 def test_the_family_of_a_rule_is_a_label() -> None:
-    assert {rule.family for rule in RULES if rule.family} <= {*causes(), *CODES}
+    assert {family for rule in RULES for family in rule.families} <= {*CAUSES, *CODES}
 
 
 # What is measured.
@@ -119,6 +125,10 @@ def test_the_family_of_a_rule_is_a_label() -> None:
     [
         ("npu-memory", Conclusion.CAUSE, "npu-memory", Outcome.RIGHT),
         ("engine-defect", Conclusion.CAUSE, "mm-cache", Outcome.RIGHT),
+        ("engine-defect", Conclusion.CODE, "engine-mistake", Outcome.LIKELIEST),
+        ("vllm-pair", Conclusion.CODE, "engine-mistake", Outcome.AMONG),
+        ("npu-memory", Conclusion.CODE, "engine-mistake", Outcome.VAGUE),
+        ("hccl-group", Conclusion.CODE, "hccl-group", Outcome.RIGHT),
         ("verl-defect", Conclusion.CAUSE, "mm-cache", Outcome.WRONG),
         ("engine-dead", Conclusion.CONSEQUENCE, "engine-dead", Outcome.RIGHT),
         ("npu-memory", Conclusion.CAUSE, "host-memory", Outcome.WRONG),
@@ -138,6 +148,13 @@ def test_an_answer_is_worth_what_the_thread_says(
 def test_the_lines_are_asked_about_as_they_were_posted(entry: Posted) -> None:
     assert figures(ask([entry], rules=())) == {Outcome.UNKNOWN: 1}
     assert [answer.label for answer in ask([entry])] == ["npu-memory"]
+
+
+def test_a_thread_can_be_asked_about_without_the_rules_that_were_written_from_it_alone(entry: Posted) -> None:
+    rule = next(rule for rule in RULES if rule.code == "npu-memory")
+    own, shared = (dataclasses.replace(rule, seen=seen) for seen in ((entry.thread,), (entry.thread, "elsewhere")))
+    assert [answer.named for answer in ask_without_own([entry], [own])] == [""]
+    assert [answer.named for answer in ask_without_own([entry], [shared])] == ["npu-memory"]
 
 
 def test_the_table_counts_what_was_said() -> None:

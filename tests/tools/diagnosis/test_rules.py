@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from verl_npu.findings import Finding
 from verl_npu.tools.diagnosis.judgement import Conclusion, judge
 from verl_npu.tools.diagnosis.rules import KNOWN, RULES, LogRule, Precision
 
@@ -21,20 +22,28 @@ VERDICTS = {
     Precision.CODE: Conclusion.CODE,
     Precision.SYMPTOM: Conclusion.CONSEQUENCE,
     Precision.ECHO: Conclusion.CONSEQUENCE,
+    Precision.GUESS: Conclusion.UNKNOWN,
 }
 
 
-def name_of(text: str, rules: tuple[LogRule, ...] = RULES) -> str:
+BY_CODE = {rule.code: rule for rule in RULES}
+
+
+def told(text: str, rules: tuple[LogRule, ...] = RULES) -> Finding | None:
+    """What is said of the error: what a rule knows of it, or what kind of error it is."""
     root = judge(text.splitlines(), rules=rules).root
-    return "" if root is None else root.name
+    return None if root is None else root.finding or root.guess
+
+
+def name_of(text: str, rules: tuple[LogRule, ...] = RULES) -> str:
+    found = told(text, rules)
+    return found.code if found else ""
 
 
 @quoted
 def test_a_quoted_error_is_named(one: Quoted) -> None:
-    said = judge(one.text.splitlines())
-    assert said.root is not None
-    assert said.root.name == one.rule
-    assert said.verdict is VERDICTS[said.root.precision]
+    assert name_of(one.text) == one.rule
+    assert judge(one.text.splitlines()).verdict is VERDICTS[BY_CODE[one.rule].precision]
 
 
 @quoted
@@ -76,11 +85,10 @@ def test_what_a_rule_says_is_a_sentence_without_its_end(row: dict[str, str]) -> 
 
 @quoted
 def test_no_field_is_left_open_in_what_is_said(one: Quoted) -> None:
-    root = judge(one.text.splitlines()).root
-    assert root is not None
-    assert root.finding is not None
-    for said in (root.finding.why, root.finding.fix):
-        assert not any(f"{{{field}}}" in said for field in root.rule.pattern.groupindex)
+    found = told(one.text)
+    assert found is not None
+    for said in (found.why, found.fix):
+        assert not any(f"{{{field}}}" in said for field in BY_CODE[one.rule].pattern.groupindex)
 
 
 @pytest.mark.parametrize(

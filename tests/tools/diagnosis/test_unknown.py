@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from verl_npu.tools.diagnosis.event import Event
 from verl_npu.tools.diagnosis.judgement import judge
-from verl_npu.tools.diagnosis.unknown import Owner, features, frames, nearest, states, text_to_search, where_to_look
+from verl_npu.tools.diagnosis.owner import Owner, frames
+from verl_npu.tools.diagnosis.unknown import features, nearest, states, text_to_search, where_to_look
 
 TRACEBACK = """Traceback (most recent call last):
   File "/home/me/work/verl/verl/trainer/main_ppo.py", line 300, in run

@@ -21,7 +21,9 @@ from ...registry.patch import Feature
 from ...registry.state import State, feature_state
 from ..diagnosis import unknown
 from ..diagnosis.judgement import Conclusion, Diagnosis, LoggedError, diagnose
+from ..diagnosis.owner import frames
 from ..diagnosis.progress import Progress
+from ..diagnosis.rules import CAUSES
 from ..doctor import Judged, Level, Site, cluster, examine, packages
 from ..logs.lines import Line
 from . import hanging, terminal, upstreams
@@ -280,6 +282,8 @@ def _error_as_json(error: LoggedError | None) -> dict[str, object] | None:
         "rule": error.name or None,
         "means": finding.why if finding else None,
         "fix": finding.fix if finding else None,
+        "kind": error.guess.code if error.guess else None,
+        "likely": list(error.candidates),
         "seen": list(finding.source) if finding else [],
         "versions": error.rule.versions if error.rule else "",
         "before_the_run": error.rule.before if error.rule else "",
@@ -407,7 +411,12 @@ def _show_cut(said: Diagnosis) -> None:
 def _show_unknown(root: LoggedError, progress: Progress) -> None:
     """What helps with an error that no rule knows."""
     event = root.event
-    for frame in reversed(unknown.frames(event)):
+    if root.guess:
+        terminal.paragraph(
+            _("It looks like {kind}: {why}.").format(kind=root.guess.code, why=root.guess.why), indent="    "
+        )
+        _show_candidates(root.candidates)
+    for frame in reversed(frames(event)):
         terminal.paragraph(
             frame.text, label=_("    in {owner} code: ").format(owner=frame.owner.value), indent="      "
         )
@@ -431,7 +440,21 @@ def _show_unknown(root: LoggedError, progress: Progress) -> None:
         terminal.paragraph(
             _('To do: look for "{text}" in the issues of {places}.').format(text=text, places=places), indent="    "
         )
+    if root.guess:
+        terminal.paragraph(_("Then: {fix}.").format(fix=root.guess.fix), indent="    ")
     terminal.paragraph(_("`verl-npu report LOG` prints one text to paste into a report."), indent="    ")
+
+
+def _show_candidates(candidates: Sequence[str]) -> None:
+    """What an error may come of whose cause is not certain."""
+    if candidates:
+        # The text of a cause is translated by itself.
+        names = [
+            _("{code} ({means})").format(code=code, means=_(CAUSES[code])) if code in CAUSES else code
+            for code in candidates
+        ]
+        causes = _("; ").join(names)
+        terminal.paragraph(_("Likely, the likeliest first: {causes}.").format(causes=causes), indent="    ")
 
 
 def _show_root(root: LoggedError, progress: Progress) -> None:
@@ -457,6 +480,7 @@ def _show_root(root: LoggedError, progress: Progress) -> None:
         return
     terminal.paragraph(_("It means: {why}.").format(why=root.finding.why), indent="    ")
     terminal.paragraph(_("To do: {fix}.").format(fix=root.finding.fix), indent="    ")
+    _show_candidates(root.candidates)
     if root.rule and root.rule.versions:
         terminal.paragraph(_("It is so in {versions}.").format(versions=root.rule.versions), indent="    ")
     if root.rule and root.rule.before:

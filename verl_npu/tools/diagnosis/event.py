@@ -46,6 +46,8 @@ class Event:
     frames: list[str] = field(default_factory=list)
     passed_on: bool = False
     """It was raised in another process, which `process` is."""
+    engine: bool = False
+    """The engine's logger wrote it."""
     last: int = 0
 
     @property
@@ -251,7 +253,7 @@ class Reader:
             self._alone(line, key)
 
     def _begin(self, kind: Kind, line: Line, key: tuple[str, str, str], keep: bool = True) -> Event:
-        event = Event(kind, line.process, line.number, self._log, last=line.number)
+        event = Event(kind, line.process, line.number, self._log, engine=line.engine, last=line.number)
         if kind is not Kind.TRACEBACK:
             event.message.append(line.text.rstrip())
         self.events.append(event)

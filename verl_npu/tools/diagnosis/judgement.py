@@ -7,6 +7,7 @@ write, where both have one, else by their place in the log.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import lzma
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from ..logs.clocks import Clocks, seconds
 from ..logs.files import NoLog, is_being_written, opened
 from ..logs.lines import DRIVER, Process, lines_of, parts_of, process_of_file
 from .event import Event, Kind, Reader, failed_first, looks_like_an_error
+from .owner import owner_of
 from .progress import Progress, joined
 from .rules import RULES, LogRule, Precision
 
@@ -57,6 +59,10 @@ class LoggedError:
     """The rule that matches; None if none does."""
     finding: Finding | None
     """What that rule says of it."""
+    guess: Finding | None = None
+    """What kind of error it is, if no rule knows it."""
+    candidates: tuple[str, ...] = ()
+    """What it may come of, the likeliest first, if its cause is not certain."""
 
     @property
     def precision(self) -> Precision | None:
@@ -114,13 +120,14 @@ def judge(
     growing: bool = False,
 ) -> Diagnosis:
     """Judge the lines of one log, which `growing` says is still being written."""
-    return _conclude([_read(source, log, process, rules, growing)])
+    return _conclude([_read(source, log, process, rules, growing)], rules)
 
 
 def _read(
     source: Iterable[str], log: str, process: Process, rules: Sequence[LogRule], growing: bool = False
 ) -> _Reading:
-    anywhere = [each for each in rules if each.anywhere]
+    certain = [each for each in rules if each.precision is not Precision.GUESS]
+    anywhere = [each for each in certain if each.anywhere]
     progress = Progress(log=log, growing=growing)
     events = Reader(log, [part for each in anywhere for part in each.alternatives]).read(
         progress.watch(lines_of(source, process))
@@ -132,12 +139,25 @@ def _read(
         alone = event.kind is Kind.LINE and not looks_like_an_error(event.text)
         key = (alone, event.text, *event.frames[-_NEAR:])
         if key not in known:
-            known[key] = _known(event, anywhere if alone else rules)
-        rule, finding = known[key] or (None, None)
-        errors.append(LoggedError(event, rule, finding))
+            known[key] = _known(event, anywhere if alone else certain)
+        errors.append(_error(event, known[key]))
     if all(each.event.kind is Kind.LINE and each.precision not in _NAMED for each in errors):
         errors += _said_last(progress, rules)
     return _Reading(progress, tuple(errors))
+
+
+def _error(event: Event, known: tuple[LogRule, Finding] | None) -> LoggedError:
+    rule, finding = known or (None, None)
+    return LoggedError(event, rule, finding, candidates=rule.candidates if rule else ())
+
+
+def _guessed(root: LoggedError, rules: Sequence[LogRule]) -> LoggedError:
+    """The root with what kind of error it is, if no rule knows it: of no other, because logs have many errors."""
+    known = None if root.rule else _known(root.event, [each for each in rules if each.precision is Precision.GUESS])
+    if known is None:
+        return root
+    kind, guess = known
+    return dataclasses.replace(root, guess=guess, candidates=kind.candidates)
 
 
 def _said_last(progress: Progress, rules: Sequence[LogRule]) -> list[LoggedError]:
@@ -146,11 +166,12 @@ def _said_last(progress: Progress, rules: Sequence[LogRule]) -> list[LoggedError
     if not last:
         return []
     event = Event(Kind.LINE, last[-1].process, last[0].number, progress.log, [line.text for line in last])
-    rule, finding = _known(event, [each for each in rules if each.precision in _NAMED]) or (None, None)
-    return [LoggedError(event, rule, finding)] if rule else []
+    telling = (*_NAMED, Precision.CODE)
+    known = _known(event, [each for each in rules if each.precision in telling])
+    return [_error(event, known)] if known else []
 
 
-def _conclude(readings: Sequence[_Reading]) -> Diagnosis:
+def _conclude(readings: Sequence[_Reading], rules: Sequence[LogRule]) -> Diagnosis:
     """Choose the root among the errors of all logs."""
     progress = joined([each.progress for each in readings])
     found: list[LoggedError] = []
@@ -175,7 +196,7 @@ def _conclude(readings: Sequence[_Reading]) -> Diagnosis:
         None,
     )
     followed = tuple(each for each in errors if each is not root and each is not before)
-    return Diagnosis(verdict, root, before, followed, hints, tuple(survived), progress)
+    return Diagnosis(verdict, _guessed(root, rules), before, followed, hints, tuple(survived), progress)
 
 
 _BESIDE = 2
@@ -270,6 +291,7 @@ def _known(event: Event, rules: Sequence[LogRule]) -> tuple[LogRule, Finding] | 
         (rule, finding)
         for rule in rules
         if rule.raised_in is None or rule.raised_in.search(frames)
+        if not rule.owners or owner_of(event) in rule.owners
         for finding in rule.ask(text)
     ]
     return min(known, key=lambda each: each[0].precision, default=None)
@@ -281,7 +303,7 @@ def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnos
     Raises:
         LogError: a log cannot be read, or a folder holds none.
     """
-    return _conclude([_opened(path, rules) for path in [file for each in paths for file in _files(each)]])
+    return _conclude([_opened(path, rules) for path in [file for each in paths for file in _files(each)]], rules)
 
 
 def _opened(path: Path, rules: Sequence[LogRule]) -> _Reading:

@@ -4,12 +4,16 @@ The fields of a row:
 
     code       the rule's name, in reports and in JSON
     precision  one of Precision's, in small letters
-    pattern    a regular expression, or several of which one has to match
+    pattern    a regular expression, or several of which one has to match; `@NAME` stands for those of that name in the
+               file's `texts`
+    beside     a regular expression that has to match as well
     means      the cause; named groups of the pattern can be used here and in `fix`
     fix        what to do
     seen       where the text was seen, or is documented: `owner/repository#issue`, a document, a file of a release
     raised_in  a regular expression that one of the last frames of the traceback has to match
-    family     the code of the bench's causes that this cause is one of
+    owner      whose code it has to be raised in, or several: names of Owner's in small letters
+    family     the code of the kind of cause that this cause is one of (causes.json), or of a rule; several if a code
+               has candidates, the likeliest first
     versions   between which it is so
     before     the command of ours that says it before the run
     anywhere   true: the text tells by itself, outside of a traceback too
@@ -21,9 +25,10 @@ The fields of a row:
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,11 +36,14 @@ from typing import TYPE_CHECKING, Any
 from ...findings import Finding, Rule, Severity, Stage
 from ...language import Message, translate
 from ...language import gettext as _
+from .owner import Owner
 
 if TYPE_CHECKING:
     from ...language import Catalogue
 
 KNOWN = Path(__file__).with_name("known")
+CAUSES: Mapping[str, str] = json.loads(Path(__file__).with_name("causes.json").read_text(encoding="utf-8"))
+"""Kinds of causes for which there is no rule, by their code: what a code may come of, with what it means."""
 _SUBJECTS = (
     "own",
     "ends",
@@ -51,6 +59,7 @@ _SUBJECTS = (
     "devices",
     "packages",
     "vague",
+    "mistakes",
 )
 """The more telling first: where two rules of one precision match, the first one counts."""
 
@@ -70,6 +79,8 @@ class Precision(enum.IntEnum):
     """Another process ended, and this one says no more than that: any other consequence tells more."""
     HINT = 5
     """It ends no job; it is worth knowing beside what did."""
+    GUESS = 6
+    """What kind of error it is and whose code raised it, and no more: an error that is not known, with candidates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +99,23 @@ class LogRule(Rule[str]):
     """What to do, in the same way."""
     raised_in: re.Pattern[str] | None = None
     """What one of the last frames has to match."""
-    family: str = ""
-    """The kind of cause that it is one of, as the bench names it."""
+    beside: re.Pattern[str] | None = None
+    """What the text has to match as well."""
+    owners: tuple[Owner, ...] = ()
+    """Whose code it has to be raised in; empty if that does not matter."""
+    families: tuple[str, ...] = ()
+    """The kind of cause that it is one of, by its code; a code may have several, the likeliest first."""
     versions: str = ""
     """Between which it is so; empty if it is so in all that are known."""
     before: str = ""
     """The command of ours that says it before the run."""
     quotes: tuple[str, ...] = ()
     """What jobs wrote of it."""
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """What an error may come of, the likeliest first; nothing for a rule that names its cause."""
+        return self.families if self.precision in (Precision.CODE, Precision.GUESS) else ()
 
 
 def _filled(said: str, groups: Mapping[str, str | None]) -> str:
@@ -127,12 +147,14 @@ class _Filled(Message):
 
 def read_rules(folder: Path = KNOWN) -> tuple[LogRule, ...]:
     """Read the rows of all subjects."""
-    texts = [(folder / f"{subject}.json").read_text(encoding="utf-8") for subject in _SUBJECTS]
-    return tuple(_rule(row) for text in texts for row in json.loads(text)["rules"])
+    files = [json.loads((folder / f"{subject}.json").read_text(encoding="utf-8")) for subject in _SUBJECTS]
+    return tuple(_rule(row, file.get("texts", {})) for file in files for row in file["rules"])
 
 
-def _rule(row: Mapping[str, Any]) -> LogRule:
-    alternatives = (row["pattern"],) if isinstance(row["pattern"], str) else tuple(row["pattern"])
+def _rule(row: Mapping[str, Any], texts: Mapping[str, Sequence[str]]) -> LogRule:
+    named = [texts[each[1:]] if each.startswith("@") else (each,) for each in _several(row["pattern"])]
+    alternatives = tuple(itertools.chain.from_iterable(named))
+    raised_in, beside = (re.compile(row[key]) if key in row else None for key in ("raised_in", "beside"))
     pattern, precision, seen = (
         re.compile("|".join(alternatives)),
         Precision[row["precision"].upper()],
@@ -141,7 +163,7 @@ def _rule(row: Mapping[str, Any]) -> LogRule:
 
     def ask(text: str) -> Iterator[Finding]:
         matched = pattern.search(text)
-        if matched is not None:
+        if matched is not None and (beside is None or beside.search(text)):
             groups = matched.groupdict()
             yield Finding(
                 code=row["code"],
@@ -163,12 +185,18 @@ def _rule(row: Mapping[str, Any]) -> LogRule:
         anywhere=row.get("anywhere", False),
         means=row["means"],
         fix=row["fix"],
-        raised_in=re.compile(row["raised_in"]) if "raised_in" in row else None,
-        family=row.get("family", ""),
+        raised_in=raised_in,
+        beside=beside,
+        owners=tuple(Owner[name.upper()] for name in _several(row.get("owner", ()))),
+        families=_several(row.get("family", ())),
         versions=_(row.get("versions", "")),
         before=row.get("before", ""),
         quotes=tuple(_text(quote["text"]) for quote in row.get("quotes", ())),
     )
+
+
+def _several(said: str | Sequence[str]) -> tuple[str, ...]:
+    return (said,) if isinstance(said, str) else tuple(said)
 
 
 def _text(said: str | list[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 import re
 from collections import Counter
@@ -11,35 +10,18 @@ from dataclasses import dataclass
 from functools import cache
 
 from ...features import load
-from ...language import gettext as _
 from .event import Event
+from .owner import Owner, frame_of, owner_of
 from .rules import RULES, LogRule
 
-
-class Owner(enum.Enum):
-    """Whose code a frame of a traceback is."""
-
-    YOURS = _("yours")
-    OURS = _("verl-npu's")
-    VERL = _("verl's")
-    ENGINE = _("the engine's")
-    TRAINING = _("Megatron's or MindSpeed's")
-    LIBRARY = _("a library's")
-
-
-_OWNERS = (
-    (Owner.OURS, ("verl_npu", "virtual_ascend")),
-    (Owner.ENGINE, ("vllm_ascend", "vllm", "sglang", "sgl_kernel_npu")),
-    (Owner.TRAINING, ("megatron", "mindspeed", "mbridge")),
-    (Owner.VERL, ("verl", "recipe")),
-    (Owner.LIBRARY, ("site-packages", "dist-packages", "torch", "torch_npu", "transformers", "ray", "hydra")),
-)
-_PYTHON = re.compile(r"/lib/python\d")
-_FILE = re.compile(r'File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,9}), in (?P<function>\S{1,300})')
 _WHERE_TO_LOOK = {
     Owner.ENGINE: ("vllm-project/vllm-ascend", "vllm-project/vllm"),
     Owner.TRAINING: ("verl-project/verl", "Ascend/MindSpeed"),
     Owner.VERL: ("verl-project/verl",),
+    Owner.RECIPE: ("verl-project/verl-recipe", "verl-project/verl"),
+    Owner.SWIFT: ("modelscope/ms-swift",),
+    Owner.TRANSFORMERS: ("huggingface/transformers", "verl-project/verl"),
+    Owner.TORCH_NPU: ("Ascend/pytorch",),
     Owner.LIBRARY: ("Ascend/pytorch", "verl-project/verl"),
 }
 _EVERYWHERE = ("verl-project/verl", "vllm-project/vllm-ascend", "Ascend/pytorch")
@@ -56,16 +38,6 @@ _NEAR_ENOUGH = 0.35
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """A frame of a traceback, and whose it is."""
-
-    owner: Owner
-    text: str
-    module: str
-    """As far as its path tells it: `verl.workers.fsdp_workers`; empty for what is not in a package that is known."""
-
-
-@dataclass(frozen=True, slots=True)
 class Near:
     """A rule that is like an error, without being about it."""
 
@@ -74,32 +46,9 @@ class Near:
     """The share of the error's words, by weight, that a text of the rule has."""
 
 
-def frames(event: Event) -> list[Frame]:
-    """Return the last frame of each owner, the last of all last."""
-    last: dict[Owner, Frame] = {}
-    for text in event.frames:
-        frame = _frame(text)
-        last.pop(frame.owner, None)
-        last[frame.owner] = frame
-    return [*last.values()]
-
-
-def _frame(text: str) -> Frame:
-    found = _FILE.search(text)
-    parts = re.split(r"[/\\]", found["file"].removesuffix(".py")) if found else []
-    # The innermost folder decides: a checkout may be in a folder of its own name.
-    for place in range(len(parts) - 2, -1, -1):
-        for owner, names in _OWNERS:
-            if parts[place] in names:
-                module = "" if owner is Owner.LIBRARY else ".".join(parts[place:])
-                return Frame(owner, text, module)
-    yours = found is not None and not _PYTHON.search(found["file"])
-    return Frame(Owner.YOURS if yours else Owner.LIBRARY, text, "")
-
-
 def features(event: Event) -> list[str]:
     """Return the features of ours that patch a module which the error passed through."""
-    modules = {_frame(text).module for text in event.frames} - {""}
+    modules = {frame_of(text).module for text in event.frames} - {""}
     return [feature.name for feature in load() if any(patch.target.module in modules for patch in feature)]
 
 
@@ -135,8 +84,8 @@ def text_to_search(event: Event) -> str:
 
 def where_to_look(event: Event) -> tuple[str, ...]:
     """Return the repositories in whose issues the text may be."""
-    last = frames(event)
-    return _WHERE_TO_LOOK.get(last[-1].owner, _EVERYWHERE) if last else _EVERYWHERE
+    owner = owner_of(event)
+    return _WHERE_TO_LOOK.get(owner, _EVERYWHERE) if owner else _EVERYWHERE
 
 
 @cache

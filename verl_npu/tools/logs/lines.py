@@ -60,6 +60,8 @@ class Line:
     text: str
     ordinary: bool = False
     """A logger wrote it as information or as a warning."""
+    engine: bool = False
+    """vLLM's logger wrote it."""
 
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
@@ -125,7 +127,7 @@ def clean(raw: str, number: int = 0, process: Process = DRIVER) -> Line:
     text = uncoloured(raw).rstrip("\r\n").replace("\r", "")
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
-    ordinary = False
+    ordinary = engine = False
     at = 0
     while True:
         # Most lines have no prefix, and logs have millions of them.
@@ -144,7 +146,9 @@ def clean(raw: str, number: int = 0, process: Process = DRIVER) -> Line:
             found = _LOGGER.match(text, at) or _STAMP.match(text, at)
             if found is None:
                 break
-            ordinary = ordinary or any(value in _LOW for value in found.groupdict().values())
+            said = found.groupdict()
+            ordinary = ordinary or any(value in _LOW for value in said.values())
+            engine = engine or bool(said.get("level"))
         at = found.end()
     text = text[at:]
     plog = _PLOG.match(text) if text.startswith("[") else None
@@ -153,4 +157,4 @@ def clean(raw: str, number: int = 0, process: Process = DRIVER) -> Line:
         ordinary = plog["level"] in _LOW
     if not ordinary and text[:1] in _FIRST_ORDINARY:
         ordinary = _ORDINARY.match(text) is not None
-    return Line(number, process, text, ordinary)
+    return Line(number, process, text, ordinary, engine)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-__all__ = ["OPEN", "Kind", "Part", "Posted", "causes", "part_of", "read"]
+__all__ = ["OPEN", "Kind", "Part", "Posted", "part_of", "read"]
 
 FOLDER = Path(__file__).parent
 OPEN = "open"
@@ -20,10 +19,12 @@ OPEN = "open"
 
 
 class Part(enum.Enum):
-    """The two parts of the bench, each a folder."""
+    """The parts of the bench, each a folder."""
 
     KNOWN = "known"
     UNREAD = "unread"
+    FURTHER = "further"
+    """More threads that rules are written from, by whatever number: pull requests that quote the error they mend."""
 
 
 class Kind(enum.Enum):
@@ -46,7 +47,7 @@ class Posted:
     lines: tuple[str, ...]
     """The lines that matter, as they were posted."""
     label: str
-    """The rule that means the cause, a code of causes.json, or OPEN."""
+    """The rule that means the cause, a code of CAUSES, or OPEN."""
     cause: str
     """The cause in a sentence; empty if the thread is open."""
     who: str
@@ -61,7 +62,7 @@ class Posted:
 
 
 def part_of(number: int) -> Part:
-    """The part of a thread: threads with an even number are known."""
+    """The part of a thread that is none of the further ones: threads with an even number are known."""
     return Part.UNREAD if number % 2 else Part.KNOWN
 
 
@@ -74,9 +75,3 @@ def read(part: Part) -> tuple[Posted, ...]:
 def _posted(line: str) -> Posted:
     row = json.loads(line)
     return Posted(**{**row, "kind": Kind(row["kind"]), "lines": tuple(row["lines"])})
-
-
-@cache
-def causes() -> dict[str, str]:
-    """The causes for which there is no rule, by their code, each with what it means."""
-    return dict(json.loads((FOLDER / "causes.json").read_text(encoding="utf-8")))

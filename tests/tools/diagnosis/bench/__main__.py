@@ -1,15 +1,22 @@
 """Prints for each part how many causes the diagnosis names, and the confusion table, in Markdown.
 
-python -m tests.tools.diagnosis.bench [known|unread]
+python -m tests.tools.diagnosis.bench [known|unread|further] [--without-own]
+
+With --without-own each thread is asked about without the rules that were written from it alone: an estimate, without
+the unread part, of how good the rules are on what they were not made from.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from . import Part, read
-from .measure import ask, markdown
+from .measure import ask, ask_without_own, markdown
 
 if __name__ == "__main__":
-    chosen = [Part(name) for name in sys.argv[1:]] or list(Part)
-    print("\n\n".join(markdown(part.value, ask(read(part))) for part in chosen))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", type=Part, default=list(Part))
+    parser.add_argument("--without-own", action="store_true")
+    given = parser.parse_args()
+    asked = ask_without_own if given.without_own else ask
+    print("\n\n".join(markdown(part.value, asked(read(part))) for part in given.parts))

@@ -12,19 +12,22 @@ from verl_npu.tools.diagnosis.rules import RULES, LogRule
 
 from . import OPEN, Posted
 
-__all__ = ["Answer", "Outcome", "ask", "confusion", "figures", "markdown"]
+__all__ = ["Answer", "Outcome", "ask", "ask_without_own", "confusion", "figures", "markdown"]
 
 _CODES = frozenset(rule.code for rule in RULES)
-_FAMILIES = {rule.code: rule.family for rule in RULES}
+_CERTAIN = (Conclusion.CAUSE, Conclusion.CONSEQUENCE)
+_FAMILIES = {rule.code: rule.families for rule in RULES}
 
 
 class Outcome(enum.Enum):
     """What an answer is worth."""
 
     RIGHT = "named rightly"
+    LIKELIEST = "not certain, and its likeliest cause is right"
+    AMONG = "not certain, and another of its causes is right"
     WRONG = "named wrongly"
     """A rule that names a cause named another one."""
-    VAGUE = "a code or a consequence only"
+    VAGUE = "a code or a consequence, without the right cause"
     UNKNOWN = "unknown"
     NONE = "false none"
     """No error was seen where there is one."""
@@ -45,8 +48,11 @@ class Answer:
         """What it is worth by the thread's own end."""
         if self.verdict is Conclusion.NONE:
             return Outcome.NONE
-        if self.named and self.label in (self.named, _FAMILIES.get(self.named)):
+        likely = _FAMILIES.get(self.named, ())
+        if self.named and (self.label == self.named or (self.label in likely and self.verdict in _CERTAIN)):
             return Outcome.RIGHT
+        if self.label in likely:
+            return Outcome.LIKELIEST if self.label == likely[0] else Outcome.AMONG
         if self.verdict is Conclusion.CAUSE:
             return Outcome.UNPROVED if self.label == OPEN else Outcome.WRONG
         return Outcome.UNKNOWN if self.verdict is Conclusion.UNKNOWN else Outcome.VAGUE
@@ -57,9 +63,15 @@ def ask(posts: Iterable[Posted], rules: Sequence[LogRule] = RULES) -> tuple[Answ
     return tuple(_asked(post, rules) for post in posts)
 
 
+def ask_without_own(posts: Iterable[Posted], rules: Sequence[LogRule] = RULES) -> tuple[Answer, ...]:
+    """Ask about each thread without the rules that were written from it alone."""
+    return tuple(_asked(post, [rule for rule in rules if set(rule.seen) != {post.thread}]) for post in posts)
+
+
 def _asked(post: Posted, rules: Sequence[LogRule]) -> Answer:
     said = judge(post.lines, rules=rules)
-    return Answer(post.label, said.verdict, said.root.name if said.root else "")
+    root = said.root
+    return Answer(post.label, said.verdict, (root.guess.code if root.guess else root.name) if root else "")
 
 
 def figures(answers: Iterable[Answer]) -> Counter[Outcome]:
@@ -86,7 +98,7 @@ def _summary(ended: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str
     for outcome in Outcome:
         share = f"{closed[outcome] / len(ended):.1%}" if ended else ""
         yield f"| {outcome.value} | {closed[outcome]} | {share} | {unclosed[outcome]} |"
-    ruled = figures(each for each in ended if each.label in _CODES or each.label in _FAMILIES.values())
+    ruled = figures(each for each in ended if each.label in _CODES.union(*_FAMILIES.values()))
     yield ""
     yield f"{ruled.total()} of these threads have a cause that a rule means; {ruled[Outcome.RIGHT]} of them are named."
 

@@ -1,0 +1,62 @@
+"""Writes verl_npu/tools/diagnosis/classes.json: the names of classes by which the diagnosis tells whose an error is.
+
+python scripts/maintain/class_names.py OWNER=FOLDER …
+
+OWNER is engine, verl, training, swift or torch_npu, or anything else for a folder whose names are only to be left out
+of the others. A name that classes of several owners have is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["classes", "owned"]
+
+FILE = Path(__file__).resolve().parents[2] / "verl_npu" / "tools" / "diagnosis" / "classes.json"
+OWNERS = ("engine", "verl", "training", "swift", "torch_npu")
+_ENGINE = "vllm"
+_NO_WORD = re.compile(r"(?=.{8})(?!_).*[a-z][A-Z]|(?=.{8})[A-Z]{2,}[a-z]")
+"""A name that is no word of the language: `KVCacheSpec`, not `Message`."""
+
+
+def classes(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the classes that a folder defines, and those that it imports from vllm with the owner that they have."""
+    for file in folder.rglob("*.py"):
+        if {"test", "tests"} & set(file.parts):
+            continue
+        try:
+            tree = ast.parse(file.read_text(encoding="utf-8-sig", errors="replace"))
+        except SyntaxError:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                yield node.name, ""
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == _ENGINE:
+                yield from ((alias.name, "engine") for alias in node.names if alias.name[:1].isupper())
+
+
+def owned(folders: dict[str, list[Path]]) -> dict[str, list[str]]:
+    """Return of each owner the names that no other has."""
+    found: dict[str, set[str]] = {owner: set() for owner in (*OWNERS, *folders)}
+    for owner, places in folders.items():
+        for place in places:
+            for name, other in classes(place):
+                found[other or owner].add(name)
+    counts = Counter(name for names in found.values() for name in names)
+    return {
+        owner: sorted(name for name in found[owner] if counts[name] == 1 and _NO_WORD.match(name)) for owner in OWNERS
+    }
+
+
+if __name__ == "__main__":
+    given: dict[str, list[Path]] = {}
+    for argument in sys.argv[1:]:
+        owner, _, folder = argument.partition("=")
+        given.setdefault(owner, []).append(Path(folder))
+    FILE.write_text(json.dumps(owned(given), indent=0) + "\n", encoding="utf-8")
