@@ -88,6 +88,18 @@ def test_they_follow_where_they_lie() -> None:
     assert [attention.W_UV.data_ptr() for attention in model.attention()] == before
 
 
+def test_they_stay_where_they_lie_when_others_process_them() -> None:
+    """As verl does after each sync from v0.7.1 on."""
+    model = Model()
+    before = [attention.W_UV.data_ptr() for attention in model.attention()]
+    refresh_copies_on_load(model)
+    model.load_weights(sent())
+    for attention in model.attention():
+        attention.process_weights_after_loading(torch.bfloat16)
+    assert [attention.W_UV.data_ptr() for attention in model.attention()] == before
+    assert [attention.current() for attention in model.attention()] == [True, True]
+
+
 def test_a_load_without_their_source_makes_none() -> None:
     model = Model()
     refresh_copies_on_load(model)

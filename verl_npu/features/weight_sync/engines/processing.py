@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -108,9 +109,11 @@ def refuse_disposed_projections(model: torch.nn.Module) -> None:
 
 
 def refresh_copies_on_load(model: Any) -> None:
-    """Have `model.load_weights` refresh MLA's copies of kv_b_proj in place: captured graphs read them there.
+    """Have `model.load_weights` refresh MLA's copies of kv_b_proj in place: captured graphs read them there. Whoever
+    else processes the weights afterwards leaves them there too.
 
-    The copies of the engine V0, which captures no graphs of MLA, are made anew.
+    Source: vllm-ascend up to 0.13.0 makes them anew each time it processes weights (vllm-ascend#7473), which verl does
+    after each sync from v0.7.1 on. The copies of the engine V0, which captures no graphs of MLA, are made anew.
     """
     if getattr(model, _REFRESHES, False):
         return
@@ -119,6 +122,8 @@ def refresh_copies_on_load(model: Any) -> None:
     once = [impl for impl in impls if impl is not None and all(hasattr(impl, name) for name in (_SOURCE, *_MADE_ONCE))]
     if not copying and not once:
         return
+    for impl in copying:
+        _keep_in_place(impl)
     original = model.load_weights
 
     def load_weights(weights: Iterable[Weight], *args: object, **kwargs: object) -> object:
@@ -159,17 +164,28 @@ def _names_of_copies(impl: object) -> tuple[str, ...] | None:
 
 
 def _refresh(impl: Any) -> None:
+    names = _names_of_copies(impl) or ()
+    impl.process_weights_after_loading(getattr(impl, names[0]).dtype)
+
+
+def _keep_in_place(impl: Any) -> None:
+    """Have copies that are made anew copied to where the present ones lie, if they look like them."""
     import torch
 
-    names = _names_of_copies(impl) or ()
-    held = {name: getattr(impl, name) for name in names}
-    with torch.no_grad():
-        impl.process_weights_after_loading(held[names[0]].dtype)
-        for name, tensor in held.items():
-            made = getattr(impl, name)
-            if made is not tensor:
-                tensor.copy_(made)
-                setattr(impl, name, tensor)
+    original = impl.process_weights_after_loading
+
+    @functools.wraps(original)
+    def process_weights_after_loading(*args: object, **options: object) -> None:
+        held = {name: getattr(impl, name) for name in _names_of_copies(impl) or ()}
+        with torch.no_grad():
+            original(*args, **options)
+            for name, tensor in held.items():
+                made = getattr(impl, name)
+                if made is not tensor and (made.shape, made.dtype) == (tensor.shape, tensor.dtype):
+                    tensor.copy_(made)
+                    setattr(impl, name, tensor)
+
+    impl.process_weights_after_loading = process_weights_after_loading
 
 
 def _make_anew(impl: object) -> None:

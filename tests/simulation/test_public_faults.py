@@ -1,0 +1,292 @@
+"""Faults of vllm-ascend that users reported from graphs and new weights, seen on virtual NPUs with its own methods.
+
+Each scene runs methods of one revision, taken from its history in `VERL_NPU_UPSTREAMS` (`vllm-ascend.git`), around a
+graph of plain torch: weights are processed, a graph is captured, new weights are handed over and processed again, and
+the graph is replayed. `docs/engines.md` has the table.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="module")
+def history() -> Path:
+    """The repository of vllm-ascend."""
+    folder = Path(os.environ.get("VERL_NPU_UPSTREAMS", "")) / "vllm-ascend.git"
+    if not os.environ.get("VERL_NPU_UPSTREAMS") or not folder.is_dir():
+        pytest.skip("set VERL_NPU_UPSTREAMS to a folder with vllm-ascend.git")
+    return folder
+
+
+@pytest.fixture
+def ascend(npu: ModuleType) -> ModuleType:
+    return importlib.import_module("torch_npu")
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One of vllm-ascend's history."""
+
+    history: Path
+    name: str
+
+    def __call__(self, path: str, owner: str, methods: tuple[str, ...], names: Mapping[str, object]) -> Any:
+        """Make a class of some methods of one of its classes; `names` are what these refer to."""
+        command = ["git", "-C", str(self.history), "show", f"{self.name}:vllm_ascend/{path}"]
+        source = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == owner)
+        found.body = [item for item in found.body if isinstance(item, ast.FunctionDef) and item.name in methods]
+        found.bases, found.decorator_list = [ast.Name("Base", ast.Load())], []
+        module = ast.fix_missing_locations(ast.Module([found], []))
+        space: dict[str, Any] = {"torch": torch, "__name__": "released", **names}
+        exec(compile("from __future__ import annotations", "released", "exec"), space)
+        flags = importlib.import_module("__future__").annotations.compiler_flag
+        exec(compile(module, f"{path} at {self.name}", "exec", flags=flags), space)
+        return space[owner]
+
+
+class Unquantized:
+    """What vLLM has for layers without scales: it processes nothing."""
+
+    def process_weights_after_loading(self, layer: object) -> None:
+        """Nothing."""
+
+    def _maybe_pad_weight(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight
+
+    def update_attrs(self) -> None:
+        """Nothing."""
+
+
+class Between(Unquantized):
+    """vLLM's class for experts, whose own way of processing vllm-ascend passes over."""
+
+
+def given(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).npu()
+
+
+def weight(seed: int, *shape: int) -> torch.nn.Parameter:
+    return torch.nn.Parameter(given(seed, *shape), requires_grad=False)
+
+
+Compute = Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An engine's layer, and what is done to it."""
+
+    compute: Compute
+    """What the layer computes."""
+    hand_over: Callable[[int], None]
+    """Gives it the weights of a seed, as an engine does after a step of training."""
+
+
+def answers(ascend: ModuleType, made: Scene) -> dict[str, bool]:
+    """Whether the layer answers by new weights, with a graph that was captured before, and without."""
+    with torch.no_grad():
+        graph = ascend.npu.NPUGraph()
+        with ascend.npu.graph(graph):
+            out = made.compute()
+        graph.replay()
+        old = out.clone()
+        made.hand_over(2)
+        graph.replay()
+        replayed = out.clone()
+        eager = made.compute()
+    return {"eager": not torch.equal(eager, old), "graph": torch.equal(replayed, eager)}
+
+
+HEADS, KEYS, VALUES, LATENT = 2, 4, 8, 16
+
+
+def latent(revision: Revision, ascend: ModuleType) -> Scene:
+    """MLA multiplies with copies of kv_b_proj."""
+    names = {
+        "Base": Unquantized,
+        "torch_npu": ascend,
+        "UnquantizedLinearMethod": Unquantized,
+        "AscendW8A8LinearMethod": int,
+        "ACL_FORMAT_FRACTAL_ND": 2,
+        "ACL_FORMAT_FRACTAL_NZ": 29,
+        "is_enable_nz": lambda *_: False,
+        "maybe_trans_nz": lambda tensor: tensor,
+        "logger": SimpleNamespace(warning_once=lambda text: None),
+    }
+    impl = revision("attention/mla_v1.py", "AscendMLAImpl", ("process_weights_after_loading",), names)()
+    shape = (HEADS * (KEYS + VALUES), LATENT)
+    impl.kv_b_proj = SimpleNamespace(weight=weight(1, *shape), quant_method=Unquantized())
+    vars(impl).update(kv_lora_rank=LATENT, num_heads=HEADS, qk_nope_head_dim=KEYS, v_head_dim=VALUES)
+    vars(impl).update(fused_qkv_a_proj=None, enable_mlapo=False, fa_quant_layer=False, layer_sharding_kwargs=[])
+    impl.process_weights_after_loading(torch.float32)
+    x = given(7, HEADS, 3, KEYS)
+
+    def hand_over(seed: int) -> None:
+        impl.kv_b_proj.weight.data.copy_(given(seed, *shape))
+        impl.process_weights_after_loading(torch.float32)
+
+    return Scene(lambda: (x @ impl.W_UK_T) @ impl.W_UV, hand_over)
+
+
+def scaled(revision: Revision, ascend: ModuleType) -> Scene:
+    """Weights and scales of mxfp8 are transposed into memory of their own."""
+    names = {"Base": Unquantized, "F": torch.nn.functional, "logger": None}
+    methods = ("process_weights_after_loading", "restore_weights_for_rl_loading")
+    found = revision("quantization/methods/w8a8_mxfp8.py", "AscendW8A8MXFP8DynamicLinearMethod", methods, names)()
+    layer = SimpleNamespace(weight=weight(1, 6, 8), weight_scale=weight(3, 6, 4))
+    found.process_weights_after_loading(layer)
+    x = given(7, 3, 8)
+
+    def compute() -> torch.Tensor:
+        scales = layer.weight_scale.transpose(0, 1).reshape(6, 4).repeat_interleave(2, 1)
+        return x @ (layer.weight * scales.T)
+
+    def hand_over(seed: int) -> None:
+        found.restore_weights_for_rl_loading(layer)
+        layer.weight.data.copy_(given(seed, 6, 8))
+        layer.weight_scale.data.copy_(given(seed + 2, 6, 4))
+        found.process_weights_after_loading(layer)
+
+    return Scene(compute, hand_over)
+
+
+def transposed_before_the_cast(revision: Revision, ascend: ModuleType) -> Scene:
+    """Matmul and all_reduce in one operator, on a layer whose weight is cast to FRACTAL_NZ."""
+    cast = {
+        "Base": Unquantized,
+        "torch_npu": SimpleNamespace(npu_format_cast=lambda tensor, number: tensor.clone()),
+        "is_enable_nz": lambda *_: True,
+        "ACL_FORMAT_FRACTAL_NZ": 29,
+    }
+    linear = Revision(revision.history, "v0.11.0")(
+        "ops/linear.py", "AscendUnquantizedLinearMethod", ("process_weights_after_loading",), cast
+    )()
+    of_one_rank = SimpleNamespace(npu_mm_all_reduce_base=lambda x, second, group, bias: x @ second)
+    names = {"Base": Unquantized, "torch_npu": of_one_rank}
+    methods = ("update_attrs", "apply_impl")
+    op = revision("ops/linear_op.py", "MatmulAllreduceRowParallelOp", methods, names)()
+    vars(op).update(
+        layer=SimpleNamespace(weight=weight(1, 8, 8)), bias=None, skip_bias_add=False, tp_rank=0, tp_size=2
+    )
+    vars(op).update(input_is_parallel=True, reduce_results=True, hcomm_info="")
+    op.update_attrs()
+    linear.process_weights_after_loading(op.layer)
+    x = given(7, 3, 8)
+    return Scene(lambda: op.apply_impl(x)[0], lambda seed: op.layer.weight.data.copy_(given(seed, 8, 8)))
+
+
+HIDDEN, ROWS = 8, 6
+OF_EXPERTS = {
+    "Base": Unquantized,
+    "UnquantizedFusedMoEMethod": Between,
+    "envs_ascend": SimpleNamespace(VLLM_ASCEND_ENABLE_FUSED_MC2=False, VLLM_ASCEND_ENABLE_NZ=0),
+    "maybe_trans_nz": lambda tensor: tensor,
+    "get_ascend_config": lambda: SimpleNamespace(weight_nz_mode=0),
+    "CaMemAllocator": SimpleNamespace(get_instance=lambda: SimpleNamespace(wake_up=lambda tags: None)),
+    "replace_parameter": lambda module, name, data: setattr(module, name, torch.nn.Parameter(data, False)),
+}
+
+
+def experts(w13: torch.nn.Parameter, w2: torch.nn.Parameter) -> torch.nn.Module:
+    model = torch.nn.Module()
+    model.experts = torch.nn.Module()
+    model.experts.w13_weight, model.experts.w2_weight = w13, w2
+    return model
+
+
+def computed(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """By the first expert, as vllm-ascend lays it out."""
+    gate, up = (x @ model.experts.w13_weight[0]).chunk(2, -1)
+    return (gate * up) @ model.experts.w2_weight[0]
+
+
+def worker_of(revision: Revision, model: torch.nn.Module) -> Any:
+    """What wakes the engine up."""
+    worker = revision("worker/worker.py", "NPUWorker", ("wake_up",), OF_EXPERTS)()
+    config = SimpleNamespace(hf_text_config=SimpleNamespace(hidden_size=HIDDEN))
+    worker.vllm_config = SimpleNamespace(model_config=config, quant_config=None, speculative_config=None)
+    vars(worker).update(model_runner=SimpleNamespace(model=model), _sleep_saved_buffers={})
+    return worker
+
+
+def experts_processed_again(revision: Revision, ascend: ModuleType) -> Scene:
+    """Experts are transposed back as the engine wakes up, and once more after the load."""
+    path, owner = "ops/fused_moe/fused_moe.py", "AscendUnquantizedFusedMoEMethod"
+    names = {**OF_EXPERTS, "Base": Between}
+    method = revision(path, owner, ("process_weights_after_loading",), names)()
+    shapes = (2, 2 * ROWS, HIDDEN), (2, HIDDEN, ROWS)
+    model = experts(weight(1, *shapes[0]), weight(3, *shapes[1]))
+    method.process_weights_after_loading(model.experts)
+    worker, x = worker_of(revision, model), given(7, 3, HIDDEN)
+
+    def hand_over(seed: int) -> None:
+        worker.wake_up(["weights"])
+        model.experts.w13_weight.data.copy_(given(seed, *shapes[0]))
+        model.experts.w2_weight.data.copy_(given(seed + 2, *shapes[1]))
+        method.process_weights_after_loading(model.experts)
+
+    return Scene(lambda: computed(model, x), hand_over)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row of the table."""
+
+    thread: str
+    revision: str
+    scene: Callable[[Revision, ModuleType], Scene]
+    right: bool
+    """Whether the graph answers by the new weights."""
+    eager: bool = True
+
+
+FAULTS = [
+    Fault("#7473", "v0.11.0", latent, False),
+    Fault("#7473", "v0.13.0", latent, False),
+    Fault("#7473", "bc2c300f62^", latent, False),
+    Fault("#7473", "bc2c300f62", latent, True),
+    Fault("#7715", "6ce1dc162a^", latent, False),
+    Fault("#7715", "6ce1dc162a", latent, True),
+    Fault("#13902", "8f89feb9db^", scaled, False),
+    Fault("#13902", "8f89feb9db", scaled, True),
+    Fault("#5747", "v0.11.0", transposed_before_the_cast, True, eager=False),
+    Fault("#5747", "09682e0751^", transposed_before_the_cast, True, eager=False),
+    Fault("#5747", "09682e0751", transposed_before_the_cast, True),
+    # Of the tensors that the thread lists, these are right: transposed twice, they lie where they lay.
+    Fault("#16322", "v0.18.0", experts_processed_again, True),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[f"{fault.thread} at {fault.revision}" for fault in FAULTS])
+def test_a_reported_fault_is_seen_and_its_mend_too(fault: Fault, history: Path, ascend: ModuleType) -> None:
+    found = answers(ascend, fault.scene(Revision(history, fault.revision), ascend))
+    assert found == {"eager": fault.eager, "graph": fault.right}
+
+
+@pytest.mark.parametrize(
+    ("revision", "right"), [("v0.18.0", False), ("032b3f4a04^", False), ("032b3f4a04", True)], ids=str
+)
+def test_experts_wake_up_as_they_slept_or_not(revision: str, right: bool, history: Path, ascend: ModuleType) -> None:
+    """#11548 and #12226: an engine that is handed no new weights computes with shapes that do not fit."""
+    model = experts(weight(1, 2, HIDDEN, 2 * ROWS), weight(3, 2, ROWS, HIDDEN))
+    x = given(7, 3, HIDDEN)
+    before = computed(model, x)
+    worker_of(Revision(history, revision), model).wake_up(["weights"])
+    if right:
+        assert torch.equal(computed(model, x), before)
+    else:
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            computed(model, x)
