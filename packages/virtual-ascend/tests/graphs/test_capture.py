@@ -271,6 +271,22 @@ def test_an_operator_in_python_that_writes_writes_at_a_replay_alone(ascend: Modu
     assert torch.equal(caches[1][1, 1], token[0])
 
 
+def test_an_operator_in_python_may_return_one_tensor_twice(ascend: ModuleType) -> None:
+    """As MLA's, whose last two results are one empty tensor."""
+    caches = [torch.zeros(2, 4, 1, width, device="npu", dtype=torch.float16) for width in (64, 512)]
+    kv, gamma = new(1, 1, 1, 576).half(), torch.ones(512, device="npu").half()
+    angles, slots = torch.zeros(1, 1, 1, 64, device="npu").half(), torch.tensor([3], device="npu")
+
+    def work() -> Any:
+        return ascend.npu_kv_rmsnorm_rope_cache(kv, gamma, angles, angles, slots, *caches, cache_mode="PA")
+
+    graph, results = captured(ascend, work)
+    slots.fill_(5)
+    graph.replay()
+    assert [result.numel() for result in results[2:]] == [0, 0]
+    assert (caches[1][0].abs().sum().item(), caches[1][1, 1].abs().sum().item() > 0) == (0, True)
+
+
 def test_gradients_are_captured(ascend: ModuleType) -> None:
     x, w = new(4, 8), new(8, 8).requires_grad_()
 

@@ -64,7 +64,7 @@ class Call:
         def again(tensors: list[torch.Tensor]) -> None:
             values = {name: _filled(value, tensors) for name, value in given.items()}
             fresh = _fresh(function(**values), tensors[:count])
-            for target, value in zip(tensors[count:], fresh, strict=True):
+            for target, value in zip(tensors[count:], fresh.values(), strict=True):
                 target.copy_(value)
 
         return again
@@ -110,7 +110,7 @@ def call(name: str, function: Callable[..., object], given: Mapping[str, object]
 
     kept = {argument: _replaced(value, functools.partial(place, argument)) for argument, value in given.items()}
     results = device.inside_operator(lambda: function(**given))
-    moved = {id(value): device.place_in_graph(value) for value in _fresh(results, tensors)}
+    moved = {number: device.place_in_graph(value) for number, value in _fresh(results, tensors).items()}
     tensors += moved.values()
     names += ["the result"] * len(moved)
     written = Call(name, function, kept, [device.weak_tensor(tensor) for tensor in tensors], names)
@@ -155,15 +155,15 @@ def _count(value: object) -> int:
     return max(map(_count, each), default=0)
 
 
-def _fresh(results: object, given: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The results that do not lie in the memory of an argument."""
+def _fresh(results: object, given: list[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """The results that do not lie in the memory of an argument, each once, by their ids."""
     if isinstance(results, torch.Tensor):
         mine = results.untyped_storage().data_ptr()
         known = any(tensor.untyped_storage().data_ptr() == mine for tensor in given)
-        return [] if known or results.device.type != "npu" else [results]
+        return {} if known or results.device.type != "npu" else {id(results): results}
     if isinstance(results, list | tuple):
-        return [fresh for each in results for fresh in _fresh(each, given)]
-    return []
+        return {number: fresh for each in results for number, fresh in _fresh(each, given).items()}
+    return {}
 
 
 def _exchanged(results: object, by: Mapping[int, torch.Tensor]) -> object:
