@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from ...registry.source.body import Key
-from ...registry.source.probe import AllOf, Calls, Defines, Imports, Never, Not, Passes
+from ...registry.source.probe import AllOf, Calls, Defines, Imports, IsActor, Never, Not, Passes
 from ..configuration import Section
 from . import rules
 from .feature import rollout
@@ -309,19 +309,21 @@ def prevent_double_repetition_in_hf_rollout(
     original(self, module, once, *args, **kwargs)
 
 
-_POOLS = "verl.trainer.main_ppo:TaskRunner.init_resource_pool_mgr"
+_RUNNER = "verl.trainer.main_ppo:TaskRunner"
+_POOLS = f"{_RUNNER}.init_resource_pool_mgr"
 _POOL = "global_pool"
 
 
 @rollout.wrap(
     _POOLS,
-    uses=("verl.trainer.main_ppo:TaskRunner.mapping", "verl.trainer.main_ppo:TaskRunner.role_worker_mapping"),
+    uses=(f"{_RUNNER}.mapping", f"{_RUNNER}.role_worker_mapping"),
     why="The recipe r1_ascend, for DeepSeek-V3 on NPUs, ends with KeyError: <Role.ActorRollout: 2> before any model "
     "is built: since upstream's trainer has its pools set role by role, the recipe's own method sets none.",
     how="A role with a worker and no pool is put into upstream's one pool, as its other roles are.",
     link="none: nobody seems to have reported it",
     retired_by=Never("the recipe was removed without it"),
-    requires=Defines(_POOLS),
+    # The recipe's own runner is derived from it.
+    requires=AllOf(Defines(_POOLS), Not(IsActor(_RUNNER))),
 )
 def give_the_recipes_actor_a_pool(original: Callable[..., Result], runner: Any, config: object) -> Result:
     """Make the pools, after each role has one."""

@@ -26,6 +26,7 @@ from .body import (
     read_body,
     read_imports,
 )
+from .definition import Kind
 from .tree import SourceTree, Target
 
 
@@ -90,6 +91,20 @@ class Defines(Atom):
 
     def __str__(self) -> str:
         return f"{self.target} is defined"
+
+
+@dataclass(frozen=True, slots=True)
+class IsActor(Atom):
+    """A decorator makes an actor of Ray's of `target`, a class: no class can be derived from it, which Ray refuses."""
+
+    target: str
+
+    def holds(self, tree: SourceTree) -> bool:
+        definition = tree.definition(Target.parse(self.target))
+        return definition is not None and definition.kind is Kind.REMOTE
+
+    def __str__(self) -> str:
+        return f"{self.target} is an actor of Ray's"
 
 
 @dataclass(frozen=True, slots=True)
