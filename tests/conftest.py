@@ -22,6 +22,8 @@ from virtual_ascend.testing.nightly import pytest_addoption as pytest_addoption
 from virtual_ascend.testing.nightly import pytest_configure as pytest_configure
 from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtest_setup
 
+from verl_npu.tools import progress
+
 from .interpreter import Interpreter
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -53,6 +55,12 @@ def _group(item: pytest.Item) -> str:
     if "npu" in getattr(item, "fixturenames", ()) and item.path.is_relative_to(PROJECT / "tests/simulation"):
         return "device"
     return "e2e" if item.get_closest_marker("e2e") else str(item.path)
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process prints is not to depend on how fast this machine is."""
+    monkeypatch.setattr(progress, "EVERY", 3600.0)
 
 
 @pytest.fixture

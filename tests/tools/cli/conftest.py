@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 from virtual_ascend.exposure import CANN_SITE, SITE
 
-from verl_npu.tools import progress
 from verl_npu.tools.cli import main
 
 Run = Callable[..., tuple[int, str]]
@@ -24,12 +23,6 @@ def no_ascend_software(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry) not in (SITE, CANN_SITE)])
     for name in [name for name in sys.modules if name.partition(".")[0] == "torch_npu"]:
         monkeypatch.delitem(sys.modules, name)
-
-
-@pytest.fixture(autouse=True)
-def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is printed is not to depend on how fast this machine is."""
-    monkeypatch.setattr(progress, "EVERY", 3600.0)
 
 
 @pytest.fixture
