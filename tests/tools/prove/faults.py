@@ -338,3 +338,36 @@ def a_sync_that_dawdles() -> None:
 @fault
 def features_that_are_not_applied() -> None:
     """By VERL_NPU_DISABLE, which the test sets."""
+
+
+# Trainings.
+
+
+def in_a_job(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Of a method, one whose first argument is what `function` gives of it, in a process of a job of Ray's."""
+
+    def make(original: Any) -> Any:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            import ray
+
+            return original(function(self) if ray.is_initialized() else self, *args, **kwargs)
+
+        return method
+
+    return make
+
+
+@fault
+def gradients_that_are_no_numbers() -> None:
+    replaced(torch.Tensor, "backward", in_a_job(lambda loss: loss * float("nan")))
+
+
+@fault
+def memory_that_no_plan_knew_of() -> None:
+    kept: list[Any] = []
+
+    def kept_beside(optimizer: Any) -> Any:
+        kept.append(torch.empty(1 << 26, dtype=torch.uint8, device="npu"))
+        return optimizer
+
+    replaced(torch.optim.AdamW, "step", in_a_job(kept_beside))

@@ -66,6 +66,9 @@ FAULTS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     ("a stale weight", "weight_sync", "bit for bit: other bits", {}),
     ("a sync that dawdles", "weight_sync", "its share of a raw broadcast", {}),
     ("a receiver that dies", "weight_sync", "SIGKILL", {"VIRTUAL_ASCEND_FAULTS": "die:collective=2:rank=1"}),
+    ("gradients that are no numbers", "training", "grpo: the norms of the gradients are [nan", {}),
+    ("memory that no plan knew of", "training", "of tensors at most, planned 0.03", {}),
+    ("a worker that dies", "training", "0 of 3 steps", {"VIRTUAL_ASCEND_FAULTS": "die:collective=3:rank=1"}),
 )
 DAILY = ("a leak", "an operator that kills its process")
 

@@ -35,6 +35,7 @@ _PACKAGES = (
     epilog=example(
         "verl-npu prove",
         "verl-npu prove --minutes 60 --npus 8",
+        "verl-npu prove --minutes 60 --stage training --recipe run.sh",
         "verl-npu prove --resume",
         "verl-npu prove --show proof-2026-01-31.zip",
         "verl-npu prove --show after.zip --against before.zip",
@@ -50,6 +51,12 @@ _PACKAGES = (
     help="Make this stage only; may be repeated. With --resume, make it anew if it has ended.",
 )
 @click.option("--npus", type=click.IntRange(1), help="NPUs that are used [default: all].")
+@click.option(
+    "--recipe",
+    metavar="SCRIPT",
+    type=click.Path(path_type=Path),
+    help="In the stage training: plan and run this launch script at its full size for three steps.",
+)
 @click.option("--resume", is_flag=True, help="Go on with the proof in the folder: what has ended is kept.")
 @click.option(
     "--output", type=click.Path(path_type=Path), default=Path("outputs/prove"), show_default=True, help="The folder."
@@ -64,6 +71,7 @@ def prove(
     minutes: float,
     names: tuple[str, ...],
     npus: int | None,
+    recipe: Path | None,
     resume: bool,
     output: Path,
     show: Path | None,
@@ -87,7 +95,7 @@ def prove(
     if show is not None:
         proof = bundle.read(show)
     else:
-        proof = _made(minutes, names, npus or 0, resume, output.resolve(), as_json)
+        proof = _made(minutes, names, npus or 0, recipe, resume, output.resolve(), as_json)
     if html is not None:
         put(html.resolve(), page(proof).encode("utf-8", "backslashreplace"))
     if against is not None:
@@ -99,8 +107,23 @@ def prove(
     sys.exit(1 if proof.verdict is Verdict.FAILED else 0)
 
 
-def _made(minutes: float, names: tuple[str, ...], npus: int, resume: bool, output: Path, as_json: bool) -> Proof:
+def _made(
+    minutes: float,
+    names: tuple[str, ...],
+    npus: int,
+    recipe: Path | None,
+    resume: bool,
+    output: Path,
+    as_json: bool,
+) -> Proof:
     """Make a proof, or go on with one, and write its bundle."""
+    if recipe is not None and not recipe.is_file():
+        raise ProofError(
+            subject=f"--recipe {recipe}",
+            expected=_("a launch script"),
+            found=_("no such file"),
+            fix=_("give the path of the script that starts your training"),
+        )
     folder = Folder(output)
     stages = chosen(names)
     asked = Asked(
@@ -115,7 +138,8 @@ def _made(minutes: float, names: tuple[str, ...], npus: int, resume: bool, outpu
         stages = tuple(stage for stage in stages if names or stage.name not in ended)
     else:
         folder.begin(asked)
-    run(folder, stages, minutes, npus or asked.npus, (lambda result: None) if as_json else _print_stage)
+    told = (lambda result: None) if as_json else _print_stage
+    run(folder, stages, minutes, npus or asked.npus, told, recipe and recipe.resolve())
     proof = bundle.collect(folder)
     path = bundle.write(folder, proof)
     if not as_json:

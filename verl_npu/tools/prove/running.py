@@ -34,15 +34,21 @@ def run(
     minutes: float,
     npus: int,
     told_of: Callable[[StageResult], None],
+    recipe: Path | None = None,
 ) -> None:
-    """Run stages one after the other, and keep what each comes to. Raises ProofError if that cannot be kept."""
+    """Run stages one after the other, and keep what each comes to. Raises ProofError if that cannot be kept.
+
+    Args:
+        recipe: a launch script that the training stage runs in place of its own.
+    """
     ends = time.monotonic() + 60 * minutes
     spare = 0.0
     for stage in stages:
         began = time.monotonic()
         share = 60 * minutes * stage.share
         limit = min(share + spare, ends - began)
-        result = _one(folder, stage, limit, npus) if limit > _LEAST else _no_time(stage, minutes)
+        given = [str(recipe)] if recipe is not None and stage.name == "training" else []
+        result = _one(folder, stage, limit, npus, given) if limit > _LEAST else _no_time(stage, minutes)
         spare = max(spare + share - (time.monotonic() - began), 0.0)
         folder.finish(result)
         told_of(result)
@@ -59,7 +65,7 @@ def _no_time(stage: Stage, minutes: float) -> StageResult:
     return judged(stage.name, [check], 0.0, 0.0)
 
 
-def _one(folder: Folder, stage: Stage, limit: float, npus: int) -> StageResult:
+def _one(folder: Folder, stage: Stage, limit: float, npus: int, given: Sequence[str]) -> StageResult:
     """Run one stage to its end, or to that of its time."""
     began = time.monotonic()
     words = (stage.name, str(folder.record(stage.name)), str(folder.scratch(stage.name)), str(npus), f"{limit:.1f}")
@@ -72,7 +78,7 @@ def _one(folder: Folder, stage: Stage, limit: float, npus: int) -> StageResult:
     ):
         try:
             started = processes.start(
-                own_python("-m", "verl_npu.tools.prove.stages", *words), dict(os.environ), output
+                own_python("-m", "verl_npu.tools.prove.stages", *words, *given), dict(os.environ), output
             ).process
             status = _wait(started.poll, began + limit, log)
         finally:

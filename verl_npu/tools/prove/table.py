@@ -62,5 +62,11 @@ STAGES = (
         meaning=_("the rollout would answer with other weights than those that are trained"),
         share=0.08,
     ),
+    Stage(
+        name="training",
+        title=_("GRPO of a small model by verl's own trainer, beside a plan that is written down before it runs"),
+        meaning=_("a job that starts may not train"),
+        share=0.30,
+    ),
 )
 BY_NAME = {stage.name: stage for stage in STAGES}

@@ -126,17 +126,19 @@ def train(
     told: Callable[[int, Mapping[str, float]], None],
     reads: Sequence[Path] = (),
     unconfined: bool = False,
+    virtual: bool = True,
 ) -> Run:
     """Run `command` in a sandbox, in which it writes to a part of `folder` alone, and return what came of it.
 
     Args:
         unconfined: without a sandbox, as the user asks for.
+        virtual: on virtual NPUs; else on those of this machine, with all variables that are set for them.
 
     Raises:
         SandboxError: there can be no sandbox here.
     """
     check_possible(unconfined)
-    variables, left_out = _variables(trainer, tree, folder, npus)
+    variables, left_out = _variables(trainer, tree, folder, npus, virtual)
     sandbox, temporary = _sandbox(trainer, tree, folder, variables, reads, unconfined)
     log = folder / "train.log"
     workers = Copies(temporary, "ray/session_2*/logs/worker-*", folder / "ray-logs")
@@ -185,7 +187,9 @@ def _remove(folder: Path) -> None:
     subprocess.run(["rm", "-rf", "--", str(folder)], env={}, capture_output=True, check=False)
 
 
-def _variables(trainer: Trainer, tree: Path, folder: Path, npus: int) -> tuple[dict[str, str], list[str]]:
+def _variables(
+    trainer: Trainer, tree: Path, folder: Path, npus: int, virtual: bool = True
+) -> tuple[dict[str, str], list[str]]:
     exported = {name: value for name, value in trainer.exports.items() if not is_of_cluster(name)}
     left_out = sorted(name for name in trainer.exports if name not in exported)
     paths = script_paths(trainer)
@@ -193,7 +197,7 @@ def _variables(trainer: Trainer, tree: Path, folder: Path, npus: int) -> tuple[d
     # Workers of Ray do not start in the tree, and must not take another verl than the driver.
     source = [str(tree)] if (tree / "verl" / "__init__.py").is_file() else []
     own = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    inherited = {name: value for name, value in os.environ.items() if not is_of_cluster(name)}
+    inherited = {name: value for name, value in os.environ.items() if not (virtual and is_of_cluster(name))}
     variables = inherited | exported
     variables |= {
         "HOME": str(fresh_home()),
@@ -201,7 +205,7 @@ def _variables(trainer: Trainer, tree: Path, folder: Path, npus: int) -> tuple[d
         "PYTHONPATH": os.pathsep.join([*source, *([mindspeed] if mindspeed else []), *own, *paths]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
-        VIRTUAL_NPUS: str(npus),
+        **({VIRTUAL_NPUS: str(npus)} if virtual else {}),
         environment.MANIFEST_DIR.name: str(written(folder) / "manifests"),
         VIRTUAL_CACHE: str(device_cache()),
         "HF_HUB_OFFLINE": "1",

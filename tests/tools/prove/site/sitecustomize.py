@@ -1,5 +1,5 @@
 """What a process of a proof runs first where this folder is on PYTHONPATH: the fault that PROVE_FAULT names is put in
-before the stage begins, as if the NPU had it."""
+before the stage, or the worker of a training, begins, as if the NPU had it."""
 
 from __future__ import annotations
 
@@ -15,4 +15,6 @@ def _install(module: object) -> None:
 if os.environ.get("PROVE_FAULT"):
     from verl_npu.registry.apply import hooks
 
-    hooks.add_hook("verl_npu.tools.prove.stages.setup", _install)
+    # The workers of a training are processes of Ray's, which run no stage.
+    for module in ("verl_npu.tools.prove.stages.setup", "verl.workers.fsdp_workers"):
+        hooks.add_hook(module, _install)

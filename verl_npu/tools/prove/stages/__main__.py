@@ -1,4 +1,4 @@
-"""One stage, in this process: STAGE RECORD SCRATCH NPUS SECONDS, and what else the stage reads."""
+"""One stage, in this process: STAGE RECORD SCRATCH NPUS SECONDS, and what else the stage reads: training, a script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def main() -> None:
     name, record, scratch, npus, seconds = sys.argv[1:6]
     now = time.monotonic()
     recorder = Recorder(Path(record), now + _PART * float(seconds))
-    setup = Setup(record=recorder, scratch=Path(scratch), asked=int(npus), ends=now + float(seconds))
+    script = Path(sys.argv[6]) if name == "training" and len(sys.argv) > 6 else None
+    setup = Setup(record=recorder, scratch=Path(scratch), asked=int(npus), ends=now + float(seconds), recipe=script)
     with closing(recorder):
         try:
             importlib.import_module(f"{__package__}.{name}").run(setup)

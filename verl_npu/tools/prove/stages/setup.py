@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ....ascend import software
+from ....ascend.variables import virtual_npus
 from ....errors import AscendSoftwareError
 from ..record import NotPossible, Recorder
 
@@ -21,11 +22,25 @@ class Setup:
     """How many NPUs it may use; 0 for all."""
     ends: float
     """When its time is over, by time.monotonic()."""
+    recipe: Path | None = None
+    """A launch script of the user's own that is trained in place of the small ones."""
 
     @property
     def left(self) -> float:
         """Seconds until its time is over."""
         return self.ends - time.monotonic()
+
+    @property
+    def simulated(self) -> bool:
+        """Whether virtual NPUs were asked for."""
+        return bool(virtual_npus())
+
+    @property
+    def device(self) -> str:
+        """The name of the first NPU."""
+        import torch
+
+        return str(torch.npu.get_device_name(0))
 
     def npus(self) -> int:
         """Import torch_npu, and return how many NPUs there are to be used. Raises NotPossible if there are none."""
@@ -40,7 +55,7 @@ class Setup:
         count = int(torch.npu.device_count())
         if count == 0:
             raise NotPossible("torch.npu sees no NPU")
-        self.record.note("device", str(torch.npu.get_device_name(0)))
+        self.record.note("device", self.device)
         self.record.note("npus", str(count))
         simulated = getattr(torch_npu, "__simulated__", "")
         if simulated:
