@@ -103,13 +103,13 @@ def encoded(content: Manifest) -> bytes:
 
 def decoded(data: bytes, subject: str) -> Manifest:
     """Return the manifest that a process was told, which may be a stranger's. Raises SourceError if it is none."""
+    if len(data) > _LARGEST:
+        raise _no_manifest(subject, f"more than {_LARGEST >> 20} MiB")
     try:
-        if len(data) > _LARGEST:
-            raise ValueError(f"more than {_LARGEST >> 20} MiB")
         content = json.loads(data.decode())
     # The last: JSON that is nested too deeply.
     except (ValueError, RecursionError) as error:
-        raise _no_manifest(subject, str(error)) from error
+        raise _no_manifest(subject, f"no JSON ({error})") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         found = f"schema {content.get('schema')!r}" if isinstance(content, dict) else "JSON that is no object"
         raise _no_manifest(subject, found[:200])

@@ -143,6 +143,7 @@ class _Shown:
                 text = clean(translate(now()))[:_LONGEST]
                 if not text:
                     self.clear()
+                    wait /= 4  # a step may begin soon, and has waited since the last line then
                 elif self._rewrites:
                     self._dirty = True
                     self._write(f"\r\x1b[K{text[: max(_columns(self._stream) - 1, 1)]}")

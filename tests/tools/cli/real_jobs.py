@@ -2,6 +2,8 @@
 
 python -m tests.tools.cli.real_jobs silence [COMMAND …]      the longest time without a word, beside busy loops
 python -m tests.tools.cli.real_jobs interrupt [COMMAND …]    each signal in the middle of the job, and what is left
+
+COMMAND=SECONDS says how long a job takes, which is seen by a run of its own otherwise.
 """
 
 from __future__ import annotations
@@ -290,8 +292,9 @@ def _children() -> set[int]:
 
 @contextlib.contextmanager
 def busy() -> Iterator[None]:
-    """Keep every core busy meanwhile, with two loops each."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    """Keep every core busy twice meanwhile, by loops where there is no other work."""
+    lacking = max(0, 2 * (os.cpu_count() or 1) - round(os.getloadavg()[0]))
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(lacking)]
     try:
         yield
     finally:
@@ -302,20 +305,23 @@ def busy() -> Iterator[None]:
 
 def silence(names: Sequence[str]) -> Iterator[dict[str, object]]:
     for name in names:
-        ended = run(name, told_after=UNTIL_ENDED.get(name))
+        with busy():
+            ended = run(name, told_after=UNTIL_ENDED.get(name))
         yield {
             "command": name,
             "status": ended.status,
             "seconds": round(ended.seconds, 1),
             "silent": round(ended.silent, 1),
             "after": ended.after,
+            "load": round(os.getloadavg()[0], 1),
         }
 
 
 def interrupt(names: Sequence[str]) -> Iterator[dict[str, object]]:
     """End each command by each signal at some moment of its job; what ended before is no trial."""
-    for name in names:
-        whole = UNTIL_ENDED.get(name) or run(name).seconds
+    for each in names:
+        name, _, known = each.partition("=")
+        whole = float(known) if known else UNTIL_ENDED.get(name) or run(name).seconds
         found: dict[str, object] = {"command": name, "seconds": round(whole, 1)}
         for number in (signal.SIGINT, signal.SIGTERM):
             moment = random.uniform(0.3, 0.8) * whole
@@ -340,6 +346,5 @@ def how(ended: Ended, number: signal.Signals) -> str:
 
 if __name__ == "__main__":
     what, *chosen = sys.argv[1:]
-    with busy() if what == "silence" else contextlib.nullcontext():
-        for found in {"silence": silence, "interrupt": interrupt}[what](chosen or [*JOBS]):
-            print(json.dumps(found, ensure_ascii=False), flush=True)
+    for found in {"silence": silence, "interrupt": interrupt}[what](chosen or [*JOBS]):
+        print(json.dumps(found, ensure_ascii=False), flush=True)

@@ -198,6 +198,14 @@ def test_a_script_is_read_by_its_path(tmp_path: Path) -> None:
     assert run("--check", str(script), *REVISION) == run("--check", script.read_text(), *REVISION)
 
 
+def test_a_script_without_megatron_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("export HCCL_BUFFSIZE=200\npython3 -m verl.trainer.main_ppo data.train_batch_size=8\n")
+    status, output = run("--check", str(script))
+    assert status == 2
+    assert f"verl-npu: --check {script}: expected a script with overrides of Megatron's, found none" in output
+
+
 def test_a_path_that_is_not_there_is_one_clear_error() -> None:
     status, output = run("--check", "no/such/run.sh")
     assert status == 2

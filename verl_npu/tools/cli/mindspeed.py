@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from ...errors import CommandLineError
 from ...features.megatron.contract import NEWEST, Contract, catalogue, contracts, recorded_as, revision_for
 from ...features.megatron.request import Request, Unexpanded, effective, not_judged, requests
 from ...features.megatron.rules import in_words, problems
@@ -47,7 +48,7 @@ def mindspeed(as_list: bool, text: str | None, revision: str | None, pin: str | 
     """
     if as_list == (text is not None):
         raise click.UsageError(_("give either --list or --check WHAT"))
-    text = _read(text) if text is not None else None
+    given, text = text, _read(text) if text is not None else None
     if revision is not None and pin is not None:
         raise click.UsageError(_("give either --revision or --pin"))
     if pin is not None:
@@ -59,13 +60,28 @@ def mindspeed(as_list: bool, text: str | None, revision: str | None, pin: str | 
         )
         _list(asked[-1], newest if len(asked) > 1 else source, as_json)
         return
-    verdicts = [_judge(request, asked) for request in requests(text)]
+    verdicts = [_judge(request, asked) for request in _requests(given or "", text)]
     notes = [note for pair in combinations(verdicts, 2) for note in _apart(*pair, asked[-1])]
     if as_json:
         click.echo(json.dumps(_content(source, verdicts, notes), indent=2, default=str))
     else:
         _print(source, verdicts, notes)
     sys.exit(int(any(problem.refused for verdict in verdicts for problem in verdict.problems)))
+
+
+def _requests(given: str, text: str) -> list[Request]:
+    """Return what a text asks for, of which an error says where it was given."""
+    try:
+        return requests(text)
+    except CommandLineError as error:
+        if given == text:
+            raise
+        raise CommandLineError(
+            subject=f"--check {given}",
+            expected=_("a script with overrides of Megatron's"),
+            found=error.found,
+            fix=_("name the script that starts a training with Megatron, or give the overrides themselves"),
+        ) from error
 
 
 def _read(given: str) -> str:

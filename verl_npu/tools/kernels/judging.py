@@ -9,10 +9,11 @@ import hashlib
 import json
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...language import gettext as _
@@ -45,6 +46,17 @@ class Request:
     unconfined: bool = False
     fresh: bool = False
     """Whether kept verdicts are made anew."""
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set when nobody waits for verdicts any more."""
+
+    def go_on(self) -> None:
+        """Raise EndedError where nobody waits any more."""
+        if self.ended.is_set():
+            raise EndedError
+
+
+class EndedError(Exception):
+    """The command is ended: what compiles is killed, and nothing more is compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +127,13 @@ def judge(target: Target, kernels: Sequence[Kernel], request: Request) -> list[J
 
         # Threads only wait for the compiler.
         with ThreadPoolExecutor(request.at_once) as pool:
-            for _unused in pool.map(finish, groups):
-                pass
+            try:
+                for _unused in pool.map(finish, groups):
+                    pass
+            except BaseException:
+                # Ctrl-C comes to the main thread alone, and this would wait for what the others compile.
+                request.ended.set()
+                raise
     return [done.get(_key_of(each), Judged(kernel=each)) for each in kernels]
 
 
@@ -186,6 +203,7 @@ def _compiled(target: Target, jobs: Sequence[tuple[Kernel, Arguments]], request:
 
 def _ask(target: Target, request: Request, question: Mapping[str, object], seconds: float) -> Mapping[str, object]:
     """What the program says that compiles; `wrong` if it said nothing of use."""
+    request.go_on()
     chain = request.toolchain
     own = Path(__file__).resolve().parents[2]
     whole = {**question, "root": str(target.root), "soc": dict(request.soc.question), "version": chain.pair.back}
@@ -197,7 +215,8 @@ def _ask(target: Target, request: Request, question: Mapping[str, object], secon
             seen = (chain.folder, own, *targets.tops(target), *map(Path, chain.python.prefixes))
             sandbox = Sandbox(read_only=tuple(dict.fromkeys(each.resolve() for each in seen if each.exists())))
         limits = Limits(seconds, processes=64, memory=_MEMORY, file=1 << 30)
-        ended, answer = ask(sandbox, chain.command(), Path("/tmp"), variables, limits, Path(made, "log"), whole)
+        log = Path(made, "log")
+        ended, answer = ask(sandbox, chain.command(), Path("/tmp"), variables, limits, log, whole, request.go_on)
         said = ended.output.decode(errors="replace").strip().splitlines()
     if ended.limit:
         return {"wrong": ended.limit}

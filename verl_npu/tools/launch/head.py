@@ -76,7 +76,8 @@ def _start(
     temp = request.temp or Path(tempfile.mkdtemp(prefix="verl-npu-", dir="/tmp"))
     chosen = free_ports(PORTS)
     say(f"starting Ray on {prepared.name} ({prepared.address} over {prepared.interface.name}), logs in {temp}")
-    ray = RayProcess(processes, head_command(prepared, temp, chosen), {**PATIENT, **prepared.environ}, say)
+    with progress.step(_("starting Ray")):
+        ray = RayProcess(processes, head_command(prepared, temp, chosen), {**PATIENT, **prepared.environ}, say)
 
     def pause(seconds: float) -> None:
         ray.check()
