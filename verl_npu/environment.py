@@ -150,6 +150,20 @@ KERNELS = Folder(
     expected=_("a folder that only you can write to"),
     forwarded=False,
 )
+LAUNCHES = Folder(
+    "VERL_NPU_KERNEL_LAUNCHES",
+    _(
+        "a file to which each process on virtual NPUs appends how it launches Triton kernels, for "
+        "`verl-npu kernels --launches`"
+    ),
+    expected=_("the path of a file"),
+)
+KERNEL_TRITON = Folder(
+    "VERL_NPU_KERNEL_TRITON",
+    _("a folder with the Triton that computes kernels on virtual NPUs where none is installed"),
+    expected=_("a folder"),
+    audience=INTERNAL,
+)
 VLLM_ASCEND = Text(
     "VERL_NPU_VLLM_ASCEND",
     _("the Pythons of environments with vllm-ascend, for the tests that serve with it on virtual NPUs"),

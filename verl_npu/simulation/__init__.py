@@ -12,6 +12,7 @@ from types import ModuleType
 
 from virtual_ascend import has_own_torch_npu, ledger
 
+from .. import environment
 from ..registry.apply import hooks
 
 __all__ = ["install"]
@@ -26,6 +27,8 @@ def install() -> None:
         wanted["vllm_ascend.worker.model_runner_v1"] = "graphs:note_weights"
     if ledger.phantom_bytes():
         wanted["transformers.modeling_utils"] = "checkpoints:leave_weights_out"
+    if environment.KERNEL_TRITON.is_set():
+        importlib.import_module(f"{__name__}.triton_interpreter").offer_triton()
     for upstream, name in wanted.items():
         hooks.add_hook(upstream, _called(name))
 
@@ -48,6 +51,10 @@ _HOOKS = {
     "verl.utils.distributed": "rollout.transfer:offer_group",
     "verl.checkpoint_engine": "rollout.transfer:offer_checkpoint_engine",
     "vllm.triton_utils.importing": "triton_references:launch_references",
+    "triton.runtime.driver": "triton_interpreter:give_driver",
+    "triton.runtime.jit": "triton_interpreter:interpret",
+    "triton.runtime.interpreter": "triton_interpreter:compute_launches",
+    "triton.runtime.autotuner": "triton_interpreter:follow_tuning",
     "mindspeed.op_builder.builder": "mindspeed:offer_operators",
     "mindspeed.ops.triton.sort_chunks_by_idx": "mindspeed:offer_sorting",
     "mindspeed.ops.triton.l2norm": "mindspeed:offer_norm",

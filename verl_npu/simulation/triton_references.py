@@ -1,8 +1,8 @@
 """Triton's kernels on virtual NPUs: each that vLLM or vllm-ascend launches is computed by the reference of its name
 below, and one without a reference raises with its name.
 
-There is no Triton for virtual NPUs. vLLM then decorates its kernels by a placeholder of its own, and vllm-ascend goes
-ways without Triton wherever it asks. The kernels here are those that it launches without asking.
+vLLM finds no Triton with a driver on virtual NPUs. It then decorates its kernels by a placeholder of its own, and
+vllm-ascend goes ways without Triton wherever it asks. The kernels here are those that it launches without asking.
 """
 
 from __future__ import annotations
@@ -72,21 +72,32 @@ class _Kernel:
         raise RuntimeError(f"{self._name} is a kernel of Triton's: it is launched with a grid, not called")
 
     def _launch(self, grid: Sequence[int], *given: object, **named: object) -> None:
-        reference = REFERENCES.get(self._name)
+        reference = reference_of(self._name, list(self._parameters.parameters))
         if reference is None:
             raise NotImplementedError(
                 f"Triton's kernel {self._name} is not implemented by the virtual Ascend (VIRTUAL_ASCEND is set)"
             )
-        _, *expected = inspect.signature(reference).parameters
-        found = list(self._parameters.parameters)
-        if found != expected:
-            raise NotImplementedError(
-                f"Triton's kernel {self._name}: the virtual Ascend has a reference for the parameters "
-                f"{', '.join(expected)}, but this release's are {', '.join(found)}"
-            )
         arguments = self._parameters.bind(*given, **named).arguments
         check_devices(self._name, arguments)
         reference(tuple(grid), **arguments)
+
+
+def reference_of(name: str, found: Sequence[str]) -> Reference | None:
+    """Return the reference of a kernel with these parameters; None if there is none.
+
+    Raises:
+        NotImplementedError: its reference is for other parameters.
+    """
+    reference = REFERENCES.get(name)
+    if reference is None:
+        return None
+    _, *expected = inspect.signature(reference).parameters
+    if list(found) != expected:
+        raise NotImplementedError(
+            f"Triton's kernel {name}: the virtual Ascend has a reference for the parameters "
+            f"{', '.join(expected)}, but this release's are {', '.join(found)}"
+        )
+    return reference
 
 
 def _slot_mapping(

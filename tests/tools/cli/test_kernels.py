@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_npu.tools.kernels import judging, toolchain
+from verl_npu.tools.kernels import judging, launches, toolchain
 from verl_npu.tools.kernels.toolchain import PAIRS, Python, Toolchain
 from verl_npu.tools.kernels.verdict import NOT_SHOWN, Arguments, Kernel, Outcome, Stage, Verdict
 
@@ -75,3 +75,52 @@ def test_a_name_that_is_not_there_is_one_line(run: Run) -> None:
     assert status == 2
     assert said.startswith("verl-npu: no_such_module: expected")
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "given", [(), ("target", "--launches", __file__), ("target", "--", "python"), ("--launches", __file__, "--", "x")]
+)
+def test_a_target_launches_or_a_command_is_named_and_only_one_of_them(run: Run, given: tuple[str, ...]) -> None:
+    status, said = run("kernels", *given)
+    assert status == 2
+    assert "give one of TARGET, --launches FILE and -- COMMAND" in " ".join(said.split())
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch, judged: str) -> Path:
+    """A file with the launches of two kernels, one of which does not fit."""
+    file = Path(judged).with_name("launches.jsonl")
+    case = {"signature": {"x": "*bf16", "n": "i32"}, "constants": {"BLOCK": 64}, "guessed": False}
+    names = ("good", "large")
+    lines = [
+        {"schema": 1, "kernel": name, "module": "some", "file": judged, "grid": [4, 2], "cases": [case]}
+        for name in names
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_launches_are_judged_as_captured_and_what_compiling_does_not_show_is_said(
+    run: Run, launched: Path, form: tuple[str, ...]
+) -> None:
+    status, said = run("kernels", "--launches", str(launched), *form, columns=1000)
+    assert status == 1
+    assert "captured" in said
+    assert "guess" not in said.lower()
+    assert "*bf16, grid 4x2" in said or '"*bf16"' in said
+    assert all(each in " ".join(said.split()) for each in NOT_SHOWN)
+
+
+def test_what_a_program_launched_before_it_failed_is_judged(
+    run: Run, launched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ran(command: object, chain: object, file: Path) -> int:
+        file.write_text(launched.read_text())
+        return 3
+
+    monkeypatch.setattr(launches, "run", ran)
+    status, said = run("kernels", "--", "python", "train.py", "--steps", "2", columns=200)
+    assert status == 1
+    assert "the program ended with 3; what it launched before is judged" in said
+    assert "1 compiles, 1 overflows" in said

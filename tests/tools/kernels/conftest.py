@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu import environment
-from verl_npu.tools.kernels import judging, targets, toolchain
+from verl_npu.tools.kernels import fitting, judging, targets, toolchain
 from verl_npu.tools.kernels.toolchain import PAIRS, Soc, Toolchain
 from verl_npu.tools.kernels.verdict import Judged
 
@@ -54,6 +54,6 @@ def judge(compiler: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         file.write_text(source)
         asked = judging.Request(toolchain=compiler, soc=soc, unconfined=bool(os.environ.get("CI")), **options)  # type: ignore[arg-type]
         target = targets.find(str(file), tmp_path)
-        return judging.judge(target, judging.read(target, asked).kernels, asked)
+        return fitting.fit(target, judging.judge(target, judging.read(target, asked).kernels, asked), asked)
 
     return call

@@ -13,7 +13,8 @@ import click
 
 from ...language import gettext as _
 from ...language import ngettext
-from ..kernels import judging, report, targets, toolchain
+from ..kernels import fitting, judging, report, targets, toolchain
+from ..kernels import launches as of_launches
 from ..kernels.toolchain import PAIRS, Soc
 from ..kernels.verdict import NOT_SHOWN, Judged, Origin, Verdict, counts
 from . import terminal
@@ -27,17 +28,41 @@ _STYLES = {
     Verdict.CRASHED: "red",
     Verdict.NOT_JUDGED: "yellow",
 }
+_MOST_FITS = 40
+_COMMAND = "verl_npu.command"
+
+
+class _BeforeACommand(click.Command):
+    """A command with another command behind `--`."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            context.meta[_COMMAND] = tuple(args[args.index("--") + 1 :])
+            args = args[: args.index("--")]
+        return super().parse_args(context, args)
+
+    def collect_usage_pieces(self, context: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(context), "[-- COMMAND]"]
+
+
 _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
 
 
 @click.command(
+    cls=_BeforeACommand,
     epilog=example(
         "verl-npu kernels verl.utils.kernel.kernels",
         "verl-npu kernels --soc A3 my_kernels.py",
         "verl-npu kernels --only 'add_*' vllm_ascend-0.11.0-py3-none-any.whl",
-    )
+        "verl-npu kernels -- python test_my_kernels.py",
+    ),
 )
-@click.argument("target")
+@click.argument("target", required=False)
+@click.option(
+    "--launches",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Judge the launches that a file holds, in place of a target.",
+)
 @click.option(
     "--soc", type=click.Choice([each.value for each in Soc]), default=Soc.A2.value, show_default=True, help="The NPU."
 )
@@ -60,12 +85,16 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
     show_default=True,
     help="Configurations of a kernel that are tried.",
 )
+@click.option("--fit", is_flag=True, help="Look for smaller blocks for kernels that overflow: up to 40 of each.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Kernels at once.")
 @click.option("--fresh", is_flag=True, help="Compile again what has been judged.")
 @unconfined_option
 @json_option()
+@click.pass_context
 def kernels(
-    target: str,
+    context: click.Context,
+    target: str | None,
+    launches: Path | None,
     soc: str,
     only: tuple[str, ...],
     compiler: str,
@@ -73,6 +102,7 @@ def kernels(
     wheels: Path | None,
     timeout: float,
     configs: int,
+    fit: bool,
     jobs: int,
     fresh: bool,
     unconfined: bool,
@@ -85,34 +115,58 @@ def kernels(
     once, into a folder of its own, and is never installed beside your packages. Each kernel is compiled in a process
     of its own, in a sandbox, with the arguments that its source suggests; they are a guess, and the verdict says so.
 
+    With --fit, blocks that compile are looked for where a kernel overflows: halved, nearest to its author's first.
+
+    With COMMAND a program is run on virtual NPUs, and each launch that it does is judged with its own arguments. So
+    are those of a file, to which a program under VIRTUAL_ASCEND=1 has written them, where VERL_NPU_KERNEL_LAUNCHES
+    names it.
+
     Exit status: 0 no kernel fails, 1 at least one fails, 2 nothing could be judged.
     """
+    command: tuple[str, ...] = context.meta.get(_COMMAND, ())
+    if sum(map(bool, (target, launches, command))) != 1:
+        raise click.UsageError(_("give one of TARGET, --launches FILE and -- COMMAND"))
     say_unconfined(unconfined)
-    front, _, back = compiler.partition(",")
+    front, _unused, back = compiler.partition(",")
     pair = next(each for each in PAIRS if (each.front, each.back) == (front, back))
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="verl-npu-") as unpacked:
-        found = targets.find(target, Path(unpacked))
+    with tempfile.TemporaryDirectory(prefix="verl-npu-") as scratch:
+        found = targets.find(target, Path(scratch)) if target else None
         request = judging.Request(
             toolchain=toolchain.prepare(pair, python, wheels),
             soc=Soc(soc),
             seconds=timeout,
             configurations=configs,
             at_once=jobs,
+            fit=_MOST_FITS if fit else 0,
             unconfined=unconfined,
             fresh=fresh,
         )
-        read = judging.read(found, request)
-        wanted = judging.chosen(read.kernels, only)
-        judged = judging.judge(found, wanted, request)
+        if found:
+            read = judging.read(found, request)
+            unread, root = read.unread, found.root
+            judged = judging.judge(found, judging.chosen(read.kernels, only), request)
+            judged = fitting.fit(found, judged, request) if fit else judged
+        else:
+            file = launches or _launched(command, request.toolchain, Path(scratch, "launches.jsonl"))
+            root = Path.cwd()
+            judged, unread = of_launches.judge(judging.chosen(of_launches.read(file), only), request)
     result = report.Report(
-        judged=tuple(judged), unread=read.unread, root=found.root, request=request, seconds=time.monotonic() - began
+        judged=tuple(judged), unread=unread, root=root, request=request, seconds=time.monotonic() - began
     )
     if as_json:
         click.echo(json.dumps(report.content(result), indent=2))
     else:
         _show(result)
     sys.exit(report.status(result))
+
+
+def _launched(command: Sequence[str], chain: toolchain.Toolchain, file: Path) -> Path:
+    status = of_launches.run(command, chain, file)
+    if status:
+        terminal.note(_("the program ended with {status}; what it launched before is judged").format(status=status))
+    file.touch()
+    return file
 
 
 def _show(result: report.Report) -> None:
@@ -142,12 +196,16 @@ def _show_kernel(each: Judged, root: Path) -> None:
     origin = f" ({arguments.origin.value})" if arguments is not None else ""
     terminal.line("  ", verdict, "  ", each.kernel.name, terminal.styled(origin, "dim"))
     details = [report.said(best, root)]
+    if arguments is not None and arguments.origin is Origin.CAPTURED:
+        details.append(report.launched(arguments))
     if arguments is not None and arguments.label and best.verdict is not Verdict.NOT_JUDGED:
         details.append(_("with {configuration}").format(configuration=arguments.label))
         if len(each.kernel.cases) > 1:
             tried = _("{tried} of {all} configurations tried")
             details.append(tried.format(tried=len(each.tried), all=len(each.kernel.cases)))
     terminal.paragraph(_(", ").join(filter(None, details)), indent=" " * 14)
+    if each.searched:
+        terminal.paragraph(report.fitted(each), indent=" " * 14)
 
 
 def _show_counts(result: report.Report) -> None:

@@ -44,6 +44,8 @@ class Request:
     """Of one kernel that are tried at most; the first that compiles ends it."""
     at_once: int = 1
     unconfined: bool = False
+    fit: int = 0
+    """How many blocks are compiled at most for a kernel that overflows, to find some that fit."""
     fresh: bool = False
     """Whether kept verdicts are made anew."""
     ended: threading.Event = field(default_factory=threading.Event)
@@ -92,7 +94,7 @@ def read(target: Target, request: Request) -> Read:
             for each, of in zip(answers, part if len(answers) > 1 else [part[0]], strict=True):
                 if "wrong" in each:
                     unread[str(of)] = str(each["wrong"])
-                kernels += [_kernel(one) for one in _objects(each.get("kernels"))]
+                kernels += [kernel_of(one) for one in _objects(each.get("kernels"))]
                 unread |= {str(one.get("file")): str(one.get("why")) for one in _objects(each.get("unread"))}
             step.done = first + len(part)
     return Read(tuple(kernels), unread)
@@ -233,7 +235,8 @@ def _objects(content: object) -> list[Mapping[str, object]]:
     return [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
 
 
-def _kernel(content: Mapping[str, object]) -> Kernel:
+def kernel_of(content: Mapping[str, object]) -> Kernel:
+    """Return a kernel as others' code has written it down."""
     cases = _objects(content.get("cases"))
     return Kernel(
         name=str(content.get("name", "")),
@@ -241,7 +244,7 @@ def _kernel(content: Mapping[str, object]) -> Kernel:
         file=str(content.get("file", "")),
         line=_number(content.get("line")),
         cases=tuple(_arguments(each) for each in cases),
-        source=str(cases[0].get("source", "")) if cases else "",
+        source=str(content.get("source", "")),
         why=str(content.get("why", ""))[:500],
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...language import gettext as _
 from .judging import Request
 from .toolchain import BACK, FRONT, Pair
-from .verdict import NOT_SHOWN, Arguments, Judged, Outcome, Verdict, counts
+from .verdict import NOT_SHOWN, Arguments, Blocks, Judged, Outcome, Verdict, counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,25 @@ def said(outcome: Outcome, root: Path) -> str:
     return ": ".join(filter(None, [outcome.stage.value if outcome.stage else "", where, outcome.why]))
 
 
+def launched(arguments: Arguments) -> str:
+    """Return with what a kernel was launched, as far as several launches of one differ."""
+    types = " ".join(each for each in arguments.signature.values() if each.startswith("*"))
+    return _("launched with {types}, grid {grid}").format(types=types, grid="x".join(map(str, arguments.grid)))
+
+
+def fitted(judged: Judged) -> str:
+    """Return the blocks that fit, or that none does."""
+    if not judged.fits:
+        return _("none of {count} smaller blocks fits").format(count=judged.searched)
+    found = _("; ").join(said_blocks(each) for each in judged.fits)
+    return _("fits with {blocks} ({count} tried)").format(blocks=found, count=judged.searched)
+
+
+def said_blocks(blocks: Blocks) -> str:
+    """Return blocks as a configuration is said."""
+    return ", ".join(f"{name}={side}" for name, side in blocks.items())
+
+
 def content(result: Report) -> dict[str, object]:
     """Return it as JSON has it."""
     request = result.request
@@ -92,6 +111,8 @@ def _judged(each: Judged, root: Path) -> dict[str, object]:
         "line": kernel.line,
         **_outcome(each.best, root),
         "configurations": len(kernel.cases),
+        "fits": [dict(blocks) for blocks in each.fits],
+        "searched": each.searched,
         "tried": [{**_arguments(arguments), **_outcome(outcome, root)} for arguments, outcome in each.tried],
     }
 

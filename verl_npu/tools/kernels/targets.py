@@ -39,13 +39,13 @@ def find(named: str, unpacked: Path) -> Target:
         root, top = _unpacked(path, unpacked), unpacked
     elif path.is_dir():
         top = path.resolve()
-        root = _root(top) if (top / "__init__.py").is_file() else top
+        root = root_of(top) if (top / "__init__.py").is_file() else top
     elif path.is_file():
         top = path.resolve()
-        root = _root(top)
+        root = root_of(top)
     else:
         top = _installed(named)
-        root = _root(top)
+        root = root_of(top)
     candidates = [top] if top.is_file() else sorted(top.rglob("*.py"))
     files = tuple(each for each in candidates if has_kernels(each))
     if not files:
@@ -71,8 +71,8 @@ def tops(target: Target) -> Sequence[Path]:
     return tuple(dict.fromkeys(target.root / each.relative_to(target.root).parts[0] for each in target.files))
 
 
-def _root(path: Path) -> Path:
-    """The folder that a file's, or a package's, module name starts in."""
+def root_of(path: Path) -> Path:
+    """Return the folder that a file's, or a package's, module name starts in."""
     folder = path if path.is_dir() else path.parent
     while (folder / "__init__.py").is_file():
         folder = folder.parent

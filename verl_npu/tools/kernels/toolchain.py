@@ -196,7 +196,7 @@ def _ask(program: str) -> Python | None:
         version, *prefixes = json.loads(done.stdout)
     except ValueError:
         return None
-    return Python(program, (version[0], version[1]), tuple(dict.fromkeys(prefixes)))
+    return Python(os.path.abspath(program), (version[0], version[1]), tuple(dict.fromkeys(prefixes)))
 
 
 def _install(pair: Pair, python: Python, folder: Path, wheels: Path | None) -> None:

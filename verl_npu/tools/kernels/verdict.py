@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ...language import gettext as _
 
@@ -122,12 +123,20 @@ class Outcome:
     cached: bool = False
 
 
+Blocks: TypeAlias = Mapping[str, int]
+"""Sides of blocks, by the name of their constant."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """A kernel, and what was said of it with each set of arguments that was tried."""
 
     kernel: Kernel
     tried: tuple[tuple[Arguments, Outcome], ...] = ()
+    fits: tuple[Blocks, ...] = ()
+    """Of a kernel that overflows the blocks that compile, nearest to its author's."""
+    searched: int = 0
+    """How many were compiled for that."""
 
     @property
     def best(self) -> Outcome:

@@ -64,11 +64,24 @@ def _kernels(found: Loaded) -> Iterator[dict[str, object]]:
         if name not in top:
             yield {**about, "why": "it is defined within a function", "cases": []}
             continue
+        kernel, configs, values = unwrapped(vars(found.module).get(name))
+        if kernel is None:
+            why = f"its definition failed: {found.failed.get(name, 'it is no kernel when its file was read')}"
+            yield {**about, "why": why, "cases": []}
+            continue
+        about["source"] = _source(kernel)
         try:
-            why, cases = _cases(found, name, functions, launched.get(name, []))
+            use = guessing.use_of(functions[name], compiling.functions_of(kernel))
+            given = max((each.constants for each in launched.get(name, [])), key=len, default={})
+            guesses = [
+                (config, guessing.guess(kernel, use, getattr(config, "kwargs", {}), given, values))
+                for config in configs or [None]
+            ]
+            cases = [_case(config, made) for config, made in guesses]
         except Exception as error:  # of one kernel, which must not hide the others
-            why, cases = f"its arguments cannot be guessed: {type(error).__name__}: {error}", []
-        yield {**about, "why": why, "cases": cases}
+            yield {**about, "why": f"its arguments cannot be guessed: {type(error).__name__}: {error}", "cases": []}
+            continue
+        yield {**about, "why": "", "cases": cases}
 
 
 def _top(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
@@ -101,38 +114,29 @@ def unwrapped(value: Any) -> tuple[Any, list[object], dict[str, guessing.Heurist
     return None, configs, values
 
 
-def _cases(
-    found: Loaded, name: str, functions: Mapping[str, ast.FunctionDef], launched: list[guessing.Launch]
-) -> tuple[str, list[dict[str, object]]]:
-    """Why there are no arguments; and the arguments, one set for each configuration."""
-    kernel, configs, values = unwrapped(vars(found.module).get(name))
-    if kernel is None:
-        return f"its definition failed: {found.failed.get(name, 'it is no kernel when its file was read')}", []
+def _source(kernel: guessing.Kernel) -> str:
+    """A hash of all that a kernel's code is made of."""
     try:
-        values_used = kernel.cache_key and kernel.used_global_vals.items()
-        source = kernel.cache_key + repr(sorted((key[0], repr(value)) for key, (value, _) in values_used))
+        # Triton notes which globals a kernel uses as it follows its source.
+        text = kernel.cache_key
+        values = kernel.used_global_vals.items()
+        text += repr(sorted((name, repr(value)) for (name, _), (value, _) in values))
     except Exception as error:  # which the front end will say
-        source = f"{kernel.src} {error}"
-    use = guessing.use_of(functions[name], compiling.functions_of(kernel))
-    given = max((each.constants for each in launched), key=len, default={})
-    cases = []
-    for config in configs or [None]:
-        made = guessing.guess(kernel, use, getattr(config, "kwargs", {}), given, values)
-        try:
-            constants = {key: compiling.encoded(value) for key, value in made.constants.items()}
-        except ValueError as error:
-            return f"a value that cannot be handed on: {error}", []
-        options = _options(config)
-        case = {"signature": made.signature, "constants": constants, "divisible": made.divisible, "ones": made.ones}
-        label = ", ".join(f"{key}={value}" for key, value in getattr(config, "kwargs", {}).items())
-        cases.append(
-            {**case, "options": options, "guessed": True, "label": label, "open": made.open, "source": _hash(source)}
-        )
-    return "", cases
-
-
-def _hash(text: str) -> str:
+        text = f"{kernel.src} {error}"
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _case(config: object, made: guessing.Guess) -> dict[str, object]:
+    return {
+        "signature": made.signature,
+        "constants": {key: compiling.encoded(value) for key, value in made.constants.items()},
+        "divisible": made.divisible,
+        "ones": made.ones,
+        "options": _options(config),
+        "guessed": True,
+        "label": ", ".join(f"{key}={value}" for key, value in getattr(config, "kwargs", {}).items()),
+        "open": made.open,
+    }
 
 
 def _options(config: object) -> dict[str, object]:

@@ -214,6 +214,8 @@ def _compile(kernel: guessing.Kernel, made: guessing.Guess, given: Mapping[str, 
             module = stage(module, metadata)
         except subprocess.CalledProcessError as error:
             return _of_program(name, error, recorder)
+        except OSError as error:
+            return {"verdict": "not judged", "why": f"a program of the compiler cannot be started: {error}"}
         except Exception as error:
             return {"verdict": "refused", "stage": _STAGES[name], "why": _short(f"{type(error).__name__}: {error}")}
     if _HIVMC not in recorder.said:

@@ -1,0 +1,78 @@
+"""Kernels of our own with the faults of public reports, which docs/kernels.md lists."""
+
+from __future__ import annotations
+
+HEAD = """
+import triton
+import triton.language as tl
+"""
+
+COPIED_ROWS = """
+@triton.jit
+def copied_rows(x_ptr, index_ptr, out_ptr, rows, stride, WIDTH: tl.constexpr):
+    columns = tl.arange(0, WIDTH)
+    for row in range(rows):
+        source = tl.load(index_ptr + row)
+        values = tl.load(x_ptr + source * stride + columns, mask=columns < stride)
+        tl.store(out_ptr + row * stride + columns, values, mask=columns < stride)
+
+
+def launch(x):
+    copied_rows[(1,)](x, x, x, 4, 48000, WIDTH=48000)
+"""
+"""triton-lang/triton-ascend#302."""
+
+COPIED_CUBES = """
+@triton.jit
+def copied_cubes(x_ptr, out_ptr, heads, rows, columns, HEADS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    head, row, column = tl.arange(0, HEADS), tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    for first in range(0, heads, HEADS):
+        at = (first + head)[:, None, None] * rows * columns + row[None, :, None] * columns + column[None, None, :]
+        inside = ((first + head) < heads)[:, None, None] & (row < rows)[None, :, None] & (column < columns)
+        tl.store(out_ptr + at, tl.load(x_ptr + at, mask=inside, other=0), mask=inside)
+
+
+def launch(x):
+    copied_cubes[(1,)](x, x, 16, 128, 128, HEADS=2, ROWS=128, COLUMNS=128)
+"""
+"""sgl-project/sgl-kernel-npu#477."""
+
+RESHAPED = """
+@triton.jit
+def reshaped(x_ptr, y_ptr, out_ptr, SIDE: tl.constexpr):
+    at = tl.arange(0, SIDE)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
+    x, y = tl.load(x_ptr + at), tl.load(y_ptr + at)
+    row = tl.reshape(tl.ravel(x), (1, SIDE * SIDE))
+    column = tl.permute(row, (1, 0))
+    total = tl.sum(tl.reshape(column, (SIDE * SIDE,)), 0)
+    chosen = tl.where(x > y, x, tl.broadcast_to(total, (SIDE, SIDE)))
+    tl.store(out_ptr + tl.arange(0, SIDE), tl.sum(tl.sqrt(tl.exp2(chosen)), 1))
+
+
+def launch(x):
+    reshaped[(1,)](x, x, x, SIDE=64)
+"""
+"""triton-lang/triton-ascend#1640."""
+
+ROW_LOSSES = """
+@triton.jit
+def row_losses(logits_ptr, targets_ptr, losses_ptr, columns, stride, WIDTH: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    highest_x, highest_y = -float("inf"), -float("inf")
+    total_x, total_y = 0.0, 0.0
+    for first in range(0, columns, WIDTH):
+        column = first + tl.arange(0, WIDTH)
+        inside = column < columns
+        x = tl.load(logits_ptr + row * stride + column, mask=inside, other=-float("inf")).to(tl.float32)
+        y = tl.load(targets_ptr + row * stride + column, mask=inside, other=-float("inf")).to(tl.float32)
+        new_x, new_y = tl.maximum(highest_x, tl.max(x, 0)), tl.maximum(highest_y, tl.max(y, 0))
+        total_x = total_x * tl.exp(highest_x - new_x) + tl.sum(tl.exp(x - new_x), 0)
+        total_y = total_y * tl.exp(highest_y - new_y) + tl.sum(tl.exp(y - new_y), 0)
+        highest_x, highest_y = new_x, new_y
+    tl.store(losses_ptr + row, highest_x + tl.log(total_x) - highest_y - tl.log(total_y))
+
+
+def launch(x):
+    row_losses[(1,)](x, x, x, 32000, 32000, WIDTH=32768)
+"""
+"""vllm-project/speculators#993."""

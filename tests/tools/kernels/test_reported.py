@@ -1,0 +1,57 @@
+"""What was reported of kernels on NPUs is said here of kernels of our own with the same fault, without one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from verl_npu.tools.kernels import judging, targets, toolchain
+from verl_npu.tools.kernels.toolchain import PAIRS, Soc, Toolchain
+from verl_npu.tools.kernels.verdict import Outcome, Verdict
+
+from .conftest import Judge
+from .reported import COPIED_CUBES, COPIED_ROWS, HEAD, RESHAPED, ROW_LOSSES
+
+pytestmark = pytest.mark.nightly
+OF_CANN_8_5 = next(pair for pair in PAIRS if (pair.front, pair.back) == ("3.2.0", "1.1.0"))
+
+
+@pytest.fixture
+def older() -> Toolchain:
+    """The back end that gives the figures of CANN 8.5's."""
+    return toolchain.prepare(OF_CANN_8_5)
+
+
+def outcome(chain: Toolchain, source: str, folder: Path) -> Outcome:
+    file = folder / "reported_kernel.py"
+    file.write_text(HEAD + source)
+    asked = judging.Request(toolchain=chain, soc=Soc.A2, unconfined=bool(os.environ.get("CI")), fresh=True)
+    target = targets.find(str(file), folder)
+    (found,) = judging.judge(target, judging.read(target, asked).kernels, asked)
+    return found.best
+
+
+@pytest.mark.parametrize(("source", "needed"), [(COPIED_ROWS, 3072000), (COPIED_CUBES, 2097152)])
+def test_the_figure_is_the_report_s_with_the_compiler_of_its_time(
+    older: Toolchain, tmp_path: Path, source: str, needed: int
+) -> None:
+    found = outcome(older, source, tmp_path)
+    assert (found.verdict, found.buffer, found.needed, found.there) == (Verdict.OVERFLOWS, "ub", needed, 1572864)
+
+
+@pytest.mark.parametrize("source", [COPIED_ROWS, COPIED_CUBES])
+def test_a_later_compiler_goes_on_without_a_second_buffer(judge: Judge, source: str) -> None:
+    (found,) = judge(HEAD + source)
+    assert found.best.verdict is Verdict.COMPILES
+    assert "enable-auto-multi-buffer to false" in found.best.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("source", "large", "small"), [(RESHAPED, "SIDE=64", "SIDE=32"), (ROW_LOSSES, "WIDTH=32768", "WIDTH=4096")]
+)
+def test_what_the_report_says_to_fit_does(judge: Judge, source: str, large: str, small: str) -> None:
+    (refused,) = judge(HEAD + source)
+    (taken,) = judge(HEAD + source.replace(large, small))
+    assert (refused.best.verdict, taken.best.verdict) == (Verdict.OVERFLOWS, Verdict.COMPILES)
