@@ -13,7 +13,7 @@ import pytest
 from .interpreter import SHOW, Interpreter
 
 FEATURES = {"device", "host_copies", "attention", "fused_ops", "rollout", "weight_sync", "megatron", "fleet"}
-FEATURES |= {"micro_batches"}
+FEATURES |= {"fused_kernels", "micro_batches"}
 
 
 @pytest.fixture

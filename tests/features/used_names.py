@@ -65,6 +65,8 @@ UNDECLARED = {
     "env_vars": "the key of Ray's runtime environment",
     "forward": "torch's, of a module",
     "_metadata": "torch's, of a state",
+    "configs": "of Triton's tuner",
+    "kwargs": "of Triton's tuner",
     "_replace": "of Megatron's request",
     "apply": "of a TensorDict",
     "async_fn": "of Megatron's request",

@@ -20,6 +20,7 @@ def load() -> Sequence[Feature]:
     from .attention import attention
     from .device import device
     from .fleet import fleet
+    from .fused_kernels import fused_kernels
     from .fused_ops import fused_ops
     from .host_copies import host_copies
     from .megatron import megatron
@@ -27,7 +28,18 @@ def load() -> Sequence[Feature]:
     from .rollout import rollout
     from .weight_sync import weight_sync
 
-    return (device, host_copies, attention, fused_ops, micro_batches, rollout, weight_sync, megatron, fleet)
+    return (
+        device,
+        host_copies,
+        attention,
+        fused_ops,
+        fused_kernels,
+        micro_batches,
+        rollout,
+        weight_sync,
+        megatron,
+        fleet,
+    )
 
 
 def policy(environ: Mapping[str, str] | None = None, *, strict: bool = False) -> Policy:

@@ -1,0 +1,113 @@
+"""verl's fused Triton kernels for NPUs: with smaller blocks, where the installed compiler refuses upstream's.
+
+Each of the blocks was compiled for A2 and A3 by `verl-npu kernels --fit`; a test compares the numbers with torch's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from .. import reporting
+from ..registry.patch import Feature
+from ..registry.source.probe import Defines, Never
+
+fused_kernels = Feature(
+    "fused_kernels", "verl's fused loss gets blocks that fit an NPU where the compiler refuses upstream's."
+)
+Result = TypeVar("Result")
+_MODULE = "verl.utils.kernel.kernels"
+_LINK = "https://github.com/verl-project/verl/issues/7950"
+_WHY = (
+    "with use_fused_kernels and the triton backend Ascend's compiler ends the job: ub overflow, requires 8577280 bits "
+)
+_WHY += "while 1572864 bits available. Upstream's blocks are those of a GPU."
+_HOW = "If the installed compiler refuses upstream's blocks for lack of memory, the kernel gets smaller ones, and is "
+_HOW += "launched again."
+_RETIRED = Never("whether a compiler takes upstream's blocks is seen when it compiles them")
+_OVERFLOW = "ub overflow"
+
+
+class Configuration(Protocol):
+    """One of Triton's tuner."""
+
+    kwargs: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Blocks of one kernel."""
+
+    upstreams: Mapping[str, int]
+    ours: Mapping[str, int]
+
+
+BLOCKS: Mapping[str, Blocks] = {
+    "efficient_entropy_kernel_general_mainloop": Blocks(
+        upstreams={"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 256, "BLOCK_SIZE_K": 32},
+        ours={"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 32},
+    ),
+    "efficient_entropy_backward_kernel_general_d_logits_split_N": Blocks(
+        upstreams={"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 256, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 16},
+        ours={"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 16},
+    ),
+}
+"""By kernel; the others compile, or are launched only where a caller asks verl for another way."""
+_FORWARD, _BACKWARD = BLOCKS
+
+
+@fused_kernels.wrap(
+    f"{_MODULE}:efficient_entropy_forward",
+    why=_WHY,
+    how=_HOW,
+    link=_LINK,
+    retired_by=_RETIRED,
+    requires=Defines(f"{_MODULE}:{_FORWARD}"),
+)
+def fit_blocks_of_the_fused_loss(original: Callable[..., Result], *given: object, **named: object) -> Result:
+    """Compute log probabilities and entropies."""
+    return _fitted(_FORWARD, lambda: original(*given, **named))
+
+
+@fused_kernels.wrap(
+    f"{_MODULE}:efficient_entropy_backward",
+    why=_WHY,
+    how=_HOW,
+    link=_LINK,
+    retired_by=_RETIRED,
+    requires=Defines(f"{_MODULE}:{_BACKWARD}"),
+)
+def fit_blocks_of_the_fused_loss_gradient(original: Callable[..., Result], *given: object, **named: object) -> Result:
+    """Compute the gradients of what the fused loss was given."""
+    return _fitted(_BACKWARD, lambda: original(*given, **named))
+
+
+def _fitted(name: str, compute: Callable[[], Result]) -> Result:
+    try:
+        return compute()
+    except Exception as error:
+        # The kernel is the first that is launched: nothing was computed, sent or changed before.
+        if _OVERFLOW not in str(error) or not _shrink(name):
+            raise
+    blocks = BLOCKS[name]
+    changed = ", ".join(f"{key}={side}" for key, side in blocks.ours.items() if side != blocks.upstreams[key])
+    reporting.report(f"the compiler has no room for the blocks of verl's kernel {name}: it is launched with {changed}")
+    return compute()
+
+
+def _shrink(name: str) -> bool:
+    """Give a kernel our blocks; returns whether it had upstream's."""
+    kernels = [value for key, value in vars(sys.modules[_MODULE]).items() if key == name]
+    configurations = [each for kernel in kernels for each in _configurations(kernel)]
+    if len(configurations) != 1 or configurations[0].kwargs != BLOCKS[name].upstreams:
+        return False
+    configurations[0].kwargs.update(BLOCKS[name].ours)
+    return True
+
+
+def _configurations(kernel: object) -> Sequence[Configuration]:
+    """Those of Triton's tuner; none if it is no longer tuned."""
+    found: Sequence[Configuration] = getattr(kernel, "configs", ())
+    return found
