@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TextIO
 
@@ -78,6 +79,9 @@ _LOGGER = re.compile(
 """vLLM's loggers, and Hydra's."""
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*Z (?=\S)")
 """What Docker and Kubernetes put before each line."""
+_CLOSED = {"(": ")", "[": "]:", "w": ":", "n": ":"}
+"""With what a prefix that names a process begins and ends; a blank may follow."""
+_LONGEST_PREFIX = 1000
 _FIRST = frozenset("([wnECWID0123456789")
 """With what a prefix can begin."""
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
@@ -122,6 +126,24 @@ def process_of_file(path: Path) -> Process:
     return Process(pid=found["pid"]) if found else DRIVER
 
 
+@lru_cache(maxsize=1 << 12)
+def _named(prefix: str, process: Process) -> tuple[int, Process] | None:
+    """Return the length of a prefix and the process that it names; None if it is none.
+
+    Nearly all lines of a log have one of a few.
+    """
+    if prefix[0] == "(":
+        found = _RAY.match(prefix) or _DAEMON.match(prefix)
+    else:
+        found = _RANK.match(prefix) or _WORKER.match(prefix)
+    if found is None:
+        return None
+    known = {key: value for key, value in found.groupdict().items() if value}
+    # The innermost prefix is the process itself, the others only pass its lines on.
+    alone = "pid" in known or "name" in known or process == DRIVER
+    return found.end(), Process(**known) if alone else replace(process, **known)
+
+
 def clean(raw: str, number: int = 0, process: Process = DRIVER) -> Line:
     """Return a line of a log without colours and prefixes."""
     text = uncoloured(raw).rstrip("\r\n").replace("\r", "")
@@ -134,21 +156,22 @@ def clean(raw: str, number: int = 0, process: Process = DRIVER) -> Line:
         first = text[at : at + 1]
         if first not in _FIRST:
             break
-        found = _RAY.match(text, at) or _DAEMON.match(text, at) if first == "(" else None
-        if found is None and first in "[wn":
-            found = _RANK.match(text, at) or _WORKER.match(text, at)
-        if found:
-            # The innermost prefix is the process itself, the others only pass its lines on.
-            known = {key: value for key, value in found.groupdict().items() if value}
-            alone = "pid" in known or "name" in known or process == DRIVER
-            process = Process(**known) if alone else replace(process, **known)
-        else:
-            found = _LOGGER.match(text, at) or _STAMP.match(text, at)
-            if found is None:
-                break
-            said = found.groupdict()
-            ordinary = ordinary or any(value in _LOW for value in said.values())
-            engine = engine or bool(said.get("level"))
+        named = None
+        if first in _CLOSED:
+            closing = _CLOSED[first]
+            closed = text.find(closing, at, at + _LONGEST_PREFIX)
+            named = _named(text[at : closed + len(closing) + 1], process) if closed > 0 else None
+        if named:
+            length, process = named
+            at += length
+            continue
+        logged = _LOGGER.match(text, at)
+        if logged:
+            ordinary = ordinary or (logged["level"] or logged["hydra"]) in _LOW
+            engine = engine or logged["level"] is not None
+        found = logged or _STAMP.match(text, at)
+        if found is None:
+            break
         at = found.end()
     text = text[at:]
     plog = _PLOG.match(text) if text.startswith("[") else None
