@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -100,8 +101,9 @@ def test_a_py_spy_that_never_answers_is_waited_for_a_while_only(
 
 def test_a_process_that_is_not_there_is_one_line(run: Run) -> None:
     status, printed = run("doctor", "--hang", "4194303")
-    assert (status, len(printed.splitlines())) == (2, 1)
-    assert "expected the id of a process of this host" in printed
+    (line,) = (line for line in printed.splitlines() if not re.search(r", \d+ s$", line))  # progress of a slow machine
+    assert status == 2
+    assert "expected the id of a process of this host" in line
 
 
 def test_several_jobs_are_named() -> None:

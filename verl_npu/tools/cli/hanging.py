@@ -9,6 +9,8 @@ from typing import NoReturn
 
 import click
 
+from ...language import gettext as _
+from ...language import ngettext
 from .. import progress
 from ..hanging.doing import Kind
 from ..hanging.everywhere import Seen, look
@@ -30,7 +32,7 @@ _MOST = 12
 
 def show(asked: str, wants_json: bool) -> NoReturn:
     """Look at a job, print what is to be said, and exit."""
-    with progress.step(f"looking at each process several times within {PAUSE:g} s"):
+    with progress.step(_("looking at each process several times within {pause:g} s").format(pause=PAUSE)):
         seen = look(asked)
     said = judge(seen.members, seen.whole)
     if wants_json:
@@ -55,8 +57,11 @@ def _as_json(seen: Seen, said: Said) -> dict[str, object]:
 
 
 def _show(seen: Seen, said: Said) -> None:
-    count = f"{len(seen.members)} processes on {len(seen.hosts)} {'host' if len(seen.hosts) == 1 else 'hosts'}"
-    words = f": job {seen.job}, {count}, {PAUSE:g} s"
+    processes = ngettext("{count} process", "{count} processes", len(seen.members)).format(count=len(seen.members))
+    hosts = ngettext("{count} host", "{count} hosts", len(seen.hosts)).format(count=len(seen.hosts))
+    words = _(": job {job}, {processes} on {hosts}, {pause:g} s").format(
+        job=seen.job, processes=processes, hosts=hosts, pause=PAUSE
+    )
     terminal.line(terminal.styled(said.verdict.value, _COLOURS[said.verdict]), words)
     for each in said.odd[:3]:
         terminal.line("  ", terminal.styled(each.name, "bold"))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...errors import KernelError
 from ...language import gettext as _
+from ...language import ngettext
 
 _KERNEL = re.compile(rb"\btriton\.jit\b|triton_jit|\bimport jit\b")
 _MOST_BYTES = 4 << 20
@@ -52,7 +53,9 @@ def find(named: str, unpacked: Path) -> Target:
         raise KernelError(
             subject=named,
             expected=_("Python source with Triton kernels (@triton.jit)"),
-            found=_("none in {count} files").format(count=len(candidates)),
+            found=ngettext("none in {count} file", "none in {count} files", len(candidates)).format(
+                count=len(candidates)
+            ),
             fix=_("name the module, file, folder or wheel that has them"),
         )
     return Target(root, files)
