@@ -22,7 +22,8 @@ from verl_npu.features.weight_sync.engines.captured import remember
 from verl_npu.features.weight_sync.engines.proof import Proof, Verdict
 
 Weights = dict[str, torch.Tensor]
-WORDS, HIDDEN, ROWS, HEADS, LATENT = 32, 16, 8, 2, 4
+NZ = 29
+WORDS, HIDDEN, ROWS, HEADS, LATENT = 32, 32, 8, 2, 4
 EXPERTS = range(2)
 SHAPES = {
     "embed.weight": (WORDS, HIDDEN),
@@ -137,10 +138,16 @@ def ascend(npu: ModuleType) -> ModuleType:
 @pytest.fixture
 def engine(ascend: ModuleType) -> Engine:
     """One that holds and answers by `weights(1)`, after a first sync that was proven."""
+    return started(ascend)
+
+
+def started(ascend: ModuleType, packed: bool = False) -> Engine:
     with torch.no_grad():
         model = Model().npu()
         model.latent.process()
         model.head.weight = model.embed.weight
+        if packed:
+            model.second.weight.data = ascend.npu_format_cast(model.second.weight.data, NZ)
         tokens, graph = torch.arange(5, device="npu"), ascend.npu.NPUGraph()
         with ascend.npu.graph(graph):
             out = model(tokens)
@@ -359,3 +366,24 @@ def test_a_weight_that_no_graph_reads_may_move(engine: Engine) -> None:
     """As an engine's output head, which computes outside of its graphs."""
     engine.graph.reset()
     assert prove(engine, weights(2), a_new_parameter).differences == ()
+
+
+def bytes_of_nd(model: Model, sent: Weights) -> None:
+    """As a broadcast into the weight's address."""
+    model.load(sent, without="second.weight")
+    model.second.weight.data.untyped_storage().copy_(sent["second.weight"].untyped_storage())
+
+
+@pytest.mark.parametrize("way", [Model.load, bytes_of_nd, a_new_tensor])
+def test_a_weight_in_fractal_nz_is_proven_or_named(way: Way, ascend: ModuleType) -> None:
+    ascend.npu.config.allow_internal_format = True
+    try:
+        engine = started(ascend, packed=True)
+    finally:
+        ascend.npu.config.allow_internal_format = False
+    assert ascend.get_npu_format(engine.model.second.weight) == NZ
+    sent = weights(2)
+    said = [(each.source or each.parameter, each.found) for each in prove(engine, sent, way).differences]
+    expected = {Model.load: "", bytes_of_nd: "other values", a_new_tensor: STALE}[way]
+    assert [name for name, found in said if expected in found] == ([SECOND] if expected else [])
+    assert answers(engine, right(weights(2), engine.tokens)) is (way is Model.load)

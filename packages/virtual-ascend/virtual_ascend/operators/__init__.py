@@ -52,7 +52,7 @@ from .inference import (
     npu_interleave_rope,
     npu_kv_rmsnorm_rope_cache,
 )
-from .layout import npu_dtype_cast, npu_format_cast, npu_format_cast_
+from .layout import get_npu_format, get_storage_size, npu_dtype_cast, npu_format_cast, npu_format_cast_
 from .ring import npu_fusion_attention_grad, npu_ring_attention_update
 from .sampling import npu_top_k_top_p
 
@@ -67,6 +67,8 @@ __all__ = [
     "_npu_fused_infer_attention_score_v2_get_max_workspace",
     "_npu_moe_token_unpermute_with_routing_map",
     "fast_gelu",
+    "get_npu_format",
+    "get_storage_size",
     "npu_add_rms_norm",
     "npu_apply_adam_w",
     "npu_apply_rotary_pos_emb",

@@ -1,15 +1,19 @@
 """npu_format_cast and npu_dtype_cast: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_format_cast.md.
 
-Formats are how a real NPU lays a tensor out; shape and values do not change, and the virtual Ascend has one layout
-only.
+Formats are how a real NPU lays a tensor out; shape and values do not change. The virtual Ascend lays one out as its
+strides say, or in FRACTAL_NZ (device/csrc/formats.h); the others are names here.
 """
 
 from __future__ import annotations
 
+import functools
+import warnings
 from enum import IntEnum
 
 import torch
 from torch import Tensor
+
+from ..device.extension import extension
 
 # c10/core/ScalarType.h
 _DTYPES = {
@@ -55,27 +59,86 @@ class Format(IntEnum):
 def npu_format_cast(
     input: Tensor, acl_format: int, *, customize_dtype: int | None = None, input_dtype: int | None = None
 ) -> Tensor:
-    """The same values in a new tensor; differentiable.
+    """The same values in this format; differentiable. It is the tensor itself if there is nothing to be done.
 
     Raises:
-        RuntimeError: an unknown format.
+        RuntimeError: an unknown format, or a graph is captured that would have to cast.
         NotImplementedError: customize_dtype.
     """
     _check(acl_format, customize_dtype, input_dtype)
-    return input.clone()
+    if (acl_format == Format.FRACTAL_NZ) is extension().is_fractal(input):
+        return input
+    if acl_format != Format.FRACTAL_NZ:
+        return input.clone()
+    if not _is_allowed(input):
+        return input
+    made: Tensor = _Fractal.apply(input)
+    return made
 
 
 def npu_format_cast_(
     input: Tensor, acl_format: int, *, customize_dtype: int | None = None, input_dtype: int | None = None
 ) -> Tensor:
-    """The tensor itself.
+    """The tensor itself, in this format: in new memory, if that is another one.
 
     Raises:
-        RuntimeError: an unknown format.
+        RuntimeError: an unknown format, or a graph is captured that would have to cast.
         NotImplementedError: customize_dtype.
     """
-    _check(acl_format, customize_dtype, input_dtype)
+    made = npu_format_cast(input, acl_format, customize_dtype=customize_dtype, input_dtype=input_dtype)
+    if made is not input:
+        with torch.no_grad():
+            input.set_(made)
     return input
+
+
+def get_npu_format(input: Tensor) -> int:
+    """The number of its format."""
+    if extension().is_fractal(input):
+        return Format.FRACTAL_NZ.value
+    return {4: Format.NCHW, 5: Format.NCDHW}.get(input.dim(), Format.ND).value
+
+
+def get_storage_size(input: Tensor) -> int:
+    """How many elements its memory has room for."""
+    return int(input.untyped_storage().nbytes() // input.element_size())
+
+
+class _Fractal(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: object, tensor: Tensor) -> Tensor:
+        return extension().to_fractal(tensor)
+
+    @staticmethod
+    def backward(ctx: object, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+_allowed = False
+
+
+def allow_internal_format(allowed: bool) -> None:
+    """`torch.npu.config.allow_internal_format`; without it, casts to FRACTAL_NZ leave tensors as they are."""
+    global _allowed
+    _allowed = allowed
+
+
+def _is_allowed(tensor: Tensor) -> bool:
+    if not _allowed:
+        _warn_once(
+            "Cannot create tensor with interal format while allow_internel_format=False, tensor will be created with "
+            "base format."
+        )
+        return False
+    if tensor.dim() < 2:
+        _warn_once("Cannot create tensor with NZ format while dim < 2, tensor will be created with ND format.")
+        return False
+    return True
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
 
 
 def npu_dtype_cast(input: Tensor, dtype: int | torch.dtype, input_dtype: int | None = None) -> Tensor:

@@ -131,7 +131,7 @@ def tell_layouts(model: torch.nn.Module) -> None:
         return
     try:
         found = [name for name, held in model.named_parameters() if _is_nz(held, layout_of)]
-    except NotImplementedError:  # The virtual Ascend keeps no layouts.
+    except NotImplementedError:  # Those of an older virtual Ascend have no layouts.
         return
     if found:
         shown = ", ".join(found[:SHOWN]) + (", …" if len(found) > SHOWN else "")

@@ -2,6 +2,7 @@
 
 #include "allocator.h"
 #include "copies.h"
+#include "formats.h"
 #include "graph.h"
 #include "phantom.h"
 #include "pool.h"
@@ -72,13 +73,15 @@ at::Tensor cpu_over(const at::Tensor& tensor, void* context, c10::DeleterFnPtr d
 at::Tensor cpu_alias(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().type() != kNpu) return tensor;
   check_values(tensor);
+  if (C10_UNLIKELY(formats::any()) && formats::is_fractal(tensor)) return formats::values(tensor);
   return cpu_over(tensor, c10::Storage(tensor.storage()).unsafeReleaseStorageImpl(), &drop_storage);
 }
 
 at::Tensor lent_alias(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().type() != kNpu) return tensor;
   check_values(tensor);
-  return cpu_over(tensor, new Lent{tensor.storage(), std::this_thread::get_id()}, &drop_lent);
+  auto alias = cpu_over(tensor, new Lent{tensor.storage(), std::this_thread::get_id()}, &drop_lent);
+  return C10_UNLIKELY(formats::any()) && formats::is_fractal(tensor) ? formats::as_it_lies(alias) : alias;
 }
 
 void free_dropped() {
@@ -105,6 +108,7 @@ void move_storage(const at::Tensor& npu, const at::Tensor& cpu) {
   if (phantom::is(from)) phantom::refuse("moving memory");
   if (from.nbytes() > 0) std::memcpy(const_cast<void*>(cpu.storage().data()), from.data(), from.nbytes());
   graph::moved(from.data(), cpu.storage().data());
+  formats::moved(from.data(), cpu.storage().data());
   from.unsafeGetStorageImpl()->set_data_ptr_noswap(adopt(cpu.storage(), npu.device().index()));
 }
 

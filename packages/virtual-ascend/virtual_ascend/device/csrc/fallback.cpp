@@ -5,6 +5,7 @@
 #include "allocator.h"
 #include "copies.h"
 #include "dtypes.h"
+#include "formats.h"
 #include "generator.h"
 #include "graph.h"
 #include "ledger.h"
@@ -174,6 +175,10 @@ class Call {
     for (auto& [npu, cpu, written] : pairs_) {
       if (!written) continue;
       const auto& storage = npu.storage();
+      if (C10_UNLIKELY(formats::any()) && formats::is_fractal(npu)) {
+        formats::put_back(npu, cpu);
+        continue;
+      }
       if (cpu.storage().data() != storage.data() || cpu.storage().nbytes() != storage.nbytes()) {
         auto* impl = storage.unsafeGetStorageImpl();
         impl->set_data_ptr_noswap(places_ ? graph::placed(cpu.storage(), npu.device().index()) : adopt(cpu.storage(), npu.device().index()));

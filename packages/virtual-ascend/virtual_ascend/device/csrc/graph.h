@@ -10,6 +10,7 @@
 // it drew from generators, is put back when it ends.
 #pragma once
 
+#include "formats.h"
 #include "generator.h"
 #include "tensors.h"
 
@@ -85,6 +86,7 @@ extern std::atomic<int> g_watched;
 void forget_block(const void* base);
 // Each way to free memory calls it.
 inline void freed(const void* base) {
+  formats::freed(base);
   if (g_watched.load(std::memory_order_relaxed) > 0) forget_block(base);
 }
 void moved(const void* from, const void* to);
@@ -106,6 +108,7 @@ struct Task {
   // Runs it on its operands, or on what is given in their places.
   std::function<void(const Tensors* instead)> run;
   std::shared_ptr<ExternalEvent> waits_for;
+  bool unpacks = false;  // among the operands are some in FRACTAL_NZ, which it reads
 };
 
 enum class Where { kHost, kNpu };

@@ -2,6 +2,7 @@
 
 #include "alias.h"
 #include "copies.h"
+#include "formats.h"
 #include "graph_memory.h"
 #include "runtime.h"
 
@@ -124,6 +125,9 @@ std::string described(const at::Tensor& tensor) {
   return out.str();
 }
 
+// A task that is given an NPU's tensors asks for their values itself.
+bool is_packed(const Operand& operand) { return operand.tensor.device().is_cpu() && formats::is_fractal(operand.tensor); }
+
 // In place of memory that is gone: NaN, and zeros of what has no NaN.
 at::Tensor poisoned(const at::Tensor& like) {
   at::Tensor host = at::detail::empty_strided_cpu(like.sizes(), like.strides(), like.scalar_type());
@@ -219,6 +223,8 @@ Inside::Inside() { ++t_inside; }
 Inside::~Inside() { --t_inside; }
 
 void add(Task task) {
+  if (C10_UNLIKELY(formats::any()))
+    for (const auto& operand : task.operands) task.unpacks = task.unpacks || is_packed(operand);
   std::lock_guard<std::recursive_mutex> lock(state().mutex);
   if (state().update.has_value() && of_update(state().update->device, stream_on(state().update->device))) {
     state().update->tasks.push_back(std::move(task));
@@ -371,11 +377,13 @@ void Graph::go_on() {
 void Graph::run(size_t number) {
   const auto& task = tasks_[number];
   if (!task.run) return;
-  if (C10_LIKELY(number >= dead_.size() || dead_[number].empty())) return task.run(nullptr);
+  const bool has_dead = number < dead_.size() && !dead_[number].empty();
+  if (C10_LIKELY(!has_dead && !task.unpacks)) return task.run(nullptr);
   Tensors instead;
   instead.reserve(task.operands.size());
-  for (const auto& operand : task.operands) instead.push_back(operand.tensor);
-  for (const auto which : dead_[number]) instead[which] = poisoned(instead[which]);
+  for (const auto& operand : task.operands) instead.push_back(is_packed(operand) ? formats::values(operand.tensor) : operand.tensor);
+  if (has_dead)
+    for (const auto which : dead_[number]) instead[which] = poisoned(task.operands[which].tensor);
   task.run(&instead);
 }
 

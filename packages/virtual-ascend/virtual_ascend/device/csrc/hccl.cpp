@@ -160,10 +160,6 @@ std::pair<TensorLists, Tensors> parted(const Tensors& row, size_t first) {
   return {{Tensors(row.begin(), middle)}, Tensors(middle, row.end())};
 }
 
-void refuse_in_graph(const char* name, const Tensors& tensors) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!graph::any_is_recording(tensors), name, " in a graph is not implemented by the virtual Ascend");
-}
-
 bool same_sizes(const Tensors& tensors, const at::Tensor& as) {
   for (const auto& tensor : tensors)
     if (tensor.sizes() != as.sizes()) return false;
@@ -372,7 +368,14 @@ WorkPtr HcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& 
 }
 
 WorkPtr HcclBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  refuse_in_graph("gather", inputs);
+  if (graph::any_is_recording(inputs)) {
+    const auto parts = outputs.empty() ? Tensors{} : outputs.front();
+    return captured("gather", joined({parts}, inputs), [options, count = parts.size(), is_root = !outputs.empty()](HcclBackend& self, Tensors& t) {
+      auto [out, in] = parted(t, count);
+      if (!is_root) out.clear();
+      return self.gather(out, in, options);
+    });
+  }
   if (are_phantoms(inputs)) return meet(c10d::OpType::GATHER, "gather", outputs.empty() ? Tensors{} : outputs.front(), inputs);
   auto out = counted(outputs);
   auto in = counted(inputs);
@@ -381,7 +384,14 @@ WorkPtr HcclBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::G
 }
 
 WorkPtr HcclBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
-  refuse_in_graph("scatter", outputs);
+  if (graph::any_is_recording(outputs)) {
+    const auto parts = inputs.empty() ? Tensors{} : inputs.front();
+    return captured("scatter", joined({parts}, outputs), [options, count = parts.size(), is_root = !inputs.empty()](HcclBackend& self, Tensors& t) {
+      auto [in, out] = parted(t, count);
+      if (!is_root) in.clear();
+      return self.scatter(out, in, options);
+    });
+  }
   if (are_phantoms(outputs)) return meet(c10d::OpType::SCATTER, "scatter", outputs, inputs.empty() ? Tensors{} : inputs.front());
   auto out = counted(outputs);
   auto in = counted(inputs);
@@ -542,7 +552,8 @@ WorkPtr HcclBackend::exchange(const char* name, c10d::OpType type, Tensors resul
 }
 
 WorkPtr HcclBackend::send(Tensors& tensors, int to, int tag) {
-  refuse_in_graph("send", tensors);
+  if (graph::any_is_recording(tensors))
+    return captured("send", tensors, [to, tag](HcclBackend& self, Tensors& t) { return self.send(t, to, tag); });
   check_contiguous(tensors);
   auto t = messages(tensors);
   const auto hold = [held = tensors] {};
@@ -551,7 +562,8 @@ WorkPtr HcclBackend::send(Tensors& tensors, int to, int tag) {
 }
 
 WorkPtr HcclBackend::recv(Tensors& tensors, int from, int tag) {
-  refuse_in_graph("recv", tensors);
+  if (graph::any_is_recording(tensors))
+    return captured("recv", tensors, [from, tag](HcclBackend& self, Tensors& t) { return self.recv(t, from, tag); });
   check_contiguous(tensors);
   auto t = messages(tensors);
   const auto finish = [tensors, t] {

@@ -2,6 +2,7 @@
 #include "alias.h"
 #include "allocator.h"
 #include "copies.h"
+#include "formats.h"
 #include "graph.h"
 #include "ledger.h"
 #include "phantom.h"
@@ -117,6 +118,11 @@ Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) 
   }
   const bool from_host = source.device().type() == c10::kCPU;
   const bool to_host = target.device().type() == c10::kCPU;
+  if (C10_UNLIKELY(formats::any()) && !to_host && formats::is_fractal(target)) {
+    check_broadcast(source, target);
+    formats::copy_into(target, source, cpu_alias(source));
+    return target;
+  }
   if (C10_UNLIKELY(graph::under_way()) && copy_in_graph(source, target, non_blocking)) return target;
   if (copies::delayed() && from_host != to_host && target.numel() > 0) {
     if (non_blocking) {
@@ -126,13 +132,14 @@ Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) 
     copies::synchronize_current((from_host ? target : source).device().index());
   }
   cpu_alias(target).copy_(cpu_alias(source), non_blocking);
+  if (C10_UNLIKELY(formats::any())) formats::copied(source, target);
   return target;
 }
 
 bool same_bytes(const Tensor& to, const Tensor& from) {
   return to.device().type() == kNpu && to.device() == from.device() && !phantom::is(to) && !phantom::is(from) && to.scalar_type() == from.scalar_type() &&
          to.sizes() == from.sizes() && to.is_contiguous() && from.is_contiguous() && to.is_conj() == from.is_conj() &&
-         to.is_neg() == from.is_neg();
+         to.is_neg() == from.is_neg() && !formats::is_fractal(to) && !formats::is_fractal(from);
 }
 
 // As the NPU's fused kernel, without a dispatch for each; what is no plain copy of bytes goes one by one.

@@ -26,6 +26,9 @@ void offer(py::module_& m);
 namespace virtual_ascend::graph {
 void offer(py::module_& m);
 }
+namespace virtual_ascend::formats {
+void offer(py::module_& m);
+}
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   py::module_::import("torch.distributed");  // registers c10d::Backend, the base class below
@@ -98,6 +101,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("empty_cache", &empty_cache);
   pool::offer(m);
   graph::offer(m);
+  formats::offer(m);
 
   m.def("start_ledger", &ledger::start);
   m.def("ledger_clock", &ledger::now);

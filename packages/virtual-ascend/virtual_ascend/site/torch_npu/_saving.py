@@ -1,4 +1,5 @@
-"""How a tensor of an NPU is saved: with its format, as in torch_npu 2.7.1 and newer.
+"""How a tensor of an NPU is saved: with its format, as in torch_npu 2.7.1 and newer. One in FRACTAL_NZ is saved as its
+values, and comes back in ND.
 
 `torch.load(..., weights_only=True)` of torch 2.7 and older refuses such a file, since it does not allow the enum of
 formats. A newer torch does, so that nothing needs to be done there.
@@ -10,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 from packaging.version import Version
+from virtual_ascend.device.extension import extension
 
 from torch_npu._unimplemented import is_older_than
 from torch_npu.npu._format import Format
@@ -25,6 +27,15 @@ def _rebuild_npu_tensor(rebuild: Rebuild, arguments: tuple[object, ...], _format
 
 def install() -> None:
     """Have tensors of NPUs saved with their format, if that makes a difference."""
+    plain = torch.Tensor.__reduce_ex__
+
+    def of_values(self: torch.Tensor, protocol: int) -> tuple[object, ...]:
+        if type(self) is torch.Tensor and self.device.type == "npu" and extension().is_fractal(self):
+            self = self.detach().clone()
+        reduced: tuple[object, ...] = plain(self, protocol)
+        return reduced
+
+    torch.Tensor.__reduce_ex__ = of_values
     if is_older_than("2.7.1") or Version(torch.__version__).release >= (2, 8):
         return
     reduce = torch.Tensor.__reduce_ex__

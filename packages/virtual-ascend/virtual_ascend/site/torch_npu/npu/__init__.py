@@ -14,6 +14,7 @@ from torch_npu.npu.autocast_utils import (
     set_autocast_dtype,
     set_autocast_enabled,
 )
+from torch_npu.npu.callables import make_graphed_callables
 from torch_npu.npu.device import (
     _get_device_index,
     _is_in_bad_fork,
@@ -209,6 +210,7 @@ __all__ = [
     "is_current_stream_capturing",
     "is_initialized",
     "is_jit_compile_false",
+    "make_graphed_callables",
     "manual_seed",
     "manual_seed_all",
     "matmul",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from packaging.version import Version
+from virtual_ascend.operators.layout import allow_internal_format
 from virtual_ascend.settings import Settings
 
 
@@ -93,6 +94,8 @@ def set_option(option: dict[str, object]) -> None:
             raise ValueError(f"value of {name} should be in {list(allowed)} but got {value}")
         if name in _DEPRECATED:
             warnings.warn(f"{name} will be deprecated in future version.", stacklevel=2)
+    if option.get("ALLOW_INTERNAL_FORMAT") in ("enable", "disable"):
+        allow_internal_format(option["ALLOW_INTERNAL_FORMAT"] == "enable")
     if option.get("MM_BMM_ND_ENABLE") in ("enable", "disable"):
         set_mm_bmm_format_nd(option["MM_BMM_ND_ENABLE"] == "enable")
     if option.get("jitCompile") in ("enable", "disable"):
