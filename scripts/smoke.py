@@ -11,6 +11,7 @@ from pathlib import Path
 import rehearse
 from harness import recipe, start
 from harness.errors import RunFailed
+from harness.jobs.base import UNUSED
 from harness.machine import Machine
 from harness.request import Request
 
@@ -32,7 +33,7 @@ def run(request: Request, machine: Machine) -> int:
     moved = weights.compare(Path(outcome.plan.model), job.trained_model(outcome.plan))
     print(f"weights: {moved.moved} of {moved.tensors} tensors moved, by {moved.largest:.3g} at most")
     wrong = [] if moved.all_moved else [f"{moved.tensors - moved.moved} weight tensors did not move"]
-    wrong += manifests.faults(outcome.manifests, job.processes(request.npus), job.idle, job.applied)
+    wrong += manifests.faults(outcome.manifests, job.processes(request.npus), (*UNUSED, *job.idle), job.applied)
     wrong += training.missing_evidence(outcome)
     for line in wrong:
         print(f"smoke.sh: {line}", file=sys.stderr)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from harness.pins import SMALL, Pin
 
-__all__ = ["AGREED", "Job", "Plan"]
+__all__ = ["AGREED", "UNUSED", "Job", "Plan"]
 
 AGREED = r"\d+ processes agree on what is patched"
 """What the comparison of a job's processes says before the first step."""
+UNUSED = ("fused_kernels",)
+"""Features whose targets no job imports: none asks verl for its fused Triton kernels."""
 
 
 @dataclass(frozen=True)

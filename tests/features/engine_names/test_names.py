@@ -46,7 +46,7 @@ OF_OTHERS = {
     ("verl_npu.features.weight_sync.patches.workers", "inference_engine"): "verl's vLLM rollout",
     ("verl_npu.features.weight_sync.patches.workers", "_is_offload_param"): "verl's workers",
     ("verl_npu.features.weight_sync.transport.plan", "_local_tensor"): "torch's DTensor",
-    ("verl_npu.tools.diagnosis.unknown", "vllm_ascend"): "folders in the frames of a traceback",
+    ("verl_npu.tools.diagnosis.owner", "vllm_ascend"): "folders in the frames of a traceback",
     ("verl_npu.simulation.rollout.prompts", "__call__"): "transformers' processor",
     ("verl_npu.simulation.rollout.prompts", "tokenizer"): "transformers' processor",
 }
