@@ -11,7 +11,6 @@ from pathlib import Path
 import rehearse
 from harness import recipe, start
 from harness.errors import RunFailed
-from harness.jobs.base import UNUSED
 from harness.machine import Machine
 from harness.request import Request
 
@@ -20,6 +19,7 @@ def run(request: Request, machine: Machine) -> int:
     """Train and judge; raises RunFailed with all that is wrong."""
     # Not at the top: these live in the environment that the script makes first.
     from harness import jobs, manifests, progress, summary, training, weights
+    from harness.jobs.base import UNUSED
 
     job = jobs.JOBS[request.job]
     result = request.output / "smoke.json"

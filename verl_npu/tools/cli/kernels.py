@@ -60,7 +60,7 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
 @click.argument("target", required=False)
 @click.option(
     "--launches",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Judge the launches that a file holds, in place of a target.",
 )
 @click.option(
