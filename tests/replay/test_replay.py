@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from virtual_ascend.testing import NoWheelError, install_torch_npu
 
 from verl_npu.tools.prove.bundle import Proof
 from verl_npu.tools.prove.corpus import Kind, Other, compared, in_both
@@ -27,13 +26,8 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Proof:
 
 
 @pytest.fixture(scope="module")
-def of_wheel(tmp_path_factory: pytest.TempPathFactory) -> Proof:
-    folder = tmp_path_factory.mktemp("wheel")
-    try:
-        install_torch_npu(folder)
-    except NoWheelError as why:
-        pytest.skip(str(why))
-    return made(tmp_path_factory.mktemp("recorded"), wheel(folder))
+def of_wheel(torch_npu: Path, tmp_path_factory: pytest.TempPathFactory) -> Proof:
+    return made(tmp_path_factory.mktemp("recorded"), wheel(torch_npu))
 
 
 def test_a_bundle_of_our_own_device_is_what_our_own_device_does(ours: Proof, tmp_path: Path) -> None:

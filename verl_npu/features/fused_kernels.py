@@ -22,10 +22,12 @@ _MODULE = "verl.utils.kernel.kernels"
 _LINK = "https://github.com/verl-project/verl/issues/7950"
 _WHY = (
     "with use_fused_kernels and the triton backend Ascend's compiler ends the job: ub overflow, requires 8577280 bits "
+    "while 1572864 bits available. Upstream's blocks are those of a GPU."
 )
-_WHY += "while 1572864 bits available. Upstream's blocks are those of a GPU."
-_HOW = "If the installed compiler refuses upstream's blocks for lack of memory, the kernel gets smaller ones, and is "
-_HOW += "launched again."
+_HOW = (
+    "If the installed compiler refuses upstream's blocks for lack of memory, the kernel gets smaller ones, and is "
+    "launched again."
+)
 _RETIRED = Never("whether a compiler takes upstream's blocks is seen when it compiles them")
 _OVERFLOW = "ub overflow"
 
@@ -99,15 +101,10 @@ def _fitted(name: str, compute: Callable[[], Result]) -> Result:
 
 def _shrink(name: str) -> bool:
     """Give a kernel our blocks; returns whether it had upstream's."""
-    kernels = [value for key, value in vars(sys.modules[_MODULE]).items() if key == name]
-    configurations = [each for kernel in kernels for each in _configurations(kernel)]
+    kernel = vars(sys.modules[_MODULE]).get(name)
+    # None if it is no longer tuned.
+    configurations: Sequence[Configuration] = getattr(kernel, "configs", ())
     if len(configurations) != 1 or configurations[0].kwargs != BLOCKS[name].upstreams:
         return False
     configurations[0].kwargs.update(BLOCKS[name].ours)
     return True
-
-
-def _configurations(kernel: object) -> Sequence[Configuration]:
-    """Those of Triton's tuner; none if it is no longer tuned."""
-    found: Sequence[Configuration] = getattr(kernel, "configs", ())
-    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import lzma
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -287,11 +288,13 @@ def _is_before(one: LoggedError, other: LoggedError) -> bool:
 def _known(event: Event, rules: Sequence[LogRule]) -> tuple[LogRule, Finding] | None:
     text = event.text
     frames = "\n".join(event.frames[-_NEAR:])
+    # Asked once, and only if a rule wants to know.
+    owner = functools.cache(lambda: owner_of(event))
     known = [
         (rule, finding)
         for rule in rules
         if rule.raised_in is None or rule.raised_in.search(frames)
-        if not rule.owners or owner_of(event) in rule.owners
+        if not rule.owners or owner() in rule.owners
         for finding in rule.ask(text)
     ]
     return min(known, key=lambda each: each[0].precision, default=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from ...ascend.variables import VIRTUAL_CACHE, VIRTUAL_MEMORY, VIRTUAL_NPUS, VIR
 from ...errors import PlanError
 from ...language import gettext as _
 from .. import progress
+from ..extras import is_installed
 from ..jobs.capture import fresh_home
 from ..jobs.confined import sandbox_of
 from ..jobs.job import Job, compose
@@ -194,7 +194,7 @@ def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work
 
 
 def _check_megatron(settings: Settings) -> None:
-    if is_megatron(settings) and not _is_installed("megatron.core"):
+    if is_megatron(settings) and not is_installed("megatron.core"):
         raise PlanError(
             subject=f"{ACTOR}.strategy=megatron",
             expected=_("megatron-core in this environment, since verl's own workers are run"),
@@ -204,13 +204,6 @@ def _check_megatron(settings: Settings) -> None:
                 "scripts/plan.sh, which makes the environment"
             ),
         )
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package that it is in
-        return False
 
 
 def _fine_tuning(names: Names, job: Job, request: Request, bounded: bool) -> _Work:

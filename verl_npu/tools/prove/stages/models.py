@@ -6,7 +6,6 @@ without verl-npu is the NPU's own rounding.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,8 @@ from typing import Any
 from ....ascend.variables import AUTOLOAD, VIRTUAL_NPUS
 from ....environment import SWITCH
 from ...processes import own_python
-from ..record import NotPossible, Wrong
-from .setup import Setup
+from ..record import Wrong
+from .setup import Setup, require
 
 MODELS = ("qwen2", "qwen3", "qwen3_moe", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 _BATCHES = ("left-64-float32", "right-64-bfloat16")
@@ -32,9 +31,7 @@ _MEANING = "logits and gradients of {model} would not be those of the unpatched 
 def run(setup: Setup) -> None:
     """Compute all cases on both sides, and make a check of each."""
     setup.npus()
-    for package in ("transformers", "verl"):
-        if importlib.util.find_spec(package) is None:
-            raise NotPossible(f"{package} is not installed")
+    require("transformers", "verl")
     names = _names()
     # They wait for different processors.
     with ThreadPoolExecutor() as threads:

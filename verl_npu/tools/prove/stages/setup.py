@@ -9,7 +9,18 @@ from pathlib import Path
 from ....ascend import software
 from ....ascend.variables import virtual_npus
 from ....errors import AscendSoftwareError
+from ...extras import is_installed
 from ..record import NotPossible, Recorder
+
+_PACKAGES = {"hydra": "hydra-core", "yaml": "PyYAML"}
+"""The packages of modules that have another name."""
+
+
+def require(*modules: str) -> None:
+    """Raise NotPossible if one of these is not installed."""
+    for module in modules:
+        if not is_installed(module):
+            raise NotPossible(f"{_PACKAGES.get(module, module)} is not installed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

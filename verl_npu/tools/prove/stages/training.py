@@ -7,17 +7,17 @@ rehearsal. The rollout engine is the one that is installed; on virtual NPUs with
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import math
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 from ....errors import VerlNpuError
+from ...extras import is_installed
 from ...jobs.capture import capture, tree_of
 from ...jobs.job import compose
 from ...jobs.keys import ENGINE, NPUS
@@ -30,7 +30,7 @@ from ...rehearse.rules import Change
 from ...rehearse.training import Run, command_of, train
 from ...sandbox import why_none
 from ..record import NotPossible, Wrong
-from .setup import Setup
+from .setup import Setup, require
 
 STEPS = 3
 _GRPO = (
@@ -77,7 +77,6 @@ _SHORT: Mapping[str, object] = {
     "trainer.logger": ["console"],
 }
 """What is changed in a user's own script: it makes a few steps, and saves nothing."""
-_PACKAGES = {"verl": "verl", "ray": "ray", "hydra": "hydra-core", "yaml": "PyYAML", "transformers": "transformers"}
 _ALLOWED = 1.1
 """How many times the planned memory a training may take: what is more was not foreseen."""
 _PEAK = "perf/max_memory_allocated_gb"
@@ -98,19 +97,18 @@ class _Training:
     """What is planned and then run."""
 
     trainer: Trainer
-    """With all of its settings."""
+    """As the script has it."""
     tree: Path
     folder: Path
     command: Sequence[str]
+    """What starts it, with what is changed in the trainer's settings."""
     npus: int
 
 
 def run(setup: Setup) -> None:
     """Plan each training, write that down, run it, and judge it beside its plan."""
     npus = setup.npus()
-    for module, package in _PACKAGES.items():
-        if importlib.util.find_spec(module) is None:
-            raise NotPossible(f"{package} is not installed")
+    require("verl", "ray", "hydra", "yaml", "transformers")
     if setup.recipe is not None:
         _tried(setup, "recipe", partial(_of_the_user, setup, setup.recipe))
         return
@@ -120,13 +118,7 @@ def run(setup: Setup) -> None:
 
 
 def _tried(setup: Setup, name: str, made: Callable[[], _Training]) -> None:
-    prepared: list[_Training] = []
-
-    def training() -> _Training:
-        if not prepared:
-            prepared.append(_said(made))
-        return prepared[0]
-
+    training = cache(partial(_said, made))
     setup.record.check(f"plan of {name}", lambda: _planned(setup, name, training()), _NO_PLAN)
     setup.record.check(name, lambda: _run(setup, name, training()), _MEANINGS[name])
 
@@ -140,7 +132,7 @@ def _said(made: Callable[[], _Training]) -> _Training:
 
 def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: int) -> _Training:
     """A small model's training, as a rehearsal scales one of full size down."""
-    if not _is_there(module):
+    if not is_installed(module):
         raise NotPossible(f"the installed verl has no {module}")
     if name != "grpo" and npus < 2:
         raise NotPossible("trainer and rollout need an NPU each, and there is one")
@@ -150,21 +142,13 @@ def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: 
     scaled = scale_down(job, name, Request(output=folder, steps=STEPS, npus=npus, unconfined=True))
     if not setup.simulated and any(change.key == ENGINE for change in scaled.changes):
         raise NotPossible("no rollout engine for these NPUs is installed: vllm with vllm-ascend")
-    overrides = (*job.trainer.overrides, *(change.override() for change in scaled.changes))
     return _Training(
-        trainer=replace(job.trainer, overrides=overrides),
+        trainer=job.trainer,
         tree=folder,
         folder=scaled.folder,
         command=scaled.command,
         npus=scaled.layout.all_npus,
     )
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package that it is in
-        return False
 
 
 def _of_the_user(setup: Setup, script: Path) -> _Training:
@@ -179,34 +163,34 @@ def _of_the_user(setup: Setup, script: Path) -> _Training:
     ]
     folder = setup.scratch / "recipe"
     folder.mkdir(exist_ok=True)
+    npus = settings.whole(NPUS, 1)
     return _Training(
-        trainer=replace(trainer, overrides=(*trainer.overrides, *(change.override() for change in changes))),
+        trainer=trainer,
         tree=tree,
         folder=folder,
-        command=command_of(trainer, changes, settings.whole(NPUS, 1), trainer.options),
-        npus=settings.whole(NPUS, 1),
+        command=command_of(trainer, changes, npus, trainer.options),
+        npus=npus,
     )
 
 
 # The plan.
 
 
-def _sealed(setup: Setup, name: str) -> Path:
+def _file(setup: Setup, name: str) -> Path:
+    """Where the plan of a training is kept until it has run."""
     return setup.scratch / f"plan-{name}.json"
 
 
 def _planned(setup: Setup, name: str, training: _Training) -> tuple[str, dict[str, float]]:
     """Have `verl-npu plan` say what the training takes, and write that down before it runs."""
-    if importlib.util.find_spec("virtual_ascend") is None:
+    if not is_installed("virtual_ascend"):
         raise NotPossible("a plan needs the package virtual-ascend, which is not installed")
-    trainer = training.trainer
     words = ["--json", "--no-tries", "--unconfined", "--output", str(setup.scratch / f"plan-{name}")]
     words += ["--npu", "a3" if "910_93" in setup.device else "a2", "--timeout", f"{max(setup.left, 1.0):.0f}"]
-    started = ["python3", "-m", trainer.module, *trainer.options, *trainer.overrides]
     done = subprocess.run(
-        own_python("-m", "verl_npu", "plan", *words, "--", *started),
+        own_python("-m", "verl_npu", "plan", *words, "--", "python3", *training.command[1:]),
         cwd=training.tree,
-        env={**os.environ, **trainer.exports},
+        env={**os.environ, **training.trainer.exports},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
@@ -220,13 +204,16 @@ def _planned(setup: Setup, name: str, training: _Training) -> tuple[str, dict[st
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
         raise Wrong(f"`verl-npu plan` ended with status {done.returncode}: {last}", "a plan") from None
     content = json.dumps({"verdict": verdict, "bytes": peaks, "seconds": seconds}).encode()
-    _sealed(setup, name).write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()[:16]
+    _file(setup, name).write_bytes(content)
     figures = {f"GiB, {phase}": size / _GIB for phase, size in peaks.items()}
     for phase, (least, most) in seconds.items():
         figures |= {f"seconds at best, {phase}": least, f"seconds at worst, {phase}": most}
-    text = f"{verdict}; {peaks[worst] / _GIB:.3f} GiB of tensors at most, in {worst}; written down as {digest}"
+    text = f"{verdict}; {peaks[worst] / _GIB:.3f} GiB of tensors at most, in {worst} (SHA-256 {_digest(content)}…)"
     return text, figures
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 # The run.
@@ -272,12 +259,12 @@ def _check_numbers(done: Run, figures: Mapping[str, float]) -> None:
 
 def _beside(setup: Setup, name: str, figures: Mapping[str, float]) -> str:
     """What the plan said beside what was. Raises Wrong if the training took more memory than was planned."""
-    path, found = _sealed(setup, name), figures.get("GiB of tensors")
+    path, found = _file(setup, name), figures.get("GiB of tensors")
     if not path.is_file() or found is None:
         return "there is no plan to compare with" if found is not None else "verl told no memory"
     content = path.read_bytes()
     planned = max(json.loads(content)["bytes"].values()) / _GIB
-    text = f"{found:.3f} GiB of tensors at most, planned {planned:.3f} ({hashlib.sha256(content).hexdigest()[:16]})"
+    text = f"{found:.3f} GiB of tensors at most, planned {planned:.3f} (SHA-256 {_digest(content)}…)"
     if found > _ALLOWED * planned:
         raise Wrong(text, f"at most {_ALLOWED:g} times what was planned", figures)
     return text
