@@ -46,7 +46,9 @@ def within(name: str, other: str) -> bool:
 def undeclared(patch: Patch, used: Used) -> set[str]:
     """What the code of a patch uses and its declaration does not name."""
     declared = [place.target.dotted for place in places(patch) if isinstance(place, Name)]
-    imported = {name for name in used.imported if not any(within(name, other) for other in declared)}
+    # Of an object that upstream defines, what another library gives it is no name of upstream's.
+    owners = {each.rpartition(".")[0] if each.rpartition(".")[2] in UNDECLARED else each for each in used.imported}
+    imported = {name for name in owners if not any(within(name, other) for other in declared)}
     known = set().union(*map(names, places(patch))) | asked(patch)
     attributes = {name for name in used.attributes - known if {name, f"{patch.id}: {name}"}.isdisjoint(UNDECLARED)}
     return {*(imported - asked(patch)), *attributes}

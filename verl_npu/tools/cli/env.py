@@ -31,10 +31,11 @@ from .options import arch_option, environment_option, example, json_option, name
 @click.option("--output", type=click.Path(path_type=Path), help="Write a script, pip's files and a Dockerfile there.")
 @json_option("Print all of it as JSON.")
 def env(pin: str | None, arch: str, npu: str, named: str | None, output: Path | None, as_json: bool) -> None:
-    """List the environment variables, or say how to install a pin, a revision of verl.
+    """List environment variables, or say how to install a pin of verl.
 
-    With --pin: the commands in order, with what goes wrong otherwise; versions are those that verl's documents of that
-    pin name, or with --for image those of the image that Ascend publishes. Nothing is installed.
+    A pin is a revision of verl that verl-npu was checked with. With --pin: the commands in order, with what goes wrong
+    otherwise; versions are those that verl's documents of that pin name, or with --for image those of the image that
+    Ascend publishes. Nothing is installed.
 
     Exit status: 0, or 2 if the files cannot be written.
     """
