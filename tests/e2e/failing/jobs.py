@@ -180,7 +180,7 @@ JOBS = (
         environment={"RAY_ADDRESS": "127.0.0.1:6399"},
         seconds=100.0,
     ),
-    _ray("npus-taken", Kind.HOSTS, Where.DRIVER, "npus-not-free", "asks_for_too_many", seconds=45.0),
+    _ray("npus-taken", Kind.HOSTS, Where.DRIVER, "npus-not-free", "asks_for_too_many", seconds=120.0),
     # Versions
     _grpo(
         "without-the-patches",

@@ -54,6 +54,25 @@ def test_it_is_told_of_a_log_of_which_it_is_all(line: str) -> None:
     assert judge([line]).root is not None
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ray init kwargs: {'runtime_env': {'env_vars': {'VLLM_ASCEND_ENABLE_NZ': '0', 'OUT': '/data/killed'}}}",
+        "(TaskRunner pid=100)                      'tokenizer_path': '/data/run/killed/model',",
+        "(TaskRunner pid=100) {'actor_rollout_ref': {'actor': {'nccl_timeout': 600, 'fatal': False}}}",
+    ],
+)
+def test_settings_that_verl_prints_are_no_errors(line: str) -> None:
+    assert said(line, SAID_AT_THE_END["a shell: killed"]).root.name == "killed"  # type: ignore[union-attr]
+    assert said(line).root is None
+
+
+def test_what_ends_no_job_is_a_note() -> None:
+    diagnosis = said("2026-01-01 06:08:43,987\tERROR services.py:1360 -- Failed to start the dashboard")
+    assert (diagnosis.verdict, diagnosis.root) == (Conclusion.UNKNOWN, None)
+    assert [each.name for each in diagnosis.hints] == ["ray-dashboard"]
+
+
 def test_a_log_that_just_ends_is_no_all_clear() -> None:
     diagnosis = said()
     assert (diagnosis.verdict, diagnosis.root) == (Conclusion.UNKNOWN, None)

@@ -76,7 +76,7 @@ def test_no_order_of_healthy_lines_makes_an_error(lines: list[str]) -> None:
     assert judge(lines).root is None
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(max_size=80), max_size=30))
 def test_any_text_is_read_to_its_end(lines: list[str]) -> None:
     assert judge(lines).lines == len(lines)

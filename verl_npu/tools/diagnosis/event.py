@@ -146,9 +146,9 @@ _A_WORD_OF_ONE = (
 """Nearly all lines of a log have none of these, and are not looked at closer."""
 _NO_ERROR = re.compile(
     r"error_if|[Ee]rrors?=|'[Ee]rror'|\"error\"|on_error|[Ee]rror_code|Warning: "
-    r"|\b0 errors?\b|\bretry|\bRetry|--ignore"
+    r"|\b0 errors?\b|\bretry|\bRetry|--ignore|^\s{0,200}[{\[]?'\w{1,80}': |^ray init kwargs: "
 )
-"""What only sounds like one: settings, warnings of Python, and what is tried again."""
+"""What only sounds like one: settings, which verl prints whole, warnings of Python, and what is tried again."""
 _MOST_LINE_EVENTS = 400
 """Lines that look like an error and are kept: a log may have millions of them, and the first ones tell."""
 _CODE = re.compile(r"(?:\bE[A-Z][0-9A-Z]\d{3}|\bE\d{5})(?:\)?: |\[PID)|\bERR\d{5} [A-Z]")
