@@ -163,3 +163,68 @@ def test_a_signal_ends_all_that_was_started(way: str, number: signal.Signals, gr
         said = program.stderr.read().splitlines()
     assert len(said) == 1, said
     assert [pid for pid in started if not gone(pid)] == []
+
+
+SWALLOWED = {
+    "an object's end": """
+class Forgotten:
+    def __del__(self):
+        os.kill(os.getpid(), {number})
+        sum(range(100000))
+made = Forgotten()
+del made
+""",
+    "a callback of C": """
+import ctypes
+@ctypes.CFUNCTYPE(None)
+def called():
+    os.kill(os.getpid(), {number})
+    sum(range(100000))
+called()
+""",
+}
+FORGOTTEN = """
+try:
+    os.kill(os.getpid(), {number})
+    time.sleep(60)
+except BaseException:
+    pass
+{more}
+print('went on to its end', flush=True)
+"""
+
+
+def told_by(text: str, number: signal.Signals) -> tuple[int, str, str]:
+    """The status and both outputs of a command that does that."""
+    body = "".join(f"    {line}\n" for line in text.format(number=int(number), more="").splitlines())
+    program = (
+        "import os, sys, time\nfrom verl_npu.tools import cli\n@cli.main.command('job')\n"
+        f"def job():\n{body}\nsys.argv[1:] = ['job']\ncli.run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("way", SWALLOWED)
+def test_a_signal_that_python_swallows_ends_the_command(way: str, number: signal.Signals) -> None:
+    name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+    text = f"{SWALLOWED[way]}\nfor _ in range(100):\n    time.sleep(0.1)\nprint('went on', flush=True)"
+    assert told_by(text, number) == (128 + number, "", f"verl-npu: ended by {name}\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM])
+def test_a_signal_that_a_library_swallows_is_told_at_the_end(number: signal.Signals) -> None:
+    said = "verl-npu: ended by SIGTERM\n"
+    assert told_by(FORGOTTEN, number) == (128 + number, "went on to its end\n", said)
+
+
+def test_another_signal_is_raised_after_one_that_a_library_swallowed() -> None:
+    again = FORGOTTEN.replace("{more}", "os.kill(os.getpid(), {number})\ntime.sleep(60)")
+    assert told_by(again, signal.SIGTERM) == (128 + signal.SIGTERM, "", "verl-npu: ended by SIGTERM\n")
+
+
+def test_objects_are_not_gone_through_once_a_command_has_answered() -> None:
+    text = "import atexit, gc\natexit.register(lambda: print(gc.get_freeze_count() > 1000))"
+    assert told_by(text, signal.SIGTERM) == (0, "True\n", "")

@@ -10,6 +10,7 @@ are noted when they come, and acted on later (`Interruptions`).
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import signal
@@ -211,25 +212,83 @@ def _in_words(number: int) -> str:
 @contextmanager
 def ended_whole() -> Iterator[None]:
     """Raise Signalled where Ctrl-C, SIGTERM or SIGHUP comes, and end all that was started meanwhile when it has been
-    dealt with; at once if another one comes. For a program's main thread."""
+    dealt with; at once if another one comes. For a program's main thread.
+
+    None is lost: what Python swallows on its way, because an object's end or C was being run, is raised once more, and
+    what somebody else's code swallows when all is done.
+    """
     processes = ProcessTree()
     came: list[int] = []
+    inside = True
 
     def note(number: int, frame: FrameType | None) -> None:
         came.append(number)
-        if len(came) == 1:
+        if inside and not _is_on_its_way(sys.exc_info()[1]):
             raise Signalled(number)
+
+    def again(signalled: Signalled) -> None:
+        came.pop()
+        _thread.start_new_thread(_send_later, (signalled.status - 128,))
 
     before = _handle(note)
     try:
-        yield
+        try:
+            with _swallowed(again):
+                yield
+        finally:
+            inside = False
     finally:
         if came:
             processes.end(_GRACE, lambda: len(came) > 1)
         for number, handler in before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+        if came and not _is_told(sys.exc_info()[1], came[0]):
+            raise Signalled(came[0]) from None
 
 
+def _is_on_its_way(error: BaseException | None) -> bool:
+    """Whether what is being dealt with is a signal, or came while one was."""
+    while error is not None and not isinstance(error, Signalled):
+        error = error.__context__
+    return error is not None
+
+
+def _is_told(error: BaseException | None, number: int) -> bool:
+    """Whether a program that ends by an error says that a signal ended it."""
+    return isinstance(error, Signalled) or (isinstance(error, SystemExit) and error.code == 128 + number)
+
+
+@contextmanager
+def _swallowed(again: Callable[[Signalled], None]) -> Iterator[None]:
+    """Hand on the signals that Python prints and forgets: an error in a callback has nobody to be raised in."""
+    unraisable, printed = sys.unraisablehook, sys.excepthook
+
+    def of_a_callback(found: sys.UnraisableHookArgs) -> None:
+        if isinstance(found.exc_value, Signalled):
+            again(found.exc_value)
+        else:
+            unraisable(found)
+
+    def of_a_library(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, Signalled):
+            again(error)
+        else:
+            printed(kind, error, trace)
+
+    sys.unraisablehook, sys.excepthook = of_a_callback, of_a_library
+    try:
+        yield
+    finally:
+        sys.unraisablehook, sys.excepthook = unraisable, printed
+
+
+def _send_later(number: int) -> None:
+    time.sleep(_SOON)
+    os.kill(os.getpid(), number)
+
+
+_SOON = 0.05
+"""Seconds in which a callback ends that a signal came into."""
 _GRACE = 5.0
 """Seconds for what a command has started to end itself."""
 

@@ -221,6 +221,24 @@ def test_a_node_says_that_it_waits_for_the_head(slow: Slow, monkeypatch: pytest.
     see("waiting for the head, ", "launch", "--nodes", "2", "--head", "198.51.100.7", "--no-doctor", "--", "true")
 
 
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("verl_npu.tools.launch.launching:prepare", "looking at this machine's network and NPUs"),
+        ("verl_npu.tools.launch.store:importlib.import_module", "loading Ray's library"),
+    ],
+)
+def test_a_launch_says_what_it_does_before_anybody_is_asked(
+    slow: Slow, place: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if all(interface.is_loopback for interface in here()):
+        pytest.skip("this host has no network")
+    monkeypatch.setenv("VIRTUAL_ASCEND", "2")
+    monkeypatch.setattr(store, "importlib", SimpleNamespace(import_module=importlib.import_module))
+    slow(place, words)
+    see(words, "launch", "--nodes", "2", "--head", "198.51.100.7", "--no-doctor", "--", "true")
+
+
 def test_the_head_says_for_how_many_nodes_it_waits(
     slow: Slow, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,23 @@ def rl(tree: Path) -> Path:
 GOOD = "python3 -m verl.trainer.main_rl data.train_batch_size=1024 trainer.nnodes=2 trainer.device=npu"
 
 
+@pytest.mark.parametrize(
+    "first",
+    [[sys.executable], ["uv", "run", "python3"], ["A=1", "python3"]],
+    ids=["by its path", "by uv", "with a variable"],
+)
+def test_a_trainers_command_may_name_its_program_by_path(run: Run, rl: Path, first: list[str]) -> None:
+    words = [*first, *GOOD.split()[1:]]
+    status, output = run("rehearse", "--verl", str(rl), "--plan-only", "--", *words, columns=200)
+    assert (status, output.splitlines()[0][:24]) == (0, "verl.trainer.main_rl in ")
+
+
+def test_a_script_whose_name_begins_like_a_program_is_a_script(run: Run, write: Write, sandboxed: None) -> None:
+    script = write("python3 $1", name="examples/python_train.sh")
+    status, output = run("rehearse", str(script), "convert.py", columns=400)
+    assert (status, "calls of python3 convert.py" in output) == (2, True)
+
+
 def planned(run: Run, *arguments: str) -> dict[str, object]:
     status, output = run("rehearse", "--plan-only", "--json", *arguments)
     assert status == 0, output

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from verl_npu.errors import PlanError
 from verl_npu.tools.plan.hardware import GIB
 from verl_npu.tools.plan.job import Point
-from verl_npu.tools.plan.report import content, page, read
+from verl_npu.tools.plan.report import content, draw, page, read
 from verl_npu.tools.plan.search import Largest, Probe
 from verl_npu.tools.plan.verdict import judge
 
@@ -81,3 +83,23 @@ def test_a_picture_shows_the_rollout_where_it_is_in_a_step(planned) -> None:
     picture = made[made.index("<svg") : made.index("</svg>")]
     assert [picture.count(f">{name}<") for name in ("load", "rollout", "update actor")] == [1, 1, 1]
     assert picture.index(">load<") < picture.index(">rollout<") < picture.index(">update actor<")
+
+
+def test_names_of_short_phases_do_not_lie_on_each_other(planned, tmp_path: Path, monkeypatch) -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    made = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda figure, *where, **how: made.append(figure))
+    plan = planned({"update actor": 10.0}, kept=2.0)
+    phases = ["load", *["update actor"] * 200, "weight sync", "checkpoint", "weight sync"]
+    outcome = dataclasses.replace(plan.outcomes[0], timeline=[Point(name, {"weights": GIB}) for name in phases])
+    draw(outcome, judge(plan), "job", tmp_path / "plan.png")
+    (axes,) = made[0].axes
+    made[0].canvas.draw()
+    names = [text for text in axes.texts if text.get_rotation()]
+    places = [text.get_transform().transform(text.get_position())[0] for text in names]
+    for text in names:
+        text.set_rotation(0)
+    high = max(text.get_window_extent().height for text in names)
+    across = math.sin(math.radians(30))
+    assert len(names) == 6
+    assert all((after - before) * across > high for before, after in itertools.pairwise(places))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -9,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -113,14 +114,25 @@ class _Commands(click.Group):
                 terminal.fail(str(error))
                 sys.exit(2)
             except KeyboardInterrupt as error:
-                terminal.fail(_("ended by {signal}").format(signal=error.args[0] if error.args else "Ctrl-C"))
-                sys.exit(error.status if isinstance(error, Signalled) else 128 + signal.SIGINT)
+                _end(error)
 
 
 def run() -> None:
     """Run the command as a program: a signal ends it with all that it has started."""
-    with ended_whole():
-        main(prog_name="verl-npu")
+    try:
+        with ended_whole():
+            main(prog_name="verl-npu")
+    except Signalled as error:
+        with _language_of_the_user():
+            _end(error)
+    finally:
+        # Python would go through all objects as it ends, for seconds after the answer on a busy machine.
+        gc.freeze()
+
+
+def _end(error: KeyboardInterrupt) -> NoReturn:
+    terminal.fail(_("ended by {signal}").format(signal=error.args[0] if error.args else "Ctrl-C"))
+    sys.exit(error.status if isinstance(error, Signalled) else 128 + signal.SIGINT)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -278,7 +279,7 @@ def asked_trainer(
     """
     words = list(arguments)
     # click takes the first word after -- for the script, if there is none.
-    if script is not None and words and not script.exists() and _is_program(str(script)):
+    if script is not None and words and _is_program(str(script)):
         script, words = None, [str(script), *words]
     if script is None:
         if not words:
@@ -295,4 +296,5 @@ def asked_trainer(
 
 
 def _is_program(word: str) -> bool:
-    return Path(word).name.startswith(("python", "torchrun", "ray")) or "=" in word
+    """Whether a command begins with that word: a program that starts trainers, or a variable for it."""
+    return bool(re.fullmatch(r"python[\d.]*|torchrun|uv", Path(word).name) or re.match(r"[A-Za-z_]\w*=", word))

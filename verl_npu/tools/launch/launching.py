@@ -26,7 +26,8 @@ def launch(request: Request, environ: Mapping[str, str], say: Callable[[str], No
     """
     with Interruptions() as interruptions:
         try:
-            prepared = prepare(request, environ)
+            with progress.step(_("looking at this machine's network and NPUs")):
+                prepared = prepare(request, environ)
         except LaunchError as refusal:
             return worker.tell(request, environ, refusal, interruptions, say)
         processes = ProcessTree()

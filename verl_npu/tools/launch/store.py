@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...errors import LaunchError
+from ...language import gettext as _
+from .. import progress
 from ..processes import answers
 from .cluster import Cluster
 from .network import resolve
@@ -91,8 +93,9 @@ class Store:
         # Read when ray is imported: its clients otherwise end the process that they are in.
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", _ENDLESS)
         try:
-            raylet = importlib.import_module("ray._raylet")
-            self._error: type[Exception] = importlib.import_module("ray.exceptions").RayError
+            with progress.step(_("loading Ray's library")):
+                raylet = importlib.import_module("ray._raylet")
+                self._error: type[Exception] = importlib.import_module("ray.exceptions").RayError
         except ImportError as error:
             raise LaunchError(
                 subject="verl-npu launch",

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,6 +137,8 @@ _COLOURS = {
 """In the order in which they are stacked: what stays longest is at the bottom."""
 _LIMIT = "#cf222e"
 _SIZE = (11.0, 4.6)
+_APART = 0.032
+"""Of the picture's width, how far the names of two phases have to be apart: they are slanted by 30 degrees."""
 _PART = 12
 """Of the time that a picture shows, the part that the rollout has: it is no rank's work that was followed."""
 
@@ -207,14 +210,16 @@ def _timeline(outcome: Outcome, verdict: Verdict) -> Sequence[Point]:
 
 
 def _phases(axes: Axes, points: Sequence[Point]) -> None:
-    """Name the phases below the curve, with a line where one ends."""
-    start = 0
+    """Name the phases below the curve, with a line where one ends; names of short phases make room for each other."""
+    start, place = 0, -math.inf
+    apart = _APART * len(points)
     for name, group in itertools.groupby(points, key=lambda point: point.phase):
         end = start + len(list(group))
         if start:
             axes.axvline(start, color="#9198a1", linewidth=0.6)
+        place = max((start + end) / 2, place + apart)
         axes.text(
-            (start + end) / 2,
+            place,
             -0.02,
             name,
             ha="right",
