@@ -1,5 +1,6 @@
 """The real vllm-ascend in graph mode on virtual NPUs: it answers as transformers does, before and after it slept and
-was handed new weights, by graphs that are replayed; and weights that a graph no longer sees are named.
+was handed new weights, by graphs that are replayed; weights that a graph no longer sees are named, and its answer with
+them is told from that of the model.
 
 It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does.
 """
@@ -47,6 +48,7 @@ def test_it_does_so_after_sleep_and_a_new_hand_over(engine: Served, level: int) 
         assert said["proof"] == "the engine holds them bit for bit"
         assert engine.tell("wake", tags=["kv_cache"])["error"] is None
         answers(engine, weights)
+    assert "differs from eager mode by" in engine.log.read_text()
 
 
 def test_it_answers_by_the_same_weights_if_it_slept_and_kept_them(engine: Served) -> None:
@@ -63,3 +65,6 @@ def test_a_weight_that_was_replaced_is_named(engine: Served) -> None:
     assert f"{name}: it lies elsewhere than when the engine's graphs were captured" in said
     found = engine.tell("generate")
     assert found["tokens"] != engine.start["expected"]["b"]
+    assert engine.tell("compare", to="a")["error"] is None
+    said = engine.tell("generate")["error"]
+    assert "its captured graphs to answer, after a weight sync, as the model does without them" in said

@@ -70,6 +70,14 @@ class Engine:
         self.llm.reset_prefix_cache()
         return {"proof": taker.prove()}
 
+    def compare(self, to: str) -> None:
+        """Hand over, and have the next batch by graphs compared with eager mode, as is done where nothing is proven
+        of graphs: on a real NPU."""
+        from verl_npu.features.weight_sync.engines.replayed import compare_next_replay
+
+        self.update(to)
+        compare_next_replay(self.runner)
+
     def begin(self, steps: int) -> None:
         """Start two requests that are not finished."""
         for length in LENGTHS[:2]:

@@ -12,6 +12,7 @@ from ....errors import EngineError
 from ....reporting import warn
 from ..transport.tensors import Weight
 from .proof import SHOWN, Proof
+from .replayed import compare_next_replay
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +65,7 @@ class VLLMEngine:
         tell_layouts(runner.model)
         self._runner = runner
         self._proof: Proof | None = None
+        self._proven = False
 
     def load(self, weights: Sequence[Weight]) -> None:
         """Give the weights to the model's own loader. From now on its worker raises EngineError for each batch."""
@@ -82,6 +84,8 @@ class VLLMEngine:
             held[_RUN] = before
             if before is None:
                 del held[_RUN]
+        if self._proven:
+            watch_graphs(self._runner)
 
     def expect(self, weights: Sequence[Weight]) -> None:
         """Take note of what is loaded next, for the proof."""
@@ -91,7 +95,8 @@ class VLLMEngine:
             self._proof.expect(name, tensor)
 
     def prove(self) -> str:
-        """Compare what the model computes with with what was loaded, bit for bit, and say what that came to.
+        """Compare what the model computes with with what was loaded, bit for bit, and say what that came to. The first
+        batch by captured graphs is compared with eager mode when it comes.
 
         Raises EngineError if it is not the same.
         """
@@ -99,6 +104,9 @@ class VLLMEngine:
         self._proof = None
         verdict = proof.conclude()
         verdict.require()
+        self._proven = True
+        if _CLOSED not in vars(self._runner):
+            watch_graphs(self._runner)
         return str(verdict)
 
 
@@ -169,6 +177,12 @@ def captures_graphs(runner: object) -> bool:
     settings = getattr(getattr(runner, "vllm_config", None), "compilation_config", None)
     mode = getattr(settings, "cudagraph_mode", None)
     return mode is not None and mode.name != "NONE"
+
+
+def watch_graphs(runner: object) -> None:
+    """After a weight sync: have the next batch by captured graphs compared with eager mode, if there are any."""
+    if captures_graphs(runner):
+        compare_next_replay(runner)
 
 
 def runner_in(engine: Any) -> Any:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from .... import reporting
 from ....registry.source.probe import Defines, Never
 from ..engines.processing import refresh_copies_on_load, refuse_disposed_projections, refuse_square_experts
 from ..engines.proof import Proof
-from ..engines.vllm import captures_graphs, runner_in
+from ..engines.replayed import Runner
+from ..engines.vllm import captures_graphs, runner_in, watch_graphs
 from ..feature import weight_sync
 from ..settings import Check
 from ..transport.tensors import Weight
@@ -80,14 +81,14 @@ async def _proven(
     model = runner.model
     proof, names = Proof(model, captures_graphs(runner)), list[str]()
     done = await original(rollout, _noted(weights, proof, names), *args, **kwargs)
-    _conclude(model, proof, len(names))
+    _conclude(runner, proof, len(names))
     return done
 
 
 class ShardingManager(Protocol):
     """What hands a trainer's weights to the engine on its NPUs, as of August 2025."""
 
-    model_runner: Any
+    model_runner: Runner
 
 
 @_proving(f"{_MANAGERS}.fsdp_vllm:FSDPVLLMShardingManager.update_params", "model_runner")
@@ -131,7 +132,7 @@ def _proven_on_load(manager: ShardingManager, hand_over: Callable[[], object]) -
         if held is not None:
             model.load_weights = held
     for proof, names in loads:
-        _conclude(model, proof, len(names))
+        _conclude(manager.model_runner, proof, len(names))
     return done
 
 
@@ -143,9 +144,11 @@ def _noted(weights: Iterable[Weight], proof: Proof, names: list[str]) -> Iterato
         yield name, tensor
 
 
-def _conclude(model: torch.nn.Module, proof: Proof, count: int) -> None:
+def _conclude(runner: Runner, proof: Proof, count: int) -> None:
     verdict = proof.conclude()
     verdict.require()
+    watch_graphs(runner)
+    model = runner.model
     number = getattr(model, _PROOFS, 0) + 1
     setattr(model, _PROOFS, number)
     reporting.report(

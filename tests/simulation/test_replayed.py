@@ -1,0 +1,267 @@
+"""The first batch by a captured graph after a weight sync is compared with the same in eager mode."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib import metadata
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from verl_npu import reporting
+from verl_npu.errors import EngineError
+from verl_npu.features.weight_sync.engines import replayed
+from verl_npu.features.weight_sync.engines.replayed import compare_next_replay, difference
+from verl_npu.features.weight_sync.engines.vllm import VLLMEngine
+
+WIDTH, PADDED, TOKENS = 8, 4, 3
+
+
+class Mode(Enum):
+    """As vLLM's CUDAGraphMode."""
+
+    NONE = 0
+    FULL = 1
+
+
+@dataclass
+class Context:
+    """As vLLM's ForwardContext."""
+
+    cudagraph_runtime_mode: Mode = Mode.FULL
+    layer: int = 0
+
+
+class Graphed:
+    """As vllm-ascend's ACLGraphWrapper around a model."""
+
+    def __init__(self, model: torch.nn.Module, batch: torch.Tensor) -> None:
+        self.inner = model
+        self.graph: Any = torch.npu.NPUGraph()
+        with torch.npu.graph(self.graph):
+            self.out = model(batch)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+    def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+        context = sys.modules["vllm_ascend.compilation.acl_graph"].get_forward_context()
+        context.layer += 1
+        if context.cudagraph_runtime_mode is Mode.NONE:
+            return self.inner(batch)  # type: ignore[no-any-return]
+        self.graph.replay()
+        return self.out
+
+
+class Model(torch.nn.Module):
+    """One layer, and how often it was called outside of a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        self.calls = 0
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return torch.tanh(self.layer(batch))
+
+    def load_weights(self, weights: list[tuple[str, torch.Tensor]]) -> None:
+        for name, tensor in weights:
+            self.get_parameter(name).data.copy_(tensor)
+
+
+def settings() -> Any:
+    return SimpleNamespace(
+        model_config=SimpleNamespace(is_hybrid=False, is_attention_free=False),
+        parallel_config=SimpleNamespace(data_parallel_size=1),
+        speculative_config=None,
+        kv_transfer_config=None,
+        compilation_config=SimpleNamespace(cudagraph_mode=Mode.FULL),
+        additional_config=None,
+    )
+
+
+@dataclass
+class Runner:
+    """As vllm-ascend's NPUModelRunner."""
+
+    model: Any
+    batch: torch.Tensor
+    vllm_config: Any = field(default_factory=settings)
+
+    def execute_model(self, scheduled: Any) -> torch.Tensor:
+        return self.model(self.batch).clone()  # type: ignore[no-any-return]
+
+
+BATCH = SimpleNamespace(total_num_scheduled_tokens=TOKENS)
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch) -> Context:
+    """That of a vllm-ascend with which the comparison was tried."""
+    there = Context()
+    module = ModuleType("vllm_ascend.compilation.acl_graph")
+    module.get_forward_context = lambda: there  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(metadata, "version", lambda name: "0.11.0")
+    monkeypatch.setattr(reporting, "_said", set())
+    return there
+
+
+@pytest.fixture
+def runner(npu: ModuleType, context: Context) -> Runner:
+    """One that answers by a graph."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        model, batch = Model().npu(), torch.randn(PADDED, WIDTH).npu()
+        made = Runner(Graphed(model, batch), batch)
+    model.calls = 0
+    return made
+
+
+def run(runner: Runner) -> torch.Tensor:
+    with torch.no_grad():
+        return runner.execute_model(BATCH)
+
+
+def test_a_graph_that_reads_the_weights_passes_and_is_compared_once(
+    runner: Runner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner.model.layer.weight.data.copy_(torch.randn(WIDTH, WIDTH))
+    compare_next_replay(runner)
+    first, second = run(runner), run(runner)
+    assert torch.equal(first, second)
+    assert runner.model.inner.calls == 1
+    assert "the first batch by graphs after a weight sync (3 tokens) differs from eager mode by 0" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_graph_of_stale_weights_ends_the_job_before_its_answer_is_used(runner: Runner) -> None:
+    runner.model.layer.weight.data = torch.randn(WIDTH, WIDTH).npu()
+    compare_next_replay(runner)
+    with pytest.raises(EngineError, match="captured graphs to answer, after a weight sync, as the model does"):
+        run(runner)
+
+
+def test_a_batch_without_graphs_is_not_the_one_that_is_compared(runner: Runner, context: Context) -> None:
+    runner.model.layer.weight.data = torch.randn(WIDTH, WIDTH).npu()
+    compare_next_replay(runner)
+    context.cudagraph_runtime_mode = Mode.NONE
+    run(runner)
+    context.cudagraph_runtime_mode = Mode.FULL
+    with pytest.raises(EngineError):
+        run(runner)
+
+
+def test_rows_that_fill_a_batch_up_do_not_count(runner: Runner) -> None:
+    graph = runner.model
+    answer = type(graph).__call__
+
+    class Garbled(Graphed):
+        def __init__(self) -> None:
+            vars(self).update(vars(graph))
+
+        def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+            out = answer(self, batch).clone()
+            out[TOKENS:] = float("nan") if runner.model.replayed is None else 0.0
+            return out
+
+    runner.model = Garbled()
+    compare_next_replay(runner)
+    run(runner)
+
+
+def test_the_graph_finds_the_context_as_it_was(runner: Runner, context: Context) -> None:
+    compare_next_replay(runner)
+    run(runner)
+    assert context.layer == 1
+    assert context.cudagraph_runtime_mode is Mode.FULL
+
+
+def test_a_second_sync_before_any_batch_is_compared_once(runner: Runner) -> None:
+    compare_next_replay(runner)
+    compare_next_replay(runner)
+    run(runner)
+    assert runner.model.inner.calls == 1
+    assert "execute_model" not in vars(runner)
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["loaded by upstream", "closed until the sync is whole"])
+def test_a_sync_that_was_proven_has_the_next_batch_compared(runner: Runner, closed: bool) -> None:
+    engine, sent = VLLMEngine(runner), [("layer.weight", torch.randn(WIDTH, WIDTH).npu())]
+    engine.expect(sent)
+    if closed:
+        engine.load(sent)
+    else:
+        runner.model.load_weights(sent)
+    engine.prove()
+    engine.open()
+    run(runner)
+    assert runner.model.inner.calls == 1
+
+
+def test_a_difference_that_may_be_rounding_is_a_warning(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(replayed, "difference", lambda *both: 0.05)
+    compare_next_replay(runner)
+    run(runner)
+    assert "answer otherwise than the model without them, by 0.05" in capsys.readouterr().err
+
+
+def test_what_only_graphs_make_no_number_is_infinitely_far() -> None:
+    numbers, none = torch.ones(2, 3), torch.full((2, 3), float("nan"))
+    assert difference(numbers, none) == float("inf")
+    assert difference(none, none) == 0
+    assert difference(numbers, numbers * 1.25) == pytest.approx(0.25)
+
+
+def test_one_token_in_many_may_be_another_experts() -> None:
+    eager = torch.ones(5, 3)
+    answered = eager.clone()
+    answered[0] *= 2
+    assert difference(eager, answered) == 0
+
+
+def hybrid(of: Any) -> None:
+    of.model_config.is_hybrid = True
+
+
+def several(of: Any) -> None:
+    of.parallel_config.data_parallel_size = 2
+
+
+def speculating(of: Any) -> None:
+    of.speculative_config = object()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (hybrid, "a state that a batch computed twice would change twice"),
+        (several, "ranks of data parallelism"),
+        (speculating, "it speculates"),
+    ],
+)
+def test_an_engine_that_must_not_compute_a_batch_twice_is_left(
+    change: Callable[[Any], None], why: str, runner: Runner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(runner.vllm_config)
+    compare_next_replay(runner)
+    assert vars(runner).keys() == {"model", "batch", "vllm_config"}
+    assert why in capsys.readouterr().err
+
+
+def test_a_release_that_was_not_tried_is_left(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: "0.23.0")
+    compare_next_replay(runner)
+    assert vars(runner).keys() == {"model", "batch", "vllm_config"}
+    assert "tried with vllm-ascend 0.11.0 alone, and this is 0.23.0" in capsys.readouterr().err

@@ -1,0 +1,170 @@
+"""The first batch that a vLLM engine answers by captured graphs after a weight sync, beside the same without them.
+
+The proof of weights reads what the engine holds. What a graph reads is seen in no parameter on a real NPU: it is seen
+in what the graph answers. The batch is computed twice: what it writes into the cache of keys and values is the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ....errors import EngineError
+from ....reporting import report, warn
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["FAR", "NEAR", "Runner", "compare_next_replay", "difference"]
+
+# vLLM's own, which carry no types.
+Runner: TypeAlias = Any
+"""What runs a model in a worker of vLLM."""
+Scheduled: TypeAlias = Any
+"""What its scheduler has it compute next."""
+
+FAR = 0.1
+"""From this on the answers are another model's. Graphs of stale weights were off by more than that where it was tried,
+and right ones by less than 1e-5 in float32."""
+NEAR = 0.02
+"""Up to this, they are taken for the same: bfloat16 has three digits."""
+_RUN = "execute_model"
+_TRIED = ("0.11.0",)
+"""The releases of vllm-ascend with which it was tried."""
+_GRAPHS = "vllm_ascend.compilation.acl_graph"
+_DISTRIBUTION = "vllm-ascend"
+
+
+def compare_next_replay(runner: Runner) -> None:
+    """Have this runner's next batch that is answered by a graph computed without graphs, too, once.
+
+    It then raises EngineError, before anybody has the answer, if the two differ as those of two models do. Where that
+    cannot be compared, a line says so.
+    """
+    why = _cannot(runner)
+    if why:
+        report(f"what the engine's graphs answer after this weight sync is not compared with eager mode: {why}")
+        return
+    held = runner.__dict__
+    if isinstance(held.get(_RUN), _Comparing):  # No batch since the last sync.
+        return
+    held[_RUN] = _Comparing(runner)
+
+
+def difference(eager: torch.Tensor, replayed: torch.Tensor) -> float:
+    """Return by how much of its size a token's output differs: the median over all tokens, since one that another
+    expert computes may differ by a rounding. Infinite, if graphs alone give what is no number."""
+    eager, replayed = eager.float().flatten(1), replayed.float().flatten(1)
+    if not bool(replayed.isfinite().all()):
+        return float("inf") if bool(eager.isfinite().all()) else 0.0
+    apart = (eager - replayed).norm(dim=1) / eager.norm(dim=1).clamp(min=1e-30)
+    return float(apart.median())
+
+
+class _Comparing:
+    """Stands for the runner's `execute_model` until a batch was answered by a graph."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._before = runner.__dict__.get(_RUN)
+        self._run: Callable[..., object] = getattr(runner, _RUN)
+
+    def __call__(self, scheduled: Scheduled, *args: object, **options: object) -> object:
+        model = self._runner.model
+        both = _Both(model)
+        self._runner.model = both
+        try:
+            done = self._run(scheduled, *args, **options)
+        finally:
+            self._runner.model = model
+        if both.replayed is not None:
+            self._end()
+            _judge(both.eager, both.replayed, scheduled.total_num_scheduled_tokens)
+        return done
+
+    def _end(self) -> None:
+        held = self._runner.__dict__
+        if held.get(_RUN) is self:
+            held[_RUN] = self._before
+            if self._before is None:
+                del held[_RUN]
+
+
+class _Both:
+    """A model that answers without graphs before it answers by one."""
+
+    def __init__(self, model: Callable[..., object]) -> None:
+        self._model = model
+        self.eager: object = None
+        self.replayed: object = None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._model, name)
+
+    def __call__(self, *args: object, **options: object) -> object:
+        context = sys.modules[_GRAPHS].get_forward_context()
+        mode = context.cudagraph_runtime_mode
+        if mode.name == "NONE":
+            return self._model(*args, **options)
+        kept = dict(vars(context))
+        context.cudagraph_runtime_mode = type(mode).NONE
+        try:
+            self.eager = self._model(*args, **options)
+        finally:  # Layers count in it how often they were called.
+            vars(context).clear()
+            vars(context).update(kept)
+        self.replayed = self._model(*args, **options)
+        return self.replayed
+
+
+def _judge(eager: object, replayed: object, tokens: int) -> None:
+    pairs = list(zip(_tensors(eager), _tensors(replayed), strict=True))
+    if not pairs:
+        report("what the engine's graphs answer is not compared with eager mode: it is a stage of a pipeline")
+        return
+    # What follows are rows that fill the batch up to the size of a graph.
+    found = max(difference(one[:tokens], other[:tokens]) for one, other in pairs)
+    if found > FAR:
+        raise EngineError(
+            subject="rollout engine",
+            expected="its captured graphs to answer, after a weight sync, as the model does without them",
+            found=f"that the outputs of {tokens} tokens differ by {found:.3g} of their size (the median)",
+            fix="do not train with this rollout: its graphs compute with something else than the weights that it "
+            "holds. Set actor_rollout_ref.rollout.enforce_eager=True",
+        )
+    if found > NEAR:
+        warn(
+            f"after a weight sync the rollout engine's captured graphs answer otherwise than the model without them, "
+            f"by {found:.3g} of the outputs' size. Compare with actor_rollout_ref.rollout.enforce_eager=True"
+        )
+    report(f"the first batch by graphs after a weight sync ({tokens} tokens) differs from eager mode by {found:.2g}")
+
+
+def _tensors(output: object) -> list[torch.Tensor]:
+    """What a model gives: hidden states, or several of them."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        return [output]
+    if isinstance(output, (list, tuple)):
+        return [tensor for each in output for tensor in _tensors(each)]
+    return []
+
+
+def _cannot(runner: Runner) -> str:
+    """Return why the comparison would not be sound for this engine; empty if it is."""
+    if _GRAPHS not in sys.modules:
+        return "it is none of vllm-ascend's with graphs"
+    release = metadata.version(_DISTRIBUTION)
+    if release not in _TRIED:
+        return f"that was tried with vllm-ascend {', '.join(_TRIED)} alone, and this is {release}"
+    settings = runner.vllm_config
+    if settings.model_config.is_hybrid or settings.model_config.is_attention_free:
+        return "the model keeps a state that a batch computed twice would change twice"
+    if settings.parallel_config.data_parallel_size > 1:
+        return "its ranks of data parallelism would wait for each other"
+    if settings.speculative_config is not None or settings.kv_transfer_config is not None:
+        return "it speculates, or sends its cache elsewhere"
+    return ""
