@@ -17,7 +17,7 @@ from .conftest import operator
 
 def record(path: Path, name: str, tried, meaning: str = "", seconds: float = 3600.0) -> None:
     """Make one check in a process's way: open the record, and close it."""
-    with closing(Recorder(path, time.monotonic() + seconds)) as recorder:
+    with closing(Recorder(path, time.monotonic() + seconds, time.monotonic)) as recorder:
         recorder.check(name, tried, meaning)
         recorder.observe(operator())
 

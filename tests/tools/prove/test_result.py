@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,9 +35,27 @@ def test_checks_come_to_a_verdict(checks: list[Check], ended: str, verdict: Verd
     assert found.meaning == ("sums are wrong" if FAILED in checks else "")
 
 
+@pytest.mark.parametrize(
+    ("checks", "verdict", "cause"),
+    [
+        ([PASSED], Verdict.NOT_POSSIBLE, "the machine was too busy"),
+        ([PASSED, FAILED], Verdict.FAILED, "the machine was too busy; two: 3"),
+    ],
+)
+def test_a_stage_that_was_left_has_not_failed_by_that(checks: list[Check], verdict: Verdict, cause: str) -> None:
+    found = judged("device", checks, 1.0, 2.0, left_out="the machine was too busy")
+    assert (found.verdict, found.cause) == (verdict, cause)
+
+
 def test_a_stage_is_read_as_it_was_written() -> None:
-    written = judged("device", [PASSED, FAILED], 1.0, 2.0)
+    written = replace(judged("device", [PASSED, FAILED], 1.0, 2.0), waited=0.5)
     assert stage_of(Reader(json.loads(json.dumps(written.as_json())), "a bundle")) == written
+
+
+def test_a_stage_that_was_written_before_what_is_waited_was_is_read() -> None:
+    written = judged("device", [PASSED], 1.0, 2.0)
+    content = {name: part for name, part in written.as_json().items() if name != "waited"}
+    assert stage_of(Reader(content, "a bundle")) == written
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ def run(*gradients: float, peak: float = 2.0) -> Run:
 @pytest.fixture
 def setup(tmp_path: Path) -> Setup:
     later = time.monotonic() + 60
-    with closing(Recorder(tmp_path / "record.jsonl", later)) as record:
-        return Setup(record=record, scratch=tmp_path, asked=0, ends=later)
+    with closing(Recorder(tmp_path / "record.jsonl", later, time.monotonic)) as record:
+        return Setup(record=record, scratch=tmp_path, asked=0, ends=later, now=time.monotonic)
 
 
 def judged(done: Run) -> dict[str, float]:

@@ -174,9 +174,11 @@ def _versions() -> dict[str, str]:
 
 def _print_stage(result: StageResult) -> None:
     counts = {each: sum(check.verdict is each for check in result.checks) for each in Verdict}
+    waited = result.waited >= 1
     shown = _(", ").join(
         [
             _("{seconds:.0f} s").format(seconds=result.seconds),
+            *([_("{seconds:.0f} s of them waiting for a processor").format(seconds=result.waited)] if waited else []),
             *(f"{count} {each.value}" for each, count in counts.items() if count),
         ]
     )

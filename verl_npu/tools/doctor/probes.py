@@ -42,6 +42,8 @@ class Probe:
     patience: float
     """In seconds."""
     why: str
+    module: str = ""
+    """What is imported, if that is all that it does."""
 
     @property
     def about(self) -> str:
@@ -56,7 +58,7 @@ class Probe:
 
 def _import(name: str, module: str, *components: Component, before: str = "") -> Probe:
     code = f"{before}import {module}"
-    return Probe(f"import-{name}", Level.IMPORT, components, ("-c", code), 300.0, _("every job imports it"))
+    return Probe(f"import-{name}", Level.IMPORT, components, ("-c", code), 300.0, _("every job imports it"), module)
 
 
 PROBES = (
@@ -74,14 +76,7 @@ PROBES = (
         Component.MINDSPEED,
         before="import megatron.core; ",
     ),
-    Probe(
-        "import-verl",
-        Level.IMPORT,
-        (Component.TORCH,),
-        ("-c", "import verl.protocol"),
-        300.0,
-        _("every job imports it"),
-    ),
+    _import("verl", "verl.protocol", Component.TORCH),
     Probe(
         "operator",
         Level.DEVICE,

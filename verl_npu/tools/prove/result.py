@@ -68,6 +68,8 @@ class StageResult:
     seconds: float = 0.0
     limit: float = 0.0
     """The seconds that it was given."""
+    waited: float = 0.0
+    """Of its seconds, those in which its processes waited for a processor; they do not count."""
     checks: tuple[Check, ...] = ()
 
     def as_json(self) -> dict[str, object]:
@@ -78,24 +80,32 @@ class StageResult:
             "meaning": self.meaning,
             "seconds": round(self.seconds, 3),
             "limit": round(self.limit, 3),
+            "waited": round(self.waited, 3),
             "checks": [check.as_json() for check in self.checks],
         }
 
 
-def judged(name: str, checks: Sequence[Check], seconds: float, limit: float, ended: str = "") -> StageResult:
-    """Return what checks come to; `ended` is how the stage ended, if it did not come to its end."""
+def judged(
+    name: str, checks: Sequence[Check], seconds: float, limit: float, ended: str = "", left_out: str = ""
+) -> StageResult:
+    """Return what checks come to.
+
+    Args:
+        ended: how the stage ended, if it did not come to its end.
+        left_out: why it was left before its end, if that says nothing of the NPUs.
+    """
     failed = [check for check in checks if check.verdict is Verdict.FAILED]
-    left_out = [check for check in checks if check.verdict is Verdict.NOT_POSSIBLE]
+    not_made = [check for check in checks if check.verdict is Verdict.NOT_POSSIBLE]
     verdict, cause, meaning = Verdict.PASSED, "", ""
     if ended or failed:
         verdict = Verdict.FAILED
         causes = [f"{check.name}: {check.found}" for check in failed[:3]]
         more = [f"and {len(failed) - 3} more"] if len(failed) > 3 else []
-        cause = "; ".join([*([ended] if ended else []), *causes, *more])
+        cause = "; ".join([*filter(None, (ended, left_out)), *causes, *more])
         meaning = next((check.meaning for check in failed if check.meaning), "")
-    elif not checks or len(left_out) == len(checks):
+    elif left_out or len(not_made) == len(checks):
         verdict = Verdict.NOT_POSSIBLE
-        cause = "; ".join(dict.fromkeys(check.found for check in left_out)) or "it has nothing to try here"
+        cause = left_out or "; ".join(dict.fromkeys(check.found for check in not_made)) or "it has nothing to try here"
     return StageResult(
         name=name,
         verdict=verdict,
@@ -209,5 +219,6 @@ def stage_of(said: Reader) -> StageResult:
         meaning=said.text("meaning"),
         seconds=said.number("seconds"),
         limit=said.number("limit"),
+        waited=said.number("waited") if "waited" in said.raw() else 0.0,
         checks=said.each("checks", check_of),
     )

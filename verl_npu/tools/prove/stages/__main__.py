@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-import time
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+from ..clock import Clock
 from ..record import NotPossible, Recorder
 from .setup import Setup
 
@@ -19,11 +19,10 @@ _PART = 0.85
 def main() -> None:
     """Make the stage."""
     name, record, scratch, npus, seconds = sys.argv[1:6]
-    now = time.monotonic()
-    recorder = Recorder(Path(record), now + _PART * float(seconds))
+    ends = float(seconds)
     script = Path(sys.argv[6]) if name == "training" and len(sys.argv) > 6 else None
-    setup = Setup(record=recorder, scratch=Path(scratch), asked=int(npus), ends=now + float(seconds), recipe=script)
-    with closing(recorder):
+    with Clock() as clock, closing(Recorder(Path(record), _PART * ends, clock.now)) as recorder:
+        setup = Setup(record=recorder, scratch=Path(scratch), asked=int(npus), ends=ends, now=clock.now, recipe=script)
         try:
             importlib.import_module(f"{__package__}.{name}").run(setup)
         except NotPossible as error:

@@ -47,8 +47,7 @@ def run(setup: Setup) -> None:
 
 
 def _right(setup: Setup, size: int) -> str | tuple[str, dict[str, float]]:
-    folder = setup.scratch / f"all-{size}"
-    facts = ranks.all_well(ranks.started("collectives", "compare", size, folder, min(_SECONDS, setup.left)))
+    facts = ranks.all_well(ranks.started(setup, f"all-{size}", size, ("collectives", "compare"), _SECONDS))
     wrong = str(facts.get("wrong", "no answer"))
     if wrong:
         raise Wrong(wrong, "on every rank what all have sent, to the last bit")
@@ -180,7 +179,7 @@ def _shortest(call: Callable[[Any], object], sent: Any) -> float:
 
 
 def _late(setup: Setup) -> str:
-    ended = ranks.started("collectives", "come_late", 2, setup.scratch / "late", min(_SECONDS, setup.left))
+    ended = ranks.started(setup, "late", 2, ("collectives", "come_late"), _SECONDS)
     facts = ranks.all_well(ended)
     if facts.get("found") != 3.0:
         raise Wrong(f"a sum of {facts.get('found')}", "3")
@@ -205,7 +204,7 @@ def come_late(rank: Rank) -> None:
 
 def _killed(setup: Setup) -> str:
     began = time.monotonic()
-    ended = ranks.started("collectives", "be_killed", 2, setup.scratch / "killed", min(_MOST_PATIENCE, setup.left))
+    ended = ranks.started(setup, "killed", 2, ("collectives", "be_killed"), _MOST_PATIENCE)
     seconds = time.monotonic() - began
     survivor, victim = ended
     if victim.status != -signal.SIGKILL:

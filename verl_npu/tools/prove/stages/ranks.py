@@ -20,6 +20,7 @@ from ...processes import ProcessTree, Started, own_python
 from ...sandbox.answers import Answer
 from ..folder import put
 from ..record import Wrong
+from .setup import Setup
 
 _GRACE = 2.0
 
@@ -77,9 +78,15 @@ class Ended:
 
 
 def started(
-    module: str, function: str, size: int, folder: Path, seconds: float, words: Sequence[str] = ()
+    setup: Setup, name: str, size: int, called: tuple[str, str], seconds: float, words: Sequence[str] = ()
 ) -> list[Ended]:
-    """Start the ranks of a group, wait for all of them for so long, and return how each ended."""
+    """Start the ranks of a group, wait for all of them for so long, and return how each ended.
+
+    Args:
+        name: that of the folder in which they meet.
+        called: the module of this package, and the function in it, that each of them calls.
+    """
+    folder = setup.scratch / name
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.iterdir():
         left.unlink()
@@ -87,10 +94,10 @@ def started(
     ranks: list[Started] = []
     try:
         for number in range(size):
-            command = own_python(*("-m", __name__, module, function, str(number), str(size), str(folder)), *words)
+            command = own_python(*("-m", __name__, *called, str(number), str(size), str(folder)), *words)
             ranks.append(processes.start(command, {"OMP_NUM_THREADS": "1", **os.environ}))
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends and any(rank.process.poll() is None for rank in ranks):
+        ends = setup.now() + min(seconds, setup.left)
+        while setup.now() < ends and any(rank.process.poll() is None for rank in ranks):
             time.sleep(0.05)
         statuses = [rank.process.poll() for rank in ranks]
     finally:

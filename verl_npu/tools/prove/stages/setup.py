@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,14 +32,16 @@ class Setup:
     asked: int
     """How many NPUs it may use; 0 for all."""
     ends: float
-    """When its time is over, by time.monotonic()."""
+    """When its time is over, by `now`."""
+    now: Callable[[], float]
+    """The seconds that count."""
     recipe: Path | None = None
     """A launch script of the user's own that is trained in place of the small ones."""
 
     @property
     def left(self) -> float:
         """Seconds until its time is over."""
-        return self.ends - time.monotonic()
+        return self.ends - self.now()
 
     @property
     def simulated(self) -> bool:

@@ -29,6 +29,7 @@ from ...rehearse.rehearsal import scale_down
 from ...rehearse.rules import Change
 from ...rehearse.training import Run, command_of, train
 from ...sandbox import why_none
+from ..clock import MOST
 from ..record import NotPossible, Wrong
 from .setup import Setup, require
 
@@ -186,7 +187,7 @@ def _planned(setup: Setup, name: str, training: _Training) -> tuple[str, dict[st
     if not is_installed("virtual_ascend"):
         raise NotPossible("a plan needs the package virtual-ascend, which is not installed")
     words = ["--json", "--no-tries", "--unconfined", "--output", str(setup.scratch / f"plan-{name}")]
-    words += ["--npu", "a3" if "910_93" in setup.device else "a2", "--timeout", f"{max(setup.left, 1.0):.0f}"]
+    words += ["--npu", "a3" if "910_93" in setup.device else "a2", "--timeout", f"{_by_the_wall(setup):.0f}"]
     done = subprocess.run(
         own_python("-m", "verl_npu", "plan", *words, "--", "python3", *training.command[1:]),
         cwd=training.tree,
@@ -227,7 +228,7 @@ def _run(setup: Setup, name: str, training: _Training) -> tuple[str, dict[str, f
         training.tree,
         training.folder,
         training.npus,
-        max(setup.left, 1.0),
+        _by_the_wall(setup),
         lambda step, metrics: None,
         unconfined=True,
         virtual=setup.simulated,
@@ -240,6 +241,11 @@ def _run(setup: Setup, name: str, training: _Training) -> tuple[str, dict[str, f
     figures = _figures(done)
     _check_numbers(done, figures)
     return f"{STEPS} steps on {training.npus} NPUs; {_beside(setup, name, figures)}", figures
+
+
+def _by_the_wall(setup: Setup) -> float:
+    """The seconds of a clock on the wall that are left at most; what began the stage ends it when its time is over."""
+    return MOST * max(setup.left, 1.0)
 
 
 def _figures(done: Run) -> dict[str, float]:

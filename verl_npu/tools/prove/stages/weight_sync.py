@@ -7,7 +7,7 @@ import os
 import signal
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -126,8 +126,7 @@ def _changed(tensor: Any, turn: int) -> Any:
 
 
 def _exact(setup: Setup) -> str:
-    folder = setup.scratch / "exact"
-    facts = ranks.all_well(ranks.started("weight_sync", "move", 2, folder, min(_SECONDS, setup.left))[::-1])
+    facts = ranks.all_well(ranks.started(setup, "exact", 2, ("weight_sync", "move"), _SECONDS)[::-1])
     wrong = facts.get("wrong")
     if wrong != []:
         raise Wrong(f"other bits in {wrong}", "the bits that were sent")
@@ -169,8 +168,7 @@ def move(rank: Rank) -> None:
 
 
 def _share(setup: Setup) -> tuple[str, dict[str, float]]:
-    folder = setup.scratch / "share"
-    facts = ranks.all_well(ranks.started("weight_sync", "measure", 2, folder, min(_SECONDS, setup.left)))
+    facts = ranks.all_well(ranks.started(setup, "share", 2, ("weight_sync", "measure"), _SECONDS))
     raw, sync = float(str(facts["raw"])), float(str(facts["sync"]))
     share = raw / sync
     figures = {"raw broadcast, GB/s": _BYTES / raw / 1e9, "sync, GB/s": _BYTES / sync / 1e9, "share": share}
@@ -210,10 +208,7 @@ def measure(rank: Rank) -> None:
 
 
 def _killed(setup: Setup) -> str:
-    ended: Sequence[ranks.Ended] = ranks.started(
-        "weight_sync", "lose", 2, setup.scratch / "killed", min(6 * _PATIENCE, setup.left)
-    )
-    sender, victim = ended
+    sender, victim = ranks.started(setup, "killed", 2, ("weight_sync", "lose"), 6 * _PATIENCE)
     if victim.status != -signal.SIGKILL:
         raise RuntimeError(f"the receiver that was to be killed {victim.how}")
     said = str(sender.facts.get("said", ""))
