@@ -83,3 +83,10 @@ def test_a_script_that_is_not_there_is_one_error_before_anything_runs(tmp_path: 
     assert ended.exit_code == 2
     assert ended.output.startswith("verl-npu: --recipe run.sh: expected a launch script, found no such file; ")
     assert not (tmp_path / "proof").exists()
+
+
+def test_arguments_without_a_script_are_one_error_before_anything_runs(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(command, ["prove", "--output", str(tmp_path / "proof"), "trainer.nnodes=1"])
+    assert ended.exit_code == 2
+    assert "trainer.nnodes=1: arguments are those of a script, and none is given by --recipe" in ended.output
+    assert not (tmp_path / "proof").exists()

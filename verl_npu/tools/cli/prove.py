@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -36,11 +37,13 @@ _PACKAGES = (
         "verl-npu prove",
         "verl-npu prove --minutes 60 --npus 8",
         "verl-npu prove --minutes 60 --stage training --recipe run.sh",
+        "verl-npu prove --stage training --recipe run.sh trainer.n_gpus_per_node=8",
         "verl-npu prove --resume",
         "verl-npu prove --show proof-2026-01-31.zip",
         "verl-npu prove --show after.zip --against before.zip",
     )
 )
+@click.argument("arguments", nargs=-1)
 @click.option("--minutes", type=click.FloatRange(1, 600), default=10.0, show_default=True, help="The time for all.")
 @click.option(
     "--stage",
@@ -55,7 +58,7 @@ _PACKAGES = (
     "--recipe",
     metavar="SCRIPT",
     type=click.Path(path_type=Path),
-    help="In the stage training: plan and run this launch script at its full size for three steps.",
+    help="In the stage training: plan and run this launch script for three steps, with these ARGUMENTS.",
 )
 @click.option("--resume", is_flag=True, help="Go on with the proof in the folder: what has ended is kept.")
 @click.option(
@@ -68,6 +71,7 @@ _PACKAGES = (
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
 @json_option()
 def prove(
+    arguments: tuple[str, ...],
     minutes: float,
     names: tuple[str, ...],
     npus: int | None,
@@ -90,12 +94,18 @@ def prove(
 
     Exit status: 0 nothing failed, 1 a stage failed, or the bundles differ, 2 it cannot be made or read.
     """
+    if arguments and recipe is None:
+        raise click.UsageError(
+            _("{arguments}: arguments are those of a script, and none is given by --recipe").format(
+                arguments=" ".join(arguments)
+            )
+        )
     if html is not None:
         need("jinja2", "--html")
     if show is not None:
         proof = bundle.read(show)
     else:
-        proof = _made(minutes, names, npus or 0, recipe, resume, output.resolve(), as_json)
+        proof = _made(minutes, names, npus or 0, _script(recipe, arguments), resume, output.resolve(), as_json)
     if html is not None:
         put(html.resolve(), page(proof).encode("utf-8", "backslashreplace"))
     if against is not None:
@@ -107,23 +117,30 @@ def prove(
     sys.exit(1 if proof.verdict is Verdict.FAILED else 0)
 
 
-def _made(
-    minutes: float,
-    names: tuple[str, ...],
-    npus: int,
-    recipe: Path | None,
-    resume: bool,
-    output: Path,
-    as_json: bool,
-) -> Proof:
-    """Make a proof, or go on with one, and write its bundle."""
-    if recipe is not None and not recipe.is_file():
+def _script(recipe: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return a launch script with its arguments. Raises ProofError if it is not there."""
+    if recipe is None:
+        return ()
+    if not recipe.is_file():
         raise ProofError(
             subject=f"--recipe {recipe}",
             expected=_("a launch script"),
             found=_("no such file"),
             fix=_("give the path of the script that starts your training"),
         )
+    return (str(recipe.resolve()), *arguments)
+
+
+def _made(
+    minutes: float,
+    names: tuple[str, ...],
+    npus: int,
+    recipe: Sequence[str],
+    resume: bool,
+    output: Path,
+    as_json: bool,
+) -> Proof:
+    """Make a proof, or go on with one, and write its bundle."""
     folder = Folder(output)
     stages = chosen(names)
     asked = Asked(
@@ -139,7 +156,7 @@ def _made(
     else:
         folder.begin(asked)
     told = (lambda result: None) if as_json else _print_stage
-    run(folder, stages, minutes, npus or asked.npus, told, recipe and recipe.resolve())
+    run(folder, stages, minutes, npus or asked.npus, told, recipe)
     proof = bundle.collect(folder)
     path = bundle.write(folder, proof)
     if not as_json:

@@ -38,19 +38,19 @@ def run(
     minutes: float,
     npus: int,
     told_of: Callable[[StageResult], None],
-    recipe: Path | None = None,
+    recipe: Sequence[str] = (),
 ) -> None:
     """Run stages one after the other, and keep what each comes to. Raises ProofError if that cannot be kept.
 
     Args:
-        recipe: a launch script that the training stage runs in place of its own.
+        recipe: a launch script, with its arguments, that the training stage runs in place of its own.
     """
     left = 60 * minutes
     spare = 0.0
     for stage in stages:
         share = 60 * minutes * stage.share
         limit = min(share + spare, left)
-        given = [str(recipe)] if recipe is not None and stage.name == "training" else []
+        given = recipe if stage.name == "training" else ()
         result = _one(folder, stage, limit, npus, given) if limit > _LEAST else _no_time(stage, minutes)
         left -= result.seconds - result.waited
         spare = max(spare + share - (result.seconds - result.waited), 0.0)

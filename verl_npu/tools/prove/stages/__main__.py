@@ -1,4 +1,7 @@
-"""One stage, in this process: STAGE RECORD SCRATCH NPUS SECONDS, and what else the stage reads: training, a script."""
+"""One stage, in this process: STAGE RECORD SCRATCH NPUS SECONDS, and what else the stage reads.
+
+The training reads a script and its arguments.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ def main() -> None:
     """Make the stage."""
     name, record, scratch, npus, seconds = sys.argv[1:6]
     ends = float(seconds)
-    script = Path(sys.argv[6]) if name == "training" and len(sys.argv) > 6 else None
+    recipe = tuple(sys.argv[6:]) if name == "training" else ()
     with Clock() as clock, closing(Recorder(Path(record), _PART * ends, clock.now)) as recorder:
-        setup = Setup(record=recorder, scratch=Path(scratch), asked=int(npus), ends=ends, now=clock.now, recipe=script)
+        setup = Setup(record=recorder, scratch=Path(scratch), asked=int(npus), ends=ends, now=clock.now, recipe=recipe)
         try:
             importlib.import_module(f"{__package__}.{name}").run(setup)
         except NotPossible as error:

@@ -35,8 +35,8 @@ class Setup:
     """When its time is over, by `now`."""
     now: Callable[[], float]
     """The seconds that count."""
-    recipe: Path | None = None
-    """A launch script of the user's own that is trained in place of the small ones."""
+    recipe: tuple[str, ...] = ()
+    """A launch script of the user's own, with its arguments, that is trained in place of the small ones."""
 
     @property
     def left(self) -> float:

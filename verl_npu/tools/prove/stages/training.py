@@ -110,8 +110,8 @@ def run(setup: Setup) -> None:
     """Plan each training, write that down, run it, and judge it beside its plan."""
     npus = setup.npus()
     require("verl", "ray", "hydra", "yaml", "transformers")
-    if setup.recipe is not None:
-        _tried(setup, "recipe", partial(_of_the_user, setup, setup.recipe))
+    if setup.recipe:
+        _tried(setup, "recipe", partial(_of_the_user, setup, Path(setup.recipe[0]), setup.recipe[1:]))
         return
     _tried(setup, "grpo", partial(_small, setup, "grpo", "verl.trainer.main_ppo", _GRPO, min(npus, 2)))
     module = "verl.experimental.one_step_off_policy.main_ppo"
@@ -152,10 +152,10 @@ def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: 
     )
 
 
-def _of_the_user(setup: Setup, script: Path) -> _Training:
+def _of_the_user(setup: Setup, script: Path, arguments: Sequence[str]) -> _Training:
     """The user's script at its full size, for a few steps."""
     tree = tree_of(script).resolve()
-    trainer = trainer_of(capture(script, tree, (), os.environ, unconfined=bool(why_none())))
+    trainer = trainer_of(capture(script, tree, arguments, os.environ, unconfined=bool(why_none())))
     settings = compose(trainer, tree, unconfined=True).settings
     changes = [
         Change(key=key, before=settings.get(key), after=value, rule="steps")
