@@ -224,7 +224,10 @@ class Reader:
         return not self._quiet and any(search(text) for search in self._searches)
 
     def _take(self, line: Line) -> None:
-        key = (line.process.ip, line.process.pid or line.process.name, line.process.rank)
+        if line.ordinary and self._quiet and not self._open:
+            return
+        process = line.process
+        key = (process.ip, process.pid or process.name, process.rank)
         event = self._open.get(key)
         if line.ordinary:
             # Another thread of the process may go on while a traceback is written.

@@ -18,7 +18,6 @@ _BAR = re.compile(
 )
 _TOTAL = re.compile(r"Total training steps: (?P<total>\d{1,12})")
 _EPOCH = re.compile(r"Epoch (?P<epoch>\d{1,9})/(?P<epochs>\d{1,9}): 100%")
-_WORDS = ("step:", "Training Progress", "training steps", "Epoch ", "Final validation")
 _END = "Final validation metrics:"
 _MOST_OWN = 500
 _LAST = 12
@@ -54,18 +53,23 @@ class Progress:
 
     def watch(self, lines: Iterable[Line]) -> Iterator[Line]:
         """Pass the lines through, and note what they say of the job."""
+        note, keep = self.clocks.note, self.last_lines.append
         for line in lines:
             self.lines += 1
-            text = line.text
-            self.clocks.note(line.process.ip, line.process.pid, text)
-            for word in _WORDS:
-                if word in text:
-                    self._take(line)
-                    break
+            process, text = line.process, line.text
+            note(process.ip, process.pid, text)
+            if (
+                "step:" in text
+                or "Training Progress" in text
+                or "training steps" in text
+                or "Epoch " in text
+                or "Final validation" in text
+            ):
+                self._take(line)
             if text.startswith("verl-npu: ") and "; " in text and len(self.own) < _MOST_OWN:
                 self.own.append(text)
             if text and not text.isspace():
-                self.last_lines.append(line)
+                keep(line)
                 if "\0" in text or "\ufffd" in text:
                     self.damaged += 1
             yield line
