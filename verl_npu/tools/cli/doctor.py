@@ -459,11 +459,12 @@ def _show_candidates(candidates: Sequence[str]) -> None:
 
 def _show_root(root: LoggedError, progress: Progress) -> None:
     event = root.event
-    where = (
-        _("{log}, line {line}").format(log=event.log, line=event.line)
-        if event.log
-        else _("line {line}").format(line=event.line)
-    )
+    if not event.line:
+        where = event.log
+    elif event.log:
+        where = _("{log}, line {line}").format(log=event.log, line=event.line)
+    else:
+        where = _("line {line}").format(line=event.line)
     terminal.line("  ", terminal.styled(root.name or event.error, "bold"))
     doing = _(", while {doing}").format(doing=event.doing) if event.doing else ""
     step = progress.place(event.line if event.log == progress.log else None)

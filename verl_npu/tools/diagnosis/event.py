@@ -41,6 +41,7 @@ class Event:
     kind: Kind
     process: Process
     line: int
+    """0 if it is not known."""
     log: str
     message: list[str] = field(default_factory=list)
     frames: list[str] = field(default_factory=list)

@@ -21,12 +21,13 @@ from ...language import gettext as _
 from ..logs.clocks import Clocks, seconds
 from ..logs.files import NoLog, is_being_written, opened
 from ..logs.lines import DRIVER, Process, lines_of, parts_of, process_of_file
+from .ascend_fd import Fault, faults_of
 from .event import Event, Kind, Reader, failed_first, looks_like_an_error
 from .owner import owner_of
 from .progress import Progress, joined
 from .rules import RULES, LogRule, Precision
 
-_FILES = ("*.log", "*.out", "*.err", "*.txt", "*.log.gz")
+_FILES = ("*.log", "*.out", "*.err", "*.txt", "*.log.gz", "diag_report.json")
 _WENT_ON = 2
 """Steps after an error that show that the job survived it: one may already have been under way."""
 _NAMED = (Precision.OWN, Precision.EXACT)
@@ -306,10 +307,21 @@ def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnos
     Raises:
         LogError: a log cannot be read, or a folder holds none.
     """
-    return _conclude([_opened(path, rules) for path in [file for each in paths for file in _files(each)]], rules)
+    files = [file for each in paths for file in _files(each)]
+    if all(faults_of(file) == () for file in files):
+        raise LogError(
+            subject=str(files[0]),
+            expected=_("a report of ascend-fd that names a fault, or the log of the job beside it"),
+            found=_("a report that names none"),
+            fix=_("name what the job printed too"),
+        )
+    return _conclude([_opened(file, rules) for file in files], rules)
 
 
 def _opened(path: Path, rules: Sequence[LogRule]) -> _Reading:
+    faults = faults_of(path)
+    if faults is not None:
+        return _Reading(Progress(log=str(path), lines=len(faults)), tuple(_reported(each, rules) for each in faults))
     try:
         with opened(path) as source:
             return _read(parts_of(source), str(path), process_of_file(path), rules, is_being_written(path))
@@ -317,6 +329,13 @@ def _opened(path: Path, rules: Sequence[LogRule]) -> _Reading:
         raise _refusal(path, str(error)) from None
     except (OSError, EOFError, lzma.LZMAError) as error:
         raise _refusal(path, getattr(error, "strerror", None) or str(error)) from None
+
+
+def _reported(fault: Fault, rules: Sequence[LogRule]) -> LoggedError:
+    """A fault of ascend-fd's report: by a rule of ours if one tells as much of it, else as ascend-fd says it."""
+    event, theirs = fault
+    known = _known(event, [each for each in rules if each.precision <= theirs.precision])
+    return _error(event, known or (theirs, next(iter(theirs.ask(event.text)))))
 
 
 def _files(path: Path) -> Iterator[Path]:
