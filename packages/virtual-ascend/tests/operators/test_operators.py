@@ -240,6 +240,16 @@ def test_inference_has_no_gradient_and_names_what_is_not_written() -> None:
         ops.npu_fused_infer_attention_score(q, q, q, antiquant_scale=torch.ones(1))
 
 
+def test_a_sequence_without_keys_gives_zeros_for_inference() -> None:
+    q, k = draw(2, 1, 2, 8), draw(2, 5, 2, 8)
+    heads: dict[str, Any] = {"num_heads": 2, "input_layout": "BSND", "softmax_lse_flag": True}
+    out, lse = ops.npu_fused_infer_attention_score(q, k, k, actual_seq_lengths_kv=[5, 0], **heads)
+    alone, of_it = ops.npu_fused_infer_attention_score(q[:1], k[:1], k[:1], **heads)
+    assert torch.equal(out[:1], alone)
+    assert torch.equal(lse[:1], of_it)
+    assert out[1].abs().sum() == 0
+
+
 def test_tokens_after_the_last_sequence_are_zero() -> None:
     q = draw(5, 2, 4)
     out = ops.npu_fusion_attention(q, q, q, 2, "TND", actual_seq_qlen=[3, 0], actual_seq_kvlen=[3, 0])[0]

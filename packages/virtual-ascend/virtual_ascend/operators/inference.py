@@ -674,6 +674,10 @@ def _each(
         )
     outs, lses = [], []
     for number, (q, k, v) in enumerate(zip(queries, keys, values, strict=True)):
+        if not k.shape[1]:  # Engines fill a graph's batch up with such sequences; the kernel writes zeros.
+            outs.append(q.new_zeros(*q.shape[:-1], v.shape[-1]))
+            lses.append(q.new_full((*q.shape[:-1], 1), float("-inf"), dtype=torch.float32))
+            continue
         own = _rule_of_sequence(rule, number, len(queries), q.shape[1], k.shape[1])
         keep = own.keep(q.shape[1], k.shape[1], q.device)
         while keep is not None and keep.dim() < 4:
