@@ -32,8 +32,8 @@ _UNEXPECTED = ("\x00", "")
 _MANY = 20
 """From so many on a part that repeats is attacked."""
 _LENGTH = 8000
-"""Characters. A pattern that goes over them once takes a tenth of a millisecond; one that begins again at each of them,
-or at each of the pumps of forty characters among them, five milliseconds and more."""
+"""Characters. A pattern that goes over them once takes a tenth of a millisecond; one that begins again at each of
+them, or at each of the pumps of forty characters among them, five milliseconds and more."""
 _MEASURABLE, _BEYOND_DOUBT, _ENDLESS = 0.001, 0.05, 2.0
 """Seconds."""
 
