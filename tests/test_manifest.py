@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import tracemalloc
+import zlib
 from pathlib import Path
 
-from verl_npu.manifest import Manifest, write_manifest
+import pytest
+
+from verl_npu.errors import SourceError
+from verl_npu.manifest import Manifest, decoded, packed, unpacked, write_manifest
 
 
 def manifest(token: str) -> Manifest:
@@ -35,3 +41,24 @@ def test_a_process_that_writes_again_replaces_its_own(tmp_path: Path) -> None:
     path = write_manifest(tmp_path, manifest("a"))
     assert write_manifest(tmp_path, manifest("a")) == path
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_variable_tells_is_what_was_packed() -> None:
+    told = packed(manifest("a"))
+    assert {**decoded(unpacked(told), "the driver"), "schema": 0} == {**manifest("a"), "schema": 0}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "é", "AAAA", packed(manifest("a"))[:-8]])
+def test_what_nobody_packed_is_no_manifest(text: str) -> None:
+    with pytest.raises(SourceError, match="the driver: expected a manifest"):
+        decoded(unpacked(text), "the driver")
+
+
+def test_a_variable_that_would_fill_the_memory_is_no_manifest() -> None:
+    text = base64.b64encode(zlib.compress(b" " * (1 << 28))).decode()
+    tracemalloc.start()
+    with pytest.raises(SourceError, match="more than 2 MiB"):
+        decoded(unpacked(text), "the driver")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1 << 24

@@ -99,7 +99,7 @@ WEIGHT_SYNC_PORT = Number(
 DRIVER_MANIFEST = Text(
     "VERL_NPU_DRIVER_MANIFEST",
     _("what the driver did, as it tells its workers"),
-    expected=_("the JSON that verl-npu puts there"),
+    expected=_("what verl-npu puts there, compressed"),
     forwarded=False,
     audience=INTERNAL,
 )

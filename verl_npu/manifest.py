@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -99,6 +101,19 @@ def read_manifests(folder: Path) -> tuple[list[Manifest], list[SourceError]]:
 def encoded(content: Manifest) -> bytes:
     """Return a manifest as other processes are told it."""
     return json.dumps({"schema": SCHEMA, **content}).encode()
+
+
+def packed(content: Manifest) -> str:
+    """Return a manifest as an environment variable has it: the logs of Ray and upstream show those in one line."""
+    return base64.b64encode(zlib.compress(encoded(content), 9)).decode()
+
+
+def unpacked(text: str) -> bytes:
+    """Return what `decoded` reads. What nobody packed stays as it is, and is refused there."""
+    try:
+        return zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _LARGEST + 1)
+    except (ValueError, zlib.error):
+        return text.encode()
 
 
 def decoded(data: bytes, subject: str) -> Manifest:

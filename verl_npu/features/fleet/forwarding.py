@@ -25,7 +25,7 @@ from typing import TypedDict, cast
 from ... import environment
 from ...ascend.variables import NZ, REQUIRED, SHARED
 from ...errors import FleetError, SettingError
-from ...manifest import Manifest, encoded, manifest
+from ...manifest import Manifest, manifest, packed
 from ...registry.source.probe import Never
 from ...registry.source.tree import SourceTree
 from ...registry.state import FeatureEntry
@@ -115,7 +115,7 @@ def _add(runtime: RuntimeEnvironment, leave: Mapping[str, str] | None = None) ->
         **{shared.name: os.environ[shared.name] for shared in SHARED if shared.name in os.environ},
         **{requirement.name: requirement.value for requirement in REQUIRED},
         **environment.forwarded(),
-        environment.DRIVER_MANIFEST.name: encoded(_compared(manifest())).decode(),
+        environment.DRIVER_MANIFEST.name: packed(_compared(manifest())),
     }
     runtime["env_vars"] = {**{name: text for name, text in added.items() if name not in leave}, **given}
 
@@ -126,7 +126,7 @@ def _compared(whole: Manifest) -> Manifest:
     Ray and upstream print the variables of a job in one line, in which all patches would be 35,000 characters.
     """
     features = {name: FeatureEntry(state=entry["state"], patches={}) for name, entry in whole["features"].items()}
-    return {**whole, "features": features, "natives": {}}
+    return {**whole, "features": features, "natives": {}, "origin": ""}
 
 
 def _submitted() -> Mapping[str, str]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from ... import environment, process, reporting
 from ...errors import SourceError
-from ...manifest import Manifest, decoded, encoded, manifest
+from ...manifest import Manifest, decoded, encoded, manifest, unpacked
 from ..upstreams import UPSTREAMS
 
 _NAMESPACE = b"verl_npu"
@@ -121,7 +121,7 @@ def _read_from_ray() -> tuple[list[tuple[str, bytes]], list[str]]:
     keys = sorted(internal_kv._internal_kv_list(prefix, namespace=_NAMESPACE))
     workers = {key.removeprefix(prefix).decode(errors="replace"): key for key in keys}
     driver = os.environ.get(environment.DRIVER_MANIFEST.name)
-    told = [("the driver", driver.encode())] if driver else []
+    told = [("the driver", unpacked(driver))] if driver else []
     for worker, key in workers.items():
         value = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
         if value is not None:
