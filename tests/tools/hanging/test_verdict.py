@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from verl_npu.language import speaking, translate
 from verl_npu.tools.hanging.doing import Kind
 from verl_npu.tools.hanging.looking import Member
 from verl_npu.tools.hanging.verdict import Verdict, judge
@@ -130,3 +132,31 @@ def test_without_stacks_there_is_no_verdict() -> None:
 
 def test_no_work_at_all_is_idle() -> None:
     assert judge([member(-1, Kind.IDLE)]).verdict is Verdict.IDLE
+
+
+JOBS: dict[str, list[Member]] = {
+    "stopped": ranks(member(2, state="T")),
+    "a rank is gone": ranks()[:3],
+    "nobody can be looked into": [member(0, Kind.UNSEEN, problem="x", busy=0.9)],
+    "slow": ranks(member(1, Kind.CODE, busy=0.9)),
+    "a rank was not called": ranks(member(1, Kind.IDLE)),
+    "a rank waits for a lock": ranks(member(1, Kind.LOCK)),
+    "a rank waits for its NPU": ranks(member(1, Kind.DEVICE)),
+    "another collective": ranks(member(1, call="broadcast", place="step (verl/fsdp.py:9)")),
+    "one collective": ranks(),
+    "a lock": [member(kind=Kind.LOCK)],
+    "actors": [member(kind=Kind.RAY, call="ray.get"), member(kind=Kind.RAY, pid=7)],
+    "an NPU": [member(kind=Kind.DEVICE)],
+    "idle": [member(kind=Kind.IDLE)],
+}
+
+
+@pytest.mark.parametrize("members", JOBS.values(), ids=JOBS.keys())
+def test_what_is_said_of_a_job_is_said_in_chinese_and_written_in_english(members: list[Member]) -> None:
+    said = judge(members)
+    texts = [said.verdict.value, said.why, said.to_do]
+    assert all(text.isascii() for text in texts)
+    with speaking("zh_CN"):
+        shown = [translate(text) for text in texts]
+    assert all(re.search(r"[\u4e00-\u9fff]", text) for text in shown)
+    assert re.search(r"\b(the|it|and|waits|others)\b", " ".join(shown)) is None, shown

@@ -65,28 +65,36 @@ def _show(seen: Seen, said: Said) -> None:
     terminal.line(terminal.styled(said.verdict.value, _COLOURS[said.verdict]), words)
     for each in said.odd[:3]:
         terminal.line("  ", terminal.styled(each.name, "bold"))
-        terminal.paragraph(f"It {_words(each)}.", indent="    ")
+        terminal.paragraph(_("It {does}.").format(does=_words(each)), indent="    ")
         for line in each.stack:
             terminal.line("    | ", line)
-    terminal.paragraph(f"Why: {said.why}.", indent="  ")
-    terminal.paragraph(f"To do: {said.to_do}.", indent="  ")
+    terminal.paragraph(_("Why: {why}.").format(why=said.why), indent="  ")
+    terminal.paragraph(_("To do: {fix}.").format(fix=said.to_do), indent="  ")
     if seen.problem:
-        terminal.paragraph(f"Only this host was looked at: {seen.problem}.", indent="  ", label="note: ")
+        text = _("Only this host was looked at: {problem}.").format(problem=seen.problem)
+        terminal.paragraph(text, indent="  ", label=_("note: "))
     if seen.silent:
-        terminal.paragraph(f"No answer from {', '.join(seen.silent)}.", indent="  ", label="note: ")
+        text = _("No answer from {hosts}.").format(hosts=_(", ").join(seen.silent))
+        terminal.paragraph(text, indent="  ", label=_("note: "))
     unseen = [each for each in seen.members if each.kind is Kind.UNSEEN and said.verdict is not Verdict.UNKNOWN]
     if unseen:
-        text = f"{len(unseen)} processes could not be looked into: {unseen[0].problem}."
-        terminal.paragraph(text, indent="  ", label="note: ")
+        text = ngettext(
+            "{count} process could not be looked into: {problem}.",
+            "{count} processes could not be looked into: {problem}.",
+            len(unseen),
+        ).format(count=len(unseen), problem=unseen[0].problem)
+        terminal.paragraph(text, indent="  ", label=_("note: "))
     _show_all(seen.members, said)
 
 
 def _words(member: Member) -> str:
     if member.state in "Tt":
-        return "is stopped" + (f", at {member.place}" if member.place else "")
-    where = f" at {member.place}" if member.place else ""
-    call = f" ({member.call})" if member.call and member.kind is not Kind.CODE else ""
-    return f"{member.kind.value}{call}{where}"
+        stopped = _("is stopped, at {place}").format(place=member.place)
+        return stopped if member.place else _("is stopped")
+    does = member.kind.value
+    if member.call and member.kind is not Kind.CODE:
+        does = _("{does} ({call})").format(does=does, call=member.call)
+    return _("{does} at {place}").format(does=does, place=member.place) if member.place else does
 
 
 def _show_all(members: Sequence[Member], said: Said) -> None:
@@ -94,14 +102,14 @@ def _show_all(members: Sequence[Member], said: Said) -> None:
     acting = [each for each in members if each.kind is not Kind.IDLE]
     terminal.echo()
     rows = [
-        (each.name, "works" if each.works else "waits", _words(each))
+        (each.name, _("works") if each.works else _("waits"), _words(each))
         for each in sorted(acting, key=lambda each: (each.rank < 0, each.rank, each.host, each.pid))[:_MOST]
     ]
     if rows:
         terminal.table(rows, ["green" if row[1] == "works" else "yellow" for row in rows], indent="  ")
     left = len(acting) - len(rows)
     idle = len(members) - len(acting)
-    more = [f"{left} more"] if left > 0 else []
-    more += [f"{idle} with nothing to do"] if idle else []
+    more = [_("{count} more").format(count=left)] if left > 0 else []
+    more += [_("{count} with nothing to do").format(count=idle)] if idle else []
     if more:
-        terminal.echo(f"  and {', '.join(more)}")
+        terminal.echo(_("  and {more}").format(more=_(", ").join(more)))

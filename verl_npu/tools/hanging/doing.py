@@ -10,27 +10,28 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ...language import gettext as _
 from .stacks import MAIN, Frame, Thread
 
 
 class Kind(enum.Enum):
     """What a process is at."""
 
-    COLLECTIVE = "is in a collective"
-    MEETING = "waits for the other ranks to come"
-    SYNC = "is in the weight sync"
-    ENGINE = "waits for the rollout engine"
-    RAY = "waits for other processes by Ray"
-    PROCESS = "waits for another process"
-    LOCK = "waits for a lock"
-    DEVICE = "waits for its NPU"
-    OUTSIDE = "waits for a network, a file or another program"
-    SLEEP = "sleeps"
-    QUEUE = "waits for something to do"
-    COMPILE = "compiles"
-    CODE = "is in its own code"
-    IDLE = "has nothing to do"
-    UNSEEN = "cannot be looked into"
+    COLLECTIVE = _("is in a collective")
+    MEETING = _("waits for the other ranks to come")
+    SYNC = _("is in the weight sync")
+    ENGINE = _("waits for the rollout engine")
+    RAY = _("waits for other processes by Ray")
+    PROCESS = _("waits for another process")
+    LOCK = _("waits for a lock")
+    DEVICE = _("waits for its NPU")
+    OUTSIDE = _("waits for a network, a file or another program")
+    SLEEP = _("sleeps")
+    QUEUE = _("waits for something to do")
+    COMPILE = _("compiles")
+    CODE = _("is in its own code")
+    IDLE = _("has nothing to do")
+    UNSEEN = _("cannot be looked into")
 
 
 FOR_OTHERS = frozenset({Kind.COLLECTIVE, Kind.MEETING, Kind.SYNC, Kind.ENGINE, Kind.RAY, Kind.PROCESS})

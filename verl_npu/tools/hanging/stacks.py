@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...language import gettext as _
+
 PACKAGE = "py-spy"
 MAIN = "MainThread"
 _PATIENCE = 10.0
@@ -61,14 +63,14 @@ def of(pids: Sequence[int]) -> dict[int, Stacks]:
     """Return the stacks of processes; several are asked at once."""
     spy = program()
     if not spy:
-        return {pid: Stacks(problem=f"{PACKAGE} is not installed") for pid in pids}
+        return {pid: Stacks(problem=_("{package} is not installed").format(package=PACKAGE)) for pid in pids}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return dict(zip(pids, pool.map(lambda pid: _of(spy, pid), pids), strict=True))
 
 
 def _of(spy: str, pid: int) -> Stacks:
     said = ""
-    for _ in range(_TRIES):
+    for _unused in range(_TRIES):
         try:
             done = subprocess.run(
                 [spy, "dump", "--nonblocking", "--json", "--full-filenames", "--pid", str(pid)],
@@ -78,7 +80,8 @@ def _of(spy: str, pid: int) -> Stacks:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Stacks(problem=f"{PACKAGE} gave no answer within {_PATIENCE:g} s")
+            problem = _("{package} gave no answer within {seconds:g} s")
+            return Stacks(problem=problem.format(package=PACKAGE, seconds=_PATIENCE))
         except OSError as error:
             return Stacks(problem=f"{PACKAGE}: {error.strerror or error}")
         if done.returncode == 0:
@@ -89,10 +92,10 @@ def _of(spy: str, pid: int) -> Stacks:
 
 def _why(said: str) -> str:
     if "ermission" in said:
-        return (
-            f"{PACKAGE} may not read it: call this as the user that runs the job or as root; in a container, start it "
+        return _(
+            "{package} may not read it: call this as the user that runs the job or as root; in a container, start it "
             "with --cap-add SYS_PTRACE"
-        )
+        ).format(package=PACKAGE)
     return f"{PACKAGE}: {said[:_LONGEST]}"
 
 
@@ -100,7 +103,8 @@ def _read(answer: bytes) -> Stacks:
     try:
         threads = [_thread(each) for each in json.loads(answer)[:_MOST_THREADS]]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        return Stacks(problem=f"{PACKAGE} of another version: {type(error).__name__} in its answer")
+        problem = _("{package} of another version: {kind} in its answer")
+        return Stacks(problem=problem.format(package=PACKAGE, kind=type(error).__name__))
     return Stacks(tuple(thread for thread in threads if thread.frames))
 
 

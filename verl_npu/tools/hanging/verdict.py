@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ...language import gettext as _
+from ...language import ngettext
 from .doing import FOR_OTHERS, Kind
 from .looking import Member
 
@@ -19,15 +21,15 @@ from .looking import Member
 class Verdict(enum.Enum):
     """What is said of a job."""
 
-    WORKS = "works"
+    WORKS = _("works")
     """At least one process got on between the looks."""
-    STANDS = "stands still"
+    STANDS = _("stands still")
     """None did, and one of them waits for what may come yet."""
-    HANGS = "hangs"
+    HANGS = _("hangs")
     """None did, and none can."""
-    IDLE = "idle"
+    IDLE = _("idle")
     """No process has anything to do."""
-    UNKNOWN = "unknown"
+    UNKNOWN = _("unknown")
     """The processes cannot be looked into."""
 
 
@@ -58,14 +60,13 @@ def judge(members: Sequence[Member], whole: bool = True) -> Said:
             return said
     waiting = _waiting(seen)
     if waiting:
-        why = "all that is to be seen waits for others, and nothing got on"
+        why = _("all that is to be seen waits for others, and nothing got on")
         return Said(Verdict.STANDS, (), tuple(waiting), why, _LATER)
-    return Said(
-        Verdict.IDLE, (), (), "no process of the job has anything to do", "look at what its driver printed last"
-    )
+    why = _("no process of the job has anything to do")
+    return Said(Verdict.IDLE, (), (), why, _("look at what its driver printed last"))
 
 
-_LATER = (
+_LATER = _(
     "look again in some minutes: if the same process still stands at the same line, it hangs there. Nothing was "
     "stopped or changed"
 )
@@ -80,9 +81,10 @@ def _stopped(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Sa
     if not stopped:
         return None
     ids = " ".join(str(each.pid) for each in stopped)
-    where = f" on {stopped[0].host}" if len({each.host for each in stopped}) == 1 else ""
-    why = "it was stopped by a signal (SIGSTOP, Ctrl-Z, or a debugger), and runs no further until it is continued"
-    to_do = f"`kill -CONT {ids}`{where}, if no debugger holds it; then the job goes on where it stands"
+    host = stopped[0].host if len({each.host for each in stopped}) == 1 else ""
+    call = _("`kill -CONT {ids}` on {host}").format(ids=ids, host=host) if host else f"`kill -CONT {ids}`"
+    why = _("it was stopped by a signal (SIGSTOP, Ctrl-Z, or a debugger), and runs no further until it is continued")
+    to_do = _("{call}, if no debugger holds it; then the job goes on where it stands").format(call=call)
     return Said(Verdict.HANGS, tuple(stopped), tuple(_waiting(alive)), why, to_do)
 
 
@@ -95,9 +97,14 @@ def _gone(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said 
         waiting = [each for each in ranks if each.kind in _KINDS_OF_RANKS and not each.moved]
         missing = sorted({*range(size)} - here)
         if complete and missing and waiting and size <= _MOST_RANKS:
-            named = ", ".join(map(str, missing[:8])) + (" and more" if len(missing) > 8 else "")
-            why = f"rank {named} of {size} (group {group}) has no process any more, and the others wait for it"
-            to_do = "end the job; why that rank ended stands in its log: `verl-npu doctor --log LOG`, with Ray's logs"
+            named: str = _(", ").join(map(str, missing[:8]))
+            named = _("{named} and more").format(named=named) if len(missing) > 8 else named
+            why = _(
+                "rank {named} of {size} (group {group}) has no process any more, and the others wait for it"
+            ).format(named=named, size=size, group=group)
+            to_do = _(
+                "end the job; why that rank ended stands in its log: `verl-npu doctor --log LOG`, with Ray's logs"
+            )
             return Said(Verdict.HANGS, (), tuple(waiting), why, to_do)
     return None
 
@@ -128,10 +135,12 @@ def _unseen(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Sai
         return None
     problem = Counter(each.problem for each in alive).most_common(1)[0][0]
     busy = [each for each in alive if each.busy > 0.2]
-    why = f"{problem}; without it only the kernel's view is there, which does not tell waiting from slow work"
+    why = _(
+        "{problem}; without it only the kernel's view is there, which does not tell waiting from slow work"
+    ).format(problem=problem)
     if busy:
-        why += f". {len(busy)} of {len(alive)} processes use a processor"
-    return Said(Verdict.UNKNOWN, (), (), why, "`pip install py-spy` in the job's environment, and call this again")
+        why = _("{why}. {busy} of {all} processes use a processor").format(why=why, busy=len(busy), all=len(alive))
+    return Said(Verdict.UNKNOWN, (), (), why, _("`pip install py-spy` in the job's environment, and call this again"))
 
 
 def _works(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said | None:
@@ -140,12 +149,10 @@ def _works(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said
         return None
     best = sorted(working, key=lambda each: (each.kind not in (Kind.CODE, Kind.COMPILE), -each.busy))
     waiting = [each for each in _waiting(alive) if not each.works]
-    why = "it got on between the looks" + (
-        ", and the others wait for it: that is slow, and no hang" if waiting else ""
-    )
-    return Said(
-        Verdict.WORKS, tuple(best[:3]), tuple(waiting), why, "wait; `verl-npu watch LOG` shows how long a step takes"
-    )
+    slow = _("it got on between the looks, and the others wait for it: that is slow, and no hang")
+    why = slow if waiting else _("it got on between the looks")
+    to_do = _("wait; `verl-npu watch LOG` shows how long a step takes")
+    return Said(Verdict.WORKS, tuple(best[:3]), tuple(waiting), why, to_do)
 
 
 def _ranks(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said | None:
@@ -161,24 +168,30 @@ def _ranks(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said
 
 
 def _others(waiting: Sequence[Member], others: Sequence[Member], alive: Sequence[Member]) -> Said:
-    calls = ", ".join(sorted({f"{each.call} at {each.place}" for each in waiting})[:3])
+    calls = _(", ").join(sorted({_at(each) for each in waiting})[:3])
     idle = [each for each in others if each.kind is Kind.IDLE]
     locked = [each for each in others if each.kind in (Kind.LOCK, Kind.RAY)]
     odd = idle or locked or list(others)
     numbers = ", ".join(str(each.rank) for each in sorted(odd, key=lambda each: each.rank)[:8])
-    start = f"{_count(waiting, 'rank')} stand in {calls}, and rank {numbers} is not there: it {odd[0].kind.value}"
+    start = _("{ranks} stand in {calls}, and rank {numbers} is not there: it {does}").format(
+        ranks=_ranks_of(waiting), calls=calls, numbers=numbers, does=odd[0].kind.value
+    )
     if idle:
-        to_do = (
+        to_do = _(
             "that rank was not called, or has returned: look in the code of the others, at the line above, for an "
             "`if` that not all ranks take, and for a rank with less data. End the job"
         )
         return Said(Verdict.HANGS, tuple(odd), tuple(waiting), start, to_do)
     if locked:
-        to_do = f"find who holds what it waits for, at {odd[0].place}: no process of the job got on. End the job"
+        to_do = _("find who holds what it waits for, at {place}: no process of the job got on. End the job").format(
+            place=odd[0].place
+        )
         return Said(Verdict.HANGS, tuple(odd), tuple(waiting), start, to_do)
     helper = _helper(odd, alive)
     if helper is not None:
-        start += f", on {helper.name}, which {helper.kind.value} at {helper.place}"
+        start = _("{start}, on {name}, which {does} at {place}").format(
+            start=start, name=helper.name, does=helper.kind.value, place=helper.place
+        )
         odd = [*odd, helper]
     return Said(Verdict.STANDS, tuple(odd), tuple(waiting), start, _LATER)
 
@@ -194,15 +207,15 @@ def _helper(odd: Sequence[Member], alive: Sequence[Member]) -> Member | None:
 def _different(waiting: Sequence[Member]) -> Said:
     places: dict[str, list[Member]] = {}
     for each in waiting:
-        places.setdefault(f"{each.call} at {each.place}", []).append(each)
+        places.setdefault(_at(each), []).append(each)
     fewest = min(places.values(), key=lambda ranks: (len(ranks), -ranks[0].rank))
-    said = "; ".join(
-        f"rank {', '.join(str(each.rank) for each in ranks[:8])} in {place}" for place, ranks in [*places.items()][:4]
+    said = _("; ").join(
+        _("rank {numbers} in {call}").format(numbers=_(", ").join(str(each.rank) for each in ranks[:8]), call=call)
+        for call, ranks in [*places.items()][:4]
     )
-    to_do = "the ranks run different code: look above these lines for an `if` that not all ranks take. End the job"
-    return Said(
-        Verdict.HANGS, tuple(fewest), tuple(waiting), f"the ranks stand in different collectives: {said}", to_do
-    )
+    why = _("the ranks stand in different collectives: {said}").format(said=said)
+    to_do = _("the ranks run different code: look above these lines for an `if` that not all ranks take. End the job")
+    return Said(Verdict.HANGS, tuple(fewest), tuple(waiting), why, to_do)
 
 
 def _deadlock(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said | None:
@@ -214,15 +227,15 @@ def _deadlock(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> S
     if outside or len(seen) < len(alive) or not whole:
         return None
     if locked:
-        why = "it waits for a lock, no process of the job got on, and none waits for anything outside"
-        to_do = (
-            f"a thread that waits itself holds the lock at {locked[0].place}, or it was never given back. End the job"
-        )
+        why = _("it waits for a lock, no process of the job got on, and none waits for anything outside")
+        to_do = _(
+            "a thread that waits itself holds the lock at {place}, or it was never given back. End the job"
+        ).format(place=locked[0].place)
         return Said(Verdict.HANGS, tuple(locked), tuple(_waiting(acting)), why, to_do)
     workers = [each for each in rays if "ray::" in each.title]
     if rays and len(rays) == len(acting) and workers:
-        why = "all wait for each other by ray.get: an actor for a task of its own, or two actors for each other"
-        to_do = (
+        why = _("all wait for each other by ray.get: an actor for a task of its own, or two actors for each other")
+        to_do = _(
             "an actor runs one task at a time: do not call ray.get within an actor's method on what the same actor, "
             "or one that waits for it, has to compute. End the job"
         )
@@ -241,11 +254,10 @@ def _is_launcher(member: Member, alive: Sequence[Member]) -> bool:
 
 def _all_together(collective: Sequence[Member]) -> Said:
     first = collective[0]
-    why = (
-        f"{_count(collective, 'rank')} stand in the same {first.call} at {first.place}, and none gets through: data "
-        "does not arrive"
+    why = _("{ranks} stand in the same {call}, and none gets through: data does not arrive").format(
+        ranks=_ranks_of(collective), call=_at(first)
     )
-    to_do = (
+    to_do = _(
         "if it is the same in some minutes, the network between the hosts is the cause: `hccn_tool` and "
         "HCCL_SOCKET_IFNAME on each host, and CANN's logs (~/ascend/log)"
     )
@@ -263,15 +275,17 @@ def _outside(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Sa
     for fits in candidates:
         odd = [each for each in acting if fits(each)]
         if odd:
-            why = f"it {odd[0].kind.value}, and no process of the job got on"
+            why, to_do = _("it {does}, and no process of the job got on").format(does=odd[0].kind.value), _LATER
             if odd[0].kind is Kind.DEVICE:
-                why += ": long work of an NPU looks the same"
-            to_do = (
-                "`npu-smi info` shows whether the NPU computes (AICore); " if odd[0].kind is Kind.DEVICE else ""
-            ) + _LATER
+                why = _("{why}: long work of an NPU looks the same").format(why=why)
+                to_do = _("`npu-smi info` shows whether the NPU computes (AICore); {later}").format(later=_LATER)
             return Said(Verdict.STANDS, tuple(odd[:4]), tuple(_waiting(acting)), why, to_do)
     return None
 
 
-def _count(members: Sequence[Member], noun: str) -> str:
-    return f"{len(members)} {noun}" if len(members) == 1 else f"{len(members)} {noun}s"
+def _ranks_of(members: Sequence[Member]) -> str:
+    return ngettext("{count} rank", "{count} ranks", len(members)).format(count=len(members))
+
+
+def _at(member: Member) -> str:
+    return _("{call} at {place}").format(call=member.call, place=member.place)
