@@ -103,7 +103,7 @@ BATCH = SimpleNamespace(total_num_scheduled_tokens=TOKENS)
 
 @pytest.fixture
 def context(monkeypatch: pytest.MonkeyPatch) -> Context:
-    """That of a vllm-ascend with which the comparison was tried."""
+    """That of a vllm-ascend for which the comparison is written."""
     there = Context()
     module = ModuleType("vllm_ascend.compilation.acl_graph")
     module.get_forward_context = lambda: there  # type: ignore[attr-defined]
@@ -258,10 +258,10 @@ def test_an_engine_that_must_not_compute_a_batch_twice_is_left(
     assert why in capsys.readouterr().err
 
 
-def test_a_release_that_was_not_tried_is_left(
+def test_another_release_is_left(
     runner: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: "0.23.0")
     compare_next_replay(runner)
     assert vars(runner).keys() == {"model", "batch", "vllm_config"}
-    assert "tried with vllm-ascend 0.11.0 alone, and this is 0.23.0" in capsys.readouterr().err
+    assert "written for vllm-ascend 0.11.0 alone, and this is 0.23.0" in capsys.readouterr().err

@@ -26,13 +26,13 @@ Scheduled: TypeAlias = Any
 """What its scheduler has it compute next."""
 
 FAR = 0.1
-"""From this on the answers are another model's. Graphs of stale weights were off by more than that where it was tried,
-and right ones by less than 1e-5 in float32."""
+"""From this on the answers are another model's: weights that are not each other's give outputs that are off by about
+their own size."""
 NEAR = 0.02
 """Up to this, they are taken for the same: bfloat16 has three digits."""
 _RUN = "execute_model"
-_TRIED = ("0.11.0",)
-"""The releases of vllm-ascend with which it was tried."""
+_KNOWN = ("0.11.0",)
+"""The releases of vllm-ascend after whose source this is written."""
 _GRAPHS = "vllm_ascend.compilation.acl_graph"
 _DISTRIBUTION = "vllm-ascend"
 
@@ -158,8 +158,8 @@ def _cannot(runner: Runner) -> str:
     if _GRAPHS not in sys.modules:
         return "it is none of vllm-ascend's with graphs"
     release = metadata.version(_DISTRIBUTION)
-    if release not in _TRIED:
-        return f"that was tried with vllm-ascend {', '.join(_TRIED)} alone, and this is {release}"
+    if release not in _KNOWN:
+        return f"that is written for vllm-ascend {', '.join(_KNOWN)} alone, and this is {release}"
     settings = runner.vllm_config
     if settings.model_config.is_hybrid or settings.model_config.is_attention_free:
         return "the model keeps a state that a batch computed twice would change twice"
