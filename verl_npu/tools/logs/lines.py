@@ -97,18 +97,7 @@ _PLOG_FILE = re.compile(r"(?:plog|device)-(?P<pid>\d+)_\d+\.log$")
 
 def uncoloured(text: str) -> str:
     """Return a text without what only a terminal is told."""
-    if "\x1b" not in text:
-        return text
-    # Most coloured lines have a prefix of Ray's, which is one of a few, and no colour after it.
-    end = text.find(_PLAIN, 0, _LONGEST_PREFIX) + len(_PLAIN)
-    if end < len(_PLAIN) or "\x1b" in text[end:]:
-        return _COLOUR.sub("", text)
-    return _prefix_uncoloured(text[:end]) + text[end:]
-
-
-@lru_cache(maxsize=1 << 12)
-def _prefix_uncoloured(prefix: str) -> str:
-    return _COLOUR.sub("", prefix)
+    return _COLOUR.sub("", text) if "\x1b" in text else text
 
 
 def parts_of(stream: TextIO) -> Iterator[str]:
@@ -153,9 +142,27 @@ def _named(prefix: str, process: Process) -> tuple[int, Process] | None:
     return found.end(), Process(**known) if alone else process._replace(**known)
 
 
+@lru_cache(maxsize=1 << 12)
+def _named_in_colour(prefix: str, process: Process) -> Process | None:
+    """Return the process that a coloured prefix of Ray's names; None if it is something else."""
+    plain = uncoloured(prefix)
+    named = _named(plain, process) if plain.startswith("(") else None
+    return named[1] if named and named[0] == len(plain) else None
+
+
 def clean(raw: str, number: int = 0, process: Process = DRIVER) -> Line:
     """Return a line of a log without colours and prefixes."""
-    text = uncoloured(raw).rstrip("\r\n").replace("\r", "")
+    text = raw.rstrip("\r\n")
+    if "\x1b" in text:
+        # Nearly all coloured lines have a prefix of Ray's, which is one of a few, and no colour behind it.
+        behind = text.find(_PLAIN, 0, _LONGEST_PREFIX) + len(_PLAIN)
+        named_so = _named_in_colour(text[:behind], process) if behind >= len(_PLAIN) else None
+        if named_so:
+            process = named_so
+            text = text[behind + text.startswith(" ", behind) :]
+        text = uncoloured(text).rstrip("\r\n")
+    if "\r" in text:
+        text = text.replace("\r", "")
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
     ordinary = engine = False
