@@ -122,6 +122,18 @@ def test_a_process_says_where_it_was_activated_from(ascend, tmp_path: Path) -> N
     assert result.status["origin"] == f"an import in {program}:2"
 
 
+def test_an_entry_point_is_named_where_its_module_lies_apart_from_the_package(ascend) -> None:
+    source = Path(__file__).resolve().parents[1] / "verl_npu_entry.py"
+    (ascend.site / source.name).write_text(source.read_text())
+    load = (
+        f"import sys; sys.path.insert(0, {str(ascend.site)!r}); from importlib.metadata import EntryPoint as E; "
+        "E('a', 'verl_npu_entry:activate', 'a.group').load()"
+    )
+    result = ascend.run(f"{load}; import verl_npu_entry, verl_npu; print(verl_npu_entry.__file__); {SHOW}")
+    assert result.out.splitlines()[0] == str(ascend.site / source.name)
+    assert result.status["origin"] == "the entry point a.group"
+
+
 @pytest.mark.parametrize(
     ("program", "origin"),
     [

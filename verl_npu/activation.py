@@ -39,6 +39,7 @@ _ORIGINS = {
     "import_external_libs": "VERL_USE_EXTERNAL_MODULES",
 }
 _VIRTUAL = "virtual_ascend.extensions"
+_ENTRY = "verl_npu_entry"
 # By the name that Python gives to what is no file.
 _PROGRAMS = {
     "<string>": "an import in the program after python -c",
@@ -281,7 +282,7 @@ def _torch_npu_works() -> bool:
 
 
 def _caller(frame: FrameType | None) -> str:
-    here = os.path.dirname(__file__)
+    here = os.path.join(os.path.dirname(__file__), "")
     while frame is not None:
         name, code = frame.f_globals.get("__name__", ""), frame.f_code
         if code.co_name in _ORIGINS:
@@ -290,7 +291,8 @@ def _caller(frame: FrameType | None) -> str:
         group = getattr(frame.f_locals.get("self"), "group", "") if imports and code.co_name == "load" else ""
         if group:
             return "the start-up of virtual NPUs" if group == _VIRTUAL else f"the entry point {group}"
-        if not imports and not code.co_filename.startswith((here, "<frozen")):
+        # The entry points' own module lies beside the package, or elsewhere where that is installed from a checkout.
+        if not imports and name != _ENTRY and not code.co_filename.startswith((here, "<frozen")):
             what = "the hook line" if name == _TRIGGER else "an import"
             return _PROGRAMS.get(code.co_filename, f"{what} in {code.co_filename}:{frame.f_lineno}")
         frame = frame.f_back
