@@ -439,7 +439,10 @@ def _unreadable(path: Path, found: str) -> TrainingLogError:
             "a log of a training with verl: its console's (lines `step:1 - …`), its file logger's, or TensorBoard's"
         ),
         found=found,
-        fix=_("give the file that the job's output went to, or the folder of its TensorBoard files"),
+        fix=_(
+            "wait for its first step (`verl-npu doctor --hang` says whether the job goes on), or give the file that "
+            "the job's output went to, or the folder of its TensorBoard files"
+        ),
     )
 
 
