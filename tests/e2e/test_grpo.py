@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from verl_npu.tools.diagnosis.judgement import Conclusion, diagnose
+
 from .conftest import Smoke
 
 VIRTUAL_ASCEND = Path(__file__).resolve().parents[2] / "packages" / "virtual-ascend"
@@ -70,6 +72,7 @@ def test_the_job_trains_all_processes_agree_and_no_file_of_an_upstream_changes(
     answer = smoke(python=python, steps=STEPS)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     check_result(json.loads((tmp_path / "smoke.json").read_text()), pin)
+    assert diagnose([next(tmp_path.glob("grpo-*/train.log"))]).verdict is Conclusion.NONE
     during = digests(site)
     assert {name: during.get(name) for name in before} == before
 
