@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -140,6 +142,20 @@ def _atb_missing(box: Box) -> None:
 def _triton_overwrote(box: Box) -> None:
     box.install("triton", "3.2.0")
     box.write("site/triton/__init__.py", "")
+
+
+def _triton_last(box: Box) -> None:
+    """As pip leaves it: the folder of the backend, of which upstream's triton knows nothing, is still there."""
+    _both_tritons(box, last="upstream's")
+
+
+def _both_tritons(box: Box, last: str = "triton-ascend's") -> None:
+    box.install("triton", "3.5.0")
+    for package, text in (("triton-3.5.0", "upstream's"), ("triton_ascend-3.2.1", "triton-ascend's")):
+        hashed = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        box.write(f"site/{package}.dist-info/RECORD", f"triton/runtime/jit.py,sha256={hashed},{len(text)}\n")
+    box.write("site/triton/runtime/jit.py", last)
+    box.write("site/triton/backends/ascend/driver.py", "")
 
 
 def _mindspeed_checkout(commit: str) -> Callable[[Box], object]:
@@ -475,6 +491,22 @@ CASES = (
         "pip uninstall -y triton triton-ascend && pip install triton-ascend==3.2.0",
     ),
     Case(
+        "triton over triton-ascend, whose backend is left",
+        "v0.8.0",
+        _triton_last,
+        {"triton": ERROR},
+        "3.5.0 has overwritten triton-ascend 3.2.1",
+        "pip uninstall -y triton triton-ascend && pip install triton-ascend==3.2.1",
+    ),
+    Case(
+        "triton-ascend of another CANN",
+        "v0.7.1",
+        _install("triton-ascend", "3.2.1"),
+        {"triton-ascend": WARNING, "triton-cann": WARNING},
+        "3.2.1",
+        "pip install triton-ascend==3.2.0",
+    ),
+    Case(
         "triton beside triton-ascend",
         "ccd7d934",
         _install("triton", "3.3.1"),
@@ -708,3 +740,38 @@ def test_a_wrong_environment_is_told_with_what_mends_it(make: Make, case: Case) 
     assert case.fix in first.fix
     assert first.expected
     assert first.why
+
+
+def test_triton_ascend_over_the_triton_that_it_brings_is_no_alarm(make: Make) -> None:
+    box = make("v0.7.1")
+    box.install("triton-ascend", "3.2.0", requires=("triton==3.2.0; python_version < '3'", "triton==3.5.0"))
+    box.install("triton", "3.5.0")
+    box.write("site/triton/backends/ascend/driver.py", "")
+    (finding,) = (each for each in examine(box.site()) if each.code == "triton")
+    assert (finding.severity, finding.found) == (OK, "3.5.0, which triton-ascend 3.2.0 asks for")
+    box.install("triton", "3.4.0")
+    assert alarms(examine(box.site())) == {"triton": WARNING}
+
+
+def test_upstreams_triton_below_triton_ascend_is_no_alarm(make: Make) -> None:
+    box = make("v0.8.0")
+    _both_tritons(box)
+    assert alarms(examine(box.site())) == {}
+
+
+def _triton_cann(box: Box) -> Finding:
+    return next(each for each in examine(box.site()) if each.code == "triton-cann")
+
+
+def test_the_cann_of_a_triton_ascend_is_named_by_its_guide(make: Make) -> None:
+    box = make("v0.7.1")
+    finding = _triton_cann(box)
+    assert (finding.severity, finding.found) == (OK, "triton-ascend 3.2.0 with CANN 8.5.0")
+    box.install("triton-ascend", "3.2.0rc4")
+    finding = _triton_cann(box)
+    assert finding.severity is WARNING
+    assert "CANN 8.3.RC1 or 8.3.RC2" in finding.expected
+    assert finding.fix == "pip install triton-ascend==3.2.0"
+    # Of a release that no document was read of, nothing is said.
+    box.install("triton-ascend", "3.2.9")
+    assert _triton_cann(box).severity is SKIPPED

@@ -9,7 +9,7 @@ from functools import partial
 from ...errors import CommandLineError
 from ...findings import Finding, Rule, Stage
 from ...language import gettext as _
-from . import cann, machine, packages, variables
+from . import cann, machine, packages, triton, variables
 from .earlier_plugin import judge_earlier_plugin
 from .probes import PROBES, probe
 from .site import Level, Site
@@ -84,9 +84,10 @@ SUBJECTS = (
     ),
     Subject(
         "triton",
-        packages.judge_triton,
-        about="Whether triton lies beside triton-ascend: both are the module `triton`, and the later one has "
-        "overwritten the other's files.",
+        triton.judge_triton,
+        parts=("triton-cann",),
+        about="Whether triton-ascend's files are its own, as triton's are of the same names; and whether the CANN is "
+        "there that its documents name.",
     ),
     Subject(
         "engine-pair",

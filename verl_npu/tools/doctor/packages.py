@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -35,7 +34,6 @@ __all__ = [
     "judge_patches",
     "judge_python",
     "judge_torch",
-    "judge_triton",
     "judge_verl",
     "judge_versions",
     "judge_ways_in",
@@ -271,7 +269,7 @@ COMPARED = (
     Component.LIGER_KERNEL,
 )
 """The packages that are compared one by one, in the order in which `verl-npu env` installs them; triton is judged
-beside triton-ascend."""
+apart (`triton`)."""
 _OF_NPUS = frozenset(
     {
         Component.TORCH,
@@ -588,50 +586,6 @@ def _judge_megatron(name: str, megatron: Package, mindspeed: Package) -> Finding
         ),
         fix=f"git -C Megatron-LM checkout core_{'v' if theirs.minor < 13 else 'r'}{theirs.base_version}",
     )
-
-
-def judge_triton(site: Site) -> Iterator[Finding]:
-    """Both are the package `triton`: the one that was installed last has overwritten the other's files."""
-    triton, ascend = site.package(Component.TRITON), site.package(Component.TRITON_ASCEND)
-    if triton is None:
-        yield skipped("triton", _("not installed"))
-        return
-    need = Need.of(site, Component.TRITON)
-    again = Need.of(site, Component.TRITON_ASCEND).exact or (ascend.version if ascend else "")
-    fix = f"pip uninstall -y triton triton-ascend && pip install triton-ascend{f'=={again}' if again else ''}"
-    if site.virtual or (ascend is None and not (site.is_ascend and need.claims)):
-        yield skipped("triton", _("{triton}, not beside triton-ascend").format(triton=triton))
-    elif ascend is not None and not _has_backend(ascend):
-        yield error(
-            "triton",
-            _("{triton} has overwritten triton-ascend {ascend}").format(triton=triton, ascend=ascend),
-            expected=_("triton-ascend whole: triton/backends/ascend is not there"),
-            why=_("kernels written in Triton end with `0 active drivers` without it"),
-            fix=fix,
-        )
-    elif need.supported and triton.parsed is not None and need.met_by(triton.parsed):
-        yield ok("triton", _("{triton}, as the documents of {pin} name it").format(triton=triton, pin=need.pin))
-    elif ascend is not None:
-        yield warning(
-            "triton",
-            _("{triton} beside triton-ascend {ascend}").format(triton=triton, ascend=ascend),
-            expected=str(need) or _("triton-ascend alone"),
-            why=_("both install the folder triton, and one has overwritten files of the other"),
-            fix=fix,
-        )
-    else:
-        yield warning(
-            "triton",
-            _("{triton} without triton-ascend").format(triton=triton),
-            expected=str(Need.of(site, Component.TRITON_ASCEND)) or "triton-ascend",
-            why=_("this triton is for CUDA: kernels written in Triton find no driver on NPUs"),
-            fix=fix,
-        )
-
-
-def _has_backend(package: Package) -> bool:
-    folder = Path(package.folder) / "triton"
-    return not folder.is_dir() or (folder / "backends" / "ascend").is_dir()
 
 
 def _release(version: Version | None) -> str:

@@ -20,6 +20,7 @@ from ... import environment
 from ...errors import KernelError
 from ...language import gettext as _
 from .. import progress
+from ..doctor.triton import CANN_OF
 from ..processes import own_python
 
 FRONT, BACK = "triton-ascend", "ascendnpu-ir"
@@ -49,11 +50,9 @@ class Pair:
 
 
 _GUIDE = _("triton-ascend's installation guide")
-PAIRS: Sequence[Pair] = (
-    Pair("3.2.0", "1.2.0", "8.5.0", _GUIDE),
-    Pair("3.2.0", "1.1.0", "8.5.0", _GUIDE),
-    Pair("3.2.0", "1.0.0", "8.5.0", _GUIDE),
-    Pair("3.2.0rc4", "1.0.0", "8.3.RC1, 8.3.RC2", _GUIDE),
+PAIRS: Sequence[Pair] = tuple(
+    Pair(front, back, ", ".join(CANN_OF[front]), _GUIDE)
+    for front, back in (("3.2.0", "1.2.0"), ("3.2.0", "1.1.0"), ("3.2.0", "1.0.0"), ("3.2.0rc4", "1.0.0"))
 )
 
 
