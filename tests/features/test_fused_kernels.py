@@ -1,4 +1,5 @@
-"""verl's fused loss gets blocks that fit where the compiler refuses upstream's: SIMULATED, with Ascend's compiler."""
+"""verl's fused loss gets blocks that fit where the compiler refuses upstream's, and counts what there is: SIMULATED,
+with Ascend's compiler and Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -6,25 +7,36 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 
 from verl_npu import environment
 from verl_npu.features.fused_kernels import (
     BLOCKS,
-    fit_blocks_of_the_fused_loss,
+    columns,
     fit_blocks_of_the_fused_loss_gradient,
+    mend_the_fused_loss,
 )
+from verl_npu.features.fused_kernels.columns import PART, Asked, counts_beyond, without_columns_beyond
 from verl_npu.tools.kernels import judging, targets, toolchain
 from verl_npu.tools.kernels.toolchain import PAIRS, Soc, Toolchain
 from verl_npu.tools.kernels.verdict import Verdict
 
 MODULE = "verl.utils.kernel.kernels"
 OVERFLOW = "error: ub overflow, requires 8577280 bits while 1572864 bits available!"
-PATCHES = dict(zip(BLOCKS, (fit_blocks_of_the_fused_loss, fit_blocks_of_the_fused_loss_gradient), strict=True))
+HIDDEN, WEIGHT, LABELS = torch.zeros(4, 128), torch.zeros(PART, 128), torch.zeros(4, dtype=torch.int64)
+"""Of a vocabulary of whole parts."""
+FORWARD, BACKWARD = BLOCKS
+PATCHES = {
+    FORWARD: lambda original: mend_the_fused_loss(original, HIDDEN, WEIGHT, LABELS, 0, 2.0),
+    BACKWARD: lambda original: fit_blocks_of_the_fused_loss_gradient(original, HIDDEN, temperature=2.0),
+}
+GIVEN = {FORWARD: (HIDDEN, WEIGHT, LABELS, 0, 2.0, None, {}), BACKWARD: (HIDDEN, {"temperature": 2.0})}
 
 
 class Compiler:
@@ -57,7 +69,7 @@ def test_a_kernel_that_overflows_is_launched_again_with_our_blocks(
     kernels: ModuleType, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiler = Compiler(kernels, name)
-    assert PATCHES[name](compiler, 1, temperature=2.0) == (1, {"temperature": 2.0})
+    assert all(a is b or a == b for a, b in zip(PATCHES[name](compiler), GIVEN[name], strict=True))
     assert compiler.seen == [BLOCKS[name].upstreams, BLOCKS[name].ours]
     assert f"no room for the blocks of verl's kernel {name}" in capsys.readouterr().err
     PATCHES[name](compiler)
@@ -66,7 +78,7 @@ def test_a_kernel_that_overflows_is_launched_again_with_our_blocks(
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_compiler_that_takes_upstreams_blocks_is_left_alone(kernels: ModuleType, name: str) -> None:
-    assert PATCHES[name](lambda *given: given, 1) == (1,)
+    assert PATCHES[name](lambda *given, **named: given)[0] is HIDDEN
     assert getattr(kernels, name).configs[0].kwargs == BLOCKS[name].upstreams
 
 
@@ -82,12 +94,128 @@ def test_another_error_is_not_ours(kernels: ModuleType, name: str) -> None:
 def test_blocks_that_upstream_has_changed_are_left_alone(kernels: ModuleType, name: str) -> None:
     getattr(kernels, name).configs[0].kwargs["BLOCK_SIZE_M"] = 96
 
-    def refuse() -> None:
+    def refuse(*given: object, **named: object) -> None:
         raise RuntimeError(OVERFLOW)
 
     with pytest.raises(RuntimeError, match="ub overflow"):
         PATCHES[name](refuse)
     assert getattr(kernels, name).configs[0].kwargs["BLOCK_SIZE_M"] == 96
+
+
+def upstreams(asked: Asked) -> tuple[torch.Tensor, ...]:
+    """The loss as upstream's kernels compute it up to v0.7.0: over whole parts of the vocabulary."""
+    size = len(asked.weight)
+    behind = torch.zeros(-size % PART, asked.hidden.shape[1])
+    logits = asked.hidden @ torch.cat([asked.weight, behind]).T / asked.temperature
+    highest = logits.amax(-1).clamp(min=0)
+    total = (logits - highest[:, None]).exp().sum(-1)
+    mean = ((logits - highest[:, None]).exp() * logits).sum(-1) / total
+    normaliser = total.log() + highest
+    inside = (asked.labels >= 0) & (asked.labels < size)
+    chosen = logits.gather(-1, asked.labels.clamp(0, size - 1)[:, None])[:, 0]
+    # Of a label that none of its columns has, upstream's memory is not written at all.
+    logprobs = torch.where(inside, chosen - normaliser, torch.nan)
+    return logprobs, normaliser - mean, highest, total, mean
+
+
+def asked_for(vocabulary: int, scale: float = 0.25, **more: object) -> Asked:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(500, 128) * scale, torch.randn(vocabulary, 128) * scale
+    labels = torch.randint(0, vocabulary, (500,))
+    labels[:4] = torch.tensor([0, vocabulary - 1, vocabulary // 2, vocabulary - vocabulary % PART - 1])
+    given = {"reduction": 0, "temperature": 0.7, "group": None, **more}
+    return Asked(hidden=hidden, weight=weight, labels=labels.clamp(0), **given)  # type: ignore[arg-type]
+
+
+def torchs(asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
+    logs = torch.log_softmax(asked.hidden @ asked.weight.T / asked.temperature, -1)
+    return logs.gather(1, asked.labels[:, None])[:, 0], -(logs.exp() * logs).sum(-1)
+
+
+@pytest.mark.parametrize("scale", [0.25, 0.05])
+@pytest.mark.parametrize("vocabulary", [300, 1025, 1324, 3000])
+def test_what_is_behind_the_vocabulary_is_not_counted(
+    vocabulary: int, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "_TOKENS", 200)
+    asked = asked_for(vocabulary, scale)
+    logprobs, entropy, highest, total, mean = without_columns_beyond(upstreams, asked)
+    wanted = torchs(asked)
+    torch.testing.assert_close((logprobs, entropy), wanted, atol=2e-4, rtol=1e-4)
+    # What the backward pass takes the probabilities and their entropy from.
+    logits = asked.hidden @ asked.weight.T / asked.temperature
+    probabilities = (logits - highest[:, None]).exp() / total[:, None]
+    torch.testing.assert_close(probabilities, logits.softmax(-1), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(mean, (logits.softmax(-1) * logits).sum(-1), atol=1e-4, rtol=1e-4)
+    # Upstream's own answer is wrong: else this showed nothing.
+    assert (upstreams(asked)[1] - wanted[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("reduction", "reduced"), [(1, torch.sum), (2, torch.mean)])
+def test_a_loss_that_is_reduced_is_reduced(reduction: int, reduced: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    asked = asked_for(300, reduction=reduction)
+    torch.testing.assert_close(without_columns_beyond(upstreams, asked)[0], reduced(torchs(asked)[0]))
+
+
+def masked(tl: ModuleType) -> object:
+    return tl.where(0, 1, 2)
+
+
+def unmasked(tl: ModuleType) -> object:
+    return tl.dot(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "vocabulary", "counts"),
+    [(unmasked, 151936, True), (unmasked, 151552, False), (masked, 151936, False)],
+)
+def test_upstream_is_left_alone_where_it_counts_rightly(
+    function: Callable[[ModuleType], object], vocabulary: int, counts: bool
+) -> None:
+    kernel = SimpleNamespace(fn=SimpleNamespace(fn=function))
+    assert counts_beyond(kernel, vocabulary) is counts
+
+
+RANK = """
+import sys
+import torch
+import torch.distributed as dist
+from tests.features.test_fused_kernels import asked_for, torchs, upstreams
+from dataclasses import replace
+from verl_npu.features.fused_kernels.columns import without_columns_beyond
+
+rank, store = int(sys.argv[1]), dist.FileStore(sys.argv[2], 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+whole = asked_for(2600)
+half = whole.weight.chunk(2)[rank]
+
+
+def both(asked):
+    # Upstream's, over both ranks: each with its own whole parts.
+    parts = [torch.empty_like(asked.weight) for _ in range(2)]
+    dist.all_gather(parts, asked.weight.contiguous())
+    labels = [torch.empty_like(asked.labels) for _ in range(2)]
+    dist.all_gather(labels, asked.labels)
+    return upstreams(replace(asked, weight=torch.cat(parts), labels=torch.maximum(*labels), group=None))
+
+
+found = without_columns_beyond(both, replace(whole, weight=half, group=dist.group.WORLD))
+torch.testing.assert_close(found[:2], torchs(whole), atol=2e-4, rtol=1e-4)
+"""
+
+
+def test_a_vocabulary_that_ranks_share_is_counted_once(tmp_path: Path) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(rank), str(tmp_path / "store")],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=120)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +255,7 @@ from verl_npu.features import fused_kernels
 for name, blocks in fused_kernels.BLOCKS.items():
     getattr(kernels, name).configs[0].kwargs.update(getattr(blocks, sys.argv[1]))
 torch.manual_seed(0)
-tokens, hidden_size, vocabulary = 40, 128, 1024
+tokens, hidden_size, vocabulary = 40, 128, int(sys.argv[2])
 hidden = (torch.randn(tokens, hidden_size) / 4).npu().requires_grad_()
 weight = (torch.randn(vocabulary, hidden_size) / 4).npu().requires_grad_()
 labels = torch.randint(0, vocabulary, (tokens,)).npu()
@@ -149,11 +277,15 @@ print(json.dumps({
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize("blocks", ["ours", "upstreams"])
-def test_the_numbers_are_torchs_in_tritons_interpreter(compiler: Toolchain, tmp_path: Path, blocks: str) -> None:
+@pytest.mark.parametrize(
+    ("blocks", "vocabulary"), [("ours", 1024), ("upstreams", 1024), ("ours", 1324), ("ours", 300)]
+)
+def test_the_numbers_are_torchs_in_tritons_interpreter(
+    compiler: Toolchain, tmp_path: Path, blocks: str, vocabulary: int
+) -> None:
     variables = os.environ | {"VIRTUAL_ASCEND": "1", environment.KERNEL_TRITON.name: str(compiler.folder)}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, blocks],
+        [sys.executable, "-c", PROGRAM, blocks, str(vocabulary)],
         cwd=tmp_path,
         env=variables,
         capture_output=True,

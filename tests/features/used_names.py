@@ -66,6 +66,7 @@ UNDECLARED = {
     "forward": "torch's, of a module",
     "_metadata": "torch's, of a state",
     "configs": "of Triton's tuner",
+    "fn": "of Triton's decorators",
     "kwargs": "of Triton's tuner",
     "_replace": "of Megatron's request",
     "apply": "of a TensorDict",

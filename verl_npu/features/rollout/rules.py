@@ -352,7 +352,8 @@ def _kernels(config: Section) -> Iterator[Finding]:
         yield remark(
             "rollout.kernels",
             f"{_MODEL}.use_fused_kernels=True: verl's fused cross entropy is a Triton kernel whose blocks are too "
-            "large for an Ascend 910B (`ub overflow`, https://github.com/verl-project/verl/issues/7950); if training "
+            "large for an Ascend 910B (`ub overflow`, https://github.com/verl-project/verl/issues/7950); verl-npu's "
+            "feature fused_kernels launches it with smaller ones where the compiler refuses these; if training still "
             f"ends so, set it to False, or with FSDP {_MODEL}.fused_kernel_options.impl_backend=torch",
         )
     if model.get("use_liger"):

@@ -1,4 +1,5 @@
-"""verl's fused Triton kernels for NPUs: with smaller blocks, where the installed compiler refuses upstream's.
+"""verl's fused Triton kernels for NPUs: with smaller blocks, where the installed compiler refuses upstream's, and
+without columns that the vocabulary does not have.
 
 Each of the blocks was compiled for A2 and A3 by `verl-npu kernels --fit`; a test compares the numbers with torch's.
 """
@@ -8,17 +9,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from .. import reporting
-from ..registry.patch import Feature
-from ..registry.source.probe import Defines, Never
+from ... import reporting
+from ...registry.patch import Feature
+from ...registry.source.probe import Defines, Never
+from .columns import Asked, counts_beyond, without_columns_beyond
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from .columns import Loss
 
 fused_kernels = Feature(
-    "fused_kernels", "verl's fused loss gets blocks that fit an NPU where the compiler refuses upstream's."
+    "fused_kernels",
+    "verl's fused loss gets blocks that fit an NPU where the compiler refuses upstream's, and counts no columns that "
+    "the vocabulary does not have.",
 )
 Result = TypeVar("Result")
-_MODULE = "verl.utils.kernel.kernels"
+MODULE = "verl.utils.kernel.kernels"
 _LINK = "https://github.com/verl-project/verl/issues/7950"
 _WHY = (
     "with use_fused_kernels and the triton backend Ascend's compiler ends the job: ub overflow, requires 8577280 bits "
@@ -61,25 +71,49 @@ _FORWARD, _BACKWARD = BLOCKS
 
 
 @fused_kernels.wrap(
-    f"{_MODULE}:efficient_entropy_forward",
-    why=_WHY,
-    how=_HOW,
+    f"{MODULE}:efficient_entropy_forward",
+    why=f"{_WHY} Up to v0.7.0 a vocabulary that is no multiple of 1024 gives wrong log probabilities and entropies, "
+    "without an error: what lies behind it is counted as logits of zero "
+    "(https://github.com/verl-project/verl/pull/5349).",
+    how=f"{_HOW} Where upstream counts wrongly, what a vocabulary has beyond a multiple of 1024 is computed apart.",
     link=_LINK,
     retired_by=_RETIRED,
-    requires=Defines(f"{_MODULE}:{_FORWARD}"),
+    requires=Defines(f"{MODULE}:{_FORWARD}"),
 )
-def fit_blocks_of_the_fused_loss(original: Callable[..., Result], *given: object, **named: object) -> Result:
+def mend_the_fused_loss(
+    original: Callable[[Tensor, Tensor, Tensor, int, float, ProcessGroup | None], Loss],
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    reduction: int = 2,
+    temperature: float = 1.0,
+    dist_process_group: ProcessGroup | None = None,
+) -> Loss:
     """Compute log probabilities and entropies."""
-    return _fitted(_FORWARD, lambda: original(*given, **named))
+
+    def compute(of: Asked) -> Loss:
+        given = (of.hidden, of.weight, of.labels, of.reduction, of.temperature, of.group)
+        return _fitted(_FORWARD, lambda: original(*given))
+
+    asked = Asked(
+        hidden=hidden,
+        weight=weight,
+        labels=labels,
+        reduction=reduction,
+        temperature=temperature,
+        group=dist_process_group,
+    )
+    kernel = vars(sys.modules[MODULE]).get(_FORWARD)
+    return without_columns_beyond(compute, asked) if counts_beyond(kernel, len(weight)) else compute(asked)
 
 
 @fused_kernels.wrap(
-    f"{_MODULE}:efficient_entropy_backward",
+    f"{MODULE}:efficient_entropy_backward",
     why=_WHY,
     how=_HOW,
     link=_LINK,
     retired_by=_RETIRED,
-    requires=Defines(f"{_MODULE}:{_BACKWARD}"),
+    requires=Defines(f"{MODULE}:{_BACKWARD}"),
 )
 def fit_blocks_of_the_fused_loss_gradient(original: Callable[..., Result], *given: object, **named: object) -> Result:
     """Compute the gradients of what the fused loss was given."""
@@ -101,7 +135,7 @@ def _fitted(name: str, compute: Callable[[], Result]) -> Result:
 
 def _shrink(name: str) -> bool:
     """Give a kernel our blocks; returns whether it had upstream's."""
-    kernel = vars(sys.modules[_MODULE]).get(name)
+    kernel = vars(sys.modules[MODULE]).get(name)
     # None if it is no longer tuned.
     configurations: Sequence[Configuration] = getattr(kernel, "configs", ())
     if len(configurations) != 1 or configurations[0].kwargs != BLOCKS[name].upstreams:
