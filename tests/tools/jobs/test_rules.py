@@ -36,6 +36,10 @@ MEGATRON = {
     f"{ACTOR}.megatron.pipeline_model_parallel_size": 2,
     f"{ACTOR}.megatron.context_parallel_size": 1,
 }
+FUSED = {
+    "actor_rollout_ref.model.use_fused_kernels": True,
+    "actor_rollout_ref.model.fused_kernel_options.impl_backend": "triton",
+}
 
 
 def script(
@@ -152,7 +156,12 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
     "a variable that is not exported": (script(text="HCCL_CONNECT_TIMEOUT=900\n"), "exports", False),
     "a variable that a cluster does not get": (script(exports={"VLLM_USE_V1": "1"}, runtime={}), "exports", False),
     "segments beside a sleeping engine": (script(exports=SEGMENTS), "rollout.expandable_segments", False),
-    "fused kernels": (script({"actor_rollout_ref.model.use_fused_kernels": True}), "fused-kernels", False),
+    "kernels that the compiler refuses": (script(FUSED), "fused-kernels", False),
+    "the same with Megatron, which has no other way": (
+        script({**MEGATRON, "actor_rollout_ref.model.use_fused_kernels": True}),
+        "fused-kernels",
+        False,
+    ),
     "kernels that NPUs are said not to run": (
         script({"actor_rollout_ref.model.use_liger": True}, pin="796871d7"),
         "liger-kernel",
@@ -253,6 +262,22 @@ def test_every_rule_has_a_wrong_script() -> None:
         "imports",
         "flash-attention-3",
     }
+
+
+@pytest.mark.parametrize(
+    ("exports", "said"),
+    [({}, "launches them with smaller ones"), ({"VERL_NPU_DISABLE": "fused_kernels"}, "ends with `ub overflow`")],
+)
+def test_what_becomes_of_kernels_that_do_not_compile_depends_on_the_feature_that_mends_them(
+    exports: Mapping[str, str], said: str
+) -> None:
+    (found,) = (each for each in findings(script(FUSED, exports=exports)) if each.code == "fused-kernels")
+    assert "efficient_entropy_kernel_general_mainloop" in found.found
+    assert said in found.why
+
+
+def test_the_fused_loss_without_kernels_is_no_finding() -> None:
+    assert findings(script({**FUSED, "actor_rollout_ref.model.fused_kernel_options.impl_backend": "torch"})) == []
 
 
 def test_refusals_come_first() -> None:

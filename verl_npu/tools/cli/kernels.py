@@ -157,7 +157,7 @@ def kernels(
     if as_json:
         click.echo(json.dumps(report.content(result), indent=2))
     else:
-        _show(result)
+        show(result)
     sys.exit(report.status(result))
 
 
@@ -169,7 +169,8 @@ def _launched(command: Sequence[str], chain: toolchain.Toolchain, file: Path) ->
     return file
 
 
-def _show(result: report.Report) -> None:
+def show(result: report.Report) -> None:
+    """Print what was said of each kernel, how many there are, and what it does not show."""
     of = result.request
     terminal.echo(
         _("{soc}, {compiler}; SIMULATED: no NPU and no CANN").format(soc=of.soc.value, compiler=of.toolchain.id)

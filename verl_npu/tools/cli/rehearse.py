@@ -13,6 +13,7 @@ from ...errors import RehearsalError, ScriptError, VerlNpuError
 from ...language import gettext as _
 from ..jobs.capture import tree_of
 from ..jobs.job import compose
+from ..kernels.toolchain import Soc
 from ..rehearse import rehearsal
 from ..rehearse.outcome import Kind
 from ..rehearse.preparation import ENGINES, Request
@@ -20,6 +21,7 @@ from ..rehearse.rehearsal import Rehearsed, ScaledJob, scale_down
 from ..rehearse.rehearsal import rehearse as run
 from ..rehearse.rules import RULES
 from . import terminal, upstreams
+from .kernels import show as show_kernels
 from .options import example, json_option, unconfined_option, verl_option
 from .script import asked_trainer, say_unconfined
 
@@ -46,6 +48,14 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 @click.option("--architecture", default="", help="The model's type, if its path does not tell.")
 @click.option("--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a run may take.")
 @click.option("--without", metavar="RULE", multiple=True, type=click.Choice(_RULES), help="Leave a rule out.")
+@click.option("--kernels", is_flag=True, help="Have Ascend's compiler judge the Triton kernels that the job launches.")
+@click.option(
+    "--soc",
+    type=click.Choice([each.value for each in Soc]),
+    default=Soc.A2.value,
+    show_default=True,
+    help="The NPU that kernels are compiled for.",
+)
 @unconfined_option
 @click.option("--plan-only", is_flag=True, help="Only say what would be scaled.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/rehearse"), show_default=True)
@@ -61,6 +71,8 @@ def rehearse(
     architecture: str,
     timeout: float,
     without: tuple[str, ...],
+    kernels: bool,
+    soc: str,
     unconfined: bool,
     plan_only: bool,
     output: Path,
@@ -76,9 +88,13 @@ def rehearse(
     the script's arguments, or, without SCRIPT, the trainer's command itself. SCRIPT may also be a folder: each *.sh
     below it is rehearsed.
 
-    Exit status: 0 trained, 1 refused by verl-npu or failed, 2 it cannot be rehearsed.
+    With --kernels each launch of a Triton kernel is recorded and computed by Triton's interpreter, slowly, and then
+    compiled with its own arguments, as `verl-npu kernels` does.
+
+    Exit status: 0 trained, 1 refused by verl-npu or failed, or a kernel does not compile, 2 it cannot be rehearsed.
     """
-    request = Request(output.resolve(), steps, npus, rollout, architecture, timeout, without, unconfined)
+    judged_for = Soc(soc) if kernels else None
+    request = Request(output.resolve(), steps, npus, rollout, architecture, timeout, without, unconfined, judged_for)
     say_unconfined(unconfined)
     if script is not None and script.is_dir():
         _check_pin(pin, (verl or tree_of(script / "script")).resolve())
@@ -95,7 +111,12 @@ def rehearse(
     result = rehearsal.content(name if script is None else str(script), done, upstreams.nearest_pin(tree))
     (made.folder / "result.json").write_text(json.dumps(result, indent=2, default=str))
     click.echo(json.dumps(result, indent=2, default=str)) if as_json else _print_outcome(done)
-    sys.exit(0 if done.outcome.kind is Kind.TRAINED else 1)
+    sys.exit(0 if done.outcome.kind is Kind.TRAINED and not _is_refused(done) else 1)
+
+
+def _is_refused(done: Rehearsed) -> bool:
+    """Whether a kernel of it does not compile."""
+    return done.kernels is not None and any(each.best.verdict.fails for each in done.kernels.judged)
 
 
 def _check_pin(asked: str, tree: Path) -> None:
@@ -112,12 +133,14 @@ def _check_pin(asked: str, tree: Path) -> None:
 def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) -> int:
     """Rehearse each script of a folder, and write a page about all of them."""
     results: list[Mapping[str, object]] = []
+    refused = False
     for script in sorted(folder.rglob("*.sh")):
         try:
             trainer, tree, name = asked_trainer("rehearse", script, (), verl, request.unconfined)
             made = scale_down(compose(trainer, tree, request.unconfined), name, request)
             done = run(made, request, lambda step, metrics: None)
             results.append(rehearsal.content(str(script), done, upstreams.nearest_pin(tree)))
+            refused = refused or _is_refused(done)
         except VerlNpuError as error:
             results.append(rehearsal.error_content(str(script), error))
         if not as_json:
@@ -136,7 +159,7 @@ def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) ->
         click.echo(json.dumps(results, indent=2, default=str))
     else:
         terminal.line(_("report: {page}").format(page=page))
-    return 0 if all(each["verdict"] == Kind.TRAINED.value for each in results) else 1
+    return 1 if refused or any(each["verdict"] != Kind.TRAINED.value for each in results) else 0
 
 
 def _print_plan(made: ScaledJob) -> None:
@@ -220,5 +243,12 @@ def _print_outcome(done: Rehearsed) -> None:
             ),
             indent="  ",
         )
+    if done.kernels is not None:
+        terminal.echo()
+        if done.kernels.judged:
+            show_kernels(done.kernels)
+        else:
+            terminal.line(_("kernels: the job launched no Triton kernel"))
+        terminal.echo()
     terminal.line(_("not shown: {not_shown}").format(not_shown=_(", ").join(rehearsal.NOT_SHOWN)))
     terminal.line(_("logs: {folder}").format(folder=done.scaled.folder))

@@ -22,6 +22,7 @@ from ...errors import SourceError
 from ...features.configuration import Section
 from ...features.device.choice import resolve_device
 from ...features.fleet.forwarding import refuse_other_values
+from ...features.fused_kernels import BLOCKS, MODULE
 from ...features.megatron.contract import recorded_as, revision_for
 from ...features.megatron.request import requests
 from ...features.megatron.rules import problems
@@ -457,17 +458,32 @@ def _sync_check(script: Script) -> Iterator[Finding]:
 
 
 def _fused_kernels(script: Script) -> Iterator[Finding]:
-    key = f"{MODEL}.use_fused_kernels"
-    if script.settings.truth(key):
-        yield warning(
-            "fused-kernels",
-            _("a fused entropy and log-probability kernel"),
-            subject=f"{key}=True",
-            why=_(
-                "on a 910B its intermediate results overflowed (verl issue 7950); what it gives cannot be shown here"
-            ),
-            fix=_("set {key}=False if the log-probabilities of actor and rollout drift apart").format(key=key),
+    """Of the two ways to compute the fused loss only one launches kernels, and Megatron's trainer has no other."""
+    key, way = f"{MODEL}.use_fused_kernels", f"{MODEL}.fused_kernel_options.impl_backend"
+    if not script.settings.truth(key) or not (is_megatron(script.settings) or script.settings.text(way) == "triton"):
+        return
+    mended = _in_force(script, "fused_kernels")
+    yield warning(
+        "fused-kernels",
+        _("Triton kernels that Ascend's compiler refuses with upstream's blocks: {names}").format(
+            names=_(", ").join(BLOCKS)
+        ),
+        subject=f"{key}=True",
+        why=_(
+            "verl-npu's feature fused_kernels launches them with smaller ones where the installed compiler refuses "
+            "these; results and speed on an NPU cannot be shown here"
         )
+        if mended
+        else _(
+            "the job ends with `ub overflow` (verl issue 7950), and up to v0.7.0 a vocabulary that is no multiple of "
+            "1024 gives wrong log probabilities without an error"
+        ),
+        fix=_(
+            "`verl-npu kernels {module}` compiles them, `verl-npu rehearse --kernels` as the job launches them"
+        ).format(module=MODULE)
+        if mended
+        else _("let verl-npu apply fused_kernels, or set {key}=False").format(key=key),
+    )
 
 
 def _liger(script: Script) -> Iterator[Finding]:
@@ -565,7 +581,10 @@ RULES: tuple[Rule[Script], ...] = (
         about="What an exported variable has to hold, as far as that can be told without the machine that it is for.",
     ),
     Rule(
-        "fused-kernels", _fused_kernels, _BEFORE, about="Fused kernels that overflowed on a 910B, by users' reports."
+        "fused-kernels",
+        _fused_kernels,
+        _BEFORE,
+        about="Triton kernels of verl's fused loss that Ascend's compiler refuses, and what verl-npu does about them.",
     ),
     Rule(
         "liger-kernel",

@@ -19,6 +19,7 @@ from ...language import gettext as _
 from ..jobs.job import Job
 from ..jobs.keys import ENGINE, PATH, TRAIN_FILES, may_sleep
 from ..jobs.settings import Settings
+from ..kernels.toolchain import Soc
 from ..processes import own_python
 from . import reward, small_model
 from .layout import Layout
@@ -51,6 +52,8 @@ class Request:
     """Rules that are left out."""
     unconfined: bool = False
     """Run the tree's code without a sandbox, as the user asks for."""
+    kernels: Soc | None = None
+    """For which NPU the Triton kernels of the job are compiled; None if they are not."""
 
 
 def prepare(

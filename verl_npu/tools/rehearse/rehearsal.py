@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -16,7 +16,11 @@ from ...manifest import read_manifests
 from .. import progress
 from ..jobs.job import Job
 from ..jobs.keys import ENGINE
+from ..kernels import report
+from ..kernels.report import Report
+from ..kernels.verdict import NOT_SHOWN as NOT_SHOWN_OF_KERNELS
 from ..logs.metrics import LOSS, REWARD
+from . import kernels
 from .layout import Layout, layout_of
 from .outcome import Outcome, judge
 from .preparation import Request, chosen_architecture, prepare
@@ -61,6 +65,8 @@ class Rehearsed:
     run: Run
     outcome: Outcome
     seconds: float
+    kernels: Report | None = None
+    """What the compiler says of the kernels that it launched, if that was asked."""
 
 
 def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
@@ -98,6 +104,8 @@ def rehearse(scaled: ScaledJob, request: Request, told: Callable[[int, Mapping[s
     """Run a scaled job, and judge how it ended; `told` hears of each step with its metrics."""
     npus, tree = scaled.layout.all_npus, scaled.job.tree
     prepare_device(npus)
+    compiler = kernels.prepare() if request.kernels else None
+    reads = [request.output / "models", scaled.folder / "data", scaled.folder / "reward.py"]
     started = time.monotonic()
     done = train(
         scaled.command,
@@ -107,10 +115,16 @@ def rehearse(scaled: ScaledJob, request: Request, told: Callable[[int, Mapping[s
         npus,
         request.seconds,
         told,
-        [request.output / "models", scaled.folder / "data", scaled.folder / "reward.py"],
+        [*reads, *([compiler.folder] if compiler else [])],
         request.unconfined,
+        more=kernels.variables(compiler, written(scaled.folder)) if compiler else {},
     )
-    return Rehearsed(scaled, done, judge(done, request.steps, tree), time.monotonic() - started)
+    ended = Rehearsed(scaled, done, judge(done, request.steps, tree), time.monotonic() - started)
+    if compiler is None or request.kernels is None:
+        return ended
+    folders = (written(scaled.folder), scaled.folder)
+    said = kernels.judge(compiler, request.kernels, tree, folders, features(ended), request.unconfined)
+    return replace(ended, kernels=said)
 
 
 def _follows(change: Change, changes: Sequence[Change], job: Job) -> bool:
@@ -219,6 +233,7 @@ def content(script: str, done: Rehearsed, pin: str) -> dict[str, object]:
         "not_shown": list(NOT_SHOWN),
         "features": features(done),
         "exports_left_out": list(done.run.left_out),
+        "kernels": report.content(done.kernels) if done.kernels is not None else None,
         "folder": str(done.scaled.folder),
         **scaled_content(done.scaled),
     }
@@ -236,13 +251,17 @@ def page(results: Sequence[Mapping[str, object]]) -> str:
         "",
         f"Not shown by any of them: {', '.join(NOT_SHOWN)}.",
         "",
-        "| script | verdict | steps | NPUs | seconds | first error |",
-        "|---|---|---|---|---|---|",
+    ]
+    if any(each.get("kernels") for each in results):
+        lines += [f"Nor is any of these by a kernel that compiles: {'; '.join(NOT_SHOWN_OF_KERNELS)}.", ""]
+    lines += [
+        "| script | verdict | steps | NPUs | seconds | first error | kernels |",
+        "|---|---|---|---|---|---|---|",
     ]
     for each in results:
         lines.append(
             f"| {_cell(each['script'])} | {each['verdict']} | {each['steps']} | {each.get('npus', '')} "
-            f"| {each['seconds']} | {_cell(_error(each))} |"
+            f"| {each['seconds']} | {_cell(_error(each))} | {_cell(_kernels(each))} |"
         )
     return "\n".join([*lines, ""])
 
@@ -252,6 +271,15 @@ def _error(each: Mapping[str, object]) -> str:
     if isinstance(failure, Mapping):
         return f"{failure['owner']}, {failure['process']}, {failure['phase']}: {failure['error']}"
     return str(each.get("error", ""))
+
+
+def _kernels(each: Mapping[str, object]) -> str:
+    """The kernels that fail by name, and how many compile; empty if none was asked for."""
+    found = each.get("kernels")
+    if not isinstance(found, Mapping):
+        return ""
+    failing = [f"{one['kernel']} {one['verdict']}" for one in found["kernels"] if one["verdict"] != "compiles"]
+    return "; ".join([*dict.fromkeys(failing), f"{found['counts']['compiles']} compile"])
 
 
 def _cell(text: object) -> str:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ... import environment
 from ...ascend.variables import VIRTUAL_CACHE, VIRTUAL_NPUS
@@ -127,18 +128,21 @@ def train(
     reads: Sequence[Path] = (),
     unconfined: bool = False,
     virtual: bool = True,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> Run:
     """Run `command` in a sandbox, in which it writes to a part of `folder` alone, and return what came of it.
 
     Args:
         unconfined: without a sandbox, as the user asks for.
         virtual: on virtual NPUs; else on those of this machine, with all variables that are set for them.
+        more: variables of ours for all its processes.
 
     Raises:
         SandboxError: there can be no sandbox here.
     """
     check_possible(unconfined)
     variables, left_out = _variables(trainer, tree, folder, npus, virtual)
+    variables |= more
     sandbox, temporary = _sandbox(trainer, tree, folder, variables, reads, unconfined)
     log = folder / "train.log"
     workers = Copies(temporary, "ray/session_2*/logs/worker-*", folder / "ray-logs")
