@@ -4,6 +4,7 @@ before the stage, or the worker of a training, begins, as if the NPU had it."""
 from __future__ import annotations
 
 import os
+import sys
 
 
 def _install(module: object) -> None:
@@ -12,7 +13,9 @@ def _install(module: object) -> None:
     faults.install(os.environ["PROVE_FAULT"])
 
 
-if os.environ.get("PROVE_FAULT"):
+if os.environ.get("PROVE_FAULT") == "a package that cannot be imported":
+    sys.modules["tensordict"] = None  # type: ignore[assignment]
+elif os.environ.get("PROVE_FAULT"):
     from verl_npu.registry.apply import hooks
 
     # The workers of a training are processes of Ray's, which run no stage.
