@@ -113,7 +113,7 @@ def test_a_fault_ends_in_its_stages_verdict(
 ) -> None:
     other = "attention" if stage in ("device", "operators") else "device"
     stages = ("--stage", stage, *(("--stage", other) if fault in MENDED else ()))
-    minutes = "2" if fault == "an operator that hangs" else "20"
+    minutes = "5" if fault == "an operator that hangs" else "20"
     output = tmp_path / "proof"
     found = proved(output, "--npus", "2", "--minutes", minutes, *stages, PROVE_FAULT=fault, **variables)
     assert found[stage]["verdict"] == "failed", found[stage]

@@ -122,7 +122,7 @@ def _over(clock: Clock, limit: float) -> _Left:
     wall, idle = clock.wall, clock.idle
     waited = wall - clock.now()
     more = "; --resume --stage and more --minutes give it longer"
-    if clock.is_too_busy:
+    if clock.is_too_busy and idle <= _STILL:
         why = (
             f"the machine was too busy: of {wall:.0f} s its processes waited more than {waited:.0f} s for a processor"
         )
