@@ -76,3 +76,35 @@ def launch(x):
     row_losses[(1,)](x, x, x, 32000, 32000, WIDTH=32768)
 """
 """vllm-project/speculators#993."""
+
+GATED_ROWS = """
+@triton.jit
+def gated_rows(x_ptr, bias_ptr, rows, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    first = tl.program_id(0) * ROWS
+    for start in range(0, ROWS):
+        row = first + start + tl.arange(0, 1)[:, None]
+        for left in range(0, columns, WIDTH):
+            column = left + tl.arange(0, WIDTH)[None, :]
+            inside = (column < columns) & (row < rows)
+            x = tl.load(x_ptr + row * 16384 + column, inside).to(tl.float32)
+            y = x + tl.load(bias_ptr + column, column < columns).to(tl.float32)
+            tl.store(x_ptr + row * 16384 + column, y * tl.sigmoid(y), inside)
+
+
+def launch(x):
+    gated_rows[(1,)](x, x, 4096, 16384, ROWS=48, WIDTH=16384)
+"""
+"""Ascend/pytorch#102."""
+
+DIVIDED = """
+@triton.jit
+def divided(x_ptr, y_ptr, out_ptr, WIDTH: tl.constexpr):
+    at = tl.arange(0, WIDTH)
+    tl.store(out_ptr + at, tl.div_rn(tl.load(x_ptr + at), tl.load(y_ptr + at)))
+
+
+def launch(x):
+    divided[(1,)](x, x, x, WIDTH=16)
+"""
+ONE_DIVIDED = DIVIDED.replace(" + at", "").replace("    at = tl.arange(0, WIDTH)\n", "")
+"""triton-lang/triton-ascend#2289: of one element, and so no block."""

@@ -47,6 +47,39 @@ def test_a_type_that_the_target_lacks_is_refused(judge: Judge) -> None:
     assert found.best.verdict in (Verdict.REFUSED, Verdict.CRASHED)
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "tl.sqrt(tl.load(x_ptr + offsets, mask=mask).to(tl.float64)).to(tl.float32) +",
+        "tl.load(x_ptr + offsets, mask=mask).to(tl.float8e5).to(tl.float32) +",
+    ],
+)
+def test_a_type_that_the_kernel_itself_makes_is_not_put_down_to_a_guess(judge: Judge, made: str) -> None:
+    (found,) = judge(ADD.replace("tl.load(x_ptr + offsets, mask=mask) +", made))
+    assert (found.best.verdict, found.best.stage) == (Verdict.REFUSED, Stage.FRONT_END)
+    assert found.best.line
+
+
+SIGNALS = "tl.sync_block_set('cube', 'vector', 3)"
+WAITS = "tl.sync_block_wait('cube', 'vector', 3)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        ((SIGNALS, WAITS), Verdict.COMPILES),
+        ((WAITS,), Verdict.HANGS),
+        ((SIGNALS, WAITS, WAITS), Verdict.HANGS),
+        (("tl.debug_barrier()", "tl.debug_barrier()"), Verdict.COMPILES),
+    ],
+    ids=["as many waits as signals", "a wait too many", "a second wait", "barriers of one core, which end"],
+)
+def test_a_wait_too_many_is_found(judge: Judge, lines: tuple[str, ...], verdict: Verdict) -> None:
+    added = "".join(f"    {line}\n" for line in lines)
+    (found,) = judge(ADD.replace("    mask = offsets < n\n", f"    mask = offsets < n\n{added}"))
+    assert found.best.verdict is verdict
+
+
 def test_a_function_that_this_triton_does_not_have_is_refused_with_its_line(judge: Judge) -> None:
     source = ADD.replace("    mask = offsets < n\n", "    mask = offsets < n\n    tl.no_such_thing(mask)\n")
     (found,) = judge(source)

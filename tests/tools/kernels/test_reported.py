@@ -9,10 +9,10 @@ import pytest
 
 from verl_npu.tools.kernels import judging, targets, toolchain
 from verl_npu.tools.kernels.toolchain import PAIRS, Soc, Toolchain
-from verl_npu.tools.kernels.verdict import Outcome, Verdict
+from verl_npu.tools.kernels.verdict import Outcome, Stage, Verdict
 
 from .conftest import Judge
-from .reported import COPIED_CUBES, COPIED_ROWS, HEAD, RESHAPED, ROW_LOSSES
+from .reported import COPIED_CUBES, COPIED_ROWS, DIVIDED, GATED_ROWS, HEAD, ONE_DIVIDED, RESHAPED, ROW_LOSSES
 
 pytestmark = pytest.mark.nightly
 OF_CANN_8_5 = next(pair for pair in PAIRS if (pair.front, pair.back) == ("3.2.0", "1.1.0"))
@@ -39,6 +39,20 @@ def test_the_figure_is_the_report_s_with_the_compiler_of_its_time(
 ) -> None:
     found = outcome(older, source, tmp_path)
     assert (found.verdict, found.buffer, found.needed, found.there) == (Verdict.OVERFLOWS, "ub", needed, 1572864)
+
+
+def test_rows_that_torch_makes_a_kernel_of_overflow_by_about_the_report_s_figure(
+    older: Toolchain, tmp_path: Path
+) -> None:
+    found = outcome(older, GATED_ROWS, tmp_path)
+    assert (found.verdict, found.buffer) == (Verdict.OVERFLOWS, "ub")
+    assert 1966848 <= found.needed <= 1.1 * 1966848
+
+
+def test_a_division_of_one_element_ends_the_adapter_and_one_of_a_block_does_not(judge: Judge) -> None:
+    (one,), (block,) = judge(HEAD + ONE_DIVIDED), judge(HEAD + DIVIDED)
+    assert (one.best.verdict, one.best.stage) == (Verdict.CRASHED, Stage.ADAPTER)
+    assert block.best.verdict is Verdict.COMPILES
 
 
 @pytest.mark.parametrize("source", [COPIED_ROWS, COPIED_CUBES])

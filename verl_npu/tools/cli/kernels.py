@@ -26,6 +26,7 @@ _STYLES = {
     Verdict.OVERFLOWS: "red",
     Verdict.REFUSED: "red",
     Verdict.CRASHED: "red",
+    Verdict.HANGS: "red",
     Verdict.NOT_JUDGED: "yellow",
 }
 _MOST_FITS = 40

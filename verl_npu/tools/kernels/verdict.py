@@ -28,12 +28,14 @@ class Verdict(enum.Enum):
     """A stage of the compiler says what it does not take."""
     CRASHED = "crashed"
     """A stage of the compiler ended by a signal."""
+    HANGS = "hangs"
+    """It compiles, and waits for a signal of its own that it does not give."""
     NOT_JUDGED = "not judged"
 
     @property
     def fails(self) -> bool:
-        """Whether a launch with these arguments ends with an error."""
-        return self in (Verdict.OVERFLOWS, Verdict.REFUSED, Verdict.CRASHED)
+        """Whether a launch with these arguments ends with an error, or not at all."""
+        return self in (Verdict.OVERFLOWS, Verdict.REFUSED, Verdict.CRASHED, Verdict.HANGS)
 
 
 class Stage(enum.Enum):

@@ -154,13 +154,13 @@ def compile_kernel(kernel: guessing.Kernel, case: Mapping[str, Any], soc: Mappin
     made = guessing.Guess(dict(case["signature"]), constants, list(case["divisible"]), list(case["ones"]))
     options = {**soc["options"], **case.get("options", {})}
     found = _compile(kernel, made, options)
-    if case["guessed"] and _may_be_the_guess(found):
+    if case["guessed"] and _may_be_the_guess(found, made):
         made.guessed = {name for name, value in constants.items() if isinstance(value, bool)}
         for near in guessing.variants(
             made, guessing.use_of(functions_of(kernel)[kernel.fn.__name__], functions_of(kernel))
         ):
             other = _compile(kernel, near, options)
-            if not _may_be_the_guess(other):
+            if not _may_be_the_guess(other, near):
                 return {**other, "signature": near.signature}
         # What a guess is refused for says nothing of the kernel.
         found = {**found, "verdict": "not judged", "stage": "", "why": f"no guessed arguments fit it: {found['why']}"}
@@ -174,9 +174,17 @@ _WHATEVER = re.compile(
 """What the front end says of constructs that it does not know, whatever the arguments."""
 
 
-def _may_be_the_guess(found: Mapping[str, object]) -> bool:
-    own = found["verdict"] == "refused" and found.get("stage") == "front end"
-    return own and not _WHATEVER.search(str(found.get("why", "")))
+_TYPE = re.compile(r"(?:but got|unexpected type) (fp64|fp8)")
+"""What it says of a type that the NPU does not have."""
+
+
+def _may_be_the_guess(found: Mapping[str, object], made: guessing.Guess) -> bool:
+    own, why = found["verdict"] == "refused" and found.get("stage") == "front end", str(found.get("why", ""))
+    lacking = _TYPE.search(why)
+    if lacking is not None and not any(lacking[1] in each for each in made.signature.values()):
+        # The kernel's own code makes it.
+        return False
+    return own and not _WHATEVER.search(why)
 
 
 def functions_of(kernel: guessing.Kernel) -> dict[str, ast.FunctionDef]:
@@ -207,11 +215,12 @@ def _compile(kernel: guessing.Kernel, made: guessing.Guess, given: Mapping[str, 
     stages: dict[str, Callable[[object, dict[str, object]], object]] = {}
     instance.add_stages(stages, options)
     metadata = {"hash": "verl-npu", "target": target, **options.__dict__}
-    recorder = _Recorder()
+    recorder, hang = _Recorder(), ""
     vars(ascend)["subprocess"] = recorder
     for name, stage in stages.items():
         try:
             module = stage(module, metadata)
+            hang = hang or (endless_wait(module) if isinstance(module, str) else "")
         except subprocess.CalledProcessError as error:
             return _of_program(name, error, recorder)
         except OSError as error:
@@ -220,9 +229,43 @@ def _compile(kernel: guessing.Kernel, made: guessing.Guess, given: Mapping[str, 
             return {"verdict": "refused", "stage": _STAGES[name], "why": _short(f"{type(error).__name__}: {error}")}
     if _HIVMC not in recorder.said:
         return {"verdict": "not judged", "why": "the compiler ended without an error before its last stage"}
+    if hang:
+        return {"verdict": "hangs", "stage": "adapter", "why": hang}
     return {"verdict": "compiles", "notes": _RETRIED.findall(recorder.said)[-1:], "mix": metadata.get("mix_mode", "")}
 
 
+_SIGNAL = re.compile(r"hivm\.hir\.sync_block_(set|wait)\[[^\]]*\] flag = (\S+)")
+
+
+def endless_wait(text: str) -> str:
+    """Say of which flag a kernel waits for more signals than it gives, in the adapter's text; empty if of none.
+
+    Both sides of a kernel, its matrix and its vector cores, run the same text. What stands in a loop or in a condition
+    is not counted, and of a flag that is computed nothing is said.
+    """
+    given: dict[str, list[str]] = {}
+    certain: dict[str, bool] = {}
+    depth = 0
+    for line in text.splitlines():
+        found = _SIGNAL.search(line)
+        if found is not None:
+            kind, flag = found.groups()
+            if not flag.isdigit():
+                return ""
+            given.setdefault(flag, []).append(kind)
+            certain[flag] = certain.get(flag, True) and depth <= _OF_A_FUNCTION
+        depth += line.count("{") - line.count("}")
+    for flag, kinds in given.items():
+        waits, signals = kinds.count("wait"), kinds.count("set")
+        if waits and not signals:
+            return f"it waits for flag {flag}, which it never sets"
+        if certain[flag] and waits > signals:
+            return f"it waits {waits} times for flag {flag}, and sets it {signals} times"
+    return ""
+
+
+_OF_A_FUNCTION = 2
+"""Braces around a statement that is in no loop and no condition: the module's and the function's."""
 _STAGES = {"ttir": "front end", "ttadapter": "adapter", "npubin": "compiler"}
 
 
