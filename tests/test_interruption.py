@@ -38,7 +38,7 @@ def ascend(interpreter: Interpreter) -> Interpreter:
     ("places", "strict"),
     [
         ("8", ""),
-        ("8", "1"),
+        pytest.param("8", "1", marks=NIGHTLY),
         pytest.param("2000", "", marks=NIGHTLY),
         pytest.param("2000", "1", marks=NIGHTLY),
         pytest.param("every", "", marks=NIGHTLY),

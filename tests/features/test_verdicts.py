@@ -141,6 +141,7 @@ def test_workers_find_their_own_npu_where_ray_hides_none(verl: Verl, tmp_path: P
     assert sorted(table[name]["computes on"] for name in WORKERS) == ["npu:0", "npu:1"]
 
 
+@NIGHTLY
 def test_without_verl_npu_they_do_not(verl: Verl, tmp_path: Path) -> None:
     # v0.9.1: the pin whose pools ask for NPUs by themselves, so that its workers are made at all.
     changes = {NOSET: "1", "VERL_NPU": "off"}

@@ -28,7 +28,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
 TREES = ("as installed", "drifted", "a recipe of the user's")
 ALL = [(tree, dict(zip(VALUES, texts, strict=True))) for tree, *texts in itertools.product(TREES, *VALUES.values())]
 CHOSEN = random.Random(31).sample(ALL, 200)
-DAILY = 3
+DAILY = 1
 JOB = """
 import json
 import verl

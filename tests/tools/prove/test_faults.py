@@ -71,7 +71,7 @@ FAULTS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     ("memory that no plan knew of", "training", "of tensors at most, planned 0.03", {}),
     ("a worker that dies", "training", "0 of 3 steps", {"VIRTUAL_ASCEND_FAULTS": "die:collective=3:rank=1"}),
 )
-DAILY = ("a leak", "an operator that kills its process")
+DAILY = ("an operator that kills its process",)
 # One of each stage, beside another stage, and after which its own is made anew without the fault.
 MENDED = (
     *("a package that cannot be imported", "a leak", "an operator that kills its process", "attention to the future"),
