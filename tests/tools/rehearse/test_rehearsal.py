@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from verl_npu.tools.jobs.settings import Settings
-from verl_npu.tools.rehearse.rehearsal import _follows, curves, engine
+from verl_npu.tools.kernels.verdict import NOT_SHOWN
+from verl_npu.tools.rehearse.rehearsal import _follows, curves, engine, page
 from verl_npu.tools.rehearse.rules import Change
 
 INTERPOLATIONS = {
@@ -51,3 +52,11 @@ def test_the_engine_is_the_one_that_the_rehearsal_ran_with(changes: tuple[Change
 def test_rewards_are_kept_by_step_and_validation_before_the_first_is_none_of_them() -> None:
     steps = {2: {"critic/rewards/mean": 0.5}, 0: {"val": 1.0}, 1: {"critic/rewards/mean": 0.25, "actor/pg_loss": 3.0}}
     assert curves(SimpleNamespace(steps=steps)) == {"critic/rewards/mean": [0.25, 0.5]}  # type: ignore[arg-type]
+
+
+def test_the_page_names_kernels_that_do_not_compile_and_what_compiling_does_not_show() -> None:
+    kernels = {"kernels": [{"kernel": "some:large", "verdict": "overflows"}], "counts": {"compiles": 2}}
+    of_all = {"script": "run.sh", "verdict": "trained", "steps": 2, "seconds": 1.0, "kernels": kernels}
+    assert "| some:large overflows; 2 compile |" in page([of_all])
+    assert all(each in page([of_all]) for each in NOT_SHOWN)
+    assert not any(each in page([{**of_all, "kernels": None}]) for each in NOT_SHOWN)

@@ -11,6 +11,7 @@ from ...language import gettext as _
 
 NOT_SHOWN = (
     _("right results or speed on an NPU"),
+    _("whether it ends, if it waits for signals in a loop or a condition"),
     _("the last stage of the compiler, hivmc, which is in CANN alone"),
     _("what the compiler of your CANN says if it is another version"),
 )
