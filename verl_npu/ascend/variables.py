@@ -28,6 +28,8 @@ VIRTUAL_MEMORY = "VIRTUAL_ASCEND_MEMORY"
 """The virtual Ascend's: the memory of an NPU in GiB."""
 VIRTUAL_PHANTOM = "VIRTUAL_ASCEND_PHANTOM"
 """The virtual Ascend's: the size in MiB from which on a tensor is a phantom."""
+VIRTUAL_TORCH_NPU = "VIRTUAL_ASCEND_TORCH_NPU"
+"""The virtual Ascend's: whose torch_npu virtual NPUs have."""
 VIRTUAL_CACHE = "VIRTUAL_ASCEND_CACHE"
 """The virtual Ascend's: the folder of its compiled device."""
 

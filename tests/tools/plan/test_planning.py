@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from verl_npu.tools.jobs.trainer import Trainer
+from verl_npu.tools.plan import planning
 from verl_npu.tools.plan.planning import changed, changes_of
 from verl_npu.tools.plan.share import share_of
+
+from .conftest import job_of
 
 ACTOR = "actor_rollout_ref.actor"
 
@@ -20,6 +24,11 @@ def test_changes_are_torchruns_options_a_variable_or_settings(torchrun: Trainer)
     assert found.exports == {**torchrun.exports, "VERL_NPU_TOKEN_BUDGET": "1"}
     assert [each.lstrip("+") for each in found.overrides] == ["data.max_length=5"]
     assert changed(torchrun, ()) == torchrun
+
+
+def test_a_rank_has_our_torch_npu_whichever_is_installed_or_asked_for(torchrun: Trainer) -> None:
+    asked = dataclasses.replace(torchrun, exports={"VIRTUAL_ASCEND_TORCH_NPU": "real"})
+    assert planning._variables(job_of(), asked)["VIRTUAL_ASCEND_TORCH_NPU"] == "ours"
 
 
 @pytest.fixture

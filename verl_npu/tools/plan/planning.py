@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import environment
-from ...ascend.variables import VIRTUAL_CACHE, VIRTUAL_MEMORY, VIRTUAL_NPUS, VIRTUAL_PHANTOM
+from ...ascend.variables import VIRTUAL_CACHE, VIRTUAL_MEMORY, VIRTUAL_NPUS, VIRTUAL_PHANTOM, VIRTUAL_TORCH_NPU
 from ...errors import PlanError
 from ...language import gettext as _
 from .. import progress
@@ -315,6 +315,8 @@ def _variables(job: RankJob, trainer: Trainer) -> dict[str, str]:
         VIRTUAL_NPUS: str(job.local),
         environment.DISABLE.name: ",".join(filter(None, (given.get(environment.DISABLE.name), _NO_FLEET))),
         VIRTUAL_PHANTOM: _THRESHOLD,
+        # An installed one, as every machine with NPUs has, makes no phantoms.
+        VIRTUAL_TORCH_NPU: "ours",
         VIRTUAL_MEMORY: _MEMORY,
         VIRTUAL_CACHE: str(device_cache()),
         "OMP_NUM_THREADS": "1",
