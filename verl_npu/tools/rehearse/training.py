@@ -218,6 +218,9 @@ def _variables(
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray would start a worker for each of the CPUs that it is told of, many more than there are.
         "RAY_prestart_worker_first_driver": "0",
+        # On a machine that is busy Ray's only node answers late, and was taken for dead.
+        "RAY_health_check_timeout_ms": "60000",
+        "RAY_health_check_failure_threshold": "20",
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": "1",
         # vLLM's build for CPUs takes 4 GiB for its cache otherwise, whatever the model.
