@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -154,7 +155,7 @@ def test_a_plan_says_which_phase_a_rank_is_in(
     monkeypatch.setattr(planning, "ask", ask)
     request = planning.Request(output=tmp_path, hardware=HARDWARE["a2"], unconfined=True)
     with progress.shown(), pytest.raises(SeenError):
-        planning._run(job_of(tree=str(tmp_path)), torchrun, request, tmp_path, lambda text: None)
+        planning._run(job_of(tree=str(tmp_path)), torchrun, request, tmp_path, lambda text: None, Event())
 
 
 @pytest.mark.parametrize(

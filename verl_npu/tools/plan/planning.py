@@ -6,9 +6,10 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 from ... import environment
 from ...ascend.variables import VIRTUAL_CACHE, VIRTUAL_MEMORY, VIRTUAL_NPUS, VIRTUAL_PHANTOM, VIRTUAL_TORCH_NPU
@@ -142,8 +143,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
         )
         for rank in share.ranks
     ]
-    with ThreadPoolExecutor(_TOGETHER) as pool:
-        outcomes = tuple(pool.map(lambda job: _run(job, trainer, request, folder, told), jobs))
+    outcomes = _together(jobs, lambda job, ended: _run(job, trainer, request, folder, told, ended))
     not_shown = dict.fromkeys(text for outcome in outcomes for text in outcome.not_shown)
     return Planned(
         trainer=trainer,
@@ -231,7 +231,21 @@ def _model(path: str, request: Request) -> Model:
     return request.model or model_of(path, request.model_config, request.output.resolve() / "model")
 
 
-def _run(job: RankJob, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None]) -> Outcome:
+def _together(jobs: Sequence[RankJob], run: Callable[[RankJob, Event], Outcome]) -> tuple[Outcome, ...]:
+    """Run some ranks at a time; `run` is told when it is to end."""
+    ended = Event()
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        try:
+            return tuple(pool.map(lambda job: run(job, ended), jobs))
+        except BaseException:
+            # Ctrl-C comes to the main thread alone, and this would wait for what the ranks do.
+            ended.set()
+            raise
+
+
+def _run(
+    job: RankJob, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None], ended: Event
+) -> Outcome:
     """Have `rank` answer in a process of its own, in a sandbox: it runs the tree's code."""
     log, tree = folder / f"rank-{job.rank}.log", Path(job.tree)
     variables, sandbox = _variables(job, trainer), None
@@ -246,15 +260,17 @@ def _run(job: RankJob, trainer: Trainer, request: Request, folder: Path, told: C
 
         def tick() -> None:
             step.detail = phases.poll()
+            if ended.is_set():
+                raise CancelledError
 
-        ended, answer = ask(sandbox, command, tree, variables, limits, log, dataclasses.asdict(job), tick)
-    if ended.limit:
+        done, answer = ask(sandbox, command, tree, variables, limits, log, dataclasses.asdict(job), tick)
+    if done.limit:
         raise PlanError(
             subject=_("rank {rank}").format(rank=job.rank),
             expected=_("its phases to end in {seconds:.0f} s, within the memory of this machine").format(
                 seconds=request.seconds
             ),
-            found=_("{limit}; its log is {log}").format(limit=ended.limit, log=log),
+            found=_("{limit}; its log is {log}").format(limit=done.limit, log=log),
             fix=_("give it more time, --timeout SECONDS, or a machine with more memory"),
         )
     try:
@@ -262,7 +278,7 @@ def _run(job: RankJob, trainer: Trainer, request: Request, folder: Path, told: C
             raise ValueError(_("{wrong} for an answer").format(wrong=answer.wrong))
         return Outcome.of_json(answer.content)
     except ValueError as error:
-        lines = ended.output.decode(errors="replace").strip().splitlines()
+        lines = done.output.decode(errors="replace").strip().splitlines()
         raise PlanError(
             subject=_("rank {rank}").format(rank=job.rank),
             expected=_("verl's workers to start in this environment"),
