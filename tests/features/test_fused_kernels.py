@@ -151,6 +151,12 @@ def test_what_is_behind_the_vocabulary_is_not_counted(
     assert (upstreams(asked)[1] - wanted[1]).abs().max() > 1e-3
 
 
+def test_logits_far_below_zero_do_not_vanish() -> None:
+    asked = asked_for(300)
+    asked = replace(asked, hidden=asked.hidden + 2, weight=asked.weight - 1)
+    torch.testing.assert_close(without_columns_beyond(upstreams, asked)[:2], torchs(asked), atol=2e-3, rtol=1e-4)
+
+
 @pytest.mark.parametrize(("reduction", "reduced"), [(1, torch.sum), (2, torch.mean)])
 def test_a_loss_that_is_reduced_is_reduced(reduction: int, reduced: Callable[[torch.Tensor], torch.Tensor]) -> None:
     asked = asked_for(300, reduction=reduction)

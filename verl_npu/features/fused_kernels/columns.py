@@ -84,7 +84,8 @@ def _of_whole(
 
     if not whole:
         nothing = torch.zeros(own.shape, dtype=torch.float32, device=own.device)
-        return nothing, nothing, nothing, nothing
+        # Beside a highest logit of zero, logits far below it would vanish.
+        return torch.full_like(nothing, -torch.inf), nothing, nothing, nothing
     # A label of another rank's, or of what is left over, is none of these columns.
     labels = torch.where((own >= 0) & (own < whole), own + rank * whole, -1)
     part = replace(asked, weight=asked.weight[:whole], labels=labels, reduction=_NONE)
