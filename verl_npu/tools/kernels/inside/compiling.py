@@ -234,7 +234,7 @@ def _compile(kernel: guessing.Kernel, made: guessing.Guess, given: Mapping[str, 
     return {"verdict": "compiles", "notes": _RETRIED.findall(recorder.said)[-1:], "mix": metadata.get("mix_mode", "")}
 
 
-_SIGNAL = re.compile(r"hivm\.hir\.sync_block_(set|wait)\[[^\]]*\] flag = (\S+)")
+_SIGNAL = re.compile(r"hivm\.hir\.sync_block_(set|wait)\[[^\]]{0,300}\] flag = (\S{1,200})")
 
 
 def endless_wait(text: str) -> str:
