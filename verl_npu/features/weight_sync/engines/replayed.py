@@ -17,7 +17,7 @@ from ....reporting import report, warn
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FAR", "NEAR", "Runner", "compare_next_replay", "difference"]
+__all__ = ["FAR", "NEAR", "Runner", "compare_next_replay", "difference", "restore"]
 
 # vLLM's own, which carry no types.
 Runner: TypeAlias = Any
@@ -53,6 +53,14 @@ def compare_next_replay(runner: Runner) -> None:
     held[_RUN] = _Comparing(runner)
 
 
+def restore(runner: Runner, before: object) -> None:
+    """Have a runner run batches by what stood in it before; None if that was the method of its class."""
+    held = runner.__dict__
+    held[_RUN] = before
+    if before is None:
+        del held[_RUN]
+
+
 def difference(eager: torch.Tensor, replayed: torch.Tensor) -> float:
     """Return by how much of its size a token's output differs: the median over all tokens, since one that another
     expert computes may differ by a rounding. Infinite, if graphs alone give what is no number."""
@@ -85,11 +93,8 @@ class _Comparing:
         return done
 
     def _end(self) -> None:
-        held = self._runner.__dict__
-        if held.get(_RUN) is self:
-            held[_RUN] = self._before
-            if self._before is None:
-                del held[_RUN]
+        if vars(self._runner).get(_RUN) is self:
+            restore(self._runner, self._before)
 
 
 class _Both:

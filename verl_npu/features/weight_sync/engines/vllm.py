@@ -12,7 +12,7 @@ from ....errors import EngineError
 from ....reporting import warn
 from ..transport.tensors import Weight
 from .proof import SHOWN, Proof
-from .replayed import compare_next_replay
+from .replayed import compare_next_replay, restore
 
 if TYPE_CHECKING:
     import torch
@@ -80,10 +80,7 @@ class VLLMEngine:
         """Let the worker run batches again."""
         held = vars(self._runner)
         if _CLOSED in held:
-            before = held.pop(_CLOSED)
-            held[_RUN] = before
-            if before is None:
-                del held[_RUN]
+            restore(self._runner, held.pop(_CLOSED))
         if self._proven:
             watch_graphs(self._runner)
 
