@@ -308,18 +308,19 @@ def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnos
         LogError: a log cannot be read, or a folder holds none.
     """
     files = [file for each in paths for file in _files(each)]
-    if all(faults_of(file) == () for file in files):
+    reports = [faults_of(file) for file in files]
+    if all(faults == () for faults in reports):
         raise LogError(
             subject=str(files[0]),
             expected=_("a report of ascend-fd that names a fault, or the log of the job beside it"),
             found=_("a report that names none"),
             fix=_("name what the job printed too"),
         )
-    return _conclude([_opened(file, rules) for file in files], rules)
+    return _conclude([_opened(*each, rules) for each in zip(files, reports, strict=True)], rules)
 
 
-def _opened(path: Path, rules: Sequence[LogRule]) -> _Reading:
-    faults = faults_of(path)
+def _opened(path: Path, faults: Sequence[Fault] | None, rules: Sequence[LogRule]) -> _Reading:
+    """Read a log, or take the faults of a report of ascend-fd."""
     if faults is not None:
         return _Reading(Progress(log=str(path), lines=len(faults)), tuple(_reported(each, rules) for each in faults))
     try:
