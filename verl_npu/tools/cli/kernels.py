@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -18,7 +18,7 @@ from ..kernels import launches as of_launches
 from ..kernels.toolchain import PAIRS, Soc
 from ..kernels.verdict import NOT_SHOWN, Judged, Origin, Verdict, counts
 from . import terminal
-from .options import example, json_option, unconfined_option
+from .options import Command, example, json_option, unconfined_option
 from .script import say_unconfined
 
 _STYLES = {
@@ -31,6 +31,12 @@ _STYLES = {
 }
 _MOST_FITS = 40
 _COMMAND = "verl_npu.command"
+
+
+def soc_option(help: str) -> Callable[[Command], Command]:
+    """Declare `--soc`, by its name."""
+    names = [each.value for each in Soc]
+    return click.option("--soc", type=click.Choice(names), default=Soc.A2.value, show_default=True, help=help)
 
 
 class _BeforeACommand(click.Command):
@@ -64,9 +70,7 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
     type=click.Path(path_type=Path),
     help="Judge the launches that a file holds, in place of a target.",
 )
-@click.option(
-    "--soc", type=click.Choice([each.value for each in Soc]), default=Soc.A2.value, show_default=True, help="The NPU."
-)
+@soc_option("The NPU.")
 @click.option(
     "--only", metavar="PATTERN", multiple=True, help="Judge kernels of this name alone (* and ? as in a shell)."
 )

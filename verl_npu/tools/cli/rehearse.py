@@ -22,6 +22,7 @@ from ..rehearse.rehearsal import rehearse as run
 from ..rehearse.rules import RULES
 from . import terminal, upstreams
 from .kernels import show as show_kernels
+from .kernels import soc_option
 from .options import example, json_option, unconfined_option, verl_option
 from .script import asked_trainer, say_unconfined
 
@@ -49,13 +50,7 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 @click.option("--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a run may take.")
 @click.option("--without", metavar="RULE", multiple=True, type=click.Choice(_RULES), help="Leave a rule out.")
 @click.option("--kernels", is_flag=True, help="Have Ascend's compiler judge the Triton kernels that the job launches.")
-@click.option(
-    "--soc",
-    type=click.Choice([each.value for each in Soc]),
-    default=Soc.A2.value,
-    show_default=True,
-    help="The NPU that kernels are compiled for.",
-)
+@soc_option("The NPU that kernels are compiled for.")
 @unconfined_option
 @click.option("--plan-only", is_flag=True, help="Only say what would be scaled.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/rehearse"), show_default=True)
