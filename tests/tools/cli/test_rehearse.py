@@ -134,9 +134,9 @@ GOOD = "python3 -m verl.trainer.main_rl data.train_batch_size=1024 trainer.nnode
     [[sys.executable], ["uv", "run", "python3"], ["A=1", "python3"]],
     ids=["by its path", "by uv", "with a variable"],
 )
-def test_a_trainers_command_may_name_its_program_by_path(run: Run, rl: Path, first: list[str]) -> None:
-    words = [*first, *GOOD.split()[1:]]
-    status, output = run("rehearse", "--verl", str(rl), "--plan-only", "--", *words, columns=200)
+def test_a_trainers_command_may_name_its_program_by_path(run: Run, rl: Path, first: list[str], tmp_path: Path) -> None:
+    words = ["--plan-only", "--output", str(tmp_path / "out"), "--", *first, *GOOD.split()[1:]]
+    status, output = run("rehearse", "--verl", str(rl), *words, columns=200)
     assert (status, output.splitlines()[0][:24]) == (0, "verl.trainer.main_rl in ")
 
 
