@@ -7,15 +7,37 @@ It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from .serving import Served, served
+from .serving import Served, answer, served
 
 pytestmark = pytest.mark.e2e
 
 MODES = ("PIECEWISE", "FULL_DECODE_ONLY")
+TOKENS = Path(__file__).with_name("vllm_ascend_tokens.py")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "qwen3_moe", "deepseek_v3"])
+def test_each_model_answers_as_transformers_do_on_all_its_npus(
+    kind: str, parallel: int, mode: str, tmp_path: Path
+) -> None:
+    """Awake, after sleep, and with other weights and the first ones again after sleep of both levels."""
+    # Its workers import the program by its name.
+    path = os.pathsep.join((str(TOKENS.parent), str(TOKENS.parents[2])))
+    said = answer(TOKENS, kind, str(parallel), str(tmp_path / "model"), mode, folder=tmp_path, PYTHONPATH=path)
+    assert said["awake"] == said["expected"]
+    assert said["after sleep"] == said["expected"]
+    assert len(said["handed over"]) == 2
+    for after in said["handed over"]:
+        assert after["proofs"] == ["the engine holds them bit for bit"] * parallel
+        assert after["tokens"] == after["expected"]
+    assert said["handed over"][0]["tokens"] != said["expected"]
 
 
 @pytest.fixture(scope="module", params=[(kind, mode) for kind in ("qwen2", "qwen3") for mode in MODES], ids="-".join)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vllm_ascend_tokens import LENGTHS, NEW, engine, expected, make
+from vllm_ascend_tokens import LENGTHS, NEW, engine, expected, hand_over, make
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
@@ -58,17 +58,9 @@ class Engine:
 
     def prove(self, to: str) -> dict[str, object]:
         """Hand over as verl-npu does, and prove it."""
-        from safetensors.torch import load_file
-
-        from verl_npu.features.weight_sync.engines.vllm import VLLMEngine
-
-        weights = [(name, tensor.npu()) for name, tensor in load_file(self.folder / to / "model.safetensors").items()]
-        taker = VLLMEngine(self.runner)
-        taker.expect(weights)
-        taker.load(weights)
-        taker.open()
+        proof = hand_over(self.runner, self.folder / to)
         self.llm.reset_prefix_cache()
-        return {"proof": taker.prove()}
+        return {"proof": proof}
 
     def compare(self, to: str) -> None:
         """Hand over, and have the next batch by graphs compared with eager mode, as is done where nothing is proven

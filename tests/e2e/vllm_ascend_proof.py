@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 
-# Square experts are refused before a sync: vllm-ascend would load them without transposing them.
 KINDS: dict[str, dict[str, Any]] = {
     "qwen2_tied": {"model": "qwen2", "changes": {"tie_word_embeddings": True}},
-    "qwen3_moe": {"model": "qwen3_moe", "changes": {"moe_intermediate_size": 96}},
-    "qwen3_moe_ep": {"model": "qwen3_moe", "changes": {"moe_intermediate_size": 96}, "expert_parallel": True},
-    "deepseek_v3": {"model": "deepseek_v3", "changes": {"moe_intermediate_size": 96}},
+    "qwen3_moe": {"model": "qwen3_moe"},
+    "qwen3_moe_ep": {"model": "qwen3_moe", "expert_parallel": True},
+    "deepseek_v3": {"model": "deepseek_v3"},
 }
 Weights = dict[str, torch.Tensor]
 Apply = Callable[[Any, int], None]
@@ -337,7 +336,7 @@ def main() -> None:
 
     kind, folder = sys.argv[1], Path(sys.argv[2])
     given = KINDS[kind]
-    make(given["model"], folder, **given["changes"])
+    make(given["model"], folder, **given.get("changes", {}))
     served = engine(
         folder,
         tensor_parallel_size=2,

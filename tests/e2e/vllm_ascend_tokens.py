@@ -1,6 +1,7 @@
 """MODEL TENSOR_PARALLEL FOLDER [MODE]: greedy tokens of the real vllm-ascend on virtual NPUs against transformers',
 before and after its engine has slept; prints one line of JSON. MODE is how it captures graphs, by vLLM's names;
-without it, it captures none."""
+without it, it captures none. With it, the engine sleeps more deeply, too, and is handed the weights of another model,
+and then those of the first again."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ from typing import Any
 
 from packaging.version import Version
 
+# Square experts are refused before a sync: vllm-ascend would load them without transposing them.
 KINDS = {
     "qwen2": {},
     "qwen3": {"head_dim": 32},
-    "qwen3_moe": {"head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128},
+    "qwen3_moe": {"head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96},
     # The widths are those that the kernels take, and vllm-ascend reads tables that only this kind of scaling makes.
     "deepseek_v3": {
         "num_key_value_heads": 4,
@@ -26,7 +28,7 @@ KINDS = {
         "v_head_dim": 128,
         "n_routed_experts": 4,
         "num_experts_per_tok": 2,
-        "moe_intermediate_size": 128,
+        "moe_intermediate_size": 96,
         "first_k_dense_replace": 1,
         # transformers has it no longer, and released checkpoints have.
         "moe_layer_freq": 1,
@@ -112,24 +114,79 @@ def turns_experts(kind: str) -> bool:
     return Version(version("vllm-ascend")) >= Version("0.13.0") and "moe_intermediate_size" in KINDS[kind]
 
 
+def hand_over(runner: Any, folder: Path) -> str:
+    """Hand over the weights of a checkpoint to the engine of this process as verl-npu does, and prove it; the next
+    batch by graphs is then compared with eager mode."""
+    from safetensors.torch import load_file
+
+    from verl_npu.features.weight_sync.engines.processing import refresh_copies_on_load
+    from verl_npu.features.weight_sync.engines.vllm import VLLMEngine
+
+    for module in runner.model.modules():
+        for leaf in ("w13_weight", "w2_weight"):
+            if hasattr(module, leaf):
+                # vllm-ascend makes new parameters when it processes them; verl gives those the loader again.
+                getattr(module, leaf).weight_loader = module.weight_loader
+    refresh_copies_on_load(runner.model)
+    weights = [(name, tensor.npu()) for name, tensor in load_file(folder / "model.safetensors").items()]
+    taker = VLLMEngine(runner)
+    taker.expect(weights)
+    taker.load(weights)
+    taker.open()
+    return taker.prove()
+
+
+class Extension:
+    """What vLLM adds to its worker."""
+
+    model_runner: Any
+
+    def hand_over(self, folder: str) -> str:
+        """Take the weights of a checkpoint, and say what the proof says of them."""
+        return hand_over(self.model_runner, Path(folder))
+
+
+class Answers:
+    """What is asked of an engine."""
+
+    def __init__(self, served: Any) -> None:
+        from vllm import SamplingParams
+
+        self._served = served
+        self._settings = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True)
+
+    def tokens(self) -> list[list[int]]:
+        """Return its greedy tokens."""
+        prompts = [{"prompt_token_ids": list(range(5, 5 + length))} for length in LENGTHS]
+        answers = self._served.generate(prompts, self._settings, use_tqdm=False)
+        return [list(answer.outputs[0].token_ids) for answer in answers]
+
+    def after_sleep(self, level: int, folder: Path) -> dict[str, object]:
+        """Have it sleep, hand it the weights of a checkpoint, and return its tokens beside transformers'."""
+        self._served.sleep(level=level)
+        self._served.wake_up(["weights"])
+        proofs = self._served.collective_rpc("hand_over", args=(str(folder),))
+        self._served.wake_up(["kv_cache"])
+        self._served.reset_prefix_cache()
+        return {"proofs": proofs, "tokens": self.tokens(), "expected": expected(folder)}
+
+
 def main() -> None:
     """Serve the model and print what came of it."""
-    from vllm import SamplingParams
-
     kind, parallel, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     mode = sys.argv[4] if len(sys.argv) > 4 else None
     make(kind, folder)
-    served = engine(folder, mode, enable_sleep_mode=True, tensor_parallel_size=parallel)
-    settings = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True)
-
-    def tokens() -> list[list[int]]:
-        prompts = [{"prompt_token_ids": list(range(5, 5 + length))} for length in LENGTHS]
-        return [list(answer.outputs[0].token_ids) for answer in served.generate(prompts, settings, use_tqdm=False)]
-
-    said: dict[str, object] = {"expected": expected(folder), "awake": tokens()}
+    more = {"enable_sleep_mode": True, "tensor_parallel_size": parallel}
+    served = engine(folder, mode, worker_extension_cls="vllm_ascend_tokens.Extension", **more)
+    answers = Answers(served)
+    said: dict[str, object] = {"expected": expected(folder), "awake": answers.tokens()}
     served.sleep(level=1)
     served.wake_up()
-    said["after sleep"] = None if turns_experts(kind) else tokens()
+    said["after sleep"] = None if turns_experts(kind) else answers.tokens()
+    if mode is not None:
+        other = folder.with_name("other")
+        make(kind, other, seed=1)
+        said["handed over"] = [answers.after_sleep(2, other), answers.after_sleep(1, folder)]
     print("ANSWER " + json.dumps(said), flush=True)
 
 
