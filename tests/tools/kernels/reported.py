@@ -108,3 +108,69 @@ def launch(x):
 """
 ONE_DIVIDED = DIVIDED.replace(" + at", "").replace("    at = tl.arange(0, WIDTH)\n", "")
 """triton-lang/triton-ascend#2289: of one element, and so no block."""
+
+CHOSEN_KEYS = """
+@triton.jit
+def chosen_keys(
+    q_ptr, k_ptr, v_ptr, chosen_ptr, last_ptr, out_ptr, tiles, tokens, scale,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+):
+    query = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
+    column = tl.arange(0, WIDTH)
+    at = query[:, None] * WIDTH + column[None, :]
+    q = tl.load(q_ptr + at, mask=(query < tokens)[:, None], other=0.0)
+    last = tl.load(last_ptr + query, mask=query < tokens, other=-1)
+    highest = tl.full((QUERIES,), -float("inf"), tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    found = tl.zeros((QUERIES, WIDTH), tl.float32)
+    for tile in range(0, tiles):
+        key = tile * KEYS + tl.arange(0, KEYS)
+        inside = (key < tokens)[None, :] & (query < tokens)[:, None]
+        block = key[None, :] // 4 + query[:, None] * (tokens // 4)
+        chosen = tl.load(chosen_ptr + block, mask=inside, other=0)
+        seen = (chosen != 0) & (key[None, :] <= last[:, None]) & inside
+        at_key = key[:, None] * WIDTH + column[None, :]
+        k = tl.load(k_ptr + at_key, mask=(key < tokens)[:, None], other=0.0)
+        v = tl.load(v_ptr + at_key, mask=(key < tokens)[:, None], other=0.0)
+        score = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, -float("inf"))
+        new = tl.maximum(highest, tl.max(score, 1))
+        weight = tl.where(seen, tl.exp(score - new[:, None]), 0.0)
+        shrunk = tl.exp(highest - new)
+        total = total * shrunk + tl.sum(weight, 1)
+        found = found * shrunk[:, None] + tl.dot(weight.to(v.dtype), v)
+        highest = new
+    tl.store(out_ptr + at, found / total[:, None], mask=(query < tokens)[:, None])
+
+
+def launch(x):
+    chosen_keys[(1,)](x, x, x, x, x, x, 4, 256, 0.1, QUERIES=64, KEYS=64, WIDTH=256)
+"""
+"""modelscope/mcore-bridge#188."""
+
+LOGARITHMS = """
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def logarithms(x_ptr, out_ptr, WIDTH: tl.constexpr):
+    at = tl.arange(0, WIDTH)
+    tl.store(out_ptr + at, libdevice.log1p(tl.load(x_ptr + at)))
+
+
+def launch(x):
+    logarithms[(1,)](x, x, WIDTH=128)
+"""
+"""triton-lang/triton-ascend#2363."""
+
+SQUARES = """
+@triton.jit
+def squares(x_ptr, out_ptr, WIDTH: tl.constexpr):
+    at = tl.arange(0, WIDTH)
+    x = tl.load(x_ptr + at).to(tl.float64)
+    tl.store(out_ptr + at, (x * x).to(tl.float32))
+
+
+def launch(x):
+    squares[(1,)](x, x, WIDTH=128)
+"""
+"""flagos-ai/FlagGems#6226: a float that is made wider than the NPU's."""

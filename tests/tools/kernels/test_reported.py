@@ -12,7 +12,19 @@ from verl_npu.tools.kernels.toolchain import PAIRS, Soc, Toolchain
 from verl_npu.tools.kernels.verdict import Outcome, Stage, Verdict
 
 from .conftest import Judge
-from .reported import COPIED_CUBES, COPIED_ROWS, DIVIDED, GATED_ROWS, HEAD, ONE_DIVIDED, RESHAPED, ROW_LOSSES
+from .reported import (
+    CHOSEN_KEYS,
+    COPIED_CUBES,
+    COPIED_ROWS,
+    DIVIDED,
+    GATED_ROWS,
+    HEAD,
+    LOGARITHMS,
+    ONE_DIVIDED,
+    RESHAPED,
+    ROW_LOSSES,
+    SQUARES,
+)
 
 pytestmark = pytest.mark.nightly
 OF_CANN_8_5 = next(pair for pair in PAIRS if (pair.front, pair.back) == ("3.2.0", "1.1.0"))
@@ -63,9 +75,30 @@ def test_a_later_compiler_goes_on_without_a_second_buffer(judge: Judge, source: 
 
 
 @pytest.mark.parametrize(
-    ("source", "large", "small"), [(RESHAPED, "SIDE=64", "SIDE=32"), (ROW_LOSSES, "WIDTH=32768", "WIDTH=4096")]
+    ("source", "large", "small"),
+    [
+        (RESHAPED, "SIDE=64", "SIDE=32"),
+        (ROW_LOSSES, "WIDTH=32768", "WIDTH=4096"),
+        (CHOSEN_KEYS, "QUERIES=64", "QUERIES=32"),
+    ],
 )
 def test_what_the_report_says_to_fit_does(judge: Judge, source: str, large: str, small: str) -> None:
     (refused,) = judge(HEAD + source)
     (taken,) = judge(HEAD + source.replace(large, small))
     assert (refused.best.verdict, taken.best.verdict) == (Verdict.OVERFLOWS, Verdict.COMPILES)
+
+
+def test_a_function_that_the_back_end_lacks_is_refused_and_its_equal_is_not(judge: Judge) -> None:
+    (lacking,) = judge(HEAD + LOGARITHMS)
+    (equal,) = judge(HEAD + LOGARITHMS.replace("libdevice.log1p(", "tl.log(1.0 + "))
+    assert (lacking.best.verdict, lacking.best.stage) == (Verdict.REFUSED, Stage.FRONT_END)
+    assert "cannot convert None" in lacking.best.why
+    assert equal.best.verdict is Verdict.COMPILES
+
+
+def test_a_float_that_is_wider_than_the_npu_s_ends_the_compiler_with_the_report_s_words(judge: Judge) -> None:
+    (wide,) = judge(HEAD + SQUARES)
+    (narrow,) = judge(HEAD + SQUARES.replace("float64", "float32"))
+    assert (wide.best.verdict, wide.best.stage) == (Verdict.CRASHED, Stage.COMPILER)
+    assert "unsupported datatype for arith::ExtFOp to hfusion" in wide.best.why
+    assert narrow.best.verdict is Verdict.COMPILES

@@ -176,6 +176,8 @@ _WHATEVER = re.compile(
 
 _TYPE = re.compile(r"(?:but got|unexpected type) (fp64|fp8)")
 """What it says of a type that the NPU does not have."""
+_NOTHING = "'NoneType'"
+"""In what it says of a function of libdevice that has no counterpart there: called, it gives None."""
 
 
 def _may_be_the_guess(found: Mapping[str, object], made: guessing.Guess) -> bool:
@@ -183,6 +185,9 @@ def _may_be_the_guess(found: Mapping[str, object], made: guessing.Guess) -> bool
     lacking = _TYPE.search(why)
     if lacking is not None and not any(lacking[1] in each for each in made.signature.values()):
         # The kernel's own code makes it.
+        return False
+    if _NOTHING in why and not any(value is None or isinstance(value, bool) for value in made.constants.values()):
+        # No argument is None, and no flag can have left something out.
         return False
     return own and not _WHATEVER.search(why)
 
