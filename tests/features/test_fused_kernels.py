@@ -3,6 +3,7 @@ with Ascend's compiler and Triton's interpreter."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from verl_npu.features.fused_kernels import (
     BLOCKS,
     columns,
     fit_blocks_of_the_fused_loss_gradient,
+    leave_out_missing_ranges,
     mend_the_fused_loss,
 )
 from verl_npu.features.fused_kernels.columns import PART, Asked, counts_beyond, without_columns_beyond
@@ -100,6 +102,54 @@ def test_blocks_that_upstream_has_changed_are_left_alone(kernels: ModuleType, na
     with pytest.raises(RuntimeError, match="ub overflow"):
         PATCHES[name](refuse)
     assert getattr(kernels, name).configs[0].kwargs["BLOCK_SIZE_M"] == 96
+
+
+def test_a_range_that_torch_cannot_make_does_not_end_the_fused_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_given: object) -> None:
+        raise RuntimeError("NVTX functions not installed")
+
+    def loss(hidden: torch.Tensor) -> torch.Tensor:
+        with torch.cuda.nvtx.range("forward"):
+            return hidden
+
+    monkeypatch.setattr(torch.cuda.nvtx, "range", missing)
+    monkeypatch.delattr(torch._C, "_nvtx", raising=False)
+    assert leave_out_missing_ranges(loss, HIDDEN) is HIDDEN
+
+
+def test_ranges_of_a_torch_that_has_them_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.cuda.nvtx.range
+    monkeypatch.setattr(torch._C, "_nvtx", object(), raising=False)
+    leave_out_missing_ranges(lambda: None)
+    assert torch.cuda.nvtx.range is before
+
+
+class OfAnNpu(torch.Tensor):
+    """A tensor that says so of itself, on any machine."""
+
+    device = SimpleNamespace(type="npu")  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_tensors_of_npus_pass_for_cudas_while_the_fused_loss_is_computed(fails: bool) -> None:
+    given = HIDDEN.as_subclass(OfAnNpu)
+    seen = []
+
+    def loss(*_given: object, **_named: object) -> tuple[object, ...]:
+        seen.append((torch.empty(1).as_subclass(OfAnNpu).is_cuda, HIDDEN.is_cuda))
+        if fails:
+            raise RuntimeError("of the kernel")
+        return ()
+
+    with pytest.raises(RuntimeError, match="of the kernel") if fails else contextlib.nullcontext():
+        fit_blocks_of_the_fused_loss_gradient(loss, given)
+    assert seen == [(True, False)]
+    assert not given.is_cuda
+    assert "is_cuda" not in vars(torch.Tensor)
+
+
+def test_tensors_of_no_npu_are_not_taken_for_cudas() -> None:
+    assert fit_blocks_of_the_fused_loss_gradient(lambda hidden: hidden.is_cuda, HIDDEN) is False
 
 
 def upstreams(asked: Asked) -> tuple[torch.Tensor, ...]:
@@ -247,12 +297,9 @@ def test_the_compiler_refuses_upstreams_blocks_and_takes_ours(compiler: Toolchai
 
 
 PROGRAM = """
-import contextlib, json, sys
+import json, sys
 import torch
 import torch_npu
-from torch_npu.contrib import transfer_to_npu
-
-torch.cuda.nvtx.range = lambda name: contextlib.nullcontext()  # builds without NVTX raise
 import verl
 from verl.utils.kernel import kernels, linear_cross_entropy
 import verl_npu
@@ -274,6 +321,7 @@ logs = torch.log_softmax(hidden @ weight.T, -1)
 expected = (logs.gather(1, labels[:, None])[:, 0], -(logs.exp() * logs).sum(-1))
 torch.autograd.backward(expected, (ones, ones))
 wanted = [each.detach().cpu() for each in (*expected, hidden.grad, weight.grad)]
+assert not hidden.is_cuda
 states = verl_npu.status()["features"]["fused_kernels"]["patches"]
 print(json.dumps({
     "worst": max((a - b).abs().max().item() for a, b in zip(found, wanted)),

@@ -1,5 +1,5 @@
-"""verl's fused Triton kernels for NPUs: with smaller blocks, where the installed compiler refuses upstream's, and
-without columns that the vocabulary does not have.
+"""verl's fused Triton kernels for NPUs: on tensors that are not CUDA's, with smaller blocks where the installed
+compiler refuses upstream's, and without columns that the vocabulary does not have.
 
 Each of the blocks was compiled for A2 and A3 by `verl-npu kernels --fit`; a test compares the numbers with torch's.
 """
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ... import reporting
 from ...registry.patch import Feature
-from ...registry.source.probe import Defines, Never
+from ...registry.source.probe import AllOf, Calls, Defines, Never, Not
 from .columns import Asked, counts_beyond, without_columns_beyond
+from .cuda import taken_for_cuda, without_missing_ranges
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,20 +25,23 @@ if TYPE_CHECKING:
 
 fused_kernels = Feature(
     "fused_kernels",
-    "verl's fused loss gets blocks that fit an NPU where the compiler refuses upstream's, and counts no columns that "
-    "the vocabulary does not have.",
+    "verl's fused loss takes tensors of NPUs, gets blocks that fit where the compiler refuses upstream's, and counts "
+    "no columns that the vocabulary does not have.",
 )
 Result = TypeVar("Result")
 MODULE = "verl.utils.kernel.kernels"
 _LINK = "https://github.com/verl-project/verl/issues/7950"
 _WHY = (
     "with use_fused_kernels and the triton backend Ascend's compiler ends the job: ub overflow, requires 8577280 bits "
-    "while 1572864 bits available. Upstream's blocks are those of a GPU."
+    "while 1572864 bits available. Upstream's blocks are those of a GPU. Before that, upstream asserts that "
+    "its tensors are CUDA's, which they say only after transfer_to_npu."
 )
 _HOW = (
     "If the installed compiler refuses upstream's blocks for lack of memory, the kernel gets smaller ones, and is "
-    "launched again."
+    "launched again. While it is, tensors of NPUs pass for CUDA's."
 )
+_LOSS = "verl.utils.kernel.linear_cross_entropy:LinearCrossEntropy.forward"
+_RANGE = "nvtx.range"
 _RETIRED = Never("whether a compiler takes upstream's blocks is seen when it compiles them")
 _OVERFLOW = "ub overflow"
 
@@ -104,7 +108,8 @@ def mend_the_fused_loss(
         group=dist_process_group,
     )
     kernel = vars(sys.modules[MODULE]).get(_FORWARD)
-    return without_columns_beyond(compute, asked) if counts_beyond(kernel, len(weight)) else compute(asked)
+    with taken_for_cuda(hidden):
+        return without_columns_beyond(compute, asked) if counts_beyond(kernel, len(weight)) else compute(asked)
 
 
 @fused_kernels.wrap(
@@ -115,9 +120,27 @@ def mend_the_fused_loss(
     retired_by=_RETIRED,
     requires=Defines(f"{MODULE}:{_BACKWARD}"),
 )
-def fit_blocks_of_the_fused_loss_gradient(original: Callable[..., Result], *given: object, **named: object) -> Result:
+def fit_blocks_of_the_fused_loss_gradient(
+    original: Callable[..., Result], dlogprobs: Tensor, *given: object, **named: object
+) -> Result:
     """Compute the gradients of what the fused loss was given."""
-    return _fitted(_BACKWARD, lambda: original(*given, **named))
+    with taken_for_cuda(dlogprobs):
+        return _fitted(_BACKWARD, lambda: original(dlogprobs, *given, **named))
+
+
+@fused_kernels.wrap(
+    _LOSS,
+    why="torch that is built without CUDA, as for aarch64, has no NVTX, and the range around the fused loss ends the "
+    "job: NVTX functions not installed.",
+    how="Where torch has no NVTX, its ranges do nothing.",
+    link=_LINK,
+    retired_by=AllOf(Defines(_LOSS), Not(Calls(_LOSS, _RANGE))),
+    requires=Calls(_LOSS, _RANGE),
+)
+def leave_out_missing_ranges(original: Callable[..., Result], *given: object, **named: object) -> Result:
+    """Compute the fused loss."""
+    without_missing_ranges()
+    return original(*given, **named)
 
 
 def _fitted(name: str, compute: Callable[[], Result]) -> Result:
