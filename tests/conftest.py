@@ -35,6 +35,8 @@ os.environ["LANG"] = "C.UTF-8"
 sys.path.insert(0, str(PROJECT / "scripts"))
 
 
+# First: pytest-xdist reads the marks in the same hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put tests in the order in which processes may share them out (`-n 2 --dist loadgroup --no-loadscope-reorder`).
 

@@ -17,6 +17,8 @@ from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtes
 os.environ["VERL_NPU"] = "off"
 
 
+# First: pytest-xdist reads the marks in the same hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put tests in the order in which processes may share them out (`-n 2 --dist loadgroup --no-loadscope-reorder`).
 
