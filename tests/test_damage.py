@@ -77,7 +77,7 @@ def faults(found: dict[str, dict[str, object]], *, refused: bool) -> dict[str, d
     return {name: ended for name, ended in found.items() if not is_good(ended)}
 
 
-@pytest.mark.parametrize("variables", [{}, {"VERL_NPU": "on"}], ids=str)
+@pytest.mark.parametrize("variables", [{}, pytest.param({"VERL_NPU": "on"}, marks=NIGHTLY)], ids=str)
 def test_damage_to_a_file_that_import_torch_loads_is_one_line(copy: Path, variables: dict[str, str]) -> None:
     found = damaged(copy, **variables)
     assert len(found) > 40

@@ -87,6 +87,7 @@ def test_the_hook_line_alone_at_the_top_of_verls_init(npu, verl, pin: str) -> No
     assert origin == f"the hook line in {made / '__init__.py'}:1"
 
 
+@NIGHTLY
 def test_the_hook_line_acts_where_no_npu_is_visible(npu, verl) -> None:
     npu.package("torch_npu", TORCH_NPU.replace("lambda: True", "lambda: False"))
     made = verl("v0.6.1", first=HOOK)

@@ -174,6 +174,7 @@ def test_answers_that_are_spread_are_drawn_around_their_mean(plan: Plan) -> None
     assert sum(answers) > len(answers) * share["response"]
 
 
+@pytest.mark.nightly
 def test_an_error_of_verl_is_told_with_its_phase(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config(SMALL)))
     job = ("actor_rollout_ref.actor.policy_loss.loss_mode=no_such_loss",)

@@ -54,12 +54,13 @@ def _check(done: subprocess.CompletedProcess[str], phases: list[str]) -> None:
     assert [span["phase"] for span in found["seconds"]] == ["training step", "step"]
 
 
+@NIGHTLY
 @pytest.mark.parametrize(
     ("job", "phases"),
     [
         pytest.param(FSDP, ["load", "training step", "validation", "checkpoint"], id="without engines"),
         # Without data for it there is no validation.
-        pytest.param(ENGINES, ["load", "training step", "checkpoint"], id="with engines", marks=NIGHTLY),
+        pytest.param(ENGINES, ["load", "training step", "checkpoint"], id="with engines"),
     ],
 )
 def test_a_trainer_takes_its_own_steps(plan: Plan, job: tuple[str, ...], phases: list[str]) -> None:

@@ -30,6 +30,7 @@ from verl_npu.tools.kernels.toolchain import PAIRS, Soc, Toolchain
 from verl_npu.tools.kernels.verdict import Verdict
 
 MODULE = "verl.utils.kernel.kernels"
+NIGHTLY = pytest.mark.nightly("verl_npu/features/fused_kernels")
 OVERFLOW = "error: ub overflow, requires 8577280 bits while 1572864 bits available!"
 HIDDEN, WEIGHT, LABELS = torch.zeros(4, 128), torch.zeros(PART, 128), torch.zeros(4, dtype=torch.int64)
 """Of a vocabulary of whole parts."""
@@ -332,7 +333,11 @@ print(json.dumps({
 
 @pytest.mark.virtual
 @pytest.mark.parametrize(
-    ("blocks", "vocabulary"), [("ours", 1024), ("upstreams", 1024), ("ours", 1324), ("ours", 300)]
+    ("blocks", "vocabulary"),
+    [
+        *(pytest.param(*each, marks=NIGHTLY) for each in (("ours", 1024), ("upstreams", 1024), ("ours", 1324))),
+        ("ours", 300),
+    ],
 )
 def test_the_numbers_are_torchs_in_tritons_interpreter(
     compiler: Toolchain, tmp_path: Path, blocks: str, vocabulary: int

@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 PROGRAM = Path(__file__).with_name("verdict_program.py")
 PINS = ("796871d7", "v0.6.1", "ccd7d934", "v0.7.1", "v0.9.1")
 NIGHTLY = pytest.mark.nightly("verl_npu/activation.py", "verl_npu/features/device")
-EACH_PIN = [pytest.param(pin, marks=() if pin == "v0.6.1" else NIGHTLY) for pin in PINS]
 GAPS = {"VIRTUAL_ASCEND": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3"}
 """Workers have to find their own NPU in a list with gaps."""
 BLIND = ("TaskRunner", "AgentLoopWorker", "vLLMHttpServer")
@@ -104,7 +103,9 @@ def check_verdicts(job: dict[str, Any], table: dict[str, dict[str, Any]], visibl
     assert {table[name]["computes on"] for name in WORKERS} == {"npu:0"}
 
 
-@pytest.mark.parametrize("pin", EACH_PIN)
+# The job of tests/e2e/test_grpo.py shows it every day.
+@NIGHTLY
+@pytest.mark.parametrize("pin", PINS)
 def test_with_verl_npu_every_process_comes_to_the_same_verdict(pin: str, verl: Verl, tmp_path: Path) -> None:
     job, table = outcome(start(verl(pin), tmp_path, **GAPS), verl(pin))
     check_verdicts(job, table, ["1", "3"])
@@ -117,7 +118,8 @@ def test_the_verdict_is_the_same_where_ray_hides_nothing_from_those_without_npus
     check_verdicts(job, table, ["0", "1"])
 
 
-@pytest.mark.parametrize("pin", EACH_PIN)
+@NIGHTLY
+@pytest.mark.parametrize("pin", PINS)
 def test_without_it_the_known_faults_are_there(pin: str, verl: Verl, tmp_path: Path) -> None:
     job, table = outcome(start(verl(pin), tmp_path, VERL_NPU="off", PLACEMENT_SECONDS="10"), verl(pin))
     device, backend, asked = UPSTREAM[pin]

@@ -91,6 +91,7 @@ def test_experts_have_their_gradients(wheel: Wheel, folder: Path) -> None:
     assert right == [True] * 8
 
 
+@NIGHTLY
 def test_our_import_before_torch_disarms_no_child(wheel: Wheel, folder: Path) -> None:
     done = wheel.run(CHILDREN, folder)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""The smallest launch over two hosts, which runs every day."""
+"""The smallest launch over two hosts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from .conftest import Site
 
 
+@pytest.mark.nightly("verl_npu/tools/launch", "verl_npu/features/fleet")
 @pytest.mark.e2e
 @pytest.mark.virtual
 def test_the_jobs_status_is_the_status_everywhere(site: Site) -> None:

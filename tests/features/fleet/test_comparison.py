@@ -173,6 +173,7 @@ ray.shutdown()
 """
 
 
+@pytest.mark.nightly("verl_npu/features/fleet")
 @pytest.mark.upstream
 def test_in_a_real_ray_job_under_strict_alike_processes_train_and_others_do_not() -> None:
     pytest.importorskip("verl")

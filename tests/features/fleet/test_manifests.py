@@ -14,6 +14,7 @@ from verl_npu.errors import FleetError
 from verl_npu.features.fleet import comparison, manifests
 from verl_npu.manifest import SCHEMA, Manifest, encoded
 
+NIGHTLY = pytest.mark.nightly("verl_npu/features/fleet")
 OWN: Manifest = {
     "version": "1",
     "active": True,
@@ -157,8 +158,16 @@ print("TRAINED", flush=True)
 @pytest.mark.upstream
 @pytest.mark.parametrize(
     ("strict", "of_rank_1", "said"),
-    [("1", [], "2 processes agree on what is patched"), ("0", ["VERL_NPU=off"], "probably not active: rank 1")],
-    ids=["alike", "one is not active"],
+    [
+        pytest.param(
+            "1",
+            [],
+            "2 processes agree on what is patched",
+            id="alike",
+            marks=pytest.mark.nightly("verl_npu/features/fleet"),
+        ),
+        pytest.param("0", ["VERL_NPU=off"], "probably not active: rank 1", id="one is not active"),
+    ],
 )
 def test_ranks_that_torchrun_started_are_compared(
     strict: str, of_rank_1: list[str], said: str, tmp_path: Path

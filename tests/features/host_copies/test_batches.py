@@ -99,6 +99,7 @@ def test_with_it_every_copy_that_is_to_be_waited_for_is_right(outcome: Outcome, 
     assert wrong == UNAWAITED
 
 
+@pytest.mark.nightly("verl_npu/features/host_copies")
 def test_verls_own_function_leaves_consolidated_batches_to_us(outcome: Outcome) -> None:
     states, wrong = outcome("v0.6.1", "0.9.1", VERL_NPU_DISABLE="host_copies")
     assert wrong == UNAWAITED | CONSOLIDATED

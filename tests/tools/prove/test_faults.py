@@ -71,7 +71,6 @@ FAULTS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     ("memory that no plan knew of", "training", "of tensors at most, planned 0.03", {}),
     ("a worker that dies", "training", "0 of 3 steps", {"VIRTUAL_ASCEND_FAULTS": "die:collective=3:rank=1"}),
 )
-DAILY = ("an operator that kills its process",)
 # One of each stage, beside another stage, and after which its own is made anew without the fault.
 MENDED = (
     *("a package that cannot be imported", "a leak", "an operator that kills its process", "attention to the future"),
@@ -104,9 +103,10 @@ def proved(output: Path, *words: str, **changes: str) -> dict[str, dict[str, Any
     return {stage["name"]: stage for stage in json.loads(done.stdout)["stages"]}
 
 
+@NIGHTLY
 @pytest.mark.parametrize(
     ("fault", "stage", "cause", "variables"),
-    [pytest.param(*each, id=each[0], marks=() if each[0] in DAILY else NIGHTLY) for each in FAULTS],
+    [pytest.param(*each, id=each[0]) for each in FAULTS],
 )
 def test_a_fault_ends_in_its_stages_verdict(
     fault: str, stage: str, cause: str, variables: dict[str, str], tmp_path: Path

@@ -107,6 +107,7 @@ print("FACTS " + json.dumps(facts), flush=True)
 )
 
 
+@pytest.mark.nightly("verl_npu/features/weight_sync")
 def test_trainers_and_rollouts_in_ray_actors_sync_and_a_killed_trainer_is_named(tmp_path: Path) -> None:
     facts = facts_of(DRIVER, WORKERS, tmp_path, 3, VERL_NPU_WEIGHT_SYNC_TIMEOUT="60")
     assert facts["equal"] == [True, True, True]

@@ -263,6 +263,7 @@ engine.load = load
 """The engine of rank 1 hangs in the middle of a sync, for longer than the others wait."""
 
 
+@NIGHTLY
 def test_an_engine_that_hangs_is_an_error_on_every_rank(run_ranks: Run, tmp_path: Path) -> None:
     ended = run_ranks(HUNG, tmp_path, size=3, LIMIT=str(LIMIT), GROUP="mended")
     check(ended, "rank 1 (")
@@ -296,6 +297,7 @@ def test_a_rank_that_comes_late_to_a_sync_is_an_error_on_every_rank(run_ranks: R
     check([ended[1]], "rank 1 came late, when the others had given up on it")
 
 
+@NIGHTLY
 def test_a_rank_that_comes_late_is_named_and_told(run_ranks: Run, tmp_path: Path) -> None:
     program = """
 if RANK == 2:
