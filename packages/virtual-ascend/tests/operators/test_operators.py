@@ -436,6 +436,7 @@ def test_apply_adam_w_equals_torch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Cannot create tensor with interal format")
+@pytest.mark.usefixtures("npu")  # its format is asked of the device
 def test_a_format_cast_keeps_values_and_refuses_unknown_formats() -> None:
     x = draw(2, 3)
     assert torch.equal(ops.npu_format_cast(x, 29), x)
