@@ -68,7 +68,7 @@ def smoke(pin: str, tmp_path: Path) -> Smoke:
         **changes: str,
     ) -> subprocess.CompletedProcess[str]:
         environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ASCEND"} | changes
-        asked = ["--pin", pin, "--job", job, "--steps", str(steps), "--timeout", "400", "--output", str(tmp_path)]
+        asked = ["--pin", pin, "--job", job, "--steps", str(steps), "--timeout", "1500", "--output", str(tmp_path)]
         return subprocess.run(
             [*before, python, str(PROJECT / "scripts" / "smoke.py"), "--no-venv", *asked, "--", *settings],
             capture_output=True,

@@ -56,7 +56,7 @@ def test_status_and_log_are_kept_and_nothing_is_left_running(tmp_path: Path) -> 
 
 
 def test_time_limit_ends_the_whole_tree(tmp_path: Path) -> None:
-    ended = run(tmp_path, "600", 1.0)
+    ended = run(tmp_path, "600", 3.0)
     assert ended.timed_out
     assert ended.status != 0
     assert ended.seconds < 20

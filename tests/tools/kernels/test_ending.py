@@ -40,6 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return questions
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_ctrl_c_does_not_wait_for_the_compiler(asked: list[object], tmp_path: Path, at_once: int) -> None:
     file = tmp_path / "some.py"

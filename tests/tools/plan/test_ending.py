@@ -14,6 +14,7 @@ from verl_npu.tools.plan.job import Outcome, RankJob
 from .conftest import job_of
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_does_not_wait_for_the_ranks() -> None:
     def run(job: RankJob, ended: Event) -> Outcome:
         _thread.interrupt_main()
