@@ -97,6 +97,9 @@ def main() -> None:
     side, path, *names = sys.argv[1:]
     calls: Counter[str] = Counter()
     states: dict[str, str] = {}
+    if side == "cpu":
+        # transformers imports it wherever it is installed, and without CANN its wheel cannot be.
+        sys.modules["torch_npu"] = None  # type: ignore[assignment]
     if side == "plain":
         import torch_npu  # noqa: F401
     if side == "npu":
