@@ -39,6 +39,8 @@ class Engine:
     """The version that goes with it, if that is not the pin's."""
     mode: str = "async"
     """The `rollout.mode` in which verl of that time serves with it."""
+    graphs: bool = False
+    """Whether it captures graphs on virtual NPUs: one of verl_npu/simulation/graphs.py's."""
 
     @property
     def vllm(self) -> str:
@@ -95,6 +97,7 @@ def _pin(name: str, said: Mapping[str, Any]) -> Pin:
             commit=engine.get("commit", ""),
             transformers=engine.get("transformers", ""),
             mode=engine.get("mode", "async"),
+            graphs=engine.get("graphs", False),
         )
     return Pin(
         name=name,

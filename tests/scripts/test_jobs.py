@@ -13,6 +13,8 @@ from harness.errors import BadInput
 from harness.jobs import dapo, grpo, ppo
 from harness.jobs.base import Plan
 
+from verl_npu.simulation.graphs import TRIED
+
 
 def test_dapo_needs_a_checkout(plan: Plan) -> None:
     with pytest.raises(BadInput, match="--verl PATH"):
@@ -37,6 +39,16 @@ def test_the_device_is_left_to_verl_npu(pin: pins.Pin, virtual: bool, plan: Plan
     assert settings["actor_rollout_ref.rollout.name"] == (pin.virtual_rollout if virtual else "vllm")
     answers = int(settings["data.train_batch_size"]) * int(settings["actor_rollout_ref.rollout.n"])
     assert answers == grpo.PROMPTS * grpo.ANSWERS
+
+
+@pytest.mark.parametrize("pin", [pin for pin in pins.PINS.values() if pin.engine], ids=lambda pin: pin.name)
+def test_vllm_ascend_captures_graphs_where_they_were_compared_with_eager_mode(pin: pins.Pin, plan: Plan) -> None:
+    settings = dict(
+        part.split("=", 1) for part in grpo.arguments(replace(plan, pin=pin, virtual=True, rollout="vllm-ascend"))[2:]
+    )
+    captures = pin.engine is not None and pin.engine.vllm_ascend in TRIED
+    assert settings["actor_rollout_ref.rollout.enforce_eager"] == str(not captures)
+    assert any("cudagraph_capture_sizes" in value for value in settings.values()) == captures
 
 
 @pytest.mark.parametrize("job", [grpo, ppo])

@@ -9,6 +9,7 @@ from harness.jobs.base import Job, Plan
 
 PROMPTS = 16
 ANSWERS = 8
+_COMPILATION = "++actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config"
 
 
 def arguments(plan: Plan) -> list[str]:
@@ -50,6 +51,13 @@ def arguments(plan: Plan) -> list[str]:
             "actor_rollout_ref.rollout.enforce_eager": True,
         }
     if plan.virtual and not small_engine:
+        if pin.engine is not None and pin.engine.graphs:
+            # As vLLM does by default, but for its sizes, of which there are dozens. Verl's own setting for them ends
+            # a server: it is handed over as `[8, 64]`, which vLLM takes for one number.
+            settings |= {
+                "actor_rollout_ref.rollout.enforce_eager": False,
+                _COMPILATION: "{cudagraph_capture_sizes:[8,64]}",
+            }
         settings |= {
             "actor_rollout_ref.rollout.mode": "async" if pin.engine is None else pin.engine.mode,
             "actor_rollout_ref.rollout.max_model_len": 512,
