@@ -23,7 +23,7 @@ TOKENS = Path(__file__).with_name("vllm_ascend_tokens.py")
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("parallel", [1, 2])
-@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "qwen3_moe", "qwen3_moe_ep", "deepseek_v3"])
 def test_each_model_answers_as_transformers_do_on_all_its_npus(
     kind: str, parallel: int, mode: str, tmp_path: Path
 ) -> None:

@@ -1,7 +1,7 @@
 """MODEL TENSOR_PARALLEL FOLDER [MODE]: greedy tokens of the real vllm-ascend on virtual NPUs against transformers',
-before and after its engine has slept; prints one line of JSON. MODE is how it captures graphs, by vLLM's names;
-without it, it captures none. With it, the engine sleeps more deeply, too, and is handed the weights of another model,
-and then those of the first again."""
+before and after its engine has slept; prints one line of JSON. If MODEL ends with _ep, each rank has whole experts,
+and not a part of each. MODE is how it captures graphs, by vLLM's names; without it, it captures none. With it, the
+engine sleeps more deeply, too, and is handed the weights of another model, and then those of the first again."""
 
 from __future__ import annotations
 
@@ -173,10 +173,11 @@ class Answers:
 
 def main() -> None:
     """Serve the model and print what came of it."""
-    kind, parallel, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    kind, parallel, folder = sys.argv[1].removesuffix("_ep"), int(sys.argv[2]), Path(sys.argv[3])
     mode = sys.argv[4] if len(sys.argv) > 4 else None
     make(kind, folder)
-    more = {"enable_sleep_mode": True, "tensor_parallel_size": parallel}
+    more: dict[str, Any] = {"enable_sleep_mode": True, "tensor_parallel_size": parallel}
+    more["enable_expert_parallel"] = sys.argv[1].endswith("_ep")
     served = engine(folder, mode, worker_extension_cls="vllm_ascend_tokens.Extension", **more)
     answers = Answers(served)
     said: dict[str, object] = {"expected": expected(folder), "awake": answers.tokens()}

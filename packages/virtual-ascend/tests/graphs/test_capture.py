@@ -261,6 +261,17 @@ def test_an_operator_in_python_is_one_task(ascend: ModuleType) -> None:
     assert torch.equal(kept, ascend.npu_top_k_top_p(logits, p, k))
 
 
+def test_experts_of_a_rank_may_get_more_rows_at_a_replay(ascend: ModuleType) -> None:
+    x, experts = new(3, 4), torch.tensor([[0], [2], [2]], dtype=torch.int32, device="npu")
+    share = {"expert_num": 4, "active_expert_range": [0, 2], "quant_mode": -1}
+    graph, (rows, *_) = captured(ascend, lambda: ascend.npu_moe_init_routing_v2(x, experts, **share))
+    for held, taken in (([[1], [0], [1]], [1, 0, 2]), ([[3], [3], [3]], [])):
+        experts.copy_(torch.tensor(held, dtype=torch.int32))
+        graph.replay()
+        assert torch.equal(rows[: len(taken)], x[taken])
+        assert not rows[len(taken) :].any()
+
+
 def test_an_operator_in_python_that_writes_writes_at_a_replay_alone(ascend: ModuleType) -> None:
     caches = [torch.zeros(2, 4, 1, 8, device="npu", dtype=torch.float16) for _ in range(2)]
     token, slots = new(1, 1, 8).half(), torch.tensor([3], dtype=torch.int32, device="npu")

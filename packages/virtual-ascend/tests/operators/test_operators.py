@@ -389,6 +389,18 @@ def test_grouped_matmul_splits_the_inner_dimension() -> None:
     torch.testing.assert_close(found, torch.stack([x[:, :2] @ w[:2], x[:, 2:] @ w[2:]]))
 
 
+@pytest.mark.parametrize(("kind", "groups"), [(0, [2, 4]), (1, [2, 2])])
+def test_grouped_matmul_leaves_rows_behind_the_groups_of_a_tensor(kind: int, groups: list[int]) -> None:
+    x, w = draw(5, 3), draw(2, 3, 4)
+    counted = {"group_list": torch.tensor(groups), "group_list_type": kind, "group_type": 0}
+    (found,) = ops.npu_grouped_matmul([x], [w], split_item=2, **counted)
+    torch.testing.assert_close(found, torch.cat((x[:2] @ w[0], x[2:4] @ w[1], torch.zeros(1, 4))))
+    with pytest.raises(RuntimeError, match="must grow up to 5"):
+        ops.npu_grouped_matmul([x], [w], split_item=1, **counted)
+    with pytest.raises(RuntimeError, match="must grow up to 3"):
+        ops.npu_grouped_matmul([x[:3]], [w], split_item=2, **counted)
+
+
 def test_grouped_matmul_has_no_gradient_and_refuses_groups_that_do_not_cover() -> None:
     x, w = draw(5, 3, requires_grad=True), draw(2, 3, 4)
     found = ops.npu_grouped_matmul([x], [w], group_list=[2, 5], split_item=2, group_type=0)
@@ -574,8 +586,13 @@ def test_init_routing_sorts_and_finalize_routing_takes_back() -> None:
     some, places, counts, _ = ops.npu_moe_init_routing_v2(
         x, experts, expert_num=3, active_expert_range=[1, 2], expert_tokens_num_flag=True
     )
-    assert torch.equal(some, x[[1, 2]])
+    assert torch.equal(some, torch.cat((x[[1, 2]], torch.zeros(4, 4))))
     assert (places.tolist(), counts.tolist()) == ([-1, -1, 0, -1, -1, 1], [2])
+    few, *_, scales = ops.npu_moe_init_routing_v2(
+        x, experts, expert_num=3, active_expert_range=[1, 2], active_num=3, scale=torch.ones(3)
+    )
+    assert torch.equal(few, some[:3])
+    assert scales.tolist() == [1, 1, 0]
     assert ops.npu_moe_compute_expert_tokens(torch.tensor([0, 0, 2, 2, 2]), 3).tolist() == [2, 2, 5]
 
 

@@ -21,6 +21,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .fused import Result, computed, fused, is_fusible
 from .gradient import without_formula
@@ -273,6 +274,8 @@ def npu_moe_init_routing_v2(
     """Copies of the rows sorted by expert, without those of experts outside the range; no gradient.
 
     Shapes: x [T,H], expert_idx int32 [T,K], scale [T]; active_expert_range [first, end), all experts unless given.
+    M is T*K, or active_num if that is given and less. Rows behind the copies are zeros here; an NPU leaves them as
+    they are.
 
     Returns:
         (rows [M,H]; row_idx int32 [T*K]: with row_idx_type 0 where a copy went, -1 for none, with 1 which copy comes
@@ -341,12 +344,14 @@ def _sorted_by_expert(
     first, end = _experts_kept(name, x, expert_idx, active_expert_range or (0, expert_num))
 
     def compute() -> tuple[Tensor, ...]:
-        taken, places, counts = _routes(expert_idx, first, end, active_num, by_destination=row_idx_type == 1)
+        size = expert_idx.numel() if active_num <= 0 else min(active_num, expert_idx.numel())
+        taken, places, counts = _routes(expert_idx, first, end, size, by_destination=row_idx_type == 1)
+        unwritten = size - len(taken)
         return (
-            x[taken],
+            pad(x[taken], (0, 0, 0, unwritten)),
             places.to(torch.int32),
             _tokens(counts, first, expert_tokens_num_type) if expert_tokens_num_flag else counts.new_empty(0),
-            x.new_empty(0, dtype=torch.float32) if scale is None else scale[taken],
+            x.new_empty(0, dtype=torch.float32) if scale is None else pad(scale[taken], (0, unwritten)),
         )
 
     rows, places, counts, scales_of_rows = without_formula(name, (x,), compute)
@@ -381,7 +386,7 @@ def _routes(
     inside = (experts >= first) & (experts < end)
     order = torch.argsort(experts.masked_fill(~inside, torch.iinfo(torch.int64).max), stable=True)
     kept = int(inside.sum())
-    taken = order[: min(limit, kept) if limit > 0 else kept] // copies
+    taken = order[: min(limit, kept)] // copies
     counts = torch.bincount(experts[inside] - first, minlength=end - first)
     if by_destination:
         return taken, order, counts
@@ -398,7 +403,7 @@ def _tokens(counts: Tensor, first: int, kind: int) -> Tensor:
         return counts
     busy = counts.nonzero().squeeze(1)
     pairs = torch.stack((busy + first, counts[busy]), 1)
-    return torch.nn.functional.pad(pairs, (0, 0, 0, len(counts) - len(busy)))
+    return pad(pairs, (0, 0, 0, len(counts) - len(busy)))
 
 
 def npu_moe_finalize_routing(
@@ -782,10 +787,11 @@ def npu_grouped_matmul(
 
     group_type -1: x[i] [M_i,K_i] @ weight[i] [K_i,N_i]. 0: rows of x [M,K] in E groups, weight [E,K,N] -> [M,N]. 2:
     columns of x [M,K] and rows of weight [K,N] in E groups -> [E,M,N]. `group_list`: ends (group_list_type 0) or
-    counts (1) of the groups. split_item 0 and 1: a tensor per group; 2 and 3: one tensor.
+    counts (1) of the groups. split_item 0 and 1: a tensor per group; 2 and 3: one tensor. Rows of that behind the
+    groups of a tensor are zeros here; an NPU leaves them as they are.
 
     Raises:
-        RuntimeError: groups that do not cover x, unknown types; and in backward.
+        RuntimeError: groups that do not cover x in any other case, unknown types; and in backward.
         NotImplementedError: quantisation, activations, (index, count) pairs.
     """
     _refuse_unwritten(locals())
@@ -797,9 +803,12 @@ def npu_grouped_matmul(
         raise RuntimeError(f"npu_grouped_matmul: group_type must be -1, 0 or 2, but got {kind}")
 
     bounds: list[tuple[int, int]] = []
+    unwritten = 0
     if kind != -1:
         extent = x[0].shape[0] if kind == 0 else x[0].shape[1]
-        bounds = list(pairwise([0, *_ends(group_list, group_list_type, extent)]))
+        may_end = kind == 0 and split_item in (2, 3) and isinstance(group_list, Tensor)
+        bounds = list(pairwise([0, *_ends(group_list, group_list_type, extent, may_end)]))
+        unwritten = extent - bounds[-1][1]
     given = (*x, *weight, *(bias or ()))
 
     def compute(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -810,7 +819,7 @@ def npu_grouped_matmul(
         else:
             results = _rows(x_[0], weight_, bias_, bounds) if kind == 0 else _columns(x_[0], weight_[0], bounds)
         if kind != 2 and split_item in (2, 3):
-            results = [torch.cat(results)]
+            results = [pad(torch.cat(results), (0, 0, 0, unwritten))]
         if output_dtype is None:
             return tuple(results)
         return tuple(result.to(dtype_of("npu_grouped_matmul", output_dtype)) for result in results)
@@ -912,7 +921,9 @@ def _refuse_unwritten(given: Mapping[str, object]) -> None:
             )
 
 
-def _ends(group_list: Tensor | Sequence[int] | None, kind: int, extent: int) -> list[int]:
+def _ends(
+    group_list: Tensor | Sequence[int] | None, kind: int, extent: int, may_end_before: bool = False
+) -> list[int]:
     if group_list is None:
         raise RuntimeError("npu_grouped_matmul: group_type 0 and 2 need a group_list")
     if isinstance(group_list, Tensor) and group_list.dim() != 1:
@@ -924,7 +935,8 @@ def _ends(group_list: Tensor | Sequence[int] | None, kind: int, extent: int) -> 
     if kind not in (0, 1):
         raise RuntimeError(f"npu_grouped_matmul: group_list_type must be 0, 1 or 2, but got {kind}")
     ends = numbers if kind == 0 else [sum(numbers[: i + 1]) for i in range(len(numbers))]
-    if not ends or ends[-1] != extent or any(b < a for a, b in pairwise([0, *ends])):
+    covers = bool(ends) and (ends[-1] == extent or (may_end_before and ends[-1] < extent))
+    if not covers or any(b < a for a, b in pairwise([0, *ends])):
         raise RuntimeError(f"npu_grouped_matmul: group_list must grow up to {extent}, but ends are {ends}")
     return ends
 
