@@ -176,6 +176,24 @@ def test_the_gradients_that_the_wheel_asks_of_cann_are_those_of_the_operators(re
 
 
 @pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_tensor_keeps_its_values_in_another_format(real: Run, allowed: bool) -> None:
+    program = f"""
+        import json, torch, torch_npu
+        torch.npu.config.allow_internal_format = {allowed}
+        wanted, right = torch.arange(64.).reshape(4, 16), []
+        for number in (2, 29):
+            x = wanted.npu()
+            cast = torch_npu.npu_format_cast(x, number)
+            written = torch_npu.npu_format_cast_(torch.zeros(4, 16).npu(), x)
+            torch_npu.npu_format_cast_(x, number)
+            right += [torch.equal(each.cpu(), wanted) for each in (cast, written, x)]
+        print(json.dumps([right, torch_npu.get_npu_format(x) == 29]))
+    """
+    assert answer(real(program)) == [[True] * 6, allowed]
+
+
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_a_tensor_is_turned_in_place_and_its_values_stay(real: Run) -> None:
     program = """
         import json, torch
@@ -295,9 +313,15 @@ def test_random_numbers_follow_the_npus_seed_and_leave_the_cpus_alone(real: Run)
         expected = torch.rand(3).tolist()
         torch.manual_seed(1)
         first, second = draw(), draw()
-        print(json.dumps([first == second, first[0] != first[1], torch.rand(3).tolist() == expected]))
+        alone = []
+        for _ in range(2):
+            torch.npu.manual_seed(5)
+            alone.append(torch.randn(3, device="npu").tolist())
+        next = torch.randn(3, device="npu").tolist()
+        print(json.dumps([first == second, first[0] != first[1], torch.rand(3).tolist() == expected,
+                          alone[0] == alone[1] == first[0], next != alone[1]]))
     """
-    assert answer(real(program)) == [True, True, True]
+    assert answer(real(program)) == [True] * 5
 
 
 @pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
@@ -344,8 +368,10 @@ COLLECTIVES = """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.npu.set_device(rank)
     dist.init_process_group("hccl", init_method=os.environ["INIT"], rank=rank, world_size=size)
-    backend = type(dist.distributed_c10d._get_default_group()._get_backend(torch.device("npu"))).__name__
+    group = dist.distributed_c10d._get_default_group()
+    backend = type(group._get_backend(torch.device("npu"))).__name__
     x = torch.arange(4.0, device="npu") + rank
+    copied = x.clone(); dist._broadcast_coalesced(group, [copied], 2**20, 0)  # as FSDP copies weights
     total = x.clone(); dist.all_reduce(total)
     sent = x.clone(); dist.broadcast(sent, 1)
     gathered = torch.empty(8, device="npu"); dist.all_gather_into_tensor(gathered, x)
@@ -362,7 +388,8 @@ COLLECTIVES = """
     for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, ring, 1 - rank)]):
         work.wait()
     dist.barrier()
-    print(json.dumps([backend, *[t.tolist() for t in (total, sent, gathered, part, swapped, uneven, got, ring)]]))
+    found = (copied, total, sent, gathered, part, swapped, uneven, got, ring)
+    print(json.dumps([backend, *[t.tolist() for t in found]]))
     dist.destroy_process_group()
 """
 
@@ -371,9 +398,9 @@ def test_ranks_talk_over_the_wheels_own_process_group(settings: dict[str, str], 
     first, second = results(start_ranks(COLLECTIVES, tmp_path, **settings), timeout=300)
     a, b = [0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]
     total, gathered = [1.0, 3.0, 5.0, 7.0], a + b
-    assert first == ["ProcessGroupHCCL", total, b, gathered, total[:2], [0.0, 1.0, 1.0, 2.0], [0.0, 1.0], a, b]
+    assert first == ["ProcessGroupHCCL", a, total, b, gathered, total[:2], [0.0, 1.0, 1.0, 2.0], [0.0, 1.0], a, b]
     assert second == [
-        "ProcessGroupHCCL", total, b, gathered, total[2:], [2.0, 3.0, 3.0, 4.0], [*a[1:], *b[1:]], a, a
+        "ProcessGroupHCCL", a, total, b, gathered, total[2:], [2.0, 3.0, 3.0, 4.0], [*a[1:], *b[1:]], a, a
     ]  # fmt: skip
 
 

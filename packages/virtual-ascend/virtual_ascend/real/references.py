@@ -292,6 +292,19 @@ def _dtype_cast(dtype: int | torch.dtype, **tensors: object) -> torch.Tensor:
     return operators.npu_dtype_cast(tensor, dtype)
 
 
+def _format_cast(input: torch.Tensor, acl_format: int, **options: object) -> torch.Tensor:
+    """The wheel keeps account of the formats; the stub lays every tensor out as its strides say."""
+    return input.clone()
+
+
+def _format_cast_in_place(input: torch.Tensor, acl_format: int, **options: object) -> torch.Tensor:
+    return input
+
+
+def _format_cast_from(input: torch.Tensor, src: torch.Tensor, **options: object) -> torch.Tensor:
+    return input.copy_(src)
+
+
 def _rms_norm_backward(dy: torch.Tensor, input: torch.Tensor, gamma: torch.Tensor, rstd: torch.Tensor) -> object:
     # The forward's epsilon is in rstd alone: rstd = 1 / sqrt(mean of squares + epsilon).
     normed = tuple(range(-gamma.dim(), 0))
@@ -416,6 +429,9 @@ REFERENCES: dict[str, Operator] = {
     "npu_fusion_attention_v2": attention,
     "npu_fusion_attention_v3": attention,
     "npu_fusion_attention_grad_v3": attention_grad,
+    "npu_format_cast": _format_cast,
+    "npu_format_cast_": _format_cast_from,
+    "npu_format_cast_.acl_format": _format_cast_in_place,
     "_npu_dtype_cast": _dtype_cast,
     "_npu_dtype_cast_backward": _dtype_cast,
     "npu_dtype_cast_backward": _dtype_cast,

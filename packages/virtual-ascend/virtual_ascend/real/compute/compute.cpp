@@ -164,26 +164,52 @@ at::Generator default_generator(c10::Device device) {
   return (*g_default_generator)(static_cast<int>(device.index())).cast<at::Generator>();
 }
 
-// Random numbers of the CPU that follow from the state of the NPU's generator, and leave the CPU's own alone.
+// Where a generator stood when it was drawn from last, how many kernels in a row have drawn there, and whether the last
+// of them moved it on.
+struct Draw {
+  std::optional<std::pair<uint64_t, uint64_t>> from;
+  uint64_t again = 0;
+  bool moved = false;
+};
+std::mutex g_draws_mutex;
+auto* g_draws = new std::map<const void*, Draw>();
+
+at::Generator chosen(const std::optional<at::Generator>& given, c10::Device device) {
+  return given.has_value() && given->defined() ? *given : default_generator(device);
+}
+
+std::pair<uint64_t, uint64_t> state_of(const at::Generator& npu) { return {npu.current_seed(), npu.get_offset()}; }
+
+// Random numbers of the CPU that follow from the state of the NPU's generator, and leave the CPU's own alone. To be
+// called before the kernel, which moves the generator on.
 at::Generator generator_like(const std::optional<at::Generator>& given, c10::Device device) {
-  const at::Generator npu = given.has_value() && given->defined() ? *given : default_generator(device);
+  const at::Generator npu = chosen(given, device);
   if (npu.device().type() != kNpu) return npu;
-  static std::mutex mutex;
-  static auto* last = new std::map<const void*, std::pair<std::optional<std::pair<uint64_t, uint64_t>>, uint64_t>>();
-  const std::pair<uint64_t, uint64_t> state{npu.current_seed(), npu.get_offset()};
+  const auto state = state_of(npu);
   uint64_t again = 0;
   {
-    // A kernel that does not move the generator on would draw the same numbers twice.
-    std::lock_guard<std::mutex> lock(mutex);
-    auto& [before, count] = (*last)[npu.unsafeGetGeneratorImpl()];
-    count = before == state ? count + 1 : 0;
-    before = state;
-    again = count;
+    // A kernel that does not move the generator on would draw the same numbers twice. One that did is at the same
+    // place again only because the caller has set the seed.
+    std::lock_guard<std::mutex> lock(g_draws_mutex);
+    auto& draw = (*g_draws)[npu.unsafeGetGeneratorImpl()];
+    draw.again = draw.from == state && !draw.moved ? draw.again + 1 : 0;
+    draw.from = state;
+    again = draw.again;
   }
   uint64_t seed = state.first;
   for (const uint64_t part : {state.second, again}) seed = (seed ^ (part + 0x9e3779b97f4a7c15ull + (seed << 6) + (seed >> 2)));
   auto cpu = at::make_generator<at::CPUGeneratorImpl>(seed);
   return cpu;
+}
+
+// To be called after the kernel.
+void note_whether_moved(const std::optional<at::Generator>& given, c10::Device device) {
+  const at::Generator npu = chosen(given, device);
+  if (npu.device().type() != kNpu) return;
+  const auto state = state_of(npu);
+  std::lock_guard<std::mutex> lock(g_draws_mutex);
+  auto& draw = (*g_draws)[npu.unsafeGetGeneratorImpl()];
+  draw.moved = draw.from != state;
 }
 
 // Lets a CPU kernel that takes no generator draw from another one than the CPU's own.
@@ -283,9 +309,12 @@ class Computed final : public c10::OperatorKernel {
       visit_tensors(argument, [&](const at::Tensor& t) { if (t.defined() && t.device().type() == kNpu) device = t.device(); });
     // A collective may still be writing what is read here. Not every kernel of torch_npu names its stream to CANN.
     if (g_cann.is_pending()) g_cann.settle(current_stream(device));
+    std::vector<std::optional<at::Generator>> given;
+    for (const auto i : plan.generators) given.push_back(arguments[i].isNone() ? std::nullopt : std::optional<at::Generator>(arguments[i].toGenerator()));
+    const bool draws = plan.draws && plan.on_cpu;
+    if (draws) given.emplace_back();
     std::vector<at::Generator> generators;
-    for (const auto i : plan.generators)
-      generators.push_back(generator_like(arguments[i].isNone() ? std::nullopt : std::optional<at::Generator>(arguments[i].toGenerator()), device));
+    for (const auto& generator : given) generators.push_back(generator_like(generator, device));
 
     // torch_npu copies through temporaries, into which nothing was computed.
     std::vector<std::pair<at::Tensor, at::Tensor>> before;
@@ -295,6 +324,7 @@ class Computed final : public c10::OperatorKernel {
       Inside inside;
       real_.callBoxed(op, keys, stack);
     }
+    for (const auto& generator : given) note_whether_moved(generator, device);
     for (auto& [npu, saved] : before) {
       const auto now = places(host_view(npu));
       if (now.sizes() == saved.sizes()) now.copy_(saved);
@@ -303,9 +333,9 @@ class Computed final : public c10::OperatorKernel {
     torch::jit::Stack there;
     there.reserve(count);
     for (size_t i = 0; i < count; ++i) there.push_back(aliased(arguments[i]));
-    for (size_t i = 0; i < generators.size(); ++i) there[plan.generators[i]] = generators[i];
+    for (size_t i = 0; i < plan.generators.size(); ++i) there[plan.generators[i]] = generators[i];
     std::optional<DefaultGenerator> drawn;
-    if (plan.draws && plan.on_cpu) drawn.emplace(generator_like(std::nullopt, device).current_seed());
+    if (draws) drawn.emplace(generators.back().current_seed());
     compute(op, plan, &there);
     // torch_npu could not know how much of the caller's tensor there is to write.
     for (size_t i = 0; plan.mutates && i < plan.results && !there.empty(); ++i) fit((*stack)[stack->size() - plan.results + i], there[there.size() - plan.results + i], before);
