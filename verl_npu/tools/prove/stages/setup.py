@@ -49,6 +49,13 @@ class Setup:
         return bool(virtual_npus())
 
     @property
+    def has_the_wheel(self) -> bool:
+        """Whether the NPUs are virtual ones under torch_npu's own wheel."""
+        import torch_npu
+
+        return str(getattr(torch_npu, "__simulated__", "")).startswith("virtual NPUs under torch_npu")
+
+    @property
     def device(self) -> str:
         """The name of the first NPU."""
         import torch
