@@ -59,6 +59,13 @@ def test_the_innermost_stride_of_a_tensor_is_1() -> None:
         "stride_ak",
         "stride_b_k",
     }
+    assert guessing._ones(["x_batch_stride", "x_row_stride", "y_stride", "stride"]) == {"x_row_stride"}
+
+
+def test_a_parameter_that_is_compared_with_texts_is_the_first_of_them() -> None:
+    tree = ast.parse("def kernel(KIND, n):\n    if KIND == 'grpo' or KIND == 'dapo':\n        n += 1")
+    (function,) = (each for each in tree.body if isinstance(each, ast.FunctionDef))
+    assert guessing.use_of(function, {}).texts == {"KIND": "grpo"}
 
 
 def test_variants_change_only_what_was_guessed(use: guessing.Use) -> None:

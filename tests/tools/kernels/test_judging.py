@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from verl_npu.tools.kernels.toolchain import Soc
+from verl_npu.tools.kernels import judging, targets
+from verl_npu.tools.kernels.toolchain import Soc, Toolchain
 from verl_npu.tools.kernels.verdict import Origin, Stage, Verdict
 
 from .conftest import ADD, Judge
@@ -81,6 +85,48 @@ def test_what_a_guessed_flag_left_none_is_no_verdict_on_a_kernel(judge: Judge) -
     )
     (found,) = judge(source.replace("tl.load(x_ptr + offsets, mask=mask) +", "x +"))
     assert found.best.verdict is Verdict.COMPILES
+
+
+STRIDED = """
+import triton
+import triton.language as tl
+from parts import put
+
+
+@triton.heuristics({"BLOCK": lambda given: triton.next_power_of_2(given["columns"])})
+@triton.jit
+def strided(x_ptr, out_ptr, columns, stride_xr: tl.constexpr, stride_xc: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    put(out_ptr + at, tl.load(x_ptr + tl.program_id(0) * stride_xr + at * stride_xc, mask=at < columns))
+"""
+PARTS = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def put(to, value):
+    tl.store(to, value)
+"""
+
+
+def test_what_kernels_of_other_files_call_is_a_part_of_them_and_their_guess_has_contiguous_tensors(
+    compiler: Toolchain, tmp_path: Path
+) -> None:
+    (tmp_path / "strided.py").write_text(STRIDED)
+    (tmp_path / "parts.py").write_text(PARTS)
+    asked = judging.Request(toolchain=compiler, soc=Soc.A2, unconfined=bool(os.environ.get("CI")))
+    (found,) = judging.read(targets.find(str(tmp_path), tmp_path), asked).kernels
+    (case,) = found.cases
+    assert found.name == "strided"
+    assert case.constants == {"stride_xr": 128, "stride_xc": 1, "BLOCK": 128}
+
+
+def test_a_module_that_this_triton_does_not_have_is_named(judge: Judge) -> None:
+    source = "import triton.language.extra.nowhere as al\n" + ADD.replace("offsets < n", "al.less(offsets, n)")
+    (found,) = judge(source)
+    assert found.best.verdict is Verdict.NOT_JUDGED
+    assert "it needs triton.language.extra.nowhere as al" in found.best.why
 
 
 SIGNALS = "tl.sync_block_set('cube', 'vector', 3)"

@@ -77,7 +77,7 @@ def read(target: Target, request: Request) -> Read:
         SandboxError: there can be no sandbox here.
     """
     check_possible(request.unconfined)
-    kernels: list[Kernel] = []
+    found: list[Mapping[str, object]] = []
     unread: dict[str, str] = {}
     files = target.files
     with progress.step(_("reading kernels"), total=len(files), unit=_("files")) as step:
@@ -94,10 +94,13 @@ def read(target: Target, request: Request) -> Read:
             for each, of in zip(answers, part if len(answers) > 1 else [part[0]], strict=True):
                 if "wrong" in each:
                     unread[str(of)] = str(each["wrong"])
-                kernels += [kernel_of(one) for one in _objects(each.get("kernels"))]
+                found += _objects(each.get("kernels"))
                 unread |= {str(one.get("file")): str(one.get("why")) for one in _objects(each.get("unread"))}
             step.done = first + len(part)
-    return Read(tuple(kernels), unread)
+    # What a kernel of another file calls, and nobody launches, is a part of that kernel.
+    called = {tuple(map(str, place)) for one in found for place in _lists(one.get("calls"))}
+    own = [one for one in found if one.get("launched") or (str(one.get("file")), str(one.get("name"))) not in called]
+    return Read(tuple(map(kernel_of, own)), unread)
 
 
 def chosen(kernels: Iterable[Kernel], patterns: Sequence[str]) -> list[Kernel]:
@@ -233,6 +236,10 @@ def _ask(target: Target, request: Request, question: Mapping[str, object], secon
 
 def _objects(content: object) -> list[Mapping[str, object]]:
     return [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
+
+
+def _lists(content: object) -> list[list[object]]:
+    return [each for each in content if isinstance(each, list)] if isinstance(content, list) else []
 
 
 def kernel_of(content: Mapping[str, object]) -> Kernel:

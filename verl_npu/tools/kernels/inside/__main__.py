@@ -69,7 +69,7 @@ def _kernels(found: Loaded) -> Iterator[dict[str, object]]:
             why = f"its definition failed: {found.failed.get(name, 'it is no kernel when its file was read')}"
             yield {**about, "why": why, "cases": []}
             continue
-        about["source"] = _source(kernel)
+        about |= {"source": _source(kernel), "launched": name in launched, "calls": _calls(kernel, found.path)}
         try:
             use = guessing.use_of(functions[name], compiling.functions_of(kernel))
             given = max((each.constants for each in launched.get(name, [])), key=len, default={})
@@ -82,6 +82,12 @@ def _kernels(found: Loaded) -> Iterator[dict[str, object]]:
             yield {**about, "why": f"its arguments cannot be guessed: {type(error).__name__}: {error}", "cases": []}
             continue
         yield {**about, "why": "", "cases": cases}
+
+
+def _calls(kernel: guessing.Kernel, path: Path) -> list[list[str]]:
+    """The functions of other files that a kernel may call, each with its file."""
+    places = ((each.fn.__code__.co_filename, each.fn.__name__) for each in compiling.functions_reached(kernel))
+    return [[file, name] for file, name in places if Path(file) != path]
 
 
 def _top(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:

@@ -186,6 +186,9 @@ def _may_be_the_guess(found: Mapping[str, object], made: guessing.Guess) -> bool
     if lacking is not None and not any(lacking[1] in each for each in made.signature.values()):
         # The kernel's own code makes it.
         return False
+    if "boundary_check" in why:
+        # What is stored to may be a block's pointer, which nobody guesses.
+        return own
     if _NOTHING in why and not any(value is None or isinstance(value, bool) for value in made.constants.values()):
         # No argument is None, and no flag can have left something out.
         return False
@@ -195,7 +198,7 @@ def _may_be_the_guess(found: Mapping[str, object], made: guessing.Guess) -> bool
 def functions_of(kernel: guessing.Kernel) -> dict[str, ast.FunctionDef]:
     """Return a kernel and all that it may call, by name."""
     found = {}
-    for function in _functions(kernel, set()):
+    for function in functions_reached(kernel):
         tree = ast.parse(function.src)
         if isinstance(tree.body[0], ast.FunctionDef):
             found[function.fn.__name__] = tree.body[0]
@@ -359,7 +362,7 @@ def _refused(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]
             inner = cause
         cause = cause.__cause__  # type: ignore[assignment]
     text = str(getattr(inner, "error_message", "") or "").strip() or _last_line(error)
-    if strange and (any(name.rpartition(".")[2] in text for name in strange) or "global variable" in text):
+    if strange and (any(re.split(r"[. ]", name)[-1] in text for name in strange) or "global variable" in text):
         return {"verdict": "not judged", "why": f"it needs {strange[0]}, which is not here"}
     found = {"verdict": "refused", "stage": "front end", "why": _short(text)}
     where = _where(kernel, inner)
@@ -369,7 +372,7 @@ def _refused(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]
 def _unknown(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
     """Where the name is that a module does not have."""
     name = getattr(error, "name", None)
-    for function in _functions(kernel, set()):
+    for function in functions_reached(kernel):
         for node in ast.walk(ast.parse(function.src)):
             if isinstance(error, AttributeError) and isinstance(node, ast.Attribute) and node.attr == name:
                 return _line(function, node.lineno)
@@ -385,7 +388,7 @@ def _where(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
     node, source = getattr(error, "node", None), getattr(error, "src", None)
     if node is None or not hasattr(node, "lineno"):
         return {}
-    for function in _functions(kernel, set()):
+    for function in functions_reached(kernel):
         if function.src == source:
             return _line(function, node.lineno)
     return {}
@@ -399,8 +402,9 @@ def _line(function: guessing.Kernel, number: int) -> dict[str, object]:
     return {"file": code.co_filename, "line": start + number, "text": lines[start + number - 1].strip()[:200]}
 
 
-def _functions(kernel: guessing.Kernel, seen: set[int]) -> Iterator[guessing.Kernel]:
-    """A kernel and all that it may call."""
+def functions_reached(kernel: guessing.Kernel, seen: set[int] | None = None) -> Iterator[guessing.Kernel]:
+    """Yield a kernel and all that it may call."""
+    seen = set() if seen is None else seen
     if id(kernel) in seen:
         return
     seen.add(id(kernel))
@@ -408,7 +412,7 @@ def _functions(kernel: guessing.Kernel, seen: set[int]) -> Iterator[guessing.Ker
     for name in kernel.fn.__code__.co_names:
         other: guessing.Kernel | None = kernel.fn.__globals__.get(name)
         if other is not None and isinstance(getattr(other, "src", None), str) and hasattr(other, "fn"):
-            yield from _functions(other, seen)
+            yield from functions_reached(other, seen)
 
 
 def _short(text: str) -> str:

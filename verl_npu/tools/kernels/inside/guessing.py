@@ -30,7 +30,7 @@ _REAL = re.compile(
 )
 _FLAG = re.compile(
     r"^(USE|HAS|IS|ENABLE|DO|STORE|SAVE|RETURN|APPLY|WITH|SKIP|REVERSE|CAUSAL|TRANS|INPLACE)(_|$)|"
-    r"^(use|has|is|enable|do|store|save|return|apply|with|skip|reverse)_",
+    r"^(use|has|is|enable|do|store|save|return|apply|with|skip|reverse)_|_(is|has)_",
     re.ASCII,
 )
 _BLOCK = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z0-9]{1,3}$|^BLK", re.IGNORECASE)
@@ -50,6 +50,8 @@ class Use:
     """Pointers to what is made a pointer of."""
     real: set[str] = field(default_factory=set)
     """Pointers to what is converted to float32 when it is loaded."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """What a parameter is compared with, of those that are compared with texts: the first."""
 
 
 def use_of(function: ast.FunctionDef, of: Mapping[str, ast.FunctionDef], depth: int = 0) -> Use:
@@ -84,6 +86,12 @@ def use_of(function: ast.FunctionDef, of: Mapping[str, ast.FunctionDef], depth: 
                 ):
                     mine |= roots if parameter in theirs else set()
     _types(function, assigned, parameters, found)
+    for node in (each for each in ast.walk(function) if isinstance(each, ast.Compare)):
+        compared = [node.left, *node.comparators]
+        texts = [each.value for each in compared if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        for each in compared:
+            if texts and isinstance(each, ast.Name) and each.id in parameters:
+                found.texts.setdefault(each.id, texts[0])
     return found
 
 
@@ -311,7 +319,7 @@ def guess(
         values: the functions of `triton.heuristics`, which are asked last.
     """
     made = Guess()
-    ones = _ones([each.name for each in kernel.params if not each.is_constexpr])
+    ones = _ones([each.name for each in kernel.params])
     for parameter in kernel.params:
         name = parameter.name
         if name in config:
@@ -322,7 +330,8 @@ def guess(
             _note(made, parameter, given[name])
         elif parameter.is_constexpr:
             made.guessed |= set() if parameter.has_default else {name}
-            _note(made, parameter, parameter.default if parameter.has_default else constexpr(name))
+            value = 1 if name in ones else use.texts.get(name, constexpr(name))
+            _note(made, parameter, parameter.default if parameter.has_default else value)
         elif parameter.has_default and parameter.default is None and not (name in use.pointers and values):
             made.signature[name], made.constants[name] = "*i8", None
         else:
@@ -351,7 +360,7 @@ def _note(made: Guess, parameter: Parameter, value: object) -> None:
 
 
 def _asked(name: str, function: Heuristic, made: Guess) -> object:
-    arguments = {key: Stranger(key) if kind.startswith("*") else 1024 for key, kind in made.signature.items()}
+    arguments = {key: Stranger(key) if kind.startswith("*") else _WIDTH for key, kind in made.signature.items()}
     try:
         value = function({**arguments, **made.constants})
     except Exception:
@@ -390,13 +399,17 @@ def _type(name: str, use: Use) -> str:
 
 def _ones(names: list[str]) -> set[str]:
     """The innermost stride of each tensor is 1, if its tensor is contiguous as most are."""
-    last: dict[str, str] = {}
+    of: dict[str, list[str]] = {}
     for name in names:
         kind, _, rest = name.partition("_")
+        first, _, last = name.rpartition("_")
         if kind == "stride" and len(rest) > 1:
             # stride_am is of a, stride_out_n of out.
-            last[rest.rpartition("_")[0] or rest[:-1]] = name
-    return {name for tensor, name in last.items() if sum(each.startswith(f"stride_{tensor}") for each in names) > 1}
+            of.setdefault(f"stride_{rest.rpartition('_')[0] or rest[:-1]}", []).append(name)
+        elif last == "stride" and "_" in first:
+            # dense_batch_stride is of dense.
+            of.setdefault(f"{first.rpartition('_')[0]}_", []).append(name)
+    return {own[-1] for tensor, own in of.items() if sum(each.startswith(tensor) for each in names) > 1}
 
 
 def variants(made: Guess, use: Use) -> Iterator[Guess]:

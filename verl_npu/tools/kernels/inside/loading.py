@@ -11,6 +11,7 @@ import builtins
 import contextlib
 import importlib
 import io
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,7 +104,7 @@ class Loader:
                 return
             for name in names:
                 found.failed[name] = why
-                vars(found.module).setdefault(name, Stranger(name))
+                vars(found.module).setdefault(name, Stranger(_named(node, name)))
 
     def _run(self, found: Loaded, node: ast.stmt) -> None:
         code = compile(ast.Module([node], []), str(found.path), "exec", dont_inherit=True)
@@ -225,6 +226,14 @@ def bound(node: ast.stmt) -> list[str]:
     inner = [each for part in _BODIES for each in getattr(node, part, [])]
     inner += [each for handler in getattr(node, "handlers", []) for each in handler.body]
     return [*names, *(name for each in inner if isinstance(each, ast.stmt) for name in bound(each))]
+
+
+def _named(node: ast.stmt, name: str) -> str:
+    """How what a statement did not bind is named: what is imported by its module."""
+    of = f"{node.module}." if isinstance(node, ast.ImportFrom) and node.module else ""
+    names = node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+    whole = next((f"{of}{each.name}" for each in names if (each.asname or each.name) == name), name)
+    return whole if re.split(r"[. ]", whole)[-1] == name else f"{whole} as {name}"
 
 
 def _is_main_guard(node: ast.stmt) -> bool:
