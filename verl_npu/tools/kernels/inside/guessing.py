@@ -330,7 +330,7 @@ def guess(
             _note(made, parameter, given[name])
         elif parameter.is_constexpr:
             made.guessed |= set() if parameter.has_default else {name}
-            value = 1 if name in ones else use.texts.get(name, constexpr(name))
+            value: object = 1 if name in ones else use.texts.get(name) or constexpr(name)
             _note(made, parameter, parameter.default if parameter.has_default else value)
         elif parameter.has_default and parameter.default is None and not (name in use.pointers and values):
             made.signature[name], made.constants[name] = "*i8", None
