@@ -194,6 +194,39 @@ def test_a_tensor_keeps_its_values_in_another_format(real: Run, allowed: bool) -
 
 
 @pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_layer_norm_has_its_gradients_in_every_type(real: Run, dtype: str) -> None:
+    program = f"""
+        import copy, json, torch
+        torch.manual_seed(0)
+        norm, x, grad = torch.nn.LayerNorm(32), torch.randn(3, 5, 32), torch.randn(3, 5, 32)
+        torch.nn.init.normal_(norm.weight)
+        def gradients(norm, x):
+            x = x.clone().requires_grad_()
+            norm(x).backward(grad.to(x))
+            return [each.grad.double().cpu() for each in (x, norm.weight, norm.bias)]
+        right = gradients(copy.deepcopy(norm).double(), x.double())
+        found = gradients(norm.to(torch.{dtype}).npu(), x.to(torch.{dtype}).npu())
+        print(json.dumps([(a - b).abs().max().item() / a.abs().max().item() for a, b in zip(right, found)]))
+    """
+    away = answer(real(program))
+    assert isinstance(away, list)
+    assert max(away) < {"float32": 1e-6, "float16": 2e-3, "bfloat16": 1e-2}[dtype]
+
+
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
+def test_a_count_is_as_long_as_its_largest_number(real: Run) -> None:
+    program = """
+        import json, torch
+        numbers = torch.tensor([1, 2, 2, 5]).npu()
+        counts = torch.bincount(numbers)
+        weighted = torch.bincount(numbers, torch.tensor([1.0, 0.5, 0.5, 2.0]).npu(), 8)
+        print(json.dumps([counts.tolist(), weighted.tolist(), str(counts.device)]))
+    """
+    assert answer(real(program)) == [[0, 1, 2, 0, 0, 1], [0.0, 1.0, 1.0, 0.0, 0.0, 2.0, 0.0, 0.0], "npu:0"]
+
+
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_a_tensor_is_turned_in_place_and_its_values_stay(real: Run) -> None:
     program = """
         import json, torch

@@ -318,6 +318,31 @@ def _rms_norm_backward(dy: torch.Tensor, input: torch.Tensor, gamma: torch.Tenso
     return dx, dgamma.float() if dgamma is not None else None
 
 
+def _layer_norm_backward(
+    grad_out: torch.Tensor,
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    mean: torch.Tensor,
+    rstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    output_mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, ...]:
+    """The wheel keeps mean and rstd in float32 whatever the input is, which the CPU's own kernel does not take."""
+    normed = tuple(range(-len(normalized_shape), 0))
+    rows = tuple(range(input.dim() - len(normalized_shape)))
+    wide = torch.promote_types(input.dtype, torch.float32)
+    grad, scale = grad_out.to(wide), rstd.to(wide)
+    hat = (input.to(wide) - mean.to(wide)) * scale
+    inner = grad if weight is None else grad * weight.to(wide)
+    found = (
+        (scale * (inner - inner.mean(normed, True) - hat * (inner * hat).mean(normed, True))).to(input.dtype),
+        (grad * hat).sum(rows).to(input.dtype if weight is None else weight.dtype),
+        grad.sum(rows).to(input.dtype if bias is None else bias.dtype),
+    )
+    return tuple(each if wanted else None for each, wanted in zip(found, output_mask, strict=True))
+
+
 def _swiglu_backward(grad_output: torch.Tensor, input: torch.Tensor, dim: int = -1) -> object:
     return vjp(lambda x: operators.npu_swiglu(x, dim), [input], [grad_output])[0]
 
@@ -419,6 +444,7 @@ _PRODUCT = {"self": "input"}
 REFERENCES: dict[str, Operator] = {
     **{name: _forward(getattr(operators, name)) for name in operators.__all__ if name != "npu_fusion_attention_grad"},
     "aten::matmul_backward": _matmul_backward,
+    "aten::native_layer_norm_backward": _layer_norm_backward,
     "aten::mm.dtype": _wide(torch.mm),
     "aten::bmm.dtype": _wide(torch.bmm),
     "aten::addmm.dtype": _wide(torch.addmm),

@@ -237,11 +237,13 @@ struct Plan {
     const auto& name = op.schema().name();
     reference = c10::Dispatcher::singleton().findOp({"virtual_ascend_reference::" + name.substr(name.find("::") + 2), op.schema().overload_name()});
     on_cpu = !reference.has_value() && op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) && name.compare(0, 6, "aten::") == 0;
+    // Its kernel reads the largest value by calls that no dispatcher sees, and makes its result as large.
+    alone = name == "aten::bincount";
   }
   c10::SmallVector<bool, 16> written;
   c10::SmallVector<size_t, 1> generators;
   size_t results;
-  bool mutates = false, draws = false, values, on_cpu;
+  bool mutates = false, draws = false, alone = false, values, on_cpu;
   std::optional<c10::OperatorHandle> reference;
 };
 
@@ -309,6 +311,14 @@ class Computed final : public c10::OperatorKernel {
       visit_tensors(argument, [&](const at::Tensor& t) { if (t.defined() && t.device().type() == kNpu) device = t.device(); });
     // A collective may still be writing what is read here. Not every kernel of torch_npu names its stream to CANN.
     if (g_cann.is_pending()) g_cann.settle(current_stream(device));
+    if (plan.alone) {
+      torch::jit::Stack there;
+      for (const auto& argument : arguments) there.push_back(aliased(argument));
+      compute(op, plan, &there);
+      torch::jit::drop(*stack, count);
+      for (const auto& result : there) stack->push_back(result.isTensor() ? c10::IValue(on_npu(result.toTensor(), device)) : result);
+      return;
+    }
     std::vector<std::optional<at::Generator>> given;
     for (const auto i : plan.generators) given.push_back(arguments[i].isNone() ? std::nullopt : std::optional<at::Generator>(arguments[i].toGenerator()));
     const bool draws = plan.draws && plan.on_cpu;
