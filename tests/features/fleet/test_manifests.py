@@ -159,13 +159,7 @@ print("TRAINED", flush=True)
 @pytest.mark.parametrize(
     ("strict", "of_rank_1", "said"),
     [
-        pytest.param(
-            "1",
-            [],
-            "2 processes agree on what is patched",
-            id="alike",
-            marks=pytest.mark.nightly("verl_npu/features/fleet"),
-        ),
+        pytest.param("1", [], "2 processes agree on what is patched", id="alike", marks=NIGHTLY),
         pytest.param("0", ["VERL_NPU=off"], "probably not active: rank 1", id="one is not active"),
     ],
 )

@@ -172,13 +172,12 @@ def _share(setup: Setup) -> tuple[str, dict[str, float]]:
     raw, sync = float(str(facts["raw"])), float(str(facts["sync"]))
     share = raw / sync
     figures = {"raw broadcast, GB/s": _BYTES / raw / 1e9, "sync, GB/s": _BYTES / sync / 1e9, "share": share}
+    found = f"{share:.0%} of a raw broadcast's speed"
     if share < _LEAST_SHARE and setup.has_the_wheel:
-        raise NotPossible(
-            f"{share:.0%}: under torch_npu's wheel, virtual NPUs start operators more slowly than they move bytes"
-        )
+        raise NotPossible(f"{found}, but virtual NPUs under torch_npu's wheel take long to start an operator")
     if share < _LEAST_SHARE:
-        raise Wrong(f"{share:.0%} of a raw broadcast's speed", f"at least {_LEAST_SHARE:.0%}", figures)
-    return f"{share:.0%} of a raw broadcast's speed", figures
+        raise Wrong(found, f"at least {_LEAST_SHARE:.0%}", figures)
+    return found, figures
 
 
 def measure(rank: Rank) -> None:
