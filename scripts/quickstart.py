@@ -9,6 +9,9 @@ from harness.errors import RunFailed
 from harness.machine import Machine
 from harness.request import Request
 
+from verl_npu.language import gettext as _
+from verl_npu.language import translate
+
 
 def run(request: Request, machine: Machine) -> int:
     """Train and print what came of it; raises RunFailed if the job did not train."""
@@ -21,8 +24,9 @@ def run(request: Request, machine: Machine) -> int:
     result.unlink(missing_ok=True)
     # Without markup: a path may hold brackets.
     console = Console(no_color=request.plain, highlight=False, markup=False)
-    kind = "virtual NPUs (SIMULATED)" if machine.virtual else "NPUs"
-    console.print(f"verl {request.pin.name}: GRPO on {request.npus} {kind}, {request.steps} steps")
+    kind = _("virtual NPUs (SIMULATED)") if machine.virtual else _("NPUs")
+    said = _("verl {pin}: GRPO on {npus} {kind}, {steps} steps")
+    console.print(translate(said.format(pin=request.pin.name, npus=request.npus, kind=kind, steps=request.steps)))
     job = jobs.JOBS[request.job]
     plain = request.plain or not console.is_terminal
     shown = progress.Lines(request.steps, job) if plain else progress.Bar(request.steps, job, console)
@@ -35,10 +39,10 @@ def run(request: Request, machine: Machine) -> int:
     if outcome.values:
         summary.picture(outcome, request.output / "quickstart.png")
     summary.print_outcome(outcome, console)
-    console.print(f"log {outcome.log}\nresult {result}")
+    console.print(translate(_("log {log}\nresult {result}").format(log=outcome.log, result=result)))
     if not outcome.trained:
         print(training.tail(outcome.log), file=sys.stderr)
-        raise RunFailed(f"{outcome.failure}. The whole log: {outcome.log}")
+        raise RunFailed(_("{failure}. The whole log: {log}").format(failure=outcome.failure, log=outcome.log))
     return 0
 
 

@@ -174,6 +174,20 @@ def speaking(language: str) -> AbstractContextManager[None]:
     return speaking_by(None if language == ENGLISH else standard.translation(DOMAIN, FOLDER, [language]))
 
 
+def speaking_to_the_user() -> AbstractContextManager[None]:
+    """Speak the language that is asked for meanwhile, if standard output can show it."""
+    import sys
+
+    from .environment import LANGUAGE
+
+    language = chosen(LANGUAGE.text(), os.environ)
+    try:
+        "中文".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        language = ENGLISH
+    return speaking(language)
+
+
 def speaking_by(catalogue: Catalogue | None) -> AbstractContextManager[None]:
     """Speak the language of a catalogue meanwhile; without one, English."""
     from contextlib import contextmanager

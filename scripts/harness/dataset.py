@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import BadInput
+from verl_npu.language import gettext as _
 
 COLUMNS = ("data_source", "prompt", "reward_model")
 SOURCE = "verl-npu/sums"
@@ -52,12 +53,14 @@ def _checked(path: Path) -> Path:
     try:
         names = pyarrow.parquet.read_schema(path).names
     except (OSError, ValueError) as error:
-        raise BadInput(f"--data: expected parquet, found {path}: {error}") from error
+        raise BadInput(_("--data: expected parquet, found {path}: {error}").format(path=path, error=error)) from error
     missing = [name for name in COLUMNS if name not in names]
     if missing:
         raise BadInput(
-            f"--data: expected the columns {', '.join(COLUMNS)} in {path}, found {', '.join(names)}. "
-            "Convert it with verl's examples/data_preprocess"
+            _(
+                "--data: expected the columns {columns} in {path}, found {found}. "
+                "Convert it with verl's examples/data_preprocess"
+            ).format(columns=_(", ").join(COLUMNS), path=path, found=_(", ").join(names))
         )
     return path
 
@@ -71,7 +74,11 @@ def obtain(source: str, folder: Path) -> tuple[Path, Path]:
         train, test = path / "train.parquet", path / "test.parquet"
         for part in (train, test):
             if not part.is_file():
-                raise BadInput(f"--data: expected train.parquet and test.parquet in {path}, found no {part.name}")
+                raise BadInput(
+                    _("--data: expected train.parquet and test.parquet in {path}, found no {part}").format(
+                        path=path, part=part.name
+                    )
+                )
         return _checked(train.resolve()), _checked(test.resolve())
     return _from_hub(source, folder)
 
@@ -85,11 +92,17 @@ def _from_hub(name: str, folder: Path) -> tuple[Path, Path]:
         loaded = datasets.load_dataset(name, "main" if "main" in configurations else configurations[0])
     except Exception as error:
         # The hub's client raises errors of many libraries for the one fact that the set cannot be had.
-        raise BadInput(f"--data: expected a path or a hub name, found {name!r}: {error}") from error
+        raise BadInput(
+            _("--data: expected a path or a hub name, found {name!r}: {error}").format(name=name, error=error)
+        ) from error
     paths = []
     for split in ("train", "test"):
         if split not in loaded:
-            raise BadInput(f"--data: expected the splits train and test in {name}, found {', '.join(loaded)}")
+            raise BadInput(
+                _("--data: expected the splits train and test in {name}, found {found}").format(
+                    name=name, found=_(", ").join(loaded)
+                )
+            )
         columns = loaded[split].column_names
         if all(column in columns for column in COLUMNS):
             folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +117,9 @@ def _from_hub(name: str, folder: Path) -> tuple[Path, Path]:
             paths.append(_write(folder / f"{split}.parquet", rows))
         else:
             raise BadInput(
-                f"--data: expected {', '.join(COLUMNS)}, or question and answer, in {name}, found {', '.join(columns)}"
+                _("--data: expected {columns}, or question and answer, in {name}, found {found}").format(
+                    columns=_(", ").join(COLUMNS), name=name, found=_(", ").join(columns)
+                )
             )
     return paths[0], paths[1]
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from harness.errors import RunFailed
 from harness.pins import SCRIPTS, SMALL, Checkout, Engine, Pin, engine_source
+from verl_npu.language import gettext as _
+from verl_npu.language import translate
 from verl_npu.tools import progress
 
 PROJECT = SCRIPTS.parent
@@ -129,7 +131,11 @@ def _pip(recipe: Recipe, *arguments: str, **variables: str) -> None:
     with progress.shown(), progress.step(f"pip install {arguments[-1]}"):
         done = subprocess.run(command, check=False, env=os.environ | variables)
     if done.returncode != 0:
-        raise RunFailed(f"pip install {' '.join(arguments)} failed, see above. Start again: what is done is not kept")
+        raise RunFailed(
+            _("pip install {packages} failed, see above. Start again: what is done is not kept").format(
+                packages=" ".join(arguments)
+            )
+        )
 
 
 def make(recipe: Recipe) -> Path:
@@ -139,7 +145,7 @@ def make(recipe: Recipe) -> Path:
         return recipe.python
     if recipe.engine is not None and recipe.rollout != SMALL and recipe.engine.commit:
         engine_source(recipe.engine)  # before minutes are spent
-    print(f"making {recipe.folder} (minutes, once)", flush=True)
+    print(translate(_("making {folder} (minutes, once)").format(folder=recipe.folder)), flush=True)
     # A half-made environment, or one of other inputs, tells us nothing worth keeping.
     shutil.rmtree(recipe.folder, ignore_errors=True)
     # On real NPUs torch, torch_npu, vllm and vllm-ascend are the machine's own and must not be replaced by ours.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from verl_npu.language import gettext as _
+
 
 class BadInput(Exception):
     """What was asked for cannot be done: the message says what was expected, what was found, and the fix."""
@@ -16,4 +18,4 @@ class Stopped(Exception):
 
     def __init__(self, status: int) -> None:
         self.status = status
-        super().__init__("interrupted")
+        super().__init__(_("interrupted"))

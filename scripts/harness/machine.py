@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 
 from harness.errors import BadInput
+from verl_npu.language import gettext as _
 
 _PROBE = "import torch_npu, torch; print(torch.npu.device_count() if torch.npu.is_available() else 0)"
 
@@ -32,21 +33,33 @@ def look(npus: int, python: str = sys.executable) -> Machine:
     """Choose real NPUs where a working torch_npu shows any, else virtual ones; raises BadInput when it cannot be."""
     asked = os.environ.get("VIRTUAL_ASCEND")
     if asked is not None and (not asked.isdigit() or int(asked) < 1):
-        raise BadInput(f"VIRTUAL_ASCEND: expected a number of virtual NPUs from 1, found {asked!r}. Unset it")
+        raise BadInput(
+            _("VIRTUAL_ASCEND: expected a number of virtual NPUs from 1, found {found!r}. Unset it").format(
+                found=asked
+            )
+        )
     real = _real_npus(python)
     if real:
         if asked is not None:
-            raise BadInput(f"VIRTUAL_ASCEND={asked}: this machine has {real} real NPUs. Unset it to use them")
+            raise BadInput(
+                _("VIRTUAL_ASCEND={asked}: this machine has {real} real NPUs. Unset it to use them").format(
+                    asked=asked, real=real
+                )
+            )
         found = Machine(virtual=False, npus=real)
     else:
         found = Machine(virtual=True, npus=int(asked) if asked else npus)
         if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
             raise BadInput(
-                "virtual NPUs: expected a C++ compiler (c++, g++ or clang++) to build the device, found none. "
-                "Install one, for example the package g++, or name it in CXX"
+                _(
+                    "virtual NPUs: expected a C++ compiler (c++, g++ or clang++) to build the device, found none. "
+                    "Install one, for example the package g++, or name it in CXX"
+                )
             )
     if npus > found.npus:
-        kind = "virtual" if found.virtual else "real"
-        fix = "raise VIRTUAL_ASCEND or unset it" if found.virtual else f"use --npus {found.npus} or fewer"
-        raise BadInput(f"--npus: {npus} ranks, but {found.npus} {kind} NPUs: {fix}")
+        if found.virtual:
+            said = _("--npus: {npus} ranks, but {found} virtual NPUs: raise VIRTUAL_ASCEND or unset it")
+        else:
+            said = _("--npus: {npus} ranks, but {found} real NPUs: use --npus {found} or fewer")
+        raise BadInput(said.format(npus=npus, found=found.npus))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.errors import BadInput
+from verl_npu.language import gettext as _
 
 # The least that trains visibly in 40 steps. Heads of 64: vLLM wants them no narrower.
 LAYERS, HIDDEN, HEADS, VOCABULARY = 2, 128, 2, 512
@@ -56,8 +57,8 @@ def obtain(source: str) -> str:
     path = Path(source)
     if path.exists():
         if not (path / "config.json").is_file():
-            raise BadInput(f"--model: expected a folder with config.json, found {path}")
+            raise BadInput(_("--model: expected a folder with config.json, found {path}").format(path=path))
         return str(path.resolve())
     if source.startswith((".", "/", "~")):
-        raise BadInput(f"--model: expected a folder or a hub name, found no {source}")
+        raise BadInput(_("--model: expected a folder or a hub name, found no {source}").format(source=source))
     return source

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInput
+from verl_npu.language import gettext as _
 
 SCRIPTS = Path(__file__).resolve().parent.parent
 DEFAULT = "v0.6.1"
@@ -139,19 +140,27 @@ class Checkout:
 def find(name: str) -> Pin:
     """Return the pin of that name; raises BadInput with the known ones."""
     if name not in PINS:
-        raise BadInput(f"--pin: expected one of {', '.join(PINS)}, found {name!r}. Other revisions: --verl PATH")
+        raise BadInput(
+            _("--pin: expected one of {pins}, found {name!r}. Other revisions: --verl PATH").format(
+                pins=_(", ").join(PINS), name=name
+            )
+        )
     return PINS[name]
 
 
 def check_engine(name: str, pin: Pin) -> None:
     """Raise BadInput unless there is a rollout engine of that name, and the pin has it."""
     if name not in ENGINES:
-        raise BadInput(f"--rollout: expected one of {', '.join(ENGINES)}, found {name!r}")
+        raise BadInput(
+            _("--rollout: expected one of {engines}, found {name!r}").format(engines=_(", ").join(ENGINES), name=name)
+        )
     if name != SMALL and pin.engine is None:
         have = [each.name for each in PINS.values() if each.engine is not None]
         raise BadInput(
-            f"--rollout {name}: expected a pin whose vLLM and vllm-ascend can be installed here ({', '.join(have)}), "
-            f"found {pin.name}. Leave it out: the small engine then generates"
+            _(
+                "--rollout {name}: expected a pin whose vLLM and vllm-ascend can be installed here ({pins}), "
+                "found {pin}. Leave it out: the small engine then generates"
+            ).format(name=name, pins=_(", ").join(have), pin=pin.name)
         )
 
 
@@ -163,15 +172,21 @@ def transformers_for(pin: Pin, rollout: str) -> str:
 def engine_source(engine: Engine) -> Path:
     """Return the checkout that the engine is built from; raises BadInput unless one of its commit is named."""
     named = os.environ.get(SOURCE, "")
-    wanted = f"expected {SOURCE} to be the folder of a checkout of vllm-ascend at {engine.commit}"
     if not (Path(named) / "vllm_ascend" / "__init__.py").is_file():
         raise BadInput(
-            f"--rollout vllm-ascend: {wanted}, found {named or 'nothing'}. "
-            f"Clone vllm-ascend, check out {engine.commit} and name the folder"
+            _(
+                "--rollout vllm-ascend: expected {variable} to be the folder of a checkout of vllm-ascend at "
+                "{commit}, found {found}. Clone vllm-ascend, check out {commit} and name the folder"
+            ).format(variable=SOURCE, commit=engine.commit, found=named or _("nothing"))
         )
     revision = _revision(Path(named))
     if revision is not None and not revision.startswith(engine.commit):
-        raise BadInput(f"--rollout vllm-ascend: {wanted}, found {named} at {revision[:10]}. Check out {engine.commit}")
+        raise BadInput(
+            _(
+                "--rollout vllm-ascend: expected {variable} to be the folder of a checkout of vllm-ascend at "
+                "{commit}, found {found} at {revision}. Check out {commit}"
+            ).format(variable=SOURCE, commit=engine.commit, found=named, revision=revision[:10])
+        )
     return Path(named).resolve()
 
 
@@ -180,8 +195,10 @@ def read_checkout(path: Path) -> Checkout:
     version_file = path / "verl" / "version" / "version"
     if not version_file.is_file() or not (path / "verl" / "__init__.py").is_file():
         raise BadInput(
-            f"--verl: expected a folder with verl's source (verl/__init__.py and verl/version/version), found {path}. "
-            "Give the root of a clone of verl"
+            _(
+                "--verl: expected a folder with verl's source (verl/__init__.py and verl/version/version), found "
+                "{path}. Give the root of a clone of verl"
+            ).format(path=path)
         )
     return Checkout(path.resolve(), version_file.read_text().strip(), _revision(path))
 
@@ -203,15 +220,22 @@ def pin_of(checkout: Checkout) -> Pin:
             return pin
     alike = [pin for pin in PINS.values() if checkout.version in (pin.version, pin.in_git)]
     if len(alike) > 1:
-        names = " and ".join(pin.name for pin in alike)
+        names = _(" and ").join(pin.name for pin in alike)
         raise BadInput(
-            f"--verl: {checkout.path} says that it is version {checkout.version}, as {names} do, and it is no git "
-            "checkout of any. Say which with --pin"
+            _(
+                "--verl: {path} says that it is version {version}, as {pins} do, and it is no git checkout of any. "
+                "Say which with --pin"
+            ).format(path=checkout.path, version=checkout.version, pins=names)
         )
     if alike:
         return alike[0]
-    known = ", ".join(f"{pin.name} ({pin.version})" for pin in PINS.values())
     raise BadInput(
-        f"--verl: expected a revision near one of {known}, found version {checkout.version} in {checkout.path}. "
-        "Name the nearest with --pin"
+        _(
+            "--verl: expected a revision near one of {pins}, found version {version} in {path}. "
+            "Name the nearest with --pin"
+        ).format(
+            pins=_(", ").join(f"{pin.name} ({pin.version})" for pin in PINS.values()),
+            version=checkout.version,
+            path=checkout.path,
+        )
     )

@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harness.jobs import Job
+from verl_npu.language import gettext as _
+from verl_npu.language import translate
 
 __all__ = ["Bar", "Lines"]
 
@@ -24,9 +26,11 @@ class Lines:
 
     def __call__(self, step: int, metrics: dict[str, float]) -> None:
         value, seconds = metrics.get(self._job.metric), metrics.get("timing_s/step")
-        shown = f"no {self._job.label}" if value is None else f"{self._job.label} {value:.3f}"
+        label = self._job.label
+        shown = _("no {label}").format(label=label) if value is None else f"{label} {value:.3f}"
         took = "" if seconds is None else f"  {seconds:.2f} s"
-        print(f"step {step:>3}/{self._steps}  {shown}{took}", flush=True)
+        begin = _("step {step:>3}/{steps}").format(step=step, steps=self._steps)
+        print(f"{translate(begin)}  {translate(shown)}{took}", flush=True)
 
 
 class Bar:
@@ -41,7 +45,7 @@ class Bar:
             TextColumn("{task.fields[shown]}"),
         )
         self._progress = Progress(*columns, console=console)
-        self._task = self._progress.add_task("starting verl", total=steps, shown="")
+        self._task = self._progress.add_task(translate(_("starting verl")), total=steps, shown="")
         self._job = job
 
     def __enter__(self) -> Bar:
@@ -54,5 +58,5 @@ class Bar:
     def __call__(self, step: int, metrics: dict[str, float]) -> None:
         value, seconds = metrics.get(self._job.metric), metrics.get("timing_s/step")
         shown = "" if value is None else f"{self._job.label} {value:.3f}"
-        shown += "" if seconds is None else f"  {seconds:.2f} s/step"
-        self._progress.update(self._task, completed=step, description="training", shown=shown)
+        shown += "" if seconds is None else "  " + translate(_("{seconds:.2f} s/step").format(seconds=seconds))
+        self._progress.update(self._task, completed=step, description=translate(_("training")), shown=shown)

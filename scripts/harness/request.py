@@ -6,9 +6,50 @@ import argparse
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness import jobs, pins
 from harness.errors import BadInput
+from verl_npu.language import gettext as _
+from verl_npu.language import translate
+
+_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    (
+        "--pin",
+        _("verl revision: {pins} (default {default})").format(pins=_(", ").join(pins.PINS), default=pins.DEFAULT),
+        {},
+    ),
+    ("--verl", _("a checkout of verl; used as it lies, never written to"), {"metavar": "PATH"}),
+    ("--transformers", _("another transformers than the pin's default"), {"metavar": "VERSION"}),
+    (
+        "--torch-npu",
+        _("virtual NPUs under this torch_npu's own wheel, with the torch that it belongs to (default: our own)"),
+        {"metavar": "VERSION"},
+    ),
+    (
+        "--rollout",
+        _("what generates on virtual NPUs: {engines} (default {default})").format(
+            engines=_(" or ").join(pins.ENGINES), default=pins.SMALL
+        ),
+        {"default": pins.SMALL},
+    ),
+    ("--output", _("where results go (default outputs)"), {"metavar": "DIR", "default": "outputs"}),
+    ("--npus", _("NPUs to train on (default 2)"), {"default": "2"}),
+    ("--seed", _("seed of the generated model and data (default 0)"), {"default": "0"}),
+    ("--no-venv", _("use the calling python, with what is installed there"), {"action": "store_true"}),
+    ("overrides", _("after --: settings passed on to verl, such as -- trainer.nnodes=1"), {"nargs": "*"}),
+)
+_OF_SMOKE: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("--job", _("one of {jobs}, or a recipe's name").format(jobs=_(", ").join(jobs.JOBS)), {"required": True}),
+    ("--steps", _("training steps (default 12)"), {"default": "12"}),
+    ("--timeout", _("seconds that the training may take (default 600)"), {"default": "600"}),
+)
+_OF_QUICKSTART: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("--model", _("default: a small random Qwen2, made on the spot"), {"metavar": "PATH|HUB"}),
+    ("--data", _("default: generated sums in GSM8K's layout"), {"metavar": "PATH|HUB"}),
+    ("--steps", _("training steps (default 40)"), {"default": "40"}),
+    ("--plain", _("plain lines, no plot"), {"action": "store_true"}),
+)
 
 
 @dataclass(frozen=True)
@@ -37,48 +78,26 @@ class Request:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]  # argparse prints the usage too: one line is asked
-        raise BadInput(f"{message}. See {self.prog} --help")
+        raise BadInput(_("{message}. See {program} --help").format(message=message, program=self.prog))
 
 
 def _whole(name: str, text: str, least: int) -> int:
     if not re.fullmatch(r"\d+", text) or int(text) < least:
-        raise BadInput(f"--{name}: expected a whole number from {least}, found {text!r}")
+        raise BadInput(
+            _("--{name}: expected a whole number from {least}, found {found!r}").format(
+                name=name, least=least, found=text
+            )
+        )
     return int(text)
 
 
 def _parser(program: str, smoke: bool) -> argparse.ArgumentParser:
     parser = _Parser(
-        prog=program, description="Train real verl on Ascend NPUs, or on virtual ones where there are none."
+        prog=program,
+        description=translate(_("Train real verl on Ascend NPUs, or on virtual ones where there are none.")),
     )
-    parser.add_argument("--pin", help=f"verl revision: {', '.join(pins.PINS)} (default {pins.DEFAULT})")
-    parser.add_argument("--verl", metavar="PATH", help="a checkout of verl; used as it lies, never written to")
-    parser.add_argument("--transformers", metavar="VERSION", help="another transformers than the pin's default")
-    parser.add_argument(
-        "--torch-npu",
-        metavar="VERSION",
-        help="virtual NPUs under this torch_npu's own wheel, with the torch that it belongs to (default: our own)",
-    )
-    parser.add_argument(
-        "--rollout",
-        default=pins.SMALL,
-        help=f"what generates on virtual NPUs: {' or '.join(pins.ENGINES)} (default {pins.SMALL})",
-    )
-    parser.add_argument("--output", metavar="DIR", default="outputs", help="where results go (default outputs)")
-    parser.add_argument("--npus", default="2", help="NPUs to train on (default 2)")
-    parser.add_argument("--seed", default="0", help="seed of the generated model and data (default 0)")
-    parser.add_argument("--no-venv", action="store_true", help="use the calling python, with what is installed there")
-    parser.add_argument(
-        "overrides", nargs="*", help="after --: settings passed on to verl, such as -- trainer.nnodes=1"
-    )
-    if smoke:
-        parser.add_argument("--job", required=True, help=f"one of {', '.join(jobs.JOBS)}, or a recipe's name")
-        parser.add_argument("--steps", default="12", help="training steps (default 12)")
-        parser.add_argument("--timeout", default="600", help="seconds that the training may take (default 600)")
-    else:
-        parser.add_argument("--model", metavar="PATH|HUB", help="default: a small random Qwen2, made on the spot")
-        parser.add_argument("--data", metavar="PATH|HUB", help="default: generated sums in GSM8K's layout")
-        parser.add_argument("--steps", default="40", help="training steps (default 40)")
-        parser.add_argument("--plain", action="store_true", help="plain lines, no plot")
+    for name, text, settings in (*_OPTIONS, *(_OF_SMOKE if smoke else _OF_QUICKSTART)):
+        parser.add_argument(name, help=translate(text), **settings)
     return parser
 
 
@@ -93,23 +112,37 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
         pin = pins.find(found.pin or pins.DEFAULT)
         if not pin.on_pypi and not found.no_venv:
             raise BadInput(
-                f"--pin {pin.name}: this revision is in git only. "
-                f"Clone verl, check out {pin.commit[:8]} and give the folder with --verl PATH"
+                _(
+                    "--pin {pin}: this revision is in git only. "
+                    "Clone verl, check out {commit} and give the folder with --verl PATH"
+                ).format(pin=pin.name, commit=pin.commit[:8])
             )
     for setting in found.overrides:
         if "=" not in setting:
-            raise BadInput(f"after --: expected settings of verl such as data.seed=1, found {setting!r}")
+            raise BadInput(
+                _("after --: expected settings of verl such as data.seed=1, found {setting!r}").format(setting=setting)
+            )
     if found.transformers and not re.fullmatch(r"\d+\.\d+(\.\d+)?(\.?\w+)?", found.transformers):
-        raise BadInput(f"--transformers: expected a version such as {pin.transformers}, found {found.transformers!r}")
+        raise BadInput(
+            _("--transformers: expected a version such as {example}, found {found!r}").format(
+                example=pin.transformers, found=found.transformers
+            )
+        )
     if found.torch_npu and not re.fullmatch(r"2\.\d+\.\d+(\.post\d+)?", found.torch_npu):
-        raise BadInput(f"--torch-npu: expected a version such as 2.13.0 or 2.5.1.post1, found {found.torch_npu!r}")
+        raise BadInput(
+            _("--torch-npu: expected a version such as 2.13.0 or 2.5.1.post1, found {found!r}").format(
+                found=found.torch_npu
+            )
+        )
     pins.check_engine(found.rollout, pin)
     job = jobs.find(found.job if smoke else "grpo", pin).name
     if found.rollout not in jobs.JOBS[job].engines or (found.rollout != pins.SMALL and found.torch_npu):
-        going = " or ".join(each.name for each in jobs.JOBS.values() if found.rollout in each.engines)
+        going = _(" or ").join(each.name for each in jobs.JOBS.values() if found.rollout in each.engines)
         raise BadInput(
-            f"--rollout {found.rollout}: it goes with --job {going}, and with the virtual Ascend's own torch_npu. "
-            "Leave the other option out"
+            _(
+                "--rollout {rollout}: it goes with --job {jobs}, and with the virtual Ascend's own torch_npu. "
+                "Leave the other option out"
+            ).format(rollout=found.rollout, jobs=going)
         )
     return Request(
         pin=pin,

@@ -12,6 +12,8 @@ from harness import environment, jobs, machine, pins
 from harness.errors import BadInput, RunFailed, Stopped
 from harness.pins import SCRIPTS
 from harness.request import Request, parse
+from verl_npu.language import gettext as _
+from verl_npu.language import speaking_to_the_user, translate
 from verl_npu.tools.processes import Signalled, ended_whole
 
 INSIDE = "VERL_NPU_HARNESS_INSIDE"
@@ -24,19 +26,22 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
 
 
 def whole(program: str, run: Callable[[], int]) -> int:
-    """Run a script to its exit status; a signal ends it with all that it has started."""
-    try:
-        with ended_whole():
-            return run()
-    except BadInput as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except RunFailed as error:
-        print(f"{program}: FAILED: {error}", file=sys.stderr)
-        return FAILED
-    except (Signalled, Stopped) as error:
-        print(f"{program}: interrupted", file=sys.stderr)
-        return error.status
+    """Run a script to its exit status, in the language of the user; a signal ends it with all that it has started."""
+    with speaking_to_the_user():
+        try:
+            with ended_whole():
+                return run()
+        except BadInput as error:
+            return _said(f"{program}: {translate(error.args[0])}", BAD_INPUT)
+        except RunFailed as error:
+            return _said(f"{program}: FAILED: {translate(error.args[0])}", FAILED)
+        except (Signalled, Stopped) as error:
+            return _said(f"{program}: {translate(_('interrupted'))}", error.status)
+
+
+def _said(line: str, status: int) -> int:
+    print(line, file=sys.stderr)
+    return status
 
 
 def _main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], int]) -> int:
@@ -45,9 +50,9 @@ def _main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], i
     found = machine.look(request.npus, os.environ.get(INSIDE) or sys.executable)
     if request.make_environment and INSIDE not in os.environ:
         if request.rollout != pins.SMALL and not found.virtual:
-            raise BadInput("--rollout: it is for virtual NPUs, and this machine has real ones. Leave it out")
+            raise BadInput(_("--rollout: it is for virtual NPUs, and this machine has real ones. Leave it out"))
         if request.torch_npu and not found.virtual:
-            raise BadInput("--torch-npu: it is for virtual NPUs, and this machine has real ones. Leave it out")
+            raise BadInput(_("--torch-npu: it is for virtual NPUs, and this machine has real ones. Leave it out"))
         recipe = environment.Recipe(
             request.pin,
             request.checkout,

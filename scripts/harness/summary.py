@@ -10,6 +10,8 @@ from rich.table import Table
 
 from harness import manifests, pins
 from harness.training import Outcome
+from verl_npu.language import gettext as _
+from verl_npu.language import translate
 from verl_npu.manifest import Manifest
 from verl_npu.reporting import clean
 from verl_npu.tools.cli.status import shares
@@ -17,20 +19,22 @@ from verl_npu.tools.cli.status import shares
 __all__ = ["picture", "plot", "print_features", "print_outcome", "shape"]
 
 _MEANING = {
-    "applied": "the patches were read back and are ours",
-    "pending": "the process has not imported what it would patch",
-    "native": "upstream does it itself",
-    "absent": "there is nothing to patch at this revision",
+    "applied": _("the patches were read back and are ours"),
+    "pending": _("the process has not imported what it would patch"),
+    "native": _("upstream does it itself"),
+    "absent": _("there is nothing to patch at this revision"),
 }
 
 
 def print_features(found: Sequence[Manifest], console: Console) -> None:
     """Print the state of each feature with the processes that are in it, and why one was refused."""
     if not found:
-        console.print("verl-npu: no process wrote a manifest: nothing is known of its features", style="yellow")
+        nothing = _("verl-npu: no process wrote a manifest: nothing is known of its features")
+        console.print(translate(nothing), style="yellow")
         return
     # Features and not processes are the rows: their number is fixed, and that of the processes grows with the job.
-    table = Table("feature", "state", "processes", title="verl-npu in each process", title_justify="left")
+    headers = map(translate, (_("feature"), _("state"), _("processes")))
+    table = Table(*headers, title=translate(_("verl-npu in each process")), title_justify="left")
     last = ""
     for share in shares(found):
         table.add_row("" if share.feature == last else share.feature, clean(share.state), clean(share.processes))
@@ -38,7 +42,7 @@ def print_features(found: Sequence[Manifest], console: Console) -> None:
     console.print(table)
     for state in dict.fromkeys(share.state for share in shares(found)):
         if state in _MEANING:
-            console.print(f"{state}: {_MEANING[state]}")
+            console.print(f"{state}: {translate(_MEANING[state])}")
     for patch, reason in sorted(manifests.refusals(found).items()):
         console.print(f"  {clean(patch)}: {clean(reason)}", style="red")
 
@@ -51,7 +55,8 @@ def plot(outcome: Outcome) -> None:
     plotext.plot_size(72, 16)
     plotext.theme("clear")
     plotext.plot(range(1, len(outcome.values) + 1), outcome.values, marker="braille")
-    plotext.title("mean reward by step" + (" (SIMULATED)" if outcome.machine.virtual else ""))
+    title = _("mean reward by step (SIMULATED)") if outcome.machine.virtual else _("mean reward by step")
+    plotext.title(translate(title))
     # Its colours are switched off above; what is left of them would show as noise in a file.
     print(plotext.uncolorize(plotext.build()))
 
@@ -76,15 +81,23 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     """Print what the run came to."""
     request = outcome.request
     if outcome.machine.virtual:
-        console.print(
-            f"SIMULATED: {request.npus} virtual NPUs. Nothing here is a measurement of an NPU.", style="bold"
-        )
-    console.print(f"verl {request.pin.name}" + (f" from {request.checkout.path}" if request.checkout else ""))
+        said = _("SIMULATED: {npus} virtual NPUs. Nothing here is a measurement of an NPU.").format(npus=request.npus)
+        console.print(translate(said), style="bold")
+    source = f"verl {request.pin.name}"
+    if request.checkout:
+        source = _("{verl} from {path}").format(verl=source, path=request.checkout.path)
+    console.print(translate(source))
     if outcome.machine.virtual:
-        console.print(f"rollouts by {_engine(outcome)}")
-    console.print(f"{len(outcome.values)} of {request.steps} steps in {outcome.ended.seconds:.0f} s, start included")
+        console.print(translate(_("rollouts by {engine}").format(engine=_engine(outcome))))
+    done = _("{done} of {steps} steps in {seconds:.0f} s, start included").format(
+        done=len(outcome.values), steps=request.steps, seconds=outcome.ended.seconds
+    )
+    console.print(translate(done))
     if outcome.values:
-        console.print(f"{outcome.steps_per_second:.2f} steps per second; reward {shape(outcome.values)}")
+        speed = _("{speed:.2f} steps per second; reward {shape}").format(
+            speed=outcome.steps_per_second, shape=shape(outcome.values)
+        )
+        console.print(translate(speed))
 
 
 def _engine(outcome: Outcome) -> str:
@@ -92,11 +105,15 @@ def _engine(outcome: Outcome) -> str:
     request = outcome.request
     if request.rollout != pins.SMALL and request.pin.engine is not None:
         return f"{request.rollout} {request.pin.engine.vllm_ascend}"
-    return "the small engine" if request.pin.virtual_rollout == "virtual" else "verl's own engine on transformers"
+    if request.pin.virtual_rollout == "virtual":
+        return _("the small engine")
+    return _("verl's own engine on transformers")
 
 
 def shape(values: list[float]) -> str:
     """Return the mean of the first and of the last quarter: single steps are noise."""
     few = max(1, len(values) // 4)
     first, last = sum(values[:few]) / few, sum(values[-few:]) / few
-    return f"{first:.3f} in the first {few} steps, {last:.3f} in the last {few}"
+    return _("{first:.3f} in the first {few} steps, {last:.3f} in the last {few}").format(
+        first=first, last=last, few=few
+    )

@@ -18,6 +18,7 @@ from harness import dataset, jobs, manifests, model, pins, process, reward
 from harness.errors import BadInput, RunFailed
 from harness.machine import Machine
 from harness.request import Request
+from verl_npu.language import gettext as _
 from verl_npu.manifest import Manifest
 from verl_npu.tools.logs.training import Steps
 
@@ -54,11 +55,15 @@ class Outcome:
     def failure(self) -> str:
         """Why the run does not count as trained."""
         if self.ended.timed_out:
-            return f"no end after {self.ended.seconds:.0f} s: ended by the time limit at step {len(self.values)}"
+            return _("no end after {seconds:.0f} s: ended by the time limit at step {step}").format(
+                seconds=self.ended.seconds, step=len(self.values)
+            )
         if self.ended.status != 0:
-            return f"verl ended with status {self.ended.status} after {len(self.values)} steps"
-        return (
-            f"expected {self.request.steps} steps with {jobs.JOBS[self.request.job].metric}, found {len(self.values)}"
+            return _("verl ended with status {status} after {steps} steps").format(
+                status=self.ended.status, steps=len(self.values)
+            )
+        return _("expected {steps} steps with {metric}, found {found}").format(
+            steps=self.request.steps, metric=jobs.JOBS[self.request.job].metric, found=len(self.values)
         )
 
     @property
@@ -149,7 +154,11 @@ def _source(job: str, variable: str) -> Path:
     """The checkout that the variable names; raises BadInput where it names none."""
     folder = os.environ.get(variable)
     if not folder or not Path(folder).is_dir():
-        raise BadInput(f"--job {job}: expected {variable} to be the folder of a checkout, found {folder!r}")
+        raise BadInput(
+            _("--job {job}: expected {variable} to be the folder of a checkout, found {folder!r}").format(
+                job=job, variable=variable, folder=folder
+            )
+        )
     return Path(folder).resolve()
 
 
@@ -159,7 +168,7 @@ def _build_device(environment: dict[str, str], folder: Path) -> None:
         [sys.executable, "-c", "import torch, torch_npu"], env=environment, cwd=folder, check=False
     )
     if answer.returncode != 0:
-        raise RunFailed("the virtual NPU does not load, see above")
+        raise RunFailed(_("the virtual NPU does not load, see above"))
 
 
 def train(request: Request, machine: Machine, progress: Callable[[int, dict[str, float]], None]) -> Outcome:
@@ -170,7 +179,11 @@ def train(request: Request, machine: Machine, progress: Callable[[int, dict[str,
     try:
         (run_dir / "manifests").mkdir(parents=True)
     except OSError as error:
-        raise BadInput(f"--output: expected a folder that can be written, found {request.output}: {error}") from error
+        raise BadInput(
+            _("--output: expected a folder that can be written, found {folder}: {error}").format(
+                folder=request.output, error=error
+            )
+        ) from error
     plan = _plan(request, machine, run_dir)
     log = run_dir / "train.log"
     # Ray puts sockets here, whose paths may have no more than 107 characters: the run's own folder is too deep.

@@ -39,6 +39,7 @@ _KEYWORDS: dict[str, tuple[int, ...] | None] = {"_": None, "ngettext": (1, 2)}
 _WHEN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 """A time in the head of a catalogue would be a difference in each change."""
 _WIDTH = 119
+SCRIPTS = PROJECT / "scripts"
 CAUSES_FILE = KNOWN.with_name("causes.json")
 
 
@@ -49,7 +50,7 @@ def po(language: str) -> Path:
 
 def texts() -> Iterator[tuple[str | tuple[str, str], str]]:
     """Yield each text for people, or its forms for one and for many, and the file that has it."""
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted((*PACKAGE.rglob("*.py"), *SCRIPTS.glob("*.py"), *SCRIPTS.glob("harness/**/*.py"))):
         for _line, words, _comments, _context in extract_from_file("python", path, keywords=_KEYWORDS):
             yield words, str(path.relative_to(PROJECT))
     for path in sorted(KNOWN.glob("*.json")):

@@ -36,6 +36,26 @@ def test_help_comes_before_anything_is_installed(name: str, said: tuple[str, ...
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--help",), "用于训练的 NPU 个数"),
+        (("--npus", "none"), "quickstart.sh: --npus：应为不小于 1 的整数，实际是 'none'"),
+    ],
+)
+def test_a_script_speaks_the_language_of_the_user(arguments: tuple[str, ...], said: str) -> None:
+    command = [sys.executable, "-S", str(SCRIPTS / "quickstart.py"), *arguments]
+    environ = {name: text for name, text in os.environ.items() if not name.startswith(("LC_", "VERL_NPU"))}
+    utf8 = {"PYTHONPATH": "", "PYTHONIOENCODING": "utf-8"}
+    spoken, english = (
+        subprocess.run(command, env=environ | utf8 | {"LANG": locale}, capture_output=True, text=True, check=False)
+        for locale in ("zh_CN.UTF-8", "C.UTF-8")
+    )
+    assert said in spoken.stdout + spoken.stderr
+    assert not any("\u4e00" <= letter <= "\u9fff" for letter in english.stdout + english.stderr)
+    assert spoken.returncode == english.returncode
+
+
 def test_an_install_says_what_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

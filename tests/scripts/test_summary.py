@@ -14,6 +14,7 @@ pytest.importorskip("pandas")  # of the generated data
 from harness import summary
 from rich.console import Console
 
+from verl_npu.language import CHINESE, speaking
 from verl_npu.manifest import Manifest
 
 from .conftest import write_states
@@ -34,6 +35,14 @@ def printed(found: list[Manifest]) -> str:
     stream = io.StringIO()
     summary.print_features(found, Console(file=stream, width=80, markup=False, highlight=False))
     return stream.getvalue()
+
+
+def test_it_is_in_the_language_of_the_user(tmp_path: Path) -> None:
+    found = job(tmp_path)
+    with speaking(CHINESE):
+        text = printed(found)
+    assert "各进程中的 verl-npu" in text
+    assert "applied: 补丁已读回，确认是我们的" in text
 
 
 def test_every_feature_state_and_role_is_whole_at_80_columns(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from harness.errors import BadInput
 from harness.jobs import dapo, fully_async, gkd, grpo, megatron, one_step_off, ppo, sft
 from harness.jobs.base import Job, Plan
 from harness.pins import PINS, Pin
+from verl_npu.language import gettext as _
 
 JOBS: dict[str, Job] = {
     job.name: job
@@ -31,10 +32,17 @@ __all__ = ["JOBS", "Job", "Plan", "find"]
 def find(name: str, pin: Pin) -> Job:
     """Return the job of that name; raises BadInput when it is unknown or does not run at that pin."""
     if name not in JOBS:
-        raise BadInput(f"--job: expected one of {', '.join(JOBS)}, or a recipe of scripts/recipes, found {name!r}")
+        raise BadInput(
+            _("--job: expected one of {jobs}, or a recipe of scripts/recipes, found {name!r}").format(
+                jobs=_(", ").join(JOBS), name=name
+            )
+        )
     if name not in pin.jobs:
         raise BadInput(
-            f"--job {name}: runs at {', '.join(each.name for each in PINS.values() if name in each.jobs)}, "
-            f"found pin {pin.name}"
+            _("--job {name}: runs at {pins}, found pin {pin}").format(
+                name=name,
+                pins=_(", ").join(each.name for each in PINS.values() if name in each.jobs),
+                pin=pin.name,
+            )
         )
     return JOBS[name]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import os
 import signal
 import sys
 import warnings
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ... import environment, language
+from ... import language
 from ...errors import VerlNpuError
 from ...language import gettext as _
 from ...language import translate
@@ -91,7 +90,7 @@ class _Commands(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         wording.speak_for_click()
-        with _language_of_the_user():
+        with language.speaking_to_the_user():
             return super().main(*args, **extra)
 
     def get_help(self, ctx: click.Context) -> str:
@@ -123,7 +122,7 @@ def run() -> None:
         with ended_whole():
             main(prog_name="verl-npu")
     except Signalled as error:
-        with _language_of_the_user():
+        with language.speaking_to_the_user():
             _end(error)
     finally:
         # Python would go through all objects as it ends, for seconds after the answer on a busy machine.
@@ -147,18 +146,6 @@ def _cleaned() -> Iterator[None]:
         if cleaned == message:
             raise
         raise click.UsageError(cleaned, error.ctx) from None
-
-
-@contextmanager
-def _language_of_the_user() -> Iterator[None]:
-    """Speak the language that is asked for, if standard output can show it."""
-    chosen = language.chosen(environment.LANGUAGE.text(), os.environ)
-    try:
-        "中文".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        chosen = language.ENGLISH
-    with language.speaking(chosen):
-        yield
 
 
 _EPILOG = """\b
