@@ -25,7 +25,12 @@ def import_path(*folders: Path) -> str:
 
 
 def python(
-    *words: str, paths: Iterable[Path] = (), clean: str | tuple[str, ...] = (), cwd: Path | None = None, **more: str
+    *words: str,
+    paths: Iterable[Path] = (),
+    clean: str | tuple[str, ...] = (),
+    cwd: Path | None = None,
+    seconds: float = 600,
+    **more: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run this Python to its end, with folders first on its path, without variables that begin as `clean` says, and
     with `more` ones."""
@@ -36,7 +41,7 @@ def python(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=seconds,
         check=False,
     )
 

@@ -14,6 +14,7 @@ from .test_ways_in import TORCH_NPU
 PROJECT = Path(__file__).resolve().parents[1]
 # What Python's own modules keep of an import that was interrupted is not ours to mend.
 IMPORTED = ("re", "ast", "dataclasses", "enum", "json", "pathlib", "inspect", "zipfile", "asyncio")
+SECONDS = 7200
 HEAVY = ("torch", "tensordict", "ray", "transformers", "numpy")
 NIGHTLY = pytest.mark.nightly(
     "verl_npu/activation.py", "verl_npu/session.py", "verl_npu/registry", "verl_npu/features"
@@ -22,7 +23,9 @@ NIGHTLY = pytest.mark.nightly(
 
 def interrupted(site: Path, places: str, *modules: str, **variables: str) -> dict:
     words = ("-m", "tests.interrupting", places, *IMPORTED, *modules)
-    done = python(*words, paths=[site], clean=("VERL_", "ASCEND_"), cwd=PROJECT, **variables)
+    # Thousands of processes: ten minutes are too few for them beside other work, and no try hangs for long.
+    clean = ("VERL_", "ASCEND_")
+    done = python(*words, paths=[site], clean=clean, cwd=PROJECT, seconds=SECONDS, **variables)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
