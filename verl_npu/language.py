@@ -174,13 +174,11 @@ def speaking(language: str) -> AbstractContextManager[None]:
     return speaking_by(None if language == ENGLISH else standard.translation(DOMAIN, FOLDER, [language]))
 
 
-def speaking_to_the_user() -> AbstractContextManager[None]:
-    """Speak the language that is asked for meanwhile, if standard output can show it."""
+def speaking_to_the_user(asked: str) -> AbstractContextManager[None]:
+    """Speak the language that is asked for, or else the locale's, meanwhile, if standard output can show it."""
     import sys
 
-    from .environment import LANGUAGE
-
-    language = chosen(LANGUAGE.text(), os.environ)
+    language = chosen(asked, os.environ)
     try:
         "中文".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:

@@ -12,6 +12,7 @@ from harness import environment, jobs, machine, pins
 from harness.errors import BadInput, RunFailed, Stopped
 from harness.pins import SCRIPTS
 from harness.request import Request, parse
+from verl_npu.environment import LANGUAGE
 from verl_npu.language import gettext as _
 from verl_npu.language import speaking_to_the_user, translate
 from verl_npu.tools.processes import Signalled, ended_whole
@@ -27,7 +28,7 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
 
 def whole(program: str, run: Callable[[], int]) -> int:
     """Run a script to its exit status, in the language of the user; a signal ends it with all that it has started."""
-    with speaking_to_the_user():
+    with speaking_to_the_user(LANGUAGE.text()):
         try:
             with ended_whole():
                 return run()

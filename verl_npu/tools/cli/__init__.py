@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ... import language
+from ... import environment, language
 from ...errors import VerlNpuError
 from ...language import gettext as _
 from ...language import translate
@@ -90,7 +90,7 @@ class _Commands(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         wording.speak_for_click()
-        with language.speaking_to_the_user():
+        with language.speaking_to_the_user(environment.LANGUAGE.text()):
             return super().main(*args, **extra)
 
     def get_help(self, ctx: click.Context) -> str:
@@ -122,7 +122,7 @@ def run() -> None:
         with ended_whole():
             main(prog_name="verl-npu")
     except Signalled as error:
-        with language.speaking_to_the_user():
+        with language.speaking_to_the_user(environment.LANGUAGE.text()):
             _end(error)
     finally:
         # Python would go through all objects as it ends, for seconds after the answer on a busy machine.
