@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .interpreter import Interpreter, python
+from .interpreter import SHOW, Interpreter, python
 from .test_ways_in import TORCH_NPU
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -53,6 +54,54 @@ def test_whatever_line_is_interrupted_the_next_import_is_verified(ascend, places
     assert found["bad"] == []
     assert found["expected"].startswith("DriftError" if strict else "")
     assert found["tries"] >= int(places if places.isdecimal() else 1000)
+
+
+NO_FILES = """
+    import resource
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+"""
+FILES = "resource.setrlimit(resource.RLIMIT_NOFILE, limits)"
+# What Python's enum makes of whatever is raised while it makes a member.
+IN_AN_ENUM = """
+    import enum
+    make = enum._proto_member.__set_name__
+    def interrupted(member, of, name):
+        enum._proto_member.__set_name__ = make
+        raise TypeError("_value_ not set in __new__, unable to create it") from RecursionError()
+    enum._proto_member.__set_name__ = interrupted
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (NO_FILES, FILES),
+        pytest.param(
+            IN_AN_ENUM,
+            "",
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 makes the members otherwise"),
+        ),
+    ],
+    ids=["no file can be opened", "an enum says it in another error"],
+)
+def test_what_passes_is_no_damage_to_our_files(ascend: Interpreter, before: str, after: str) -> None:
+    program = f"""
+import textwrap, verl_npu_entry
+verl_npu_entry.activate()
+exec(textwrap.dedent({before!r}))
+try:
+    import verl
+except (OSError, TypeError) as error:
+    print(type(error).__name__)
+{after}
+import verl
+{SHOW}
+"""
+    found = ascend.run(program)
+    assert found.out.splitlines()[0] in ("OSError", "TypeError"), found.err
+    assert found.status["active"]
+    assert "stays off" not in found.err
 
 
 @NIGHTLY

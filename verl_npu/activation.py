@@ -13,6 +13,7 @@ import os
 import sys
 
 from . import environment, reporting
+from .damage import is_damage, is_passing
 from .version import __version__
 
 # typing alone would double what this module costs.
@@ -208,30 +209,9 @@ def _begin(module: ModuleType) -> None:
     try:
         _begin_session()
     except Exception as error:
-        if not _is_damage(error):
+        if not is_damage(error):
             raise
         _give_up(error)
-
-
-def _is_damage(error: Exception) -> bool:
-    """Whether an error shows that a file of ours is missing, cut short, or cannot be read."""
-    if type(error).__name__ == "DamagedError":
-        return True
-    if isinstance(error, (MemoryError, RecursionError)) or type(error).__module__ == f"{__package__}.errors":
-        return False
-    here = os.path.dirname(__file__) + os.sep
-    places = [str(getattr(error, "filename", None) or "")]
-    trace, innermost, importing = error.__traceback__, "", False
-    while trace is not None:
-        code, trace = trace.tb_frame.f_code, trace.tb_next
-        importing = code.co_filename.startswith("<frozen importlib")
-        if not importing:
-            innermost = code.co_filename
-            if code.co_name == "<module>" and not isinstance(error, OSError):
-                places.append(innermost)
-    if importing or isinstance(error, (ImportError, NameError, AttributeError, SyntaxError)):
-        places.append(innermost)
-    return any(place.startswith(here) for place in places)
 
 
 def _give_up(error: Exception) -> None:
@@ -268,7 +248,7 @@ def _torch_npu_works() -> bool:
     if not _has_torch_npu():
         return forced
     from .ascend import software
-    from .errors import AscendSoftwareError, is_passing
+    from .errors import AscendSoftwareError
 
     try:
         software.import_torch_npu()

@@ -7,8 +7,6 @@ them without importing a feature.
 
 from __future__ import annotations
 
-import errno
-
 from .language import gettext as _
 
 
@@ -38,21 +36,6 @@ def _rebuild(
     kind: type[VerlNpuError], subject: str, expected: str, found: str, fix: str, override: str
 ) -> VerlNpuError:
     return kind(subject=subject, expected=expected, found=found, fix=fix, override=override)
-
-
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EIO, errno.ESTALE)
-
-
-def is_passing(error: BaseException | None) -> bool:
-    """Whether an error, or what it comes from, says only that something could not be had at that moment: memory, a
-    deeper stack, an open file. What was being found out is not known then."""
-    while error is not None:
-        if isinstance(error, (MemoryError, RecursionError)):
-            return True
-        if isinstance(error, OSError) and error.errno in _PASSING:
-            return True
-        error = error.__cause__
-    return False
 
 
 # The registry.

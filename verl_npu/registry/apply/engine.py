@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from ...errors import ApplyError, DamagedError, VerlNpuError, is_passing
+from ...damage import is_passing
+from ...errors import ApplyError, DamagedError, VerlNpuError
 from ..judge.lock import Lock, Revision, read_locks
 from ..judge.verdict import Policy, Verdict, judge, settle
 from ..patch import Action, Feature, Patch, Upstream, refuse_conflicts
