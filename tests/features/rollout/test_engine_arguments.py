@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +197,64 @@ def test_nothing_is_said_where_they_are_read(mode: str, server: str, site: Path,
     assert said == []
 
 
+# A server that makes one word of a list.
+
+ONE_WORD = """
+for k, v in args.items():
+    if isinstance(v, bool):
+        words.append(f"--{k}")
+    else:
+        words += [f"--{k}", str(v)]
+"""
+A_WORD_EACH = ONE_WORD.replace("    else:", "    elif isinstance(v, list):\n        words += v\n    else:")
+SIZES = [({"cudagraph_capture_sizes": [8, 64]}, ""), ({"kwargs": {"cuda_graph_sizes": [8]}}, "engine_kwargs.vllm.")]
+
+
+def refuse_lists(mode: str = "async", kwargs: object = None, **engine: Any) -> None:
+    rules.check(job(mode, kwargs, **engine), ("rollout.sizes_in_one_word",))
+
+
+@pytest.mark.parametrize(("asked", "where"), SIZES)
+def test_sizes_are_refused_where_they_would_be_one_word(site: Path, asked: dict[str, Any], where: str) -> None:
+    (site / SERVER).write_text(ONE_WORD)
+    with pytest.raises(EngineSettingError, match=rf"rollout\.{where}cud.*found \[8.*, at which vLLM's parser ends"):
+        refuse_lists(**asked)
+
+
+def test_the_fix_is_a_setting_that_hydra_reads_as_the_json_that_vllm_wants(site: Path) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    (site / SERVER).write_text(ONE_WORD)
+    with pytest.raises(EngineSettingError) as refused:
+        refuse_lists(cudagraph_capture_sizes=[8, 64])
+    (word,) = shlex.split(str(refused.value.fix).removeprefix("name them in JSON: "))
+    override = OverridesParser.create().parse_override(word)
+    assert override.key_or_group == "actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config"
+    assert json.loads(str(override.value())) == {"cudagraph_capture_sizes": [8, 64]}
+
+
+@pytest.mark.parametrize("asked", [asked for asked, _ in SIZES])
+def test_sizes_are_not_refused_where_each_is_a_word(site: Path, asked: dict[str, Any]) -> None:
+    (site / SERVER).write_text(A_WORD_EACH)
+    refuse_lists(**asked)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"mode": "sync", "cudagraph_capture_sizes": [8]},
+        {"name": "sglang", "cudagraph_capture_sizes": [8]},
+        {"agent": {"custom_async_server": {"path": "pkg://mine"}}, "cudagraph_capture_sizes": [8]},
+        {"cudagraph_capture_sizes": None},
+        {"cudagraph_capture_sizes": []},
+        {"kwargs": {"compilation_config": {"cudagraph_capture_sizes": [8]}}},
+    ],
+)
+def test_what_that_server_does_not_turn_into_words_passes(site: Path, asked: dict[str, Any]) -> None:
+    (site / SERVER).write_text(ONE_WORD)
+    refuse_lists(**asked)
+
+
 # Upstream's own releases.
 
 Source = Callable[[str, str], Path]
@@ -242,3 +302,23 @@ def test_which_servers_of_upstreams_read_them(
     monkeypatch.setattr(SourceTree, "installed", lambda packages: whole)
     refuse_unknown_arguments(job("async", {"tool_call_parser": "hermes"}))
     assert bool(said) is not read
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize(
+    ("pin", "refused"),
+    [
+        ("796871d7", False),
+        ("v0.6.1", True),
+        ("ccd7d934", True),
+        ("v0.7.0", True),
+        ("v0.7.1", False),
+        ("v0.8.0", False),
+        ("v0.9.0", False),
+        ("v0.9.1", False),
+        ("1dda039b", False),
+    ],
+)
+def test_which_servers_of_upstreams_make_one_word_of_a_list(pin: str, refused: bool, source: Source) -> None:
+    tree = SourceTree.at(source("verl", pin), ("verl",))
+    assert bool(list(rules.sizes_in_one_word(job("async", cudagraph_capture_sizes=[8, 64]), tree))) is refused

@@ -259,6 +259,7 @@ def test_every_rule_has_a_wrong_script() -> None:
         "rollout.rl_config",
         "rollout.engine_arguments",
         "rollout.unread_parallelism",
+        "rollout.sizes_in_one_word",
         "imports",
         "flash-attention-3",
     }
@@ -334,6 +335,19 @@ def test_a_way_to_divide_is_refused_that_the_scripts_verl_passes_over(verl: Call
     assert found(script(settings, sources=verl(""))) == [("rollout.unread_parallelism", True)]
     off = {"VERL_NPU_DISABLE": "attention, rollout"}
     assert found(script(settings, sources=verl(""), exports=off)) == []
+
+
+def test_sizes_are_refused_that_the_scripts_verl_hands_over_as_one_word(
+    tmp_path: Path, verl: Callable[..., SourceTree]
+) -> None:
+    settings = {f"{ROLLOUT}.mode": "async", f"{ROLLOUT}.cudagraph_capture_sizes": [8, 64]}
+    sources = verl(SCHEMA)
+    assert found(script(settings, sources=sources)) == []
+    server = tmp_path / "verl/workers/rollout/vllm_rollout/vllm_async_server.py"
+    server.parent.mkdir()
+    server.write_text("for k, v in args.items():\n    words += [f'--{k}', str(v)]\n")
+    given = script(settings, sources=SourceTree.at(tmp_path, ("verl",)))
+    assert found(given) == [("rollout.sizes_in_one_word", True)]
 
 
 def test_an_argument_is_refused_that_the_installed_vllm_does_not_know(

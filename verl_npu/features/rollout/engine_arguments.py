@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from ..configuration import Section
 from .data_parallel import join
 from .feature import refusal, remark, rollout
 
-__all__ = ["give_engine_the_users_arguments", "unknown_arguments", "unread_arguments"]
+__all__ = ["give_engine_the_users_arguments", "sizes_in_one_word", "unknown_arguments", "unread_arguments"]
 
 _SPMD = "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd"
 _SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
@@ -34,6 +36,7 @@ _CAPTURE_SIZES = (8, 16, 32, 64, 128, 192, 256, 384)
 """Those that the published image's own plugin gives."""
 _OTHER_SIZES = "cuda_graph_sizes"
 """vLLM's own argument for the same, from which it reckons them."""
+_SIZES = "cudagraph_capture_sizes"
 _MAX_NUM_SEQS = 1024
 """Upstream's own default at 796871d7, where it reached no engine."""
 
@@ -68,6 +71,44 @@ def unread_arguments(config: Section) -> Iterator[Finding]:
             f"{_KWARGS}: the server of this verl does not read it in rollout.mode=async, so that {', '.join(chosen)} "
             "will have no effect; use rollout.mode=sync",
         )
+
+
+def sizes_in_one_word(config: Section, tree: SourceTree | None = None) -> Iterator[Finding]:
+    """Refuse a list of graph sizes where the server of verl, `tree`'s or the installed one, makes one word of it.
+
+    vLLM's parser wants a word for each: `argument --cuda_graph_sizes: invalid int value: '[8, 64]'`, in an actor of
+    Ray, minutes after the job was started.
+    """
+    engine = config.actor_rollout_ref.rollout
+    if engine.get("name") != "vllm" or engine.get("mode") != "async":
+        return
+    if ((engine.get("agent") or {}).get("custom_async_server") or {}).get("path"):
+        return
+    given = {f"{_KWARGS}.{key}": value for key, value in _asked(engine).items() if key in (_SIZES, _OTHER_SIZES)}
+    given[f"actor_rollout_ref.rollout.{_SIZES}"] = _plain(engine.get(_SIZES))
+    lists = {key: value for key, value in given.items() if isinstance(value, list) and value}
+    tree = tree or SourceTree.installed(("verl",))
+    if lists and _makes_one_word_of_a_list(tree):
+        key, value = next(iter(lists.items()))
+        sizes = ",".join(map(str, value))
+        yield refusal(
+            "rollout.sizes_in_one_word",
+            subject=key,
+            expected="no list of sizes, because the server of this verl hands a list to vLLM as one word",
+            found=f"[{sizes}], at which vLLM's parser ends the server: {_OTHER_SIZES}: invalid int value",
+            fix=f'name them in JSON: "++{_KWARGS}.compilation_config=\'{{\\"{_SIZES}\\": [{sizes}]}}\'"',
+        )
+
+
+def _makes_one_word_of_a_list(tree: SourceTree) -> bool:
+    """Whether its server turns each argument into `--name` and `str(value)`, and looks at no list."""
+    server = tree.parse(_SERVER)
+    if server is None:
+        return False
+    loops = (ast.unparse(node) for node in ast.walk(server) if isinstance(node, ast.For))
+    return any(
+        "f'--{" in loop and "str(" in loop and not re.search(r"\bList(Config)?\b|\blist\b", loop) for loop in loops
+    )
 
 
 def _asked_of_vllm(config: Section) -> dict[str, object]:

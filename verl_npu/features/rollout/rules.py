@@ -24,7 +24,7 @@ from ...registry.source.tree import SourceTree, Target
 from ...reporting import warn
 from ..configuration import Section
 from . import data_parallel
-from .engine_arguments import unknown_arguments, unread_arguments
+from .engine_arguments import sizes_in_one_word, unknown_arguments, unread_arguments
 from .engine_versions import unfit_releases
 from .feature import refusal, remark
 from .rl_mode import additional_config, wrong_rl_config
@@ -34,6 +34,7 @@ __all__ = [
     "check",
     "expandable_segments",
     "refuse",
+    "sizes_in_one_word",
     "sleep_mode_overrides",
     "sleep_mode_overrides_of",
     "unread_parallelism",
@@ -437,6 +438,13 @@ RULES: tuple[Rule[Section], ...] = (
         unread_arguments,
         _JOB,
         about="Arguments in engine_kwargs that the installed verl does not hand on to the engine.",
+    ),
+    Rule(
+        "rollout.sizes_in_one_word",
+        sizes_in_one_word,
+        _JOB,
+        about="A list of graph sizes that the server of the installed verl hands to vLLM as one word: its parser "
+        "ends the server.",
     ),
     Rule(
         "rollout.rl_config",

@@ -567,6 +567,11 @@ RULES: tuple[Rule[Script], ...] = (
         lambda script: rollout.refuse(rollout.unread_parallelism(script.section, script.sources)),
         "rollout.unread_parallelism",
     ),
+    _of(
+        "rollout",
+        lambda script: rollout.refuse(rollout.sizes_in_one_word(script.section, script.sources)),
+        "rollout.sizes_in_one_word",
+    ),
     Rule("rollout.expandable_segments", _segments, (Stage.SCRIPT, Stage.JOB)),
     _of(
         "fleet",
