@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -140,6 +141,14 @@ def test_a_graph_that_reads_the_weights_passes_and_is_compared_once(
     assert "the first batch by graphs after a weight sync (3 tokens) differs from eager mode by 0" in (
         capsys.readouterr().err
     )
+
+
+def test_each_comparison_is_told(runner: Runner, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(3):
+        compare_next_replay(runner)
+        run(runner)
+    said = re.findall(r"eager mode by 0 \(comparison (\d+) in pid \d+\)", capsys.readouterr().err)
+    assert [int(number) - int(said[0]) for number in said] == [0, 1, 2]
 
 
 def test_a_graph_of_stale_weights_ends_the_job_before_its_answer_is_used(runner: Runner) -> None:

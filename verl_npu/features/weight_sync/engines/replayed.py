@@ -6,6 +6,8 @@ in what the graph answers. The batch is computed twice: what it writes into the 
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -35,6 +37,8 @@ _KNOWN = ("0.11.0",)
 """The releases of vllm-ascend after whose source this is written."""
 _GRAPHS = "vllm_ascend.compilation.acl_graph"
 _DISTRIBUTION = "vllm-ascend"
+_numbers = itertools.count(1)
+"""Of this process's comparisons: a line that was said before is not said again, and each is to be seen."""
 
 
 def compare_next_replay(runner: Runner) -> None:
@@ -144,7 +148,10 @@ def _judge(eager: object, replayed: object, tokens: int) -> None:
             f"after a weight sync the rollout engine's captured graphs answer otherwise than the model without them, "
             f"by {found:.3g} of the outputs' size. Compare with actor_rollout_ref.rollout.enforce_eager=True"
         )
-    report(f"the first batch by graphs after a weight sync ({tokens} tokens) differs from eager mode by {found:.2g}")
+    report(
+        f"the first batch by graphs after a weight sync ({tokens} tokens) differs from eager mode by {found:.2g} "
+        f"(comparison {next(_numbers)} in pid {os.getpid()})"
+    )
 
 
 def _tensors(output: object) -> list[torch.Tensor]:
