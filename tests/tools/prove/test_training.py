@@ -89,4 +89,6 @@ def test_arguments_without_a_script_are_one_error_before_anything_runs(tmp_path:
     ended = CliRunner().invoke(command, ["prove", "--output", str(tmp_path / "proof"), "trainer.nnodes=1"])
     assert ended.exit_code == 2
     assert "trainer.nnodes=1: arguments are those of a script, and none is given by --recipe" in ended.output
+    assert "a stage is named by --stage STAGE" in ended.output
+    assert "a stage is named by --stage training" in CliRunner().invoke(command, ["prove", "training"]).output
     assert not (tmp_path / "proof").exists()

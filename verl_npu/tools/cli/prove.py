@@ -96,9 +96,10 @@ def prove(
     """
     if arguments and recipe is None:
         raise click.UsageError(
-            _("{arguments}: arguments are those of a script, and none is given by --recipe").format(
-                arguments=" ".join(arguments)
-            )
+            _(
+                "{arguments}: arguments are those of a script, and none is given by --recipe; a stage is named by "
+                "--stage {stage}"
+            ).format(arguments=" ".join(arguments), stage=_meant(arguments[0]))
         )
     if html is not None:
         need("jinja2", "--html")
@@ -115,6 +116,11 @@ def prove(
     elif show is not None:
         _print(proof)
     sys.exit(1 if proof.verdict is Verdict.FAILED else 0)
+
+
+def _meant(word: str) -> str:
+    """Return the stage that a word names, or else the way in which one is named."""
+    return word if word in {stage.name for stage in STAGES} else "STAGE"
 
 
 def _script(recipe: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
