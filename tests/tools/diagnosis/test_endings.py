@@ -91,11 +91,19 @@ def test_an_empty_log_is_no_all_clear() -> None:
         "(TaskRunner pid=100) Training Progress: 100%|##########| 40/40 [00:08<00:00,  4.03s/it]",
         "(TaskRunner pid=100) 'Final validation metrics: None'",
         "Epoch 1/1: 100%|##########| 8/8 [00:22<00:00,  2.81s/it]",
+        "ok: grpo at v0.6.1: 40 steps, reward 0.100 in the first 10 steps, 0.120 in the last 10",
+        "40 of 40 steps in 312 s, start included",
     ],
 )
 def test_a_training_that_came_to_its_end_is_none(end: str) -> None:
     diagnosis = said(end)
     assert (diagnosis.verdict, diagnosis.root) == (Conclusion.NONE, None)
+
+
+def test_a_smoke_job_that_made_all_steps_and_said_no_more_has_not_come_to_its_end() -> None:
+    diagnosis = judge(["step   1/2  reward 0.100  30.11 s", "step   2/2  reward 0.120  10.51 s"])
+    assert (diagnosis.verdict, diagnosis.steps, diagnosis.progress.total) == (Conclusion.UNKNOWN, 2, 2)
+    assert said("1 of 40 steps in 31 s, start included").verdict is Conclusion.UNKNOWN
 
 
 def test_a_job_that_was_started_again_has_not_ended_because_the_first_did() -> None:

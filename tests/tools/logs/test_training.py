@@ -80,6 +80,15 @@ def test_other_lines(line: str) -> None:
     assert parse_step(line) is None
 
 
+def test_a_step_of_a_smoke_job_is_one() -> None:
+    found = parse_step("step  12/40  reward 0.250  3.50 s\n")
+    assert found is not None
+    assert (found.step, found.metrics) == (12, {"critic/score/mean": 0.25, "timing_s/step": 3.5})
+    assert parse_step("step  12/40  loss 1.5").metrics == {"train/loss": 1.5}  # type: ignore[union-attr]
+    assert parse_step("step  12/40  no reward") is None
+    assert parse_step("step  12/40  reward high") is None
+
+
 def test_a_part_that_is_no_metric_is_counted() -> None:
     found = parse_step("step:1 - a/b:1 - c/d:0.5Epoch 2/8 - e")
     assert found is not None

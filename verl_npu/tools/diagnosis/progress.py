@@ -19,6 +19,9 @@ _BAR = re.compile(
 _TOTAL = re.compile(r"Total training steps: (?P<total>\d{1,12})")
 _EPOCH = re.compile(r"Epoch (?P<epoch>\d{1,9})/(?P<epochs>\d{1,9}): 100%")
 _END = "Final validation metrics:"
+_SMOKE = re.compile(r"^step {1,3}(?P<step>\d{1,9})/(?P<total>\d{1,9})  \S")
+"""A step as scripts/smoke.sh and scripts/quickstart.sh print it."""
+_SMOKE_END = re.compile(r"^(?:ok: \w+ at \S+: \d{1,9} steps\b|(?P<done>\d{1,9}) of (?P=done) steps in \d)")
 _MOST_OWN = 500
 _LAST = 12
 """Lines that are kept of the end of a log."""
@@ -66,6 +69,8 @@ class Progress:
                 or "Final validation" in text
             ):
                 self._take(line)
+            elif text.startswith(("step ", "ok: ")) or " steps in " in text:
+                self._take_ours(text, line.number)
             if text.startswith("verl-npu: ") and "; " in text and len(self.own) < _MOST_OWN:
                 self.own.append(text)
             if text and not text.isspace():
@@ -99,6 +104,13 @@ class Progress:
             or (found is not None and self.total > 0 and self.last >= self.total)
             or (epoch is not None and epoch["epoch"] == epoch["epochs"])
         )
+
+    def _take_ours(self, text: str, number: int) -> None:
+        if found := _SMOKE.match(text):
+            self.last, self.total = int(found["step"]), int(found["total"])
+            self._steps.append(number)
+            self._numbers.append(self.last)
+        self.ended = self.ended or _SMOKE_END.match(text) is not None
 
     def survived(self, line: int, steps: int) -> bool:
         """Whether the job went on for so many steps after an error in this line, or came to its end."""

@@ -23,6 +23,9 @@ from .lines import uncoloured
 
 # A progress bar on stderr may stand before it on the same line, with no space between.
 _STEP = re.compile(r"(?<![\w/])step:(\d{1,15}) - (\S.*)")
+# As scripts/smoke.sh and scripts/quickstart.sh print it.
+_SMOKE = re.compile(r"^step {1,3}(\d{1,9})/\d{1,9}  (reward|loss) (\S+)(?:  (\S+) s)?$")
+_SMOKES = {"reward": "critic/score/mean", "loss": "train/loss"}
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|inf)"
 # Names hold colons where a data set's name does; what follows a blank is not verl's, but Ray's or a progress bar's.
 _METRIC = re.compile(
@@ -58,7 +61,7 @@ def parse_step(text: str) -> StepLine | None:
         return _file_logger(text)
     found = _STEP.search(uncoloured(text))
     if found is None:
-        return None
+        return _smokes(text) if text.startswith("step ") else None
     metrics: dict[str, float] = {}
     damaged = 0
     for part in found.group(2).split(" - "):
@@ -68,6 +71,18 @@ def parse_step(text: str) -> StepLine | None:
         else:
             metrics[metric["name"]] = _number(metric["numpy"] or metric["plain"])
     return StepLine(int(found.group(1)), metrics, damaged) if metrics else None
+
+
+def _smokes(text: str) -> StepLine | None:
+    found = _SMOKE.match(text.rstrip())
+    if found is None:
+        return None
+    step, label, value, seconds = found.groups()
+    texts = {_SMOKES[label]: value, **({"timing_s/step": seconds} if seconds else {})}
+    try:
+        return StepLine(int(step), {name: float(each) for name, each in texts.items()})
+    except ValueError:
+        return None
 
 
 def _number(text: str) -> float:
