@@ -37,8 +37,15 @@ def test_interpolations_are_followed_and_kept_as_they_are_written(tree: Path) ->
     found = compose(trainer(tree, "data.train_batch_size=8"), tree)
     assert found.settings.values["copy"] == 8
     assert found.interpolations == {"copy": "${data.train_batch_size}"}
+    assert found.dangling == {}
+    assert found.dangling == {}
     assert found.config["copy"] == "${data.train_batch_size}"
     assert found.config["actor"] == {"lr": 1e-6, "path": "~/models/Qwen2.5-7B"}
+
+
+def test_what_refers_to_nothing_is_told_from_what_only_a_running_trainer_knows(tree: Path) -> None:
+    found = compose(trainer(tree, "~data.train_batch_size", "+later=${oc.env:VERL_NPU_NOT_THERE}"), tree)
+    assert found.dangling == {"copy": "${data.train_batch_size}"}
 
 
 def test_what_only_a_running_trainer_knows_is_left_as_it_is_written(tree: Path) -> None:

@@ -18,7 +18,7 @@ from ...findings import Finding, Severity
 from ...language import capitalised
 from ...language import gettext as _
 from ..jobs.capture import Capture, capture, check_text, tree_of
-from ..jobs.job import compose
+from ..jobs.job import compose, follows_all
 from ..jobs.rules import Script, findings, unexported
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of, trainer_of_command
@@ -161,20 +161,25 @@ def _judged_text(script: Path, reason: str) -> _Judged:
 def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Settings, Finding | None]:
     """Hydra is the judge of keys: what it does not take ends the job at its start."""
     try:
-        return compose(trainer, tree, unconfined).settings, None
+        job = compose(trainer, tree, unconfined)
     except VerlNpuError as error:
         if not error.subject.startswith("the overrides"):
             raise
-        why = _("the trainer ends with the same error before anything starts")
-        return Settings({}), Finding(
-            code="hydra",
-            severity=Severity.ERROR,
-            subject=error.subject,
-            expected=error.expected,
-            found=error.found,
-            why=why,
-            fix=error.fix,
-        )
+        return Settings({}), _ends(error.subject, error.expected, error.found, error.fix)
+    if not job.dangling or not follows_all(job):
+        return job.settings, None
+    found = _(", ").join(f"{key}={text}" for key, text in job.dangling.items())
+    return job.settings, _ends(
+        ", ".join(job.dangling),
+        _("a reference to a setting that is there"),
+        found,
+        _("keep the setting that it refers to, or give the one that refers to it a value of its own"),
+    )
+
+
+def _ends(subject: str, expected: str, found: str, fix: str) -> Finding:
+    why = _("the trainer ends with the same error before anything starts")
+    return Finding("hydra", Severity.ERROR, found, subject=subject, expected=expected, why=why, fix=fix)
 
 
 def _script(captured: Capture, trainer: Trainer, settings: Settings, tree: Path) -> Script:

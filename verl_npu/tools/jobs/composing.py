@@ -31,16 +31,21 @@ def main() -> int:
         return 0
     values: dict[str, object] = {}
     interpolations: dict[str, str] = {}
-    _flatten(config, "", values, interpolations)
+    dangling: dict[str, str] = {}
+    _flatten(config, "", values, interpolations, dangling)
     written = OmegaConf.to_container(config, resolve=False)
-    json.dump({"values": values, "interpolations": interpolations, "config": written}, answer, default=str)
+    content = {"values": values, "interpolations": interpolations, "dangling": dangling, "config": written}
+    json.dump(content, answer, default=str)
     return 0
 
 
-def _flatten(section: Any, prefix: str, values: dict[str, object], interpolations: dict[str, str]) -> None:
-    """Write a section's values under their full keys, and the interpolations that they are written as."""
+def _flatten(
+    section: Any, prefix: str, values: dict[str, object], interpolations: dict[str, str], dangling: dict[str, str]
+) -> None:
+    """Write a section's values under their full keys, the interpolations that they are written as, and of those the
+    ones that refer to a key that is not there."""
     from omegaconf import DictConfig, OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+    from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
     written = OmegaConf.to_container(section, resolve=False)
     for key in section:
@@ -50,11 +55,13 @@ def _flatten(section: Any, prefix: str, values: dict[str, object], interpolation
             interpolations[path] = text
         try:
             value = section[key]
-        except OmegaConfBaseException:
+        except OmegaConfBaseException as error:
+            if isinstance(error, InterpolationKeyError):
+                dangling[path] = text
             value = text  # it refers to what exists only while a trainer runs, or must be given and is not
         if isinstance(value, DictConfig):
             values[path] = {}
-            _flatten(value, f"{path}.", values, interpolations)
+            _flatten(value, f"{path}.", values, interpolations, dangling)
         else:
             values[path] = OmegaConf.to_container(value, resolve=False) if OmegaConf.is_config(value) else value
 

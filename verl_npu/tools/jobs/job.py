@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import importlib.util
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from .trainer import Trainer
 _LIMITS = Limits(120.0, memory=4 << 30, file=256 << 20)
 _LARGEST_SOURCE = 4 << 20
 _COMPOSING = Path("/composing.py")
+_FOLLOWS_ALL = re.compile(rb"OmegaConf\.(resolve\(config\)|to_container\((self\.)?config, resolve=True\))")
 _CONFIGURATIONS = Path("verl", "trainer", "config")
 
 
@@ -54,6 +56,8 @@ class Job:
     """With interpolations followed."""
     interpolations: Mapping[str, str]
     """Those settings that refer to others, as they are written."""
+    dangling: Mapping[str, str]
+    """Of those, the ones that refer to what is not there."""
     config: Mapping[str, object]
     """All of it section by section, with interpolations as they are written: OmegaConf makes a configuration of it."""
 
@@ -106,8 +110,10 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
                 "and one that was moved has another place now"
             ),
         )
-    values, interpolations, config = (answer.get(part) for part in ("values", "interpolations", "config"))
-    if not (isinstance(values, dict) and isinstance(config, dict) and _is_of_texts(interpolations)):
+    parts = ("values", "interpolations", "dangling", "config")
+    values, interpolations, dangling, config = (answer.get(part) for part in parts)
+    texts = _is_of_texts(interpolations) and _is_of_texts(dangling)
+    if not (isinstance(values, dict) and isinstance(config, dict) and texts):
         raise _not_composed(trainer, _("an answer of another form"))
     return Job(
         trainer=trainer,
@@ -115,8 +121,14 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
         entry=entry,
         settings=Settings(values),
         interpolations=cast("Mapping[str, str]", interpolations),
+        dangling=cast("Mapping[str, str]", dangling),
         config=config,
     )
+
+
+def follows_all(job: Job) -> bool:
+    """Return whether a trainer follows all interpolations of its configuration at its start, as its file says."""
+    return _FOLLOWS_ALL.search(job.entry.source.read_bytes()) is not None
 
 
 def _is_of_texts(read: object) -> bool:
