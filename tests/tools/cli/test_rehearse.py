@@ -268,6 +268,26 @@ def test_a_wrong_script_is_refused_with_status_1(
     assert (status, refused(content)) == (1, [rule])
 
 
+@pytest.mark.parametrize(("start", "expected"), [("OmegaConf.resolve(config)", (1, ["hydra"])), ("pass", (0, []))])
+def test_a_reference_to_a_setting_that_was_left_out_is_refused_where_the_trainer_follows_it(
+    sandboxed: None, run: Run, rl: Path, write: Write, start: str, expected: tuple[int, list[str]]
+) -> None:
+    (rl / "verl" / "trainer" / "main_rl.py").write_text(TRAINER.replace('"main"', '"rl"').replace("pass", start))
+    status, content = checked(run, write(f"{GOOD} ~data.train_batch_size".replace("data.train_batch_size=1024 ", "")))
+    assert (status, refused(content)) == expected
+
+
+def test_what_a_job_in_this_environment_would_miss_is_said(
+    sandboxed: None, run: Run, rl: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = write(GOOD)
+    assert "no ray here" not in " ".join(run("check", "--script", str(script))[1].split())
+    monkeypatch.setitem(sys.modules, "ray", None)
+    status, content = checked(run, script)
+    assert (status, content["lacking"]) == (0, ["ray"])
+    assert "no ray here: a job in" in " ".join(run("check", "--script", str(script))[1].split())
+
+
 def test_findings_are_printed_with_their_fix(sandboxed: None, run: Run, rl: Path, write: Write) -> None:
     status, output = run("check", "--script", str(write(GOOD.replace("=npu", "=cuda"))))
     assert status == 1

@@ -29,7 +29,7 @@ from ...registry.state import State, feature_state
 from ..doctor import Site, Trace, find_traces
 from . import terminal, upstreams
 from .options import example, json_option, source_option, unconfined_option
-from .script import check_script
+from .script import check_script, say_lacking
 from .status import BAD, QUIET, colour
 
 _MEANING = {
@@ -58,6 +58,8 @@ class _Result:
     """The names that the installed vLLM and vllm-ascend lack."""
     traces: Sequence[Trace]
     """What an earlier plugin of the same name has left."""
+    lacking: Sequence[str]
+    """The packages that a job in this environment would miss; none if the verl is another one."""
     wrong: Sequence[SettingError]
     """The variables of verl-npu that are set wrongly here."""
 
@@ -110,7 +112,8 @@ def check(
             )
         )
     features, tree, locks = load(), upstreams.judged_tree(source), upstreams.locks()
-    result = _judged(features, tree, locks, _traces(source))
+    lacking = upstreams.lacking() if source == upstreams.INSTALLED else []
+    result = _judged(features, tree, locks, _traces(source), lacking)
     if as_json:
         click.echo(json.dumps(_content(result), indent=2))
     else:
@@ -131,11 +134,16 @@ def _is_strict() -> bool:
 
 
 def _judged(
-    features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]], traces: Sequence[Trace]
+    features: Sequence[Feature],
+    tree: SourceTree,
+    locks: Mapping[str, Sequence[Lock]],
+    traces: Sequence[Trace],
+    lacking: Sequence[str],
 ) -> _Result:
     revisions, verdicts, natives = judged_patches(features, tree, locks)
     wrong = [error for _unused, error in wrong_settings()]
-    return _Result(features, revisions, verdicts, natives, software.problem(), _rollout_lacks(), traces, wrong)
+    lacks = _rollout_lacks()
+    return _Result(features, revisions, verdicts, natives, software.problem(), lacks, traces, lacking, wrong)
 
 
 def judged_patches(
@@ -178,6 +186,7 @@ def _content(result: _Result) -> dict[str, object]:
             for feature in result.features
         ],
         "natives": [native.as_json() for native in result.natives],
+        "lacking": list(result.lacking),
         "wrong_variables": [str(error) for error in result.wrong],
         "torch_npu": None if result.problem is None else str(result.problem),
         "engine_names": [lack.as_json() for lack in result.lacks],
@@ -192,6 +201,7 @@ def _print(result: _Result, verbose: bool) -> None:
         terminal.echo()
     terminal.trouble(result.problem)
     _print_revisions(result.revisions, verbose)
+    say_lacking(result.lacking)
     terminal.echo()
     states = [result.state(feature) for feature in result.features]
     rows = [(f.name, str(s), _clause(f, result)) for f, s in zip(result.features, states, strict=True)]

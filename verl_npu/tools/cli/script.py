@@ -32,6 +32,18 @@ def say_unconfined(unconfined: bool) -> None:
         terminal.note(_("unconfined: what is run has your home and your network"))
 
 
+def say_lacking(packages: Sequence[str]) -> None:
+    """Print which packages a job in this environment would miss; nothing if there are all."""
+    if packages:
+        terminal.paragraph(
+            _("no {packages} here: a job in {prefix} ends as it imports what is missing").format(
+                packages=_(", ").join(packages), prefix=sys.prefix
+            ),
+            label=_("note: "),
+            indent="  ",
+        )
+
+
 def check_script(script: Path, source: str, arguments: Sequence[str], as_json: bool, unconfined: bool) -> None:
     """Judge a script against the verl of its own tree, of `source`, or that is installed, and exit.
 
@@ -206,6 +218,7 @@ def _content(judged: _Judged) -> dict[str, object]:
         "exports": dict(trainer.exports) if trainer else {},
         "missing": list(captured.missing) if captured else [],
         "not_judged": judged.not_judged,
+        "lacking": upstreams.lacking(),
         "verl": {"path": verl.path, "reason": verl.reason, "nearest_pin": verl.pin} if verl else {},
         "findings": [
             {
@@ -241,6 +254,7 @@ def _print(judged: _Judged) -> None:
             _("{not_judged}.").format(not_judged=judged.not_judged), label=_("not judged: "), indent="  "
         )
         terminal.paragraph(judged.remedy, indent="  ")
+    say_lacking(upstreams.lacking())
     for path in judged.captured.missing if judged.captured else ():
         terminal.paragraph(
             _("the script reads {path}, which is not on this machine").format(path=path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,21 @@ from ...registry.judge.verdict import judge
 from ...registry.source.tree import SourceTree
 
 INSTALLED = "installed"
+_OF_TRAINERS = {
+    "hydra": "hydra-core",
+    "omegaconf": "omegaconf",
+    "ray": "ray",
+    "tensordict": "tensordict",
+    "torch": "torch",
+    "transformers": "transformers",
+    "yaml": "PyYAML",
+}
+"""The packages without which no trainer of verl's can be imported, by the module of each."""
+
+
+def lacking() -> list[str]:
+    """Return which of those this environment has not: a job in it ends at its start."""
+    return [package for module, package in _OF_TRAINERS.items() if importlib.util.find_spec(module) is None]
 
 
 def tree(source: str) -> SourceTree:
