@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any  # A configuration of OmegaConf's.
 
 from ... import environment
-from ...ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS, NZ_KEY, VISIBLE_DEVICES
+from ...ascend.variables import (
+    ALLOCATOR,
+    EXPANDABLE_SEGMENTS,
+    NZ_KEY,
+    VIRTUAL_NPUS,
+    VISIBLE_DEVICES,
+    virtual_npus,
+)
 from ...errors import SourceError
 from ...features.configuration import Section
 from ...features.device.choice import resolve_device
@@ -41,6 +48,7 @@ from ..doctor.variables import unreadable_devices, wrong_variables
 from .keys import (
     ACTOR,
     BATCH,
+    DEVICE,
     ENGINE,
     ESTIMATOR,
     FREE_CACHE_ENGINE,
@@ -194,6 +202,26 @@ def _fields(sources: SourceTree) -> frozenset[str] | None:
 # What upstream, Hydra or MindSpeed refuse, and what may fail.
 
 
+def _device(script: Script) -> Iterator[Finding]:
+    device, in_force = script.settings.text(DEVICE), _in_force(script, "device")
+    if in_force:
+        overrides = script.trainer.overrides
+        yield from refusals("device-setting", lambda _: resolve_device(script.section, overrides), script)
+    source = script.sources.read(script.trainer.module) if script.trainer.module.startswith("verl.") else None
+    # From ccd7d934 on upstream's trainers set it to npu themselves, and verl-npu has them leave cpu alone.
+    kept = b"auto_set_" not in (source or b"") or (device == "cpu" and in_force)
+    by_ray = script.trainer.ranks == 0 and ENGINE in script.settings
+    if by_ray and kept and device not in ("", "npu") and not (device == "cuda" and in_force):
+        # With verl-npu off the script may be meant for CUDA, and a trainer that is not read may set it as well.
+        yield (warning if device == "cuda" or source is None else error)(
+            "device-setting",
+            device,
+            subject=DEVICE,
+            why=_("Ray has no resource of that name on NPUs: verl ends, or waits for it without end"),
+            fix=_("leave {device} out, or set it to npu").format(device=DEVICE),
+        )
+
+
 def _shadowed(script: Script) -> Iterator[Finding]:
     values: dict[str, str] = {}
     for word in script.trainer.overrides:
@@ -341,15 +369,21 @@ def _exports(script: Script) -> Iterator[Finding]:
 
 def _visible_devices(script: Script) -> Iterator[Finding]:
     listed, each = script.environ.get(VISIBLE_DEVICES), script.trainer.ranks or script.settings.whole(NPUS)
-    if listed is None or (script.trainer.ranks and not script.trainer.counted):
+    virtual = virtual_npus(script.environ)
+    there = int(virtual) if virtual.isdecimal() else None
+    if script.trainer.ranks and not script.trainer.counted:
         return
-    trouble, count = unreadable_devices(listed), len(listed.split(","))
-    if trouble or count < each:
+    trouble = unreadable_devices(listed) if listed is not None else ""
+    count = there
+    if listed is not None and not trouble:
+        count = sum(there is None or int(number) < there for number in listed.split(","))
+    if trouble or (count is not None and count < each):
         by_torchrun = script.trainer.ranks > 0
+        variables = {VISIBLE_DEVICES: listed, VIRTUAL_NPUS: virtual or None}
         yield (error if by_torchrun else warning)(
             "visible-devices",
             trouble or _("{count} NPUs, and {each} of each node are asked for").format(count=count, each=each),
-            subject=f"{VISIBLE_DEVICES}={listed}",
+            subject=", ".join(f"{name}={text}" for name, text in variables.items() if text is not None),
             why=_(
                 "torchrun starts a process for each NPU, and those beyond the list end with `invalid device ordinal`"
             )
@@ -358,7 +392,9 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
                 "Ray counts these NPUs alone, unless it was started with another list, and verl ends or waits for "
                 "the others"
             ),
-            fix=_("list as many NPUs as a node is to use, or unset {visible_devices}").format(
+            fix=_("set {virtual_npus} to {each}, or ask for fewer").format(virtual_npus=VIRTUAL_NPUS, each=each)
+            if listed is None
+            else _("list as many NPUs as a node is to use, or unset {visible_devices}").format(
                 visible_devices=VISIBLE_DEVICES
             ),
         )
@@ -536,11 +572,11 @@ _OF_ENGINES = (
 )
 """The rollout's rules that a script is asked as a job is."""
 RULES: tuple[Rule[Script], ...] = (
-    _of(
-        "device",
-        lambda script: resolve_device(script.section, script.trainer.overrides),
+    Rule(
         "device-setting",
-        "A trainer.device that the job is given by name and that is no NPU.",
+        _device,
+        (Stage.SCRIPT, Stage.JOB),
+        about="A trainer.device that the job is given by name and that is no NPU.",
     ),
     Rule("imports", _imports, _BEFORE, about="What a trainer imports, before anything else, and its verl has not."),
     Rule("shadowed", _shadowed, _BEFORE, about="A key that is given with two values: the later one wins."),
