@@ -77,6 +77,8 @@ _PATHS = (
     r"(.*\.)?(train_files|val_files|partial_pretrain|model\.path|dist_checkpointing_path|custom_reward_function\.path)"
 )
 
+_DATA = (".parquet", ".json", ".jsonl")
+
 _PLACEHOLDER = re.compile(r"(?<![^\s'\"\[\],:=])(?:[^\s'\"\[\],:=]*/)?(?:path/to|PATH/TO)/[^\s'\"\[\],]*")
 _ATTENTION_READERS = ("verl.workers.config.model", "verl.workers.fsdp_workers")
 
@@ -548,7 +550,9 @@ def _files(script: Script) -> Iterator[Finding]:
         for each in value if isinstance(value, list) else [value]:
             if not isinstance(each, str) or _PLACEHOLDER.search(each):
                 continue
-            if each.startswith(("/", "~")) and not Path(each).expanduser().exists():
+            # A model without a slash in front may be a name of the hub; data are files.
+            is_file = each.startswith(("/", "~")) or each.endswith(_DATA)
+            if is_file and not (script.trainer.folder / Path(each).expanduser()).exists():
                 missing[each] = None
     if missing:
         yield warning(
