@@ -57,9 +57,11 @@ from .keys import (
     MINI_BATCH,
     MODEL,
     NPUS,
+    REFERENCE,
     ROLLOUT,
     SAMPLES,
     has_critic,
+    has_reference,
     is_megatron,
     may_sleep,
     size,
@@ -287,6 +289,7 @@ def _parallel_sizes(script: Script) -> Iterator[Finding]:
 
 
 def _batches(script: Script) -> Iterator[Finding]:
+    yield from _micro_batches(script)
     settings, npus = script.settings, script.npus
     train, mini, samples = settings.whole(BATCH), settings.whole(MINI_BATCH), size(settings, SAMPLES)
     # Trainers that stream their samples have no batch.
@@ -311,6 +314,26 @@ def _batches(script: Script) -> Iterator[Finding]:
             why=_("verl asserts that the samples of a step can be divided among its data parallel ranks"),
             fix=_("choose a batch that divides"),
         )
+
+
+def _micro_batches(script: Script) -> Iterator[Finding]:
+    """Source: `validate_config` and `ActorConfig.__post_init__`, which say this at every pin."""
+    settings = script.settings
+    if ESTIMATOR not in settings or settings.truth(f"{ACTOR}.use_dynamic_bsz"):
+        return
+    asked = [(ACTOR, "ppo_micro_batch_size"), (ROLLOUT, "log_prob_micro_batch_size")]
+    asked += [(REFERENCE, "log_prob_micro_batch_size")] if has_reference(settings) else []
+    for section, name in asked:
+        old, each = f"{section}.{name}", f"{section}.{name}_per_gpu"
+        given = [key for key in (old, each) if settings.get(key) is not None]
+        if old in settings and each in settings and len(given) != 1:
+            yield error(
+                "batches",
+                _("both") if given else _("neither"),
+                subject=_("{old} and {each}").format(old=old, each=each),
+                why=_("verl refuses a job with a fixed batch size that has neither of them, or both"),
+                fix=_("set {each} alone").format(each=each),
+            )
 
 
 def _overrides(script: Script) -> Iterator[Finding]:
