@@ -25,7 +25,7 @@ from ...ascend.variables import (
     VISIBLE_DEVICES,
     virtual_npus,
 )
-from ...errors import SourceError
+from ...errors import SettingError, SourceError
 from ...features.configuration import Section
 from ...features.device.choice import resolve_device
 from ...features.fleet.forwarding import refuse_other_values
@@ -165,8 +165,16 @@ def _in_force(script: Script, feature: str) -> bool:
     """Whether the job asks what a feature refuses: it is left in, and its settings are known, with an engine if it is
     about that."""
     left_out = environment.DISABLE.text(script.environ).replace(" ", "").split(",")
-    off = environment.SWITCH.text(script.environ) == "off" or feature in left_out
+    off = _is_off(script) or feature in left_out
     return not off and (ENGINE in script.settings or (feature == "device" and bool(script.settings.values)))
+
+
+def _is_off(script: Script) -> bool:
+    """Whether verl-npu stays off in the job; it does if it is told so in a word that it does not know."""
+    try:
+        return environment.SWITCH.read(script.environ) == "off"
+    except SettingError:
+        return True
 
 
 def _segments(script: Script) -> Iterator[Finding]:
@@ -360,7 +368,30 @@ def _overrides(script: Script) -> Iterator[Finding]:
 def _variables(script: Script) -> Iterator[Finding]:
     site = Site(None, None, environ=script.environ, path=())
     for finding in wrong_variables(site, Stage.SCRIPT):
-        yield replace(finding, code="variables", subject=finding.code)
+        ours = finding.code in environment.VARIABLES
+        severity = Severity.WARNING if ours and not _reads(script, finding.code) else finding.severity
+        yield replace(finding, code="variables", subject=finding.code, severity=severity)
+
+
+def _reads(script: Script, variable: str) -> bool:
+    """Whether it is certain that the job reads a variable of verl-npu's, and ends if it is wrong."""
+    settings, told_off = script.settings, environment.SWITCH.text(script.environ).lower() == "off"
+    if variable in (environment.SWITCH.name, environment.DISABLE.name, environment.FORCE.name):
+        return environment.STRICT.text(script.environ) not in ("", "0") and not told_off
+    if told_off:
+        return False
+    if variable == environment.PLACEMENT_TIMEOUT.name:
+        return script.trainer.ranks == 0 and ENGINE in settings and _in_force(script, "device")
+    if variable == environment.TOKEN_BUDGET.name:
+        return settings.truth(f"{ACTOR}.use_dynamic_bsz") and _in_force(script, "micro_batches")
+    if variable.startswith("VERL_NPU_WEIGHT_SYNC"):
+        return _is_apart(script) and _in_force(script, "weight_sync")
+    return True
+
+
+def _is_apart(script: Script) -> bool:
+    """Whether the engine has NPUs of its own, to which a weight sync brings the trainer's weights."""
+    return re.search(r"one_step_off|fully_async", script.trainer.module) is not None
 
 
 def unexported(text: str, exports: Collection[str]) -> Iterator[Finding]:
@@ -511,9 +542,8 @@ def _token_budget(script: Script) -> Iterator[Finding]:
 
 
 def _sync_check(script: Script) -> Iterator[Finding]:
-    apart = re.search(r"one_step_off|fully_async", script.trainer.module)
     asked = environment.WEIGHT_SYNC_CHECK.text(script.environ) == Check.ENGINE.value
-    if apart and asked and script.settings.text(ENGINE) == "sglang" and _in_force(script, "weight_sync"):
+    if _is_apart(script) and asked and script.settings.text(ENGINE) == "sglang" and _in_force(script, "weight_sync"):
         for refusal in refusals("weight-proof", lambda _: refuse_proof(), script):
             yield replace(refusal, severity=Severity.WARNING)
 
