@@ -17,7 +17,7 @@ ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 RIGHT: Mapping[str, object] = {
     "algorithm.adv_estimator": "grpo",
     "data.train_batch_size": 64,
-    "data.train_files": "relative.parquet",
+    "data.train_files": __file__,
     "trainer.device": "npu",
     "trainer.n_gpus_per_node": 8,
     "trainer.nnodes": 2,
@@ -73,6 +73,36 @@ def found(given: Script) -> list[tuple[str, bool]]:
     return [(finding.code, finding.refused) for finding in findings(given)]
 
 
+MICRO = {
+    f"{ACTOR}.use_kl_loss": True,
+    f"{ACTOR}.ppo_micro_batch_size": None,
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": 8,
+    f"{ROLLOUT}.log_prob_micro_batch_size": None,
+    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 8,
+    "actor_rollout_ref.ref.log_prob_micro_batch_size": None,
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 8,
+}
+MAIN = "verl.trainer.main_small"
+
+
+def _verl(main: str = "", **modules: str) -> SourceTree:
+    """A verl with that text for its trainer, and for other modules; a folder's name stands before two underscores."""
+    root = Path(tempfile.mkdtemp()) / "verl"
+    for name, text in {"trainer__main_small": main, **modules}.items():
+        path = root.joinpath(*name.split("__")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
+        (folder / "__init__.py").touch()
+    return SourceTree.at(root.parent, ("verl",))
+
+
+PLAIN_TRAINER, SETTING_TRAINER = _verl("run(config)"), _verl("auto_set_device(config)")
+VALIDATING = _verl(
+    workers__config__actor='valid_loss_agg_modes = ["token-mean"]',
+    utils__config='assert rank <= 512, "LoRA rank in vLLM must be less than or equal to 512"',
+    workers__engine='register("veomni")',
+)
 BUDGET = {"data.max_prompt_length": 1024, "data.max_response_length": 3072, f"{ACTOR}.use_dynamic_bsz": True}
 FLASH = {"actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_3"}
 PLACE = Path(tempfile.mkdtemp(), "path", "to", "model")
@@ -115,6 +145,31 @@ RIGHT_ONES = {
     ),
     "FlashAttention 3 that this verl does not read": script(FLASH),
     "a token budget of the longest sequence": script({**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 1024}),
+    "a device that upstream's trainer sets": script({"trainer.device": "gpu"}, module=MAIN, sources=SETTING_TRAINER),
+    "as many virtual NPUs as are asked for": script(inherited={"VIRTUAL_ASCEND": "8"}),
+    "virtual NPUs that torchrun counts": script(ranks=1, counted=False, inherited={"VIRTUAL_ASCEND": "2"}),
+    "micro-batches": script(MICRO),
+    "a mini batch above a dynamic batch": script(
+        {f"{ACTOR}.ppo_mini_batch_size": 65, f"{ACTOR}.use_dynamic_bsz": True}
+    ),
+    "sequences over ranks without padding": script({"actor_rollout_ref.model.use_remove_padding": True}),
+    "a size that refers to another": script({f"{ROLLOUT}.n": "${other}"}),
+    "greedy validation": script({f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.val_kwargs.do_sample": False}),
+    "a loss that this verl has": script({f"{ACTOR}.loss_agg_mode": "token-mean"}, sources=VALIDATING),
+    "an adapter": script({"actor_rollout_ref.model.lora_rank": 512}, sources=VALIDATING),
+    "an adapter of a verl that takes any": script({"actor_rollout_ref.model.lora_rank": 1024}, sources=PLAIN_TRAINER),
+    "workers of another kind": script({f"{ACTOR}.strategy": "veomni"}, sources=VALIDATING),
+    "no micro-batch where nothing is trained": script(
+        {**MICRO, f"{ACTOR}.ppo_micro_batch_size_per_gpu": None, f"{ACTOR}.loss_agg_mode": "mean"},
+        module="verl.trainer.main_generation_server",
+        sources=VALIDATING,
+    ),
+    "no micro-batch of a batch that is divided dynamically": script(
+        {**MICRO, f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_micro_batch_size_per_gpu": None}
+    ),
+    "no micro-batch of a reference that there is not": script(
+        {**MICRO, f"{ACTOR}.use_kl_loss": False, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": None}
+    ),
     "files that are here": script({"data.train_files": [__file__], "data.val_files": "hub/name"}),
 }
 
@@ -136,6 +191,76 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
     "a key twice": (script(overrides=("a.b=1", "++a.b=2")), "shadowed", False),
     "a size without a value": (script(overrides=("trainer.nnodes=",)), "empty", True),
     "a size of quotes": (script(overrides=("data.train_batch_size=''",)), "empty", True),
+    "a device that Ray has nothing of": (
+        script({"trainer.device": "gpu"}, module=MAIN, sources=PLAIN_TRAINER),
+        "device-setting",
+        True,
+    ),
+    "a CPU that verl-npu leaves alone": (
+        script({"trainer.device": "cpu"}, module=MAIN, sources=SETTING_TRAINER),
+        "device-setting",
+        True,
+    ),
+    "a device of a trainer that is not read": (script({"trainer.device": "gpu"}), "device-setting", False),
+    "CUDA by default, and no verl-npu": (
+        script({"trainer.device": "cuda"}, exports={"VERL_NPU": "off"}, module=MAIN, sources=PLAIN_TRAINER),
+        "device-setting",
+        False,
+    ),
+    "fewer virtual NPUs than Ray is asked for": (
+        script(inherited={"VIRTUAL_ASCEND": "2"}),
+        "visible-devices",
+        False,
+    ),
+    "a visible NPU that there is not": (
+        script(
+            {"trainer.n_gpus_per_node": 2, "trainer.nnodes": 8},
+            exports={"ASCEND_RT_VISIBLE_DEVICES": "0,7", "VIRTUAL_ASCEND": "2"},
+        ),
+        "visible-devices",
+        False,
+    ),
+    "no micro-batch": (script({**MICRO, f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": None}), "batches", True),
+    "a critic's mini batch above the batch": (
+        script({"algorithm.adv_estimator": "gae", "critic.ppo_mini_batch_size": 65}),
+        "batches",
+        True,
+    ),
+    "a critic without a micro-batch": (
+        script(
+            {
+                "algorithm.adv_estimator": "gae",
+                "critic.ppo_micro_batch_size": None,
+                "critic.ppo_micro_batch_size_per_gpu": None,
+            }
+        ),
+        "batches",
+        True,
+    ),
+    "sequences over ranks with their padding": (
+        script({"actor_rollout_ref.model.use_remove_padding": False}),
+        "parallel-sizes",
+        True,
+    ),
+    "a size that is a word": (script({f"{ROLLOUT}.n": "many"}), "empty", True),
+    "a temperature of none": (
+        script({f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.val_kwargs.do_sample": True}),
+        "validation",
+        True,
+    ),
+    "a loss that this verl has not": (
+        script({f"{ACTOR}.loss_agg_mode": "mean"}, sources=VALIDATING),
+        "validation",
+        True,
+    ),
+    "an adapter that this verl refuses": (
+        script({"actor_rollout_ref.model.lora_rank": 513}, sources=VALIDATING),
+        "validation",
+        True,
+    ),
+    "a strategy that nothing has": (script({f"{ACTOR}.strategy": "fsdpx"}, sources=VALIDATING), "validation", True),
+    "two micro-batches": (script({**MICRO, f"{ACTOR}.ppo_micro_batch_size": 8}), "batches", True),
+    "data that are not in the tree": (script({"data.train_files": "none.parquet"}), "files", False),
     "no rollout engine": (script({f"{ROLLOUT}.name": "???"}), "rollout-engine", True),
     "a mini batch above the batch": (script({f"{ACTOR}.ppo_mini_batch_size": 65}), "batches", True),
     "a batch that does not divide": (script({"data.train_batch_size": 66, f"{ROLLOUT}.n": 1}), "batches", True),
@@ -180,6 +305,43 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         True,
     ),
     "a variable that CANN refuses": (script(exports={"HCCL_BUFFSIZE": "many"}), "variables", False),
+    "a switch that ends the import of verl": (
+        script(exports={"VERL_NPU_DISABLE": "atention", "VERL_NPU_STRICT": "1"}),
+        "variables",
+        True,
+    ),
+    "a switch that only warns": (script(exports={"VERL_NPU_DISABLE": "atention"}), "variables", False),
+    "a wrong strict": (script(exports={"VERL_NPU_STRICT": "ja"}), "variables", True),
+    "a wrong strict that nothing reads": (
+        script(exports={"VERL_NPU_STRICT": "ja", "VERL_NPU": "OFF"}),
+        "variables",
+        False,
+    ),
+    "a time that Ray's placement reads": (
+        script(exports={"VERL_NPU_PLACEMENT_TIMEOUT": "soon"}),
+        "variables",
+        True,
+    ),
+    "a time that no placement reads": (
+        script({"trainer.n_gpus_per_node": None}, exports={"VERL_NPU_PLACEMENT_TIMEOUT": "soon"}, ranks=8),
+        "variables",
+        False,
+    ),
+    "a check of a weight sync that there is": (
+        script(exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "all"}, module="recipe.one_step_off_policy.main_ppo"),
+        "variables",
+        True,
+    ),
+    "a check of a weight sync that there is not": (
+        script(exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "all"}),
+        "variables",
+        False,
+    ),
+    "a budget of batches that are not dynamic": (
+        script(exports={"VERL_NPU_TOKEN_BUDGET": "yes"}),
+        "variables",
+        False,
+    ),
     "a variable of the user's shell": (script(inherited={"HCCL_BUFFSIZE": "abc"}), "variables", False),
     "an address that is none": (script(exports={"HCCL_IF_IP": "host"}), "variables", False),
     "fewer NPUs visible than Ray is asked for": (

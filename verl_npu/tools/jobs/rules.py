@@ -54,12 +54,14 @@ from .keys import (
     FREE_CACHE_ENGINE,
     MAX_PROMPT,
     MAX_RESPONSE,
-    MINI_BATCH,
     MODEL,
+    NODES,
     NPUS,
+    PACKED,
     REFERENCE,
     ROLLOUT,
     SAMPLES,
+    STRATEGY,
     has_critic,
     has_reference,
     is_megatron,
@@ -81,6 +83,9 @@ _PATHS = (
 
 _DATA = (".parquet", ".json", ".jsonl")
 
+_ACTOR_CONFIG, _VALIDATION = "verl.workers.config.actor", "verl.utils.config"
+_LOSSES = re.compile(rb"valid_loss_agg_modes = \[([^\]]*)\]")
+_LARGEST_RANK = 512
 _PLACEHOLDER = re.compile(r"(?<![^\s'\"\[\],:=])(?:[^\s'\"\[\],:=]*/)?(?:path/to|PATH/TO)/[^\s'\"\[\],]*")
 _ATTENTION_READERS = ("verl.workers.config.model", "verl.workers.fsdp_workers")
 
@@ -217,8 +222,9 @@ def _fields(sources: SourceTree) -> frozenset[str] | None:
 def _device(script: Script) -> Iterator[Finding]:
     device, in_force = script.settings.text(DEVICE), _in_force(script, "device")
     if in_force:
-        overrides = script.trainer.overrides
-        yield from refusals("device-setting", lambda _: resolve_device(script.section, overrides), script)
+        yield from refusals(
+            "device-setting", lambda _: resolve_device(script.section, script.trainer.overrides), script
+        )
     source = script.sources.read(script.trainer.module) if script.trainer.module.startswith("verl.") else None
     # From ccd7d934 on upstream's trainers set it to npu themselves, and verl-npu has them leave cpu alone.
     kept = b"auto_set_" not in (source or b"") or (device == "cpu" and in_force)
@@ -262,6 +268,16 @@ def _empty(script: Script) -> Iterator[Finding]:
                 why=_("Hydra takes it as an empty text, and verl cannot make a number of it"),
                 fix=_("look for the variable of the script that is meant, and whether it is assigned"),
             )
+    for key in (BATCH, f"{ACTOR}.ppo_mini_batch_size", SAMPLES, NPUS, NODES, f"{ROLLOUT}.tensor_model_parallel_size"):
+        found = script.settings.get(key)
+        if isinstance(found, str) and found.strip() and found != "???" and "${" not in found:
+            yield error(
+                "empty",
+                _("{found}, which is no number").format(found=found),
+                subject=key,
+                why=_("verl cannot make a number of it"),
+                fix=_("write a number"),
+            )
 
 
 def _engine(script: Script) -> Iterator[Finding]:
@@ -285,6 +301,8 @@ _DIVIDES = {
 
 
 def _parallel_sizes(script: Script) -> Iterator[Finding]:
+    if _trains(script):
+        yield from _packing(script)
     for each in indivisible(script.settings, script.npus):
         sizes = _("sizes whose product divides") if each.by is Framework.MEGATRON else _("a size that divides")
         yield error(
@@ -296,21 +314,52 @@ def _parallel_sizes(script: Script) -> Iterator[Finding]:
         )
 
 
+def _trains(script: Script) -> bool:
+    """Whether it is no program that only generates or evaluates: those compose a trainer's configuration as well, and
+    do not validate it."""
+    return re.search(r"generat|eval|infer|serv", script.trainer.name) is None
+
+
+def _packing(script: Script) -> Iterator[Finding]:
+    """Source: `ActorConfig.validate` and `CriticConfig.validate`, or the engine's own, alike at every pin."""
+    settings = script.settings
+    for role, packed in ((ACTOR, PACKED), ("critic", "critic.model.use_remove_padding")):
+        key = f"{role}.ulysses_sequence_parallel_size"
+        is_fsdp = settings.text(f"{role}.strategy") in ("fsdp", "fsdp2")
+        if role == "critic" and not has_critic(settings):
+            continue
+        if is_fsdp and settings.whole(key) > 1 and packed in settings and not settings.truth(packed):
+            yield error(
+                "parallel-sizes",
+                settings.text(key),
+                subject=key,
+                why=_("verl divides sequences over ranks only without their padding, and ends the job"),
+                fix=_("set {packed}=True").format(packed=packed),
+            )
+
+
 def _batches(script: Script) -> Iterator[Finding]:
+    if not _trains(script):
+        return
     yield from _micro_batches(script)
     settings, npus = script.settings, script.npus
-    train, mini, samples = settings.whole(BATCH), settings.whole(MINI_BATCH), size(settings, SAMPLES)
+    train, samples = settings.whole(BATCH), size(settings, SAMPLES)
     # Trainers that stream their samples have no batch.
     if train <= 0 or npus <= 0 or ESTIMATOR not in settings:
         return
-    if mini > train:
-        yield error(
-            "batches",
-            _("{train} and {mini}").format(train=train, mini=mini),
-            subject=_("{batch} and {mini_batch}").format(batch=BATCH, mini_batch=MINI_BATCH),
-            why=_("verl asserts that a batch has at least as many prompts as a mini batch"),
-            fix=_("set {mini_batch} to {train} or less").format(mini_batch=MINI_BATCH, train=train),
-        )
+    roles = [ACTOR, *(["critic"] if has_critic(settings) else [])]
+    for role in (role for role in roles if not settings.truth(f"{role}.use_dynamic_bsz")):
+        mini = settings.whole(f"{role}.ppo_mini_batch_size")
+        if mini > train:
+            yield error(
+                "batches",
+                _("{train} and {mini}").format(train=train, mini=mini),
+                subject=_("{batch} and {mini_batch}").format(batch=BATCH, mini_batch=f"{role}.ppo_mini_batch_size"),
+                why=_("verl asserts that a batch has at least as many prompts as a mini batch"),
+                fix=_("set {mini_batch} to {train} or less").format(
+                    mini_batch=f"{role}.ppo_mini_batch_size", train=train
+                ),
+            )
     parts = npus // parallelism_of(settings).replica if is_megatron(settings) else npus
     if parts and not settings.truth(f"{ACTOR}.use_dynamic_bsz") and train * samples % parts:
         yield error(
@@ -325,23 +374,55 @@ def _batches(script: Script) -> Iterator[Finding]:
 
 
 def _micro_batches(script: Script) -> Iterator[Finding]:
-    """Source: `validate_config` and `ActorConfig.__post_init__`, which say this at every pin."""
+    """Source: `validate_config`, and the `__post_init__` of ActorConfig and CriticConfig, alike at every pin."""
     settings = script.settings
-    if ESTIMATOR not in settings or settings.truth(f"{ACTOR}.use_dynamic_bsz"):
+    if ESTIMATOR not in settings:
         return
-    asked = [(ACTOR, "ppo_micro_batch_size"), (ROLLOUT, "log_prob_micro_batch_size")]
-    asked += [(REFERENCE, "log_prob_micro_batch_size")] if has_reference(settings) else []
-    for section, name in asked:
+    inference = [ROLLOUT, *([REFERENCE] if has_reference(settings) else [])]
+    asked = [(ACTOR, ACTOR, "ppo_micro_batch_size"), ("critic", "critic", "ppo_micro_batch_size")]
+    asked += [(section, ACTOR, "log_prob_micro_batch_size") for section in inference]
+    for section, role, name in asked:
         old, each = f"{section}.{name}", f"{section}.{name}_per_gpu"
+        skipped = settings.truth(f"{role}.use_dynamic_bsz") or (role == "critic" and not has_critic(settings))
         given = [key for key in (old, each) if settings.get(key) is not None]
-        if old in settings and each in settings and len(given) != 1:
+        if not skipped and old in settings and each in settings and len(given) != 1:
             yield error(
                 "batches",
                 _("both") if given else _("neither"),
                 subject=_("{old} and {each}").format(old=old, each=each),
-                why=_("verl refuses a job with a fixed batch size that has neither of them, or both"),
+                why=_("verl refuses a job with batches of a fixed size that has neither of them, or both"),
                 fix=_("set {each} alone").format(each=each),
             )
+
+
+def _validation(script: Script) -> Iterator[Finding]:
+    settings = script.settings
+    if not _trains(script):
+        return
+    loss, temperature, rank = f"{ACTOR}.loss_agg_mode", f"{ROLLOUT}.temperature", f"{MODEL}.lora_rank"
+    actor = script.sources.read(_ACTOR_CONFIG) or b""
+    known = _LOSSES.search(actor)
+    if known and settings.text(loss) and f'"{settings.text(loss)}"'.encode() not in known[1]:
+        names = [name.decode() for name in re.findall(rb'"([^"]+)"', known[1])]
+        fix = _("set it to one of {names}").format(names=_(", ").join(names))
+        yield _refused(settings, loss, _("verl ends with Invalid loss_agg_mode"), fix)
+    if settings.truth(f"{ROLLOUT}.val_kwargs.do_sample") and settings.number(temperature, 1) <= 0:
+        why = _("verl asserts that it is above 0 if the validation samples")
+        yield _refused(settings, temperature, why, _("raise it, or leave do_sample out"))
+    limited = b"LoRA rank in vLLM must be less than or equal to 512" in (script.sources.read(_VALIDATION) or b"")
+    if limited and settings.text(ENGINE) == "vllm" and settings.whole(rank) > _LARGEST_RANK:
+        why = _("verl asserts that vLLM's adapters have a rank of {most} at most").format(most=_LARGEST_RANK)
+        yield _refused(settings, rank, why, _("lower it"))
+    strategy = settings.text(STRATEGY)
+    upstreams = script.trainer.module.startswith("verl.") and "verl" in script.sources
+    if upstreams and strategy not in ("", "fsdp", "fsdp2", "megatron"):
+        named = f'"{strategy}"'.encode()
+        if not any(named in (script.sources.read(module) or b"") for module in script.sources.modules_below("verl")):
+            yield _refused(settings, STRATEGY, _("nothing in verl has workers of that name"), _("set it to fsdp2"))
+
+
+def _refused(settings: Settings, key: str, why: str, fix: str) -> Finding:
+    return error("validation", settings.text(key), subject=key, why=why, fix=fix)
 
 
 def _overrides(script: Script) -> Iterator[Finding]:
@@ -638,7 +719,10 @@ RULES: tuple[Rule[Script], ...] = (
     Rule("imports", _imports, _BEFORE, about="What a trainer imports, before anything else, and its verl has not."),
     Rule("shadowed", _shadowed, _BEFORE, about="A key that is given with two values: the later one wins."),
     Rule(
-        "empty", _empty, _BEFORE, about="A size that is empty: a variable of the script that nothing was assigned to."
+        "empty",
+        _empty,
+        _BEFORE,
+        about="A size that is empty, as of a variable that nothing was assigned to, or that is no number.",
     ),
     Rule(
         "rollout-engine",
@@ -648,6 +732,7 @@ RULES: tuple[Rule[Script], ...] = (
     ),
     Rule("parallel-sizes", _parallel_sizes, _BEFORE, about="Sizes that do not divide the NPUs."),
     Rule("batches", _batches, _BEFORE, about="Batches that verl's validate_config refuses."),
+    Rule("validation", _validation, _BEFORE, about="Values that verl refuses as it validates its configuration."),
     Rule(
         "mindspeed-overrides",
         _overrides,
