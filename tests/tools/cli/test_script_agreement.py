@@ -188,6 +188,7 @@ SAID: Mapping[str, str] = {
     "required-variables": "FleetError",
     "visible-devices": "Total available GPUs .* is less than total desired",
     "parallel-sizes": "you must enable `use_remove_padding`",
+    "ray-cpus": "PlacementError: the job cannot be placed",
     "empty": r"TypeError: (unsupported operand|not all arguments converted)|ValidationError",
     "validation": r"Invalid loss_agg_mode|temperature should be|LoRA rank in vLLM|NotImplementedError",
 }

@@ -158,6 +158,8 @@ RIGHT_ONES = {
     "a loss that this verl has": script({f"{ACTOR}.loss_agg_mode": "token-mean"}, sources=VALIDATING),
     "an adapter": script({"actor_rollout_ref.model.lora_rank": 512}, sources=VALIDATING),
     "an adapter of a verl that takes any": script({"actor_rollout_ref.model.lora_rank": 1024}, sources=PLAIN_TRAINER),
+    "a CPU for each NPU": script({"ray_kwargs.ray_init.num_cpus": 8}),
+    "CPUs of a trainer without Ray": script({"ray_init.num_cpus": 1}, ranks=8),
     "workers of another kind": script({f"{ACTOR}.strategy": "veomni"}, sources=VALIDATING),
     "no micro-batch where nothing is trained": script(
         {**MICRO, f"{ACTOR}.ppo_micro_batch_size_per_gpu": None, f"{ACTOR}.loss_agg_mode": "mean"},
@@ -248,6 +250,7 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         "validation",
         True,
     ),
+    "fewer CPUs than NPUs": (script({"ray_kwargs.ray_init.num_cpus": 7}), "ray-cpus", True),
     "a loss that this verl has not": (
         script({f"{ACTOR}.loss_agg_mode": "mean"}, sources=VALIDATING),
         "validation",

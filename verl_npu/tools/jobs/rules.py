@@ -537,6 +537,20 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
         )
 
 
+def _ray_cpus(script: Script) -> Iterator[Finding]:
+    settings, each = script.settings, script.settings.whole(NPUS)
+    for key in ("ray_kwargs.ray_init.num_cpus", "ray_init.num_cpus"):
+        cpus = settings.get(key)
+        if script.trainer.ranks == 0 and ENGINE in settings and isinstance(cpus, int) and 0 < cpus < each:
+            yield error(
+                "ray-cpus",
+                _("{cpus}, for {each} NPUs").format(cpus=cpus, each=each),
+                subject=key,
+                why=_("verl asks Ray for a CPU beside each NPU at least, and the job cannot be placed"),
+                fix=_("raise it above {each}, or leave it out").format(each=each),
+            )
+
+
 def _placeholders(script: Script) -> Iterator[Finding]:
     for word in script.trainer.overrides:
         key, _unused, value = word.lstrip("+").partition("=")
@@ -801,6 +815,7 @@ RULES: tuple[Rule[Script], ...] = (
         _BEFORE,
         about="A list of visible NPUs with fewer than each node is to use; Ray may have been started with another.",
     ),
+    Rule("ray-cpus", _ray_cpus, _BEFORE, about="Fewer CPUs for Ray than a node is to use NPUs."),
     Rule(
         "placeholders",
         _placeholders,
