@@ -177,9 +177,9 @@ def test_a_job_does_what_check_says_beside_what_is_left_of_another_release(
     text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     (tmp_path / f"{distribution}.dist-info" / "METADATA").write_text(text)
     environ = _in_front(tmp_path)
-    said, done = checked(environ)[0], job(environ)
-    assert (said.status, done.status) == (0, 0)
-    _assert_same_features(said, done)
+    said, _ = checked(environ)
+    assert said.status == 0
+    _assert_same_job(said, job(environ))
 
 
 MISSING = {
