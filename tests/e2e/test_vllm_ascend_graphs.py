@@ -25,9 +25,12 @@ TOKENS = Path(__file__).with_name("vllm_ascend_tokens.py")
 @pytest.mark.parametrize("parallel", [1, 2])
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "qwen3_moe", "qwen3_moe_ep", "deepseek_v3"])
 def test_each_model_answers_as_transformers_do_on_all_its_npus(
-    kind: str, parallel: int, mode: str, tmp_path: Path
+    kind: str, parallel: int, mode: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Awake, after sleep, and with other weights and the first ones again after sleep of both levels."""
+    if (kind, parallel, mode) == ("qwen3_moe_ep", 2, "PIECEWISE"):
+        # vllm-ascend's token_combine takes row 1 times 0 for an expert of another rank, and a padded row may be NaN.
+        request.applymarker(pytest.mark.xfail(strict=True, reason="vllm-ascend 0.11.0 answers NaN after level 2"))
     # Its workers import the program by its name.
     path = os.pathsep.join((str(TOKENS.parent), str(TOKENS.parents[2])))
     said = answer(TOKENS, kind, str(parallel), str(tmp_path / "model"), mode, folder=tmp_path, PYTHONPATH=path)
