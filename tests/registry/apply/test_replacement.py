@@ -217,6 +217,32 @@ def test_something_else_in_the_place_of_a_function_is_refused(package, patched, 
     assert sys.modules["up.ops"].run is value
 
 
+DECORATED = """
+import functools
+
+class jit:
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args):
+        return self.__wrapped__(*args)
+
+@jit
+def run():
+    return 1
+"""
+
+
+@pytest.mark.parametrize(("value", "state"), [(None, State.FAILED), (5, State.FAILED), ("own", State.APPLIED)])
+def test_what_cannot_be_called_is_refused_whatever_the_decorator_makes(package, patched, value, state: State) -> None:
+    package.write("up.ops", DECORATED)
+    module = package.load("up.ops")
+    module.run = module.run if value == "own" else value
+    (verdict,) = patched.start().status().values()
+    assert verdict.state is state, verdict.reason
+    assert (f"found {value!r}" in verdict.reason) is (state is State.FAILED)
+
+
 AROUND = """
 import contextlib, functools
 

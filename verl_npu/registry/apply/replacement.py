@@ -146,6 +146,8 @@ def _makes(definition: Definition, value: object, inner: object) -> bool:
     if definition.kind is Kind.REMOTE or isinstance(value, tuple(_DESCRIPTORS.values())):
         # A patch of what Ray keeps would not reach the processes that it starts.
         return False
+    if not callable(inner) and not hasattr(inner, "__get__"):
+        return False
     # A proxy such as wrapt's gives itself out for what it wraps, and is no second one.
     plain = [layer for layer in _layers(inner) if type(layer) is types.FunctionType]
     managers = [layer for layer in plain if _live_kind(layer) is Kind.CONTEXT_MANAGER]
