@@ -243,6 +243,16 @@ def test_what_cannot_be_called_is_refused_whatever_the_decorator_makes(package, 
     assert (f"found {value!r}" in verdict.reason) is (state is State.FAILED)
 
 
+def test_a_static_method_around_nothing_is_refused(package, plugin, why) -> None:
+    package.write("up.ops", "class A:\n    @staticmethod\n    def run():\n        return 1\n")
+    module = package.load("up.ops")
+    module.A.run = staticmethod(None)
+    plugin.feature("f").wrap("up.ops:A.run", retired_by=Never("a test"), **why)(lambda original: original())
+    (verdict,) = plugin.start().status().values()
+    assert verdict.state is State.FAILED
+    assert "found <staticmethod(None)>" in verdict.reason
+
+
 AROUND = """
 import contextlib, functools
 

@@ -140,13 +140,13 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
 
 def _makes(definition: Definition, value: object, inner: object) -> bool:
     """Whether an object is of the kind that the source makes, as far as the source tells."""
+    if not callable(inner) and not hasattr(inner, "__get__"):
+        return False
     wanted = _DESCRIPTORS.get(definition.kind)
     if wanted is not None:
         return isinstance(value, wanted)
     if definition.kind is Kind.REMOTE or isinstance(value, tuple(_DESCRIPTORS.values())):
         # A patch of what Ray keeps would not reach the processes that it starts.
-        return False
-    if not callable(inner) and not hasattr(inner, "__get__"):
         return False
     # A proxy such as wrapt's gives itself out for what it wraps, and is no second one.
     plain = [layer for layer in _layers(inner) if type(layer) is types.FunctionType]
