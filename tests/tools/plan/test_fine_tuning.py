@@ -54,7 +54,15 @@ def test_what_is_not_planned_is_one_line(tuning_settings, torchrun: Trainer, sta
 
 def _job(trainer: Trainer, module: str, source: Path, tree: Path) -> Job:
     named = dataclasses.replace(trainer, module=module)
-    return Job(named, tree, Entry(source, source.parent, "sft_trainer"), Settings({}), {}, {})
+    return Job(
+        trainer=named,
+        tree=tree,
+        entry=Entry(source, source.parent, "sft_trainer"),
+        settings=Settings({}),
+        interpolations={},
+        dangling={},
+        config={},
+    )
 
 
 def test_a_trainer_that_is_named_by_its_file_is_a_module(torchrun: Trainer, tmp_path: Path) -> None:

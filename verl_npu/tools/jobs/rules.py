@@ -84,9 +84,18 @@ _PATHS = (
 _DATA = (".parquet", ".json", ".jsonl")
 
 _ACTOR_CONFIG, _VALIDATION = "verl.workers.config.actor", "verl.utils.config"
-_LOSSES = re.compile(rb"valid_loss_agg_modes = \[([^\]]*)\]")
+_LOSSES = re.compile(rb"valid_loss_agg_modes = \[([^\[\]]{1,400})\]")
 _LARGEST_RANK = 512
 _PLACEHOLDER = re.compile(r"(?<![^\s'\"\[\],:=])(?:[^\s'\"\[\],:=]*/)?(?:path/to|PATH/TO)/[^\s'\"\[\],]*")
+_OF_WEIGHT_SYNC = frozenset(
+    each.name
+    for each in (
+        environment.WEIGHT_SYNC_TIMEOUT,
+        environment.WEIGHT_SYNC_CHECK,
+        environment.WEIGHT_SYNC_BUCKET_MB,
+        environment.WEIGHT_SYNC_PORT,
+    )
+)
 _ATTENTION_READERS = ("verl.workers.config.model", "verl.workers.fsdp_workers")
 
 
@@ -465,7 +474,7 @@ def _reads(script: Script, variable: str) -> bool:
         return script.trainer.ranks == 0 and ENGINE in settings and _in_force(script, "device")
     if variable == environment.TOKEN_BUDGET.name:
         return settings.truth(f"{ACTOR}.use_dynamic_bsz") and _in_force(script, "micro_batches")
-    if variable.startswith("VERL_NPU_WEIGHT_SYNC"):
+    if variable in _OF_WEIGHT_SYNC:
         return _is_apart(script) and _in_force(script, "weight_sync")
     return True
 
