@@ -26,11 +26,10 @@ class Lines:
 
     def __call__(self, step: int, metrics: dict[str, float]) -> None:
         value, seconds = metrics.get(self._job.metric), metrics.get("timing_s/step")
-        label = self._job.label
-        shown = _("no {label}").format(label=label) if value is None else f"{label} {value:.3f}"
+        shown = f"no {self._job.label}" if value is None else f"{self._job.label} {value:.3f}"
         took = "" if seconds is None else f"  {seconds:.2f} s"
-        begin = _("step {step:>3}/{steps}").format(step=step, steps=self._steps)
-        print(f"{translate(begin)}  {translate(shown)}{took}", flush=True)
+        # In English whatever the user speaks: `verl-npu doctor --log` and `verl-npu watch` read this line.
+        print(f"step {step:>3}/{self._steps}  {shown}{took}", flush=True)
 
 
 class Bar:

@@ -89,10 +89,8 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     console.print(translate(source))
     if outcome.machine.virtual:
         console.print(translate(_("rollouts by {engine}").format(engine=_engine(outcome))))
-    done = _("{done} of {steps} steps in {seconds:.0f} s, start included").format(
-        done=len(outcome.values), steps=request.steps, seconds=outcome.ended.seconds
-    )
-    console.print(translate(done))
+    # In English whatever the user speaks: `verl-npu doctor --log` reads this line.
+    console.print(f"{len(outcome.values)} of {request.steps} steps in {outcome.ended.seconds:.0f} s, start included")
     if outcome.values:
         speed = _("{speed:.2f} steps per second; reward {shape}").format(
             speed=outcome.steps_per_second, shape=shape(outcome.values)

@@ -133,6 +133,9 @@ RIGHT_ONES = {
     "kernels of which the documents say nothing": script({"model.use_liger": True}, pin="v0.9.1"),
     "CUDA by default": script({"trainer.device": "cuda"}, overrides=()),
     "a critic that is not trained": script({"critic.ulysses_sequence_parallel_size": 3}),
+    "a recipe that trains no critic, whatever its estimator": script(
+        {"algorithm.adv_estimator": "gae", "critic.ppo_mini_batch_size": 65}, module="recipe.spin.main_spin"
+    ),
     "as many NPUs visible as are asked for": script(
         {"trainer.n_gpus_per_node": 2, "trainer.nnodes": 8}, exports={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}
     ),

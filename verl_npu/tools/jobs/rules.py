@@ -329,13 +329,19 @@ def _trains(script: Script) -> bool:
     return re.search(r"generat|eval|infer|serv", script.trainer.name) is None
 
 
+def _has_critic(script: Script) -> bool:
+    """Whether a critic is trained. A recipe may do without one whatever its estimator is, as recipe.spin does."""
+    upstreams = script.trainer.module.startswith("verl.")
+    return has_critic(script.settings) and (upstreams or script.settings.truth("critic.enable"))
+
+
 def _packing(script: Script) -> Iterator[Finding]:
     """Source: `ActorConfig.validate` and `CriticConfig.validate`, or the engine's own, alike at every pin."""
     settings = script.settings
     for role, packed in ((ACTOR, PACKED), ("critic", "critic.model.use_remove_padding")):
         key = f"{role}.ulysses_sequence_parallel_size"
         is_fsdp = settings.text(f"{role}.strategy") in ("fsdp", "fsdp2")
-        if role == "critic" and not has_critic(settings):
+        if role == "critic" and not _has_critic(script):
             continue
         if is_fsdp and settings.whole(key) > 1 and packed in settings and not settings.truth(packed):
             yield error(
@@ -356,7 +362,7 @@ def _batches(script: Script) -> Iterator[Finding]:
     # Trainers that stream their samples have no batch.
     if train <= 0 or npus <= 0 or ESTIMATOR not in settings:
         return
-    roles = [ACTOR, *(["critic"] if has_critic(settings) else [])]
+    roles = [ACTOR, *(["critic"] if _has_critic(script) else [])]
     for role in (role for role in roles if not settings.truth(f"{role}.use_dynamic_bsz")):
         mini = settings.whole(f"{role}.ppo_mini_batch_size")
         if mini > train:
@@ -392,7 +398,7 @@ def _micro_batches(script: Script) -> Iterator[Finding]:
     asked += [(section, ACTOR, "log_prob_micro_batch_size") for section in inference]
     for section, role, name in asked:
         old, each = f"{section}.{name}", f"{section}.{name}_per_gpu"
-        skipped = settings.truth(f"{role}.use_dynamic_bsz") or (role == "critic" and not has_critic(settings))
+        skipped = settings.truth(f"{role}.use_dynamic_bsz") or (role == "critic" and not _has_critic(script))
         given = [key for key in (old, each) if settings.get(key) is not None]
         if not skipped and old in settings and each in settings and len(given) != 1:
             yield error(
@@ -598,7 +604,7 @@ def _attention(script: Script) -> Iterator[Finding]:
     readers = (script.sources.read(module) or b"" for module in _ATTENTION_READERS)
     if not any(b'.get("attn_implementation"' in text for text in readers):
         return
-    roles = [(MODEL, ACTOR), *([("critic.model", "critic")] if has_critic(script.settings) else [])]
+    roles = [(MODEL, ACTOR), *([("critic.model", "critic")] if _has_critic(script) else [])]
     for model, role in roles:
         key = f"{model}.override_config.attn_implementation"
         is_fsdp = script.settings.text(f"{role}.strategy") in ("fsdp", "fsdp2")
@@ -701,7 +707,7 @@ def _liger(script: Script) -> Iterator[Finding]:
 def _files(script: Script) -> Iterator[Finding]:
     missing: dict[str, None] = {}
     for key in script.settings.matching(_PATHS):
-        if key.startswith(("critic.", "reward")) and not has_critic(script.settings):
+        if key.startswith(("critic.", "reward")) and not _has_critic(script):
             continue
         value = script.settings.get(key)
         for each in value if isinstance(value, list) else [value]:
