@@ -14,8 +14,6 @@ from harness.errors import RunFailed
 from harness.machine import Machine
 from harness.request import Request
 
-from verl_npu.language import gettext as _
-
 
 def run(request: Request, machine: Machine) -> int:
     """Train and judge; raises RunFailed with all that is wrong."""
@@ -31,7 +29,7 @@ def run(request: Request, machine: Machine) -> int:
     training.write(result, {**outcome.as_json(), "job": request.job})
     if not outcome.trained:
         print(training.tail(outcome.log), file=sys.stderr)
-        raise RunFailed(_("{failure}. The whole log: {log}").format(failure=outcome.failure, log=outcome.log))
+        raise RunFailed(f"{outcome.failure}. The whole log: {outcome.log}")
     moved = weights.compare(Path(outcome.plan.model), job.trained_model(outcome.plan))
     print(f"weights: {moved.moved} of {moved.tensors} tensors moved, by {moved.largest:.3g} at most")
     wrong = [] if moved.all_moved else [f"{moved.tensors - moved.moved} weight tensors did not move"]

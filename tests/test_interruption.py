@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from verl_npu.damage import is_passing
+
 from .interpreter import SHOW, Interpreter, python
 from .test_ways_in import TORCH_NPU
 
@@ -102,6 +104,12 @@ import verl
     assert found.out.splitlines()[0] in ("OSError", "TypeError"), found.err
     assert found.status["active"]
     assert "stays off" not in found.err
+
+
+def test_an_error_that_comes_from_itself_is_asked_once() -> None:
+    error = ValueError()
+    error.__cause__ = error
+    assert not is_passing(error)
 
 
 @NIGHTLY

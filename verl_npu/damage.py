@@ -10,13 +10,16 @@ import os
 
 __all__ = ["is_damage", "is_passing"]
 
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EIO, errno.ESTALE)
+_OF_A_DISK = (errno.EIO, errno.ESTALE)
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, *_OF_A_DISK)
 
 
 def is_passing(error: BaseException | None) -> bool:
     """Whether an error, or one that it comes from, says only that something could not be had at that moment: memory, a
     deeper stack, an open file. What was being found out is not known then."""
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         if isinstance(error, (MemoryError, RecursionError)):
             return True
         if isinstance(error, OSError) and error.errno in _PASSING:
@@ -29,7 +32,9 @@ def is_damage(error: Exception) -> bool:
     """Whether an error shows that a file of ours is missing, cut short, or cannot be read."""
     if type(error).__name__ == "DamagedError":
         return True
-    if is_passing(error) or type(error).__module__ == f"{__package__}.errors":
+    # Of our own files, a disk that cannot be read is damage: it may stay so.
+    passes = is_passing(error) and getattr(error, "errno", None) not in _OF_A_DISK
+    if passes or type(error).__module__ == f"{__package__}.errors":
         return False
     here = os.path.dirname(__file__) + os.sep
     places = [str(getattr(error, "filename", None) or "")]

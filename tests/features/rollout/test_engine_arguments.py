@@ -227,7 +227,7 @@ def test_the_fix_is_a_setting_that_hydra_reads_as_the_json_that_vllm_wants(site:
     (site / SERVER).write_text(ONE_WORD)
     with pytest.raises(EngineSettingError) as refused:
         refuse_lists(cudagraph_capture_sizes=[8, 64])
-    (word,) = shlex.split(str(refused.value.fix).removeprefix("name them in JSON: "))
+    (word,) = shlex.split(str(refused.value.fix).partition("in JSON: ")[2])
     override = OverridesParser.create().parse_override(word)
     assert override.key_or_group == "actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config"
     assert json.loads(str(override.value())) == {"cudagraph_capture_sizes": [8, 64]}

@@ -102,7 +102,9 @@ VALIDATING = _verl(
     workers__config__actor='valid_loss_agg_modes = ["token-mean"]',
     utils__config='assert rank <= 512, "LoRA rank in vLLM must be less than or equal to 512"',
     workers__engine='register("veomni")',
+    trainer__main_ppo="raise NotImplementedError",
 )
+BY_THE_PLATFORM = _verl("run(config)", single_controller__ray__base="ray_resource_name()\nmax_colocate_count: int = 3")
 BUDGET = {"data.max_prompt_length": 1024, "data.max_response_length": 3072, f"{ACTOR}.use_dynamic_bsz": True}
 FLASH = {"actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_3"}
 PLACE = Path(tempfile.mkdtemp(), "path", "to", "model")
@@ -162,6 +164,11 @@ RIGHT_ONES = {
     "an adapter": script({"actor_rollout_ref.model.lora_rank": 512}, sources=VALIDATING),
     "an adapter of a verl that takes any": script({"actor_rollout_ref.model.lora_rank": 1024}, sources=PLAIN_TRAINER),
     "a CPU for each NPU": script({"ray_kwargs.ray_init.num_cpus": 8}),
+    "as many CPUs as verl asks for": script({"ray_kwargs.ray_init.num_cpus": 24}, sources=BY_THE_PLATFORM),
+    "CPUs where verl's own trainer reads none": script({"ray_init.num_cpus": 1}),
+    "a device of a verl that takes the platform's": script(
+        {"trainer.device": "gpu"}, module=MAIN, sources=BY_THE_PLATFORM
+    ),
     "CPUs of a trainer without Ray": script({"ray_init.num_cpus": 1}, ranks=8),
     "workers of another kind": script({f"{ACTOR}.strategy": "veomni"}, sources=VALIDATING),
     "no micro-batch where nothing is trained": script(
@@ -254,6 +261,26 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         True,
     ),
     "fewer CPUs than NPUs": (script({"ray_kwargs.ray_init.num_cpus": 7}), "ray-cpus", True),
+    "fewer CPUs than verl asks for": (
+        script({"ray_kwargs.ray_init.num_cpus": 23}, sources=BY_THE_PLATFORM),
+        "ray-cpus",
+        True,
+    ),
+    "fewer CPUs for a recipe that reads them at the root": (
+        script({"ray_init.num_cpus": 7}, module="recipe.gkd.main_gkd"),
+        "ray-cpus",
+        True,
+    ),
+    "a mini batch above the batch of a recipe that does not validate": (
+        script({f"{ACTOR}.ppo_mini_batch_size": 65}, module="recipe.dapo.main_dapo"),
+        "batches",
+        False,
+    ),
+    "a strategy that a plugin may have registered": (
+        script({f"{ACTOR}.strategy": "fsdpx"}, module=MAIN, sources=PLAIN_TRAINER),
+        "validation",
+        False,
+    ),
     "a loss that this verl has not": (
         script({f"{ACTOR}.loss_agg_mode": "mean"}, sources=VALIDATING),
         "validation",

@@ -87,16 +87,16 @@ def sizes_in_one_word(config: Section, tree: SourceTree | None = None) -> Iterat
     given = {f"{_KWARGS}.{key}": value for key, value in _asked(engine).items() if key in (_SIZES, _OTHER_SIZES)}
     given[f"actor_rollout_ref.rollout.{_SIZES}"] = _plain(engine.get(_SIZES))
     lists = {key: value for key, value in given.items() if isinstance(value, list) and value}
-    tree = tree or SourceTree.installed(("verl",))
-    if lists and _makes_one_word_of_a_list(tree):
+    if lists and _makes_one_word_of_a_list(tree or SourceTree.installed(("verl",))):
         key, value = next(iter(lists.items()))
         sizes = ",".join(map(str, value))
+        instead = f'"++{_KWARGS}.compilation_config=\'{{\\"{_SIZES}\\": [{sizes}]}}\'"'
         yield refusal(
             "rollout.sizes_in_one_word",
             subject=key,
             expected="no list of sizes, because the server of this verl hands a list to vLLM as one word",
-            found=f"[{sizes}], at which vLLM's parser ends the server: {_OTHER_SIZES}: invalid int value",
-            fix=f'name them in JSON: "++{_KWARGS}.compilation_config=\'{{\\"{_SIZES}\\": [{sizes}]}}\'"',
+            found=f"[{sizes}], at which vLLM's parser ends the server: invalid int value",
+            fix=f"leave {key} out, and name them in JSON: {instead}",
         )
 
 

@@ -177,21 +177,26 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Settings,
     except VerlNpuError as error:
         if not error.subject.startswith("the overrides"):
             raise
-        return Settings({}), _ends(error.subject, error.expected, error.found, error.fix)
+        return Settings({}), Finding(
+            code="hydra",
+            severity=Severity.ERROR,
+            subject=error.subject,
+            expected=error.expected,
+            found=error.found,
+            why=_("the trainer ends with the same error before anything starts"),
+            fix=error.fix,
+        )
     if not job.dangling or not follows_all(job):
         return job.settings, None
-    found = _(", ").join(f"{key}={text}" for key, text in job.dangling.items())
-    return job.settings, _ends(
-        ", ".join(job.dangling),
-        _("a reference to a setting that is there"),
-        found,
-        _("keep the setting that it refers to, or give the one that refers to it a value of its own"),
+    return job.settings, Finding(
+        code="hydra",
+        severity=Severity.ERROR,
+        subject=", ".join(job.dangling),
+        expected=_("a reference to a setting that is there"),
+        found=_(", ").join(job.dangling.values()),
+        why=_("OmegaConf raises InterpolationKeyError as the trainer follows all references: no step is made"),
+        fix=_("keep the setting that it refers to, or give the one that refers to it a value of its own"),
     )
-
-
-def _ends(subject: str, expected: str, found: str, fix: str) -> Finding:
-    why = _("the trainer ends with the same error before anything starts")
-    return Finding("hydra", Severity.ERROR, found, subject=subject, expected=expected, why=why, fix=fix)
 
 
 def _script(captured: Capture, trainer: Trainer, settings: Settings, tree: Path) -> Script:

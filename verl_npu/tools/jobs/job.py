@@ -127,7 +127,7 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
 
 
 def follows_all(job: Job) -> bool:
-    """Return whether a trainer follows all interpolations of its configuration at its start, as its file says."""
+    """Return whether a trainer follows all its interpolations before its first step, as its file says."""
     return _FOLLOWS_ALL.search(job.entry.source.read_bytes()) is not None
 
 

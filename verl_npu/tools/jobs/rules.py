@@ -86,6 +86,7 @@ _DATA = (".parquet", ".json", ".jsonl")
 _ACTOR_CONFIG, _VALIDATION = "verl.workers.config.actor", "verl.utils.config"
 _LOSSES = re.compile(rb"valid_loss_agg_modes = \[([^\[\]]{1,400})\]")
 _LARGEST_RANK = 512
+_COLOCATED = re.compile(rb"max_colocate_count(?:: int)? ?= ?(\d{1,3})")
 _PLACEHOLDER = re.compile(r"(?<![^\s'\"\[\],:=])(?:[^\s'\"\[\],:=]*/)?(?:path/to|PATH/TO)/[^\s'\"\[\],]*")
 _OF_WEIGHT_SYNC = frozenset(
     each.name
@@ -237,7 +238,9 @@ def _device(script: Script) -> Iterator[Finding]:
     source = script.sources.read(script.trainer.module) if script.trainer.module.startswith("verl.") else None
     # From ccd7d934 on upstream's trainers set it to npu themselves, and verl-npu has them leave cpu alone.
     kept = b"auto_set_" not in (source or b"") or (device == "cpu" and in_force)
-    by_ray = script.trainer.ranks == 0 and ENGINE in script.settings
+    # From v0.9.0 on verl asks Ray for the platform's own resource, whatever the setting is.
+    by_name = b"ray_resource_name" not in (script.sources.read("verl.single_controller.ray.base") or b"")
+    by_ray = by_name and script.trainer.ranks == 0 and ENGINE in script.settings
     if by_ray and kept and device not in ("", "npu") and not (device == "cuda" and in_force):
         # With verl-npu off the script may be meant for CUDA, and a trainer that is not read may set it as well.
         yield (warning if device == "cuda" or source is None else error)(
@@ -282,10 +285,10 @@ def _empty(script: Script) -> Iterator[Finding]:
         if isinstance(found, str) and found.strip() and found != "???" and "${" not in found:
             yield error(
                 "empty",
-                _("{found}, which is no number").format(found=found),
+                _("the text {found!r}, and no number").format(found=found),
                 subject=key,
-                why=_("verl cannot make a number of it"),
-                fix=_("write a number"),
+                why=_("verl computes with it"),
+                fix=_("write a number without quotes, and a variable as ${oc.decode:${oc.env:NAME}}"),
             )
 
 
@@ -329,6 +332,15 @@ def _trains(script: Script) -> bool:
     return re.search(r"generat|eval|infer|serv", script.trainer.name) is None
 
 
+def _refusing(script: Script) -> Callable[..., Finding]:
+    """What upstream's `validate_config` refuses is refused only if the trainer asks it: its own file does, or
+    RayPPOTrainer itself, as at 796871d7."""
+    own = script.sources.read(script.trainer.module) or b""
+    trainer = script.sources.read("verl.trainer.ppo.ray_trainer") or b""
+    asks = script.trainer.module == "verl.trainer.main_ppo" or re.search(rb"(?<![\w.])validate_config\(", own)
+    return error if asks or b"self._validate_config()" in trainer else warning
+
+
 def _has_critic(script: Script) -> bool:
     """Whether a critic is trained. A recipe may do without one whatever its estimator is, as recipe.spin does."""
     upstreams = script.trainer.module.startswith("verl.")
@@ -336,7 +348,7 @@ def _has_critic(script: Script) -> bool:
 
 
 def _packing(script: Script) -> Iterator[Finding]:
-    """Source: `ActorConfig.validate` and `CriticConfig.validate`, or the engine's own, alike at every pin."""
+    """Source: `ActorConfig.validate`, which `validate_config` calls, and `CriticConfig.validate`."""
     settings = script.settings
     for role, packed in ((ACTOR, PACKED), ("critic", "critic.model.use_remove_padding")):
         key = f"{role}.ulysses_sequence_parallel_size"
@@ -344,7 +356,7 @@ def _packing(script: Script) -> Iterator[Finding]:
         if role == "critic" and not _has_critic(script):
             continue
         if is_fsdp and settings.whole(key) > 1 and packed in settings and not settings.truth(packed):
-            yield error(
+            yield (_refusing(script) if role == ACTOR else error)(
                 "parallel-sizes",
                 settings.text(key),
                 subject=key,
@@ -366,7 +378,7 @@ def _batches(script: Script) -> Iterator[Finding]:
     for role in (role for role in roles if not settings.truth(f"{role}.use_dynamic_bsz")):
         mini = settings.whole(f"{role}.ppo_mini_batch_size")
         if mini > train:
-            yield error(
+            yield _refusing(script)(
                 "batches",
                 _("{train} and {mini}").format(train=train, mini=mini),
                 subject=_("{batch} and {mini_batch}").format(batch=BATCH, mini_batch=f"{role}.ppo_mini_batch_size"),
@@ -377,7 +389,7 @@ def _batches(script: Script) -> Iterator[Finding]:
             )
     parts = npus // parallelism_of(settings).replica if is_megatron(settings) else npus
     if parts and not settings.truth(f"{ACTOR}.use_dynamic_bsz") and train * samples % parts:
-        yield error(
+        yield _refusing(script)(
             "batches",
             _("{train} x {samples} = {train_too} over {parts} parts").format(
                 train=train, samples=samples, train_too=train * samples, parts=parts
@@ -389,7 +401,7 @@ def _batches(script: Script) -> Iterator[Finding]:
 
 
 def _micro_batches(script: Script) -> Iterator[Finding]:
-    """Source: `validate_config`, and the `__post_init__` of ActorConfig and CriticConfig, alike at every pin."""
+    """Source: `validate_config`, and the `__post_init__` of ActorConfig and CriticConfig."""
     settings = script.settings
     if ESTIMATOR not in settings:
         return
@@ -401,7 +413,7 @@ def _micro_batches(script: Script) -> Iterator[Finding]:
         skipped = settings.truth(f"{role}.use_dynamic_bsz") or (role == "critic" and not _has_critic(script))
         given = [key for key in (old, each) if settings.get(key) is not None]
         if not skipped and old in settings and each in settings and len(given) != 1:
-            yield error(
+            yield (_refusing(script) if section in inference else error)(
                 "batches",
                 _("both") if given else _("neither"),
                 subject=_("{old} and {each}").format(old=old, each=each),
@@ -420,24 +432,28 @@ def _validation(script: Script) -> Iterator[Finding]:
     if known and settings.text(loss) and f'"{settings.text(loss)}"'.encode() not in known[1]:
         names = [name.decode() for name in re.findall(rb'"([^"]+)"', known[1])]
         fix = _("set it to one of {names}").format(names=_(", ").join(names))
-        yield _refused(settings, loss, _("verl ends with Invalid loss_agg_mode"), fix)
+        yield _refused(error, settings, loss, _("verl ends with Invalid loss_agg_mode"), fix)
     if settings.truth(f"{ROLLOUT}.val_kwargs.do_sample") and settings.number(temperature, 1) <= 0:
         why = _("verl asserts that it is above 0 if the validation samples")
-        yield _refused(settings, temperature, why, _("raise it, or leave do_sample out"))
+        yield _refused(_refusing(script), settings, temperature, why, _("raise it, or leave do_sample out"))
     limited = b"LoRA rank in vLLM must be less than or equal to 512" in (script.sources.read(_VALIDATION) or b"")
     if limited and settings.text(ENGINE) == "vllm" and settings.whole(rank) > _LARGEST_RANK:
         why = _("verl asserts that vLLM's adapters have a rank of {most} at most").format(most=_LARGEST_RANK)
-        yield _refused(settings, rank, why, _("lower it"))
+        yield _refused(_refusing(script), settings, rank, why, _("lower it"))
     strategy = settings.text(STRATEGY)
     upstreams = script.trainer.module.startswith("verl.") and "verl" in script.sources
     if upstreams and strategy not in ("", "fsdp", "fsdp2", "megatron"):
         named = f'"{strategy}"'.encode()
         if not any(named in (script.sources.read(module) or b"") for module in script.sources.modules_below("verl")):
-            yield _refused(settings, STRATEGY, _("nothing in verl has workers of that name"), _("set it to fsdp2"))
+            # Later ones take an engine that a plugin has registered.
+            ends = b"raise NotImplementedError" in (script.sources.read(script.trainer.module) or b"")
+            make = error if ends and "VERL_USE_EXTERNAL_MODULES" not in script.environ else warning
+            fix = _("set it to fsdp, fsdp2 or megatron, or install the plugin that registers it")
+            yield _refused(make, settings, STRATEGY, _("nothing in verl has workers of that name"), fix)
 
 
-def _refused(settings: Settings, key: str, why: str, fix: str) -> Finding:
-    return error("validation", settings.text(key), subject=key, why=why, fix=fix)
+def _refused(make: Callable[..., Finding], settings: Settings, key: str, why: str, fix: str) -> Finding:
+    return make("validation", settings.text(key), subject=key, why=why, fix=fix)
 
 
 def _overrides(script: Script) -> Iterator[Finding]:
@@ -553,16 +569,26 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
 
 
 def _ray_cpus(script: Script) -> Iterator[Finding]:
+    """Source: the bundles of `get_placement_groups`, which hold `max_colocate_count` CPUs each."""
     settings, each = script.settings, script.settings.whole(NPUS)
-    for key in ("ray_kwargs.ray_init.num_cpus", "ray_init.num_cpus"):
+    modules = ("verl.trainer.ppo.ray_trainer", "verl.single_controller.ray.base")
+    counts = (_COLOCATED.search(script.sources.read(module) or b"") for module in modules)
+    beside = next((int(found[1]) for found in counts if found), 1)
+    # verl's own trainers read the first, and recipes of an earlier day the second.
+    upstreams = script.trainer.module.startswith("verl.")
+    for key in ("ray_kwargs.ray_init.num_cpus", *(() if upstreams else ("ray_init.num_cpus",))):
         cpus = settings.get(key)
-        if script.trainer.ranks == 0 and ENGINE in settings and isinstance(cpus, int) and 0 < cpus < each:
+        if script.trainer.ranks == 0 and ENGINE in settings and isinstance(cpus, int) and 0 < cpus < beside * each:
             yield error(
                 "ray-cpus",
                 _("{cpus}, for {each} NPUs").format(cpus=cpus, each=each),
                 subject=key,
-                why=_("verl asks Ray for a CPU beside each NPU at least, and the job cannot be placed"),
-                fix=_("raise it above {each}, or leave it out").format(each=each),
+                why=_("verl asks Ray for {beside} CPUs beside each NPU, and the job cannot be placed").format(
+                    beside=beside
+                ),
+                fix=_("leave it out, or set it to {needed} or more: verl's own runner takes one, too").format(
+                    needed=beside * each + 1
+                ),
             )
 
 

@@ -24,7 +24,7 @@ from .lines import uncoloured
 # A progress bar on stderr may stand before it on the same line, with no space between.
 _STEP = re.compile(r"(?<![\w/])step:(\d{1,15}) - (\S.*)")
 # As scripts/smoke.sh and scripts/quickstart.sh print it.
-_SMOKE = re.compile(r"^step {1,3}(\d{1,9})/\d{1,9}  (reward|loss) (\S+)(?:  (\S+) s)?$")
+_SMOKE = re.compile(r"^step {1,3}(\d{1,9})/\d{1,9}  (\w{1,40}) (\S+)(?:  (\S+) s)?$")
 _SMOKES = {"reward": "critic/score/mean", "loss": "train/loss"}
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|inf)"
 # Names hold colons where a data set's name does; what follows a blank is not verl's, but Ray's or a progress bar's.
@@ -78,7 +78,7 @@ def _smokes(text: str) -> StepLine | None:
     if found is None:
         return None
     step, label, value, seconds = found.groups()
-    texts = {_SMOKES[label]: value, **({"timing_s/step": seconds} if seconds else {})}
+    texts = {_SMOKES.get(label, label): value, **({"timing_s/step": seconds} if seconds else {})}
     try:
         return StepLine(int(step), {name: float(each) for name, each in texts.items()})
     except ValueError:
