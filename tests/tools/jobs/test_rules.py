@@ -135,6 +135,9 @@ RIGHT_ONES = {
     "kernels of which the documents say nothing": script({"model.use_liger": True}, pin="v0.9.1"),
     "CUDA by default": script({"trainer.device": "cuda"}, overrides=()),
     "a critic that is not trained": script({"critic.ulysses_sequence_parallel_size": 3}),
+    "the default path of a reward model that is not used": script(
+        {"reward_model.enable": False, "reward_model.model.path": "/none/rm"}
+    ),
     "a recipe that trains no critic, whatever its estimator": script(
         {"algorithm.adv_estimator": "gae", "critic.ppo_mini_batch_size": 65}, module="recipe.spin.main_spin"
     ),

@@ -48,6 +48,7 @@ from ..doctor.variables import unreadable_devices, wrong_variables
 from .keys import (
     ACTOR,
     BATCH,
+    CRITIC,
     DEVICE,
     ENGINE,
     ESTIMATOR,
@@ -82,6 +83,7 @@ _PATHS = (
 )
 
 _DATA = (".parquet", ".json", ".jsonl")
+_REWARD_MODEL = "reward_model.model.path"
 
 _ACTOR_CONFIG, _VALIDATION = "verl.workers.config.actor", "verl.utils.config"
 _LOSSES = re.compile(rb"valid_loss_agg_modes = \[([^\[\]]{1,400})\]")
@@ -341,20 +343,20 @@ def _refusing(script: Script) -> Callable[..., Finding]:
     return error if asks or b"self._validate_config()" in trainer else warning
 
 
-def _has_critic(script: Script) -> bool:
-    """Whether a critic is trained. A recipe may do without one whatever its estimator is, as recipe.spin does."""
+def _roles(script: Script) -> list[str]:
+    """Whoever is trained. A recipe may do without a critic whatever its estimator is, as recipe.spin does."""
     upstreams = script.trainer.module.startswith("verl.")
-    return has_critic(script.settings) and (upstreams or script.settings.truth("critic.enable"))
+    critic = has_critic(script.settings) and (upstreams or script.settings.truth(f"{CRITIC}.enable"))
+    return [ACTOR, CRITIC] if critic else [ACTOR]
 
 
 def _packing(script: Script) -> Iterator[Finding]:
     """Source: `ActorConfig.validate`, which `validate_config` calls, and `CriticConfig.validate`."""
     settings = script.settings
-    for role, packed in ((ACTOR, PACKED), ("critic", "critic.model.use_remove_padding")):
+    for role in _roles(script):
+        packed = PACKED if role == ACTOR else f"{CRITIC}.model.use_remove_padding"
         key = f"{role}.ulysses_sequence_parallel_size"
         is_fsdp = settings.text(f"{role}.strategy") in ("fsdp", "fsdp2")
-        if role == "critic" and not _has_critic(script):
-            continue
         if is_fsdp and settings.whole(key) > 1 and packed in settings and not settings.truth(packed):
             yield (_refusing(script) if role == ACTOR else error)(
                 "parallel-sizes",
@@ -374,8 +376,7 @@ def _batches(script: Script) -> Iterator[Finding]:
     # Trainers that stream their samples have no batch.
     if train <= 0 or npus <= 0 or ESTIMATOR not in settings:
         return
-    roles = [ACTOR, *(["critic"] if _has_critic(script) else [])]
-    for role in (role for role in roles if not settings.truth(f"{role}.use_dynamic_bsz")):
+    for role in (role for role in _roles(script) if not settings.truth(f"{role}.use_dynamic_bsz")):
         mini = settings.whole(f"{role}.ppo_mini_batch_size")
         if mini > train:
             yield _refusing(script)(
@@ -406,13 +407,13 @@ def _micro_batches(script: Script) -> Iterator[Finding]:
     if ESTIMATOR not in settings:
         return
     inference = [ROLLOUT, *([REFERENCE] if has_reference(settings) else [])]
-    asked = [(ACTOR, ACTOR, "ppo_micro_batch_size"), ("critic", "critic", "ppo_micro_batch_size")]
+    asked = [(role, role, "ppo_micro_batch_size") for role in _roles(script)]
     asked += [(section, ACTOR, "log_prob_micro_batch_size") for section in inference]
     for section, role, name in asked:
         old, each = f"{section}.{name}", f"{section}.{name}_per_gpu"
-        skipped = settings.truth(f"{role}.use_dynamic_bsz") or (role == "critic" and not _has_critic(script))
         given = [key for key in (old, each) if settings.get(key) is not None]
-        if not skipped and old in settings and each in settings and len(given) != 1:
+        is_fixed = not settings.truth(f"{role}.use_dynamic_bsz")
+        if is_fixed and old in settings and each in settings and len(given) != 1:
             yield (_refusing(script) if section in inference else error)(
                 "batches",
                 _("both") if given else _("neither"),
@@ -630,8 +631,8 @@ def _attention(script: Script) -> Iterator[Finding]:
     readers = (script.sources.read(module) or b"" for module in _ATTENTION_READERS)
     if not any(b'.get("attn_implementation"' in text for text in readers):
         return
-    roles = [(MODEL, ACTOR), *([("critic.model", "critic")] if _has_critic(script) else [])]
-    for model, role in roles:
+    for role in _roles(script):
+        model = MODEL if role == ACTOR else f"{CRITIC}.model"
         key = f"{model}.override_config.attn_implementation"
         is_fsdp = script.settings.text(f"{role}.strategy") in ("fsdp", "fsdp2")
         if is_fsdp and script.settings.text(key) == "flash_attention_3":
@@ -733,7 +734,9 @@ def _liger(script: Script) -> Iterator[Finding]:
 def _files(script: Script) -> Iterator[Finding]:
     missing: dict[str, None] = {}
     for key in script.settings.matching(_PATHS):
-        if key.startswith(("critic.", "reward")) and not _has_critic(script):
+        if key.startswith(f"{CRITIC}.") and CRITIC not in _roles(script):
+            continue
+        if key == _REWARD_MODEL and not script.settings.truth("reward_model.enable"):
             continue
         value = script.settings.get(key)
         for each in value if isinstance(value, list) else [value]:
