@@ -231,7 +231,8 @@ def _ray_job_of(pid: int) -> tuple[str, str] | None:
     """Ray's folder and the job's id, by the log that Ray's library keeps open; the id is empty for a worker that is
     nobody's yet."""
     try:
-        files = [os.readlink(entry.path) for entry in os.scandir(_PROC / str(pid) / "fd")]
+        with os.scandir(_PROC / str(pid) / "fd") as entries:
+            files = [os.readlink(entry.path) for entry in entries]
     except OSError:
         return None
     for file in files:
