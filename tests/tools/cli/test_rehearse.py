@@ -264,6 +264,8 @@ WRONG = {
 def test_a_wrong_script_is_refused_with_status_1(
     sandboxed: None, run: Run, rl: Path, write: Write, line: str, rule: str
 ) -> None:
+    trainer = rl / "verl" / "trainer" / "main_rl.py"
+    trainer.write_text(trainer.read_text().replace("pass", "validate_config(config)"))
     status, content = checked(run, write(line))
     assert (status, refused(content)) == (1, [rule])
 
