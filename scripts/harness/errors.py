@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from verl_npu.language import gettext as _
-
 
 class BadInput(Exception):
     """What was asked for cannot be done: the message says what was expected, what was found, and the fix."""
@@ -18,4 +16,4 @@ class Stopped(Exception):
 
     def __init__(self, status: int) -> None:
         self.status = status
-        super().__init__(_("interrupted"))
+        super().__init__("interrupted")

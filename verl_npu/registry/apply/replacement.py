@@ -140,6 +140,7 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
 
 def _makes(definition: Definition, value: object, inner: object) -> bool:
     """Whether an object is of the kind that the source makes, as far as the source tells."""
+    # A singledispatchmethod is bound before it is called.
     if not callable(inner) and not hasattr(inner, "__get__"):
         return False
     wanted = _DESCRIPTORS.get(definition.kind)

@@ -437,7 +437,8 @@ def _validation(script: Script) -> Iterator[Finding]:
     if settings.truth(f"{ROLLOUT}.val_kwargs.do_sample") and settings.number(temperature, 1) <= 0:
         why = _("verl asserts that it is above 0 if the validation samples")
         yield _refused(_refusing(script), settings, temperature, why, _("raise it, or leave do_sample out"))
-    limited = b"LoRA rank in vLLM must be less than or equal to 512" in (script.sources.read(_VALIDATION) or b"")
+    asserted = f"LoRA rank in vLLM must be less than or equal to {_LARGEST_RANK}".encode()
+    limited = asserted in (script.sources.read(_VALIDATION) or b"")
     if limited and settings.text(ENGINE) == "vllm" and settings.whole(rank) > _LARGEST_RANK:
         why = _("verl asserts that vLLM's adapters have a rank of {most} at most").format(most=_LARGEST_RANK)
         yield _refused(_refusing(script), settings, rank, why, _("lower it"))
