@@ -37,7 +37,8 @@ def whole(program: str, run: Callable[[], int]) -> int:
         except RunFailed as error:
             return _said(f"{program}: FAILED: {translate(error.args[0])}", FAILED)
         except (Signalled, Stopped) as error:
-            return _said(f"{program}: {translate(_('interrupted'))}", error.status)
+            said = translate(_("interrupted"))  # a catalogue's texts are not looked for inside of an f-string
+            return _said(f"{program}: {said}", error.status)
 
 
 def _said(line: str, status: int) -> int:
