@@ -7,11 +7,7 @@ the graph is replayed. `docs/engines.md` has the table.
 
 from __future__ import annotations
 
-import ast
-import importlib
-import os
-import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -20,41 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-
-@pytest.fixture(scope="module")
-def history() -> Path:
-    """The repository of vllm-ascend."""
-    folder = Path(os.environ.get("VERL_NPU_UPSTREAMS", "")) / "vllm-ascend.git"
-    if not os.environ.get("VERL_NPU_UPSTREAMS") or not folder.is_dir():
-        pytest.skip("set VERL_NPU_UPSTREAMS to a folder with vllm-ascend.git")
-    return folder
-
-
-@pytest.fixture
-def ascend(npu: ModuleType) -> ModuleType:
-    return importlib.import_module("torch_npu")
-
-
-@dataclass(frozen=True)
-class Revision:
-    """One of vllm-ascend's history."""
-
-    history: Path
-    name: str
-
-    def __call__(self, path: str, owner: str, methods: tuple[str, ...], names: Mapping[str, object]) -> Any:
-        """Make a class of some methods of one of its classes; `names` are what these refer to."""
-        command = ["git", "-C", str(self.history), "show", f"{self.name}:vllm_ascend/{path}"]
-        source = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        found = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == owner)
-        found.body = [item for item in found.body if isinstance(item, ast.FunctionDef) and item.name in methods]
-        found.bases, found.decorator_list = [ast.Name("Base", ast.Load())], []
-        module = ast.fix_missing_locations(ast.Module([found], []))
-        space: dict[str, Any] = {"torch": torch, "__name__": "released", **names}
-        exec(compile("from __future__ import annotations", "released", "exec"), space)
-        flags = importlib.import_module("__future__").annotations.compiler_flag
-        exec(compile(module, f"{path} at {self.name}", "exec", flags=flags), space)
-        return space[owner]
+from .released import Revision
 
 
 class Unquantized:
@@ -188,15 +150,45 @@ def transposed_before_the_cast(revision: Revision, ascend: ModuleType) -> Scene:
     return Scene(lambda: op.apply_impl(x)[0], lambda seed: op.layer.weight.data.copy_(given(seed, 8, 8)))
 
 
+def cast_ahead(revision: Revision, ascend: ModuleType) -> Scene:
+    """A router multiplies with its weight in float32, cast once for all steps."""
+    names = {
+        "Base": Unquantized,
+        "_should_keep_nd_for_310p_weight": lambda weight: True,
+        "maybe_trans_nz": lambda tensor: tensor,
+    }
+    methods = ("process_weights_after_loading",)
+    method = revision("ops/linear.py", "AscendUnquantizedLinearMethod", methods, names)()
+    layer = SimpleNamespace(weight=weight(1, 8, 8), precast_fp32_weight=True, prefix="gate")
+    layer.weight.data = layer.weight.data.bfloat16()
+    method.process_weights_after_loading(layer)
+    x = given(7, 3, 8)
+
+    def hand_over(seed: int) -> None:
+        layer.weight.data.copy_(given(seed, 8, 8))
+        method.process_weights_after_loading(layer)
+
+    return Scene(lambda: x @ layer.weight_fp32.T, hand_over)
+
+
+def replaced(module: Any, name: str, data: torch.Tensor) -> None:
+    """As vLLM's helper: what the old parameter had is the new one's."""
+    made = torch.nn.Parameter(data, requires_grad=False)
+    vars(made).update(vars(getattr(module, name)))
+    setattr(module, name, made)
+
+
 HIDDEN, ROWS = 8, 6
 OF_EXPERTS = {
     "Base": Unquantized,
     "UnquantizedFusedMoEMethod": Between,
     "envs_ascend": SimpleNamespace(VLLM_ASCEND_ENABLE_FUSED_MC2=False, VLLM_ASCEND_ENABLE_NZ=0),
     "maybe_trans_nz": lambda tensor: tensor,
-    "get_ascend_config": lambda: SimpleNamespace(weight_nz_mode=0),
+    "get_ascend_config": lambda: SimpleNamespace(weight_nz_mode=0, enable_fused_mc2=0),
     "CaMemAllocator": SimpleNamespace(get_instance=lambda: SimpleNamespace(wake_up=lambda tags: None)),
-    "replace_parameter": lambda module, name, data: setattr(module, name, torch.nn.Parameter(data, False)),
+    "replace_parameter": replaced,
+    "AscendDeviceType": SimpleNamespace(_310P="310P"),
+    "get_ascend_device_type": lambda: "A2",
 }
 
 
@@ -216,7 +208,8 @@ def computed(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 def worker_of(revision: Revision, model: torch.nn.Module) -> Any:
     """What wakes the engine up."""
     worker = revision("worker/worker.py", "NPUWorker", ("wake_up",), OF_EXPERTS)()
-    config = SimpleNamespace(hf_text_config=SimpleNamespace(hidden_size=HIDDEN))
+    sizes = SimpleNamespace(hidden_size=HIDDEN)
+    config = SimpleNamespace(hf_text_config=sizes, hf_config=sizes)
     worker.vllm_config = SimpleNamespace(model_config=config, quant_config=None, speculative_config=None)
     vars(worker).update(model_runner=SimpleNamespace(model=model), _sleep_saved_buffers={})
     return worker
@@ -260,11 +253,16 @@ FAULTS = [
     Fault("#7473", "bc2c300f62", latent, True),
     Fault("#7715", "6ce1dc162a^", latent, False),
     Fault("#7715", "6ce1dc162a", latent, True),
+    Fault("#7715", "v0.18.0", latent, True),
+    Fault("#13902", "v0.23.0", scaled, False),
+    Fault("#13902", "v0.25.1rc1", scaled, False),
     Fault("#13902", "8f89feb9db^", scaled, False),
     Fault("#13902", "8f89feb9db", scaled, True),
     Fault("#5747", "v0.11.0", transposed_before_the_cast, True, eager=False),
     Fault("#5747", "09682e0751^", transposed_before_the_cast, True, eager=False),
     Fault("#5747", "09682e0751", transposed_before_the_cast, True),
+    Fault("#15666", "v0.22.1rc1", cast_ahead, False),
+    Fault("#15666", "v0.25.1rc1", cast_ahead, False),
     # Of the tensors that the thread lists, these are right: transposed twice, they lie where they lay.
     Fault("#16322", "v0.18.0", experts_processed_again, True),
 ]
@@ -276,9 +274,10 @@ def test_a_reported_fault_is_seen_and_its_mend_too(fault: Fault, history: Path, 
     assert found == {"eager": fault.eager, "graph": fault.right}
 
 
-@pytest.mark.parametrize(
-    ("revision", "right"), [("v0.18.0", False), ("032b3f4a04^", False), ("032b3f4a04", True)], ids=str
-)
+AWAKE = [("v0.18.0", False), ("v0.23.0", False), ("032b3f4a04^", False), ("032b3f4a04", True)]
+
+
+@pytest.mark.parametrize(("revision", "right"), AWAKE, ids=str)
 def test_experts_wake_up_as_they_slept_or_not(revision: str, right: bool, history: Path, ascend: ModuleType) -> None:
     """#11548 and #12226: an engine that is handed no new weights computes with shapes that do not fit."""
     model = experts(weight(1, 2, HIDDEN, 2 * ROWS), weight(3, 2, ROWS, HIDDEN))
@@ -290,3 +289,86 @@ def test_experts_wake_up_as_they_slept_or_not(revision: str, right: bool, histor
     else:
         with pytest.raises(RuntimeError, match="cannot be multiplied"):
             computed(model, x)
+
+
+@pytest.mark.parametrize(("revision", "right"), [("v0.13.0rc1", False), ("v0.13.0", True)], ids=str)
+def test_experts_stay_as_they_are_when_the_cache_wakes_up(revision: str, right: bool, history: Path) -> None:
+    """#5567: weights wake up and are loaded, then the cache does."""
+    model, x = experts(weight(1, 2, HIDDEN, 2 * ROWS), weight(3, 2, ROWS, HIDDEN)), given(7, 3, HIDDEN)
+    before = computed(model, x)
+    worker_of(Revision(history, revision), model).wake_up(["kv_cache"])
+    if right:
+        assert torch.equal(computed(model, x), before)
+    else:
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            computed(model, x)
+
+
+LOADED = [("v0.13.0", False), ("v0.18.0", False), ("bdab23475a^", False), ("bdab23475a", True)]
+
+
+@pytest.mark.parametrize(("revision", "right"), LOADED, ids=str)
+def test_experts_keep_their_loader_or_not(revision: str, right: bool, history: Path) -> None:
+    """#13337: whoever loads asks a weight for its loader."""
+    found = Revision(history, revision)
+    path = "ops/fused_moe/routed_experts.py" if revision.startswith("bdab") else "ops/fused_moe/fused_moe.py"
+    names = {**OF_EXPERTS, "Base": Between}
+    method = found(path, "AscendUnquantizedFusedMoEMethod", ("process_weights_after_loading",), names)()
+    model = experts(weight(1, 2, 2 * ROWS, HIDDEN), weight(3, 2, HIDDEN, ROWS))
+    for held in model.parameters():
+        held.weight_loader = torch.Tensor.copy_
+    method.process_weights_after_loading(model.experts)
+    worker_of(found, model).wake_up(["weights"])
+    new = given(5, 2, 2 * ROWS, HIDDEN)
+    if right:
+        model.experts.w13_weight.weight_loader(model.experts.w13_weight.data, new)
+        assert torch.equal(model.experts.w13_weight, new)
+    else:
+        with pytest.raises(AttributeError, match="'Parameter' object has no attribute 'weight_loader'"):
+            model.experts.w13_weight.weight_loader(model.experts.w13_weight.data, new)
+
+
+class Loads:
+    """vLLM's loader of a model."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+
+    def load_weights(self, w13: torch.Tensor, w2: torch.Tensor) -> None:
+        self.module.experts.w13_weight.data.copy_(w13)
+        self.module.experts.w2_weight.data.copy_(w2)
+
+
+PROPOSED = "4f2d876ab0"
+"""Of the open vllm-ascend#7498."""
+
+
+@pytest.mark.parametrize(("revision", "right"), [("v0.13.0", False), ("v0.18.0", False), (PROPOSED, True)], ids=str)
+def test_experts_of_an_engine_that_did_not_sleep_are_loaded_or_not(
+    revision: str, right: bool, history: Path, ascend: ModuleType
+) -> None:
+    """#5915: only waking up lays them out as a checkpoint has them."""
+    found, owner = Revision(history, revision), "AscendUnquantizedFusedMoEMethod"
+    names = {**OF_EXPERTS, "Base": Between}
+    method = found("ops/fused_moe/fused_moe.py", owner, ("process_weights_after_loading",), names)()
+    shapes = (2, 2 * ROWS, HIDDEN), (2, HIDDEN, ROWS)
+    model = experts(weight(1, *shapes[0]), weight(3, *shapes[1]))
+    method.process_weights_after_loading(model.experts)
+    loader = Loads(model)
+    if right:
+        methods = ("_preprocess", "load_weights")
+        path, owner = "patch/worker/patch_loader.py", "AutoWeightsLoaderWithPreprocess"
+        loader = found(path, owner, methods, {"Base": Loads})(model)
+    new, x = [given(seed, *shape) for seed, shape in zip((5, 6), shapes, strict=True)], given(7, 3, HIDDEN)
+    if not right:
+        with pytest.raises(RuntimeError, match="must match the size of tensor"):
+            loader.load_weights(*new)
+        return
+
+    def hand_over(_: int) -> None:
+        loader.load_weights(*new)
+        method.process_weights_after_loading(model.experts)
+
+    assert answers(ascend, Scene(lambda: computed(model, x), hand_over)) == {"eager": True, "graph": True}
+    expected = experts(*(torch.nn.Parameter(each.transpose(1, 2).contiguous(), requires_grad=False) for each in new))
+    assert torch.equal(computed(model, x), computed(expected, x))
