@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,9 @@ def turns_experts(kind: str) -> bool:
     return Version(version("vllm-ascend")) >= Version("0.13.0") and "moe_intermediate_size" in KINDS[kind]
 
 
-def hand_over(runner: Any, folder: Path) -> str:
-    """Hand over the weights of a checkpoint to the engine of this process as verl-npu does, and prove it; the next
-    batch by graphs is then compared with eager mode."""
+def hand_over(runner: Any, folder: Path, way: Callable[..., object] | None = None) -> str:
+    """Hand over the weights of a checkpoint to the engine of this process as verl-npu does, or in another way, and
+    prove it; the next batch by graphs is then compared with eager mode."""
     from safetensors.torch import load_file
 
     from verl_npu.features.weight_sync.engines.processing import refresh_copies_on_load
@@ -131,7 +132,11 @@ def hand_over(runner: Any, folder: Path) -> str:
     weights = [(name, tensor.npu()) for name, tensor in load_file(folder / "model.safetensors").items()]
     taker = VLLMEngine(runner)
     taker.expect(weights)
-    taker.load(weights)
+    if way is None:
+        taker.load(weights)
+    else:
+        way(weights, taker.load)
+    del weights
     taker.open()
     return taker.prove()
 
