@@ -15,7 +15,7 @@ import pytest
 from harness.pins import PINS, Engine
 from virtual_ascend import testing as processes
 
-__all__ = ["PYTHONS", "Served", "answer", "answers", "engine_of", "environment", "python", "said", "served"]
+__all__ = ["PYTHONS", "Served", "answer", "answers", "ended", "engine_of", "environment", "python", "said", "served"]
 
 PYTHONS = [path for path in os.environ.get("VERL_NPU_VLLM_ASCEND", "").split(os.pathsep) if path]
 RELEASE = "0.11.0"
@@ -62,17 +62,22 @@ def answers(
     program: Path, *words: str, folder: Path, by: str | None = None, timeout: float = 600, **variables: str
 ) -> list[Any]:
     """Run a program to its end, by that Python, and return all that it says."""
+    return said(ended(program, *words, folder=folder, by=by, timeout=timeout, **variables))
+
+
+def ended(
+    program: Path, *words: str, folder: Path, by: str | None = None, timeout: float = 600, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, whichever that is."""
     path = by or python()
-    return said(
-        subprocess.run(
-            [path, str(program), *words],
-            env=environment(engine_of(path)) | variables,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            cwd=folder,
-        )
+    return subprocess.run(
+        [path, str(program), *words],
+        env=environment(engine_of(path)) | variables,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        cwd=folder,
     )
 
 

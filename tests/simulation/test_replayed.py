@@ -1,4 +1,5 @@
-"""The first batch by a captured graph after a weight sync is compared with the same in eager mode."""
+"""The first batch by a captured graph after a weight sync is compared with the same in eager mode, and the first that
+is filled up."""
 
 from __future__ import annotations
 
@@ -100,6 +101,7 @@ class Runner:
 
 
 BATCH = SimpleNamespace(total_num_scheduled_tokens=TOKENS)
+WHOLE = SimpleNamespace(total_num_scheduled_tokens=PADDED)
 
 
 @pytest.fixture
@@ -125,9 +127,9 @@ def runner(npu: ModuleType, context: Context) -> Runner:
     return made
 
 
-def run(runner: Runner) -> torch.Tensor:
+def run(runner: Runner, scheduled: Any = BATCH) -> torch.Tensor:
     with torch.no_grad():
-        return runner.execute_model(BATCH)
+        return runner.execute_model(scheduled)
 
 
 def test_a_graph_that_reads_the_weights_passes_and_is_compared_once(
@@ -191,6 +193,53 @@ def test_the_graph_finds_the_context_as_it_was(runner: Runner, context: Context)
     run(runner)
     assert context.layer == 1
     assert context.cudagraph_runtime_mode is Mode.FULL
+
+
+def test_a_batch_that_is_filled_up_is_compared_too_and_others_between_are_not(
+    runner: Runner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compare_next_replay(runner)
+    for scheduled in (WHOLE, WHOLE, BATCH, BATCH):
+        run(runner, scheduled)
+    assert runner.model.inner.calls == 2
+    said = capsys.readouterr().err
+    assert "the first batch by graphs after a weight sync (4 tokens) differs from eager mode by 0" in said
+    assert (
+        "the first batch that is filled up to 4, after a weight sync (3 tokens) differs from eager mode by 0" in said
+    )
+    assert "execute_model" not in vars(runner)
+
+
+def test_the_next_sync_begins_again(runner: Runner) -> None:
+    compare_next_replay(runner)
+    run(runner, WHOLE)
+    compare_next_replay(runner)
+    run(runner, WHOLE)
+    assert runner.model.inner.calls == 2
+
+
+class Mixing(Model):
+    """What fills a batch up gets into the answer, as with experts that are not this rank's."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return super().forward(batch) + batch[PADDED - 1] * 0
+
+
+@pytest.mark.parametrize("first", [BATCH, WHOLE], ids=["filled up", "not filled up before"])
+def test_an_answer_that_is_no_number_ends_the_job_though_eager_mode_says_the_same(
+    context: Context, npu: ModuleType, first: Any
+) -> None:
+    with torch.no_grad():
+        batch = torch.randn(PADDED, WIDTH).npu()
+        runner = Runner(Graphed(Mixing().npu(), batch), batch)
+    compare_next_replay(runner)
+    if first is WHOLE:
+        run(runner, WHOLE)
+    batch[PADDED - 1] = torch.nan
+    said = r"none in the outputs of 3 of 3 tokens, by its captured graphs and without them, in a batch .* up to 4"
+    with pytest.raises(EngineError, match=said):
+        run(runner)
+    assert "execute_model" not in vars(runner)
 
 
 def test_a_second_sync_before_any_batch_is_compared_once(runner: Runner) -> None:

@@ -1,4 +1,5 @@
-"""The first batch that a vLLM engine answers by captured graphs after a weight sync, beside the same without them.
+"""The first batch that a vLLM engine answers by captured graphs after a weight sync, beside the same without them, and
+the first that is filled up to the size of a graph.
 
 The proof of weights reads what the engine holds. What a graph reads is seen in no parameter on a real NPU: it is seen
 in what the graph answers. The batch is computed twice: what it writes into the cache of keys and values is the same.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -42,19 +43,22 @@ _numbers = itertools.count(1)
 
 
 def compare_next_replay(runner: Runner) -> None:
-    """Have this runner's next batch that is answered by a graph computed without graphs, too, once.
+    """Have this runner's next batch that is answered by a graph computed without graphs, too, once; and if it fills no
+    graph up, so the next that does.
 
-    It then raises EngineError, before anybody has the answer, if the two differ as those of two models do. Where that
-    cannot be compared, a line says so.
+    It then raises EngineError, before anybody has the answer, if the two differ as those of two models do, or if they
+    are no numbers. Where that cannot be compared, a line says so.
     """
     why = _cannot(runner)
     if why:
         report(f"what the engine's graphs answer after this weight sync is not compared with eager mode: {why}")
         return
     held = runner.__dict__
-    if isinstance(held.get(_RUN), _Comparing):  # No batch since the last sync.
-        return
-    held[_RUN] = _Comparing(runner)
+    before = held.get(_RUN)
+    if isinstance(before, _Comparing):  # The last sync's batches have not all come yet.
+        before.again()
+    else:
+        held[_RUN] = _Comparing(runner)
 
 
 def restore(runner: Runner, before: object) -> None:
@@ -76,24 +80,33 @@ def difference(eager: torch.Tensor, replayed: torch.Tensor) -> float:
 
 
 class _Comparing:
-    """Stands for the runner's `execute_model` until a batch was answered by a graph."""
+    """Stands for the runner's `execute_model` until batches were answered by graphs, the last one filled up to a
+    graph's size."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._before = runner.__dict__.get(_RUN)
         self._run: Callable[..., object] = getattr(runner, _RUN)
+        self._any = False
+
+    def again(self) -> None:
+        """Begin again, with the next batch."""
+        self._any = False
 
     def __call__(self, scheduled: Scheduled, *args: object, **options: object) -> object:
-        model = self._runner.model
-        both = _Both(model)
+        model, tokens = self._runner.model, scheduled.total_num_scheduled_tokens
+        both = _Both(model, tokens if self._any else 0)
         self._runner.model = both
         try:
             done = self._run(scheduled, *args, **options)
         finally:
             self._runner.model = model
         if both.replayed is not None:
-            self._end()
-            _judge(both.eager, both.replayed, scheduled.total_num_scheduled_tokens)
+            filled = any(len(each) > tokens for each in _tensors(both.replayed))
+            if filled or not _tensors(both.replayed):
+                self._end()
+            _judge(both.eager, both.replayed, tokens, filled, self._any)
+            self._any = True
         return done
 
     def _end(self) -> None:
@@ -102,10 +115,11 @@ class _Comparing:
 
 
 class _Both:
-    """A model that answers without graphs before it answers by one."""
+    """A model that answers without graphs before it answers by one, if its batch has more rows than it need have."""
 
-    def __init__(self, model: Callable[..., object]) -> None:
+    def __init__(self, model: Callable[..., object], rows: int) -> None:
         self._model = model
+        self._rows = rows
         self.eager: object = None
         self.replayed: object = None
 
@@ -115,7 +129,7 @@ class _Both:
     def __call__(self, *args: object, **options: object) -> object:
         context = sys.modules[_GRAPHS].get_forward_context()
         mode = context.cudagraph_runtime_mode
-        if mode.name == "NONE":
+        if mode.name == "NONE" or _rows(args, options) <= self._rows:
             return self._model(*args, **options)
         kept = dict(vars(context))
         context.cudagraph_runtime_mode = type(mode).NONE
@@ -128,7 +142,13 @@ class _Both:
         return self.replayed
 
 
-def _judge(eager: object, replayed: object, tokens: int) -> None:
+def _rows(args: tuple[object, ...], options: Mapping[str, object]) -> int:
+    """Return of how many tokens a model is given a batch, by their numbers or embeddings; positions may be 3 rows."""
+    given = _tensors([*args, *options.values()])
+    return next((len(each) for each in given if each.dim() == 1 or each.is_floating_point()), 1)
+
+
+def _judge(eager: object, replayed: object, tokens: int, filled: bool, again: bool) -> None:
     pairs = list(zip(_tensors(eager), _tensors(replayed), strict=True))
     if not pairs:
         report("what the engine's graphs answer is not compared with eager mode: it is a stage of a pipeline")
@@ -143,15 +163,34 @@ def _judge(eager: object, replayed: object, tokens: int) -> None:
             fix="do not train with this rollout: its graphs compute with something else than the weights that it "
             "holds. Set actor_rollout_ref.rollout.enforce_eager=True",
         )
+    rows = max(len(other) for _, other in pairs)
+    none = max(_without_numbers(other[:tokens]) for _, other in pairs)
+    if none:
+        raise EngineError(
+            subject="rollout engine",
+            expected="numbers in what it answers after a weight sync",
+            found=f"none in the outputs of {none} of {tokens} tokens, by its captured graphs and without them"
+            + (f", in a batch that is filled up to {rows}" if filled else ""),
+            fix="do not train with this rollout"
+            + (
+                ": what fills a batch up spoils its answers. Set actor_rollout_ref.rollout.enforce_eager=True" * filled
+            ),
+        )
     if found > NEAR:
         warn(
             f"after a weight sync the rollout engine's captured graphs answer otherwise than the model without them, "
             f"by {found:.3g} of the outputs' size. Compare with actor_rollout_ref.rollout.enforce_eager=True"
         )
+    which = f"that is filled up to {rows}, after" if again else "by graphs after"
     report(
-        f"the first batch by graphs after a weight sync ({tokens} tokens) differs from eager mode by {found:.2g} "
+        f"the first batch {which} a weight sync ({tokens} tokens) differs from eager mode by {found:.2g} "
         f"(comparison {next(_numbers)} in pid {os.getpid()})"
     )
+
+
+def _without_numbers(output: torch.Tensor) -> int:
+    """Return of how many tokens the output is not finite."""
+    return int((~output.flatten(1).isfinite()).any(dim=1).sum())
 
 
 def _tensors(output: object) -> list[torch.Tensor]:
