@@ -1,6 +1,7 @@
-"""MODEL FOLDER [DTYPE] [MODE]: the real vllm-ascend on virtual NPUs, told line by line in JSON what to do. Each gets
-a line of JSON: what came of it, how much of the NPU's memory is in use then, and how many graphs were replayed. MODE
-is how it captures graphs, by vLLM's names; without it, it captures none.
+"""MODEL FOLDER [DTYPE] [MODE] [MEND]: the real vllm-ascend on virtual NPUs, told line by line in JSON what to do. Each
+gets a line of JSON: what came of it, how much of the NPU's memory is in use then, and how many graphs were replayed.
+MODE is how it captures graphs, by vLLM's names; without it, it captures none. MEND is a file with the method that
+takes the place of `AscendMLAImpl.process_weights_after_loading`.
 
 There are two checkpoints of one model, `a` and `b`, of which it starts with `a`. The engine is in this process: an
 error of it is an error here, and it goes on.
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vllm_ascend_tokens import LENGTHS, NEW, engine, expected, hand_over, make
+from vllm_ascend_tokens import LENGTHS, NEW, engine, expected, give_loaders, hand_over, make
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
@@ -46,6 +47,15 @@ class Engine:
         self.runner.model.load_weights(iter(load_file(self.folder / to / "model.safetensors").items()))
         self.llm.reset_prefix_cache()
 
+    def reload(self, to: str) -> None:
+        """Hand over as verl does from v0.7.1 on, without verl-npu: experts get their loader again, and the engine
+        processes what it has loaded."""
+        from vllm.model_executor.model_loader.utils import process_weights_after_loading
+
+        give_loaders(self.runner.model)
+        self.update(to)
+        process_weights_after_loading(self.runner.model, self.runner.model_config, self.runner.device)
+
     @property
     def runner(self) -> Any:
         """What runs the model."""
@@ -62,12 +72,13 @@ class Engine:
         self.llm.reset_prefix_cache()
         return {"proof": proof}
 
-    def compare(self, to: str) -> None:
+    def compare(self, to: str | None = None) -> None:
         """Hand over, and have the next batch by graphs compared with eager mode, as is done where nothing is proven
         of graphs: on a real NPU."""
         from verl_npu.features.weight_sync.engines.replayed import compare_next_replay
 
-        self.update(to)
+        if to is not None:
+            self.update(to)
         compare_next_replay(self.runner)
 
     def begin(self, steps: int) -> None:
@@ -98,6 +109,21 @@ class Engine:
             "tokens": [list(answer.token_ids) for answer in answers],
             "numbers": all(math.isfinite(chance) for chance in chances),
         }
+
+
+def mend(file: Path) -> None:
+    """Put a method of another revision into vllm-ascend: it takes its names from there, and switches off what this
+    release does not have."""
+    from vllm_ascend.attention import mla_v1
+
+    switched_off = {"fa_quant_layer": False, "layer_sharding_kwargs": None}
+    names = {**vars(mla_v1), "maybe_trans_nz": lambda tensor: tensor}
+    exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), names)
+    for name, value in {
+        **switched_off,
+        "process_weights_after_loading": names["process_weights_after_loading"],
+    }.items():
+        setattr(mla_v1.AscendMLAImpl, name, value)
 
 
 def pools() -> dict[str, int]:
@@ -139,6 +165,8 @@ def main() -> None:
     for seed, name in enumerate("ab"):
         if not (folder / name).is_dir():
             make(kind, folder / name, seed)
+    if len(sys.argv) > 5:
+        mend(Path(sys.argv[5]))
     served = Engine(folder, dtype, mode)
 
     def say(**what: object) -> None:

@@ -115,6 +115,14 @@ def turns_experts(kind: str) -> bool:
     return Version(version("vllm-ascend")) >= Version("0.13.0") and "moe_intermediate_size" in KINDS[kind]
 
 
+def give_loaders(model: Any) -> None:
+    """vllm-ascend makes new parameters of experts when it processes them; verl gives those the loader again."""
+    for module in model.modules():
+        for leaf in ("w13_weight", "w2_weight"):
+            if hasattr(module, leaf):
+                getattr(module, leaf).weight_loader = module.weight_loader
+
+
 def hand_over(runner: Any, folder: Path, way: Callable[..., object] | None = None) -> str:
     """Hand over the weights of a checkpoint to the engine of this process as verl-npu does, or in another way, and
     prove it; the next batch by graphs is then compared with eager mode."""
@@ -123,11 +131,7 @@ def hand_over(runner: Any, folder: Path, way: Callable[..., object] | None = Non
     from verl_npu.features.weight_sync.engines.processing import refresh_copies_on_load
     from verl_npu.features.weight_sync.engines.vllm import VLLMEngine
 
-    for module in runner.model.modules():
-        for leaf in ("w13_weight", "w2_weight"):
-            if hasattr(module, leaf):
-                # vllm-ascend makes new parameters when it processes them; verl gives those the loader again.
-                getattr(module, leaf).weight_loader = module.weight_loader
+    give_loaders(runner.model)
     refresh_copies_on_load(runner.model)
     weights = [(name, tensor.npu()) for name, tensor in load_file(folder / "model.safetensors").items()]
     taker = VLLMEngine(runner)
