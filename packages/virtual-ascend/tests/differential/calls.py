@@ -180,6 +180,9 @@ def _inference() -> Iterator[tuple[str, tuple[object, ...], dict[str, object]]]:
     logits, few = T((2, 16)), ints(3, 5, dtype="int32")
     yield "npu_top_k_top_p", (logits, T((2,), FLOAT, (0.5, 0.9)), few), {}
     yield "npu_top_k_top_p", (logits,), {"k": few}
+    rows = T((2, 16), "float16")
+    yield "npu_dynamic_quant", (rows,), {}
+    yield "npu_dynamic_quant", (rows,), {"smooth_scales": T((16,), "float16")}
     yield "npu_transpose_batchmatmul", (T((2, 3, 16)), T((2, 16, 32))), {}
     yield "npu_transpose_batchmatmul", (T((3, 2, 16)), T((2, 16, 32))), {"perm_x1": [1, 0, 2], "perm_y": [1, 0, 2]}
     angle = T((2, 1, 3, 64))

@@ -53,6 +53,7 @@ from .inference import (
     npu_kv_rmsnorm_rope_cache,
 )
 from .layout import get_npu_format, get_storage_size, npu_dtype_cast, npu_format_cast, npu_format_cast_
+from .quantization import npu_dynamic_quant
 from .ring import npu_fusion_attention_grad, npu_ring_attention_update
 from .sampling import npu_top_k_top_p
 
@@ -75,6 +76,7 @@ __all__ = [
     "npu_bmmV2",
     "npu_cross_entropy_loss",
     "npu_dtype_cast",
+    "npu_dynamic_quant",
     "npu_fast_gelu",
     "npu_format_cast",
     "npu_format_cast_",

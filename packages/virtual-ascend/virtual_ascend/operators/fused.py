@@ -48,8 +48,10 @@ class _Context(Protocol):
 
 def is_fusible(tensors: Sequence[Given]) -> bool:
     """Whether all are plain tensors of an NPU that is ours: others (DTensor, FakeTensor, those of torch.func)
-    only have the rules of the operators that an operator is composed of."""
+    only have the rules of the operators that an operator is composed of. So it is while FX writes operators down."""
     given = [tensor for tensor in tensors if tensor is not None]
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
+        return False
     return extension.is_loaded() and all(
         type(tensor) in (Tensor, torch.nn.Parameter)
         and tensor.device.type == "npu"

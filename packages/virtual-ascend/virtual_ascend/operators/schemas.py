@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar
@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 Given = Mapping[str, object]
+TRACED = "npu_traced"
+"""The namespace of the operators in a graph of FX, by their own names: those of `npu` are taken apart before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +55,17 @@ class Restriction:
     message: str
 
 
-def _asks_for_a_gradient(given: Given) -> bool:
+def _asks_for_a_gradient(values: Iterable[object]) -> bool:
     import torch
 
-    tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    each = [x for value in values for x in (value if isinstance(value, list | tuple) else (value,))]
+    return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in each)
 
 
 def _undifferentiable(operator: str, before: str) -> Restriction:
     # With these wheels the gradients of its inputs are None, and a warning is all that says so.
     message = f"has no gradient before torch_npu {before}, which leaves the gradients of its inputs None"
-    return Restriction(operator, before, _asks_for_a_gradient, message)
+    return Restriction(operator, before, lambda given: _asks_for_a_gradient(given.values()), message)
 
 
 RESTRICTIONS = (
@@ -104,6 +106,21 @@ RECORDED = Path(__file__).with_name("schemas.json")
 
 # What Python and torch raise for arguments that an operator would refuse by itself.
 _REFUSED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+# What the first return depends on values, and of attention on how it is computed: no shapes say it. The casts may
+# return what they were given, and the last writes into it, which its schema does not say.
+_BY_STEPS = frozenset(
+    {
+        "npu_grouped_matmul",
+        "npu_kv_rmsnorm_rope_cache",
+        "npu_moe_init_routing_v2",
+        "npu_moe_token_permute_with_routing_map",
+        "npu_moe_token_unpermute_with_routing_map",
+        "npu_fusion_attention",
+        "npu_dtype_cast",
+        "npu_format_cast",
+        "npu_apply_adam_w",
+    }
+)
 _libraries: list[torch.library.Library] = []  # a library that is dropped takes its operators along
 
 
@@ -204,24 +221,49 @@ def _nothing(*_args: object, **_options: object) -> None:
 def register(functions: Mapping[str, Operator], version: str) -> dict[str, Operator]:
     """Define the operators of `version` under `torch.ops.npu`, once per process.
 
-    They are compositions of other operators: what those are differentiable in, these are too.
+    They are compositions of other operators: what those are differentiable in, these are too. In a graph of FX each is
+    one node, as a kernel's is, unless it asks for a gradient.
 
     Returns:
         The operators as `torch.ops.npu` has them, by name.
     """
     import torch
 
-    library = torch.library.Library("npu", "DEF")
-    _libraries.append(library)
+    library, nodes = torch.library.Library("npu", "DEF"), torch.library.Library(TRACED, "DEF")
+    _libraries.extend((library, nodes))
     offered = of_version(version)
     for name, texts in offered.items():
         for text in texts:
             library.define(text)
             schema = torch._C.parse_schema(f"npu::{text}")
             full = text.partition("(")[0]
-            implementation = by_name(_guarded(name, functions.get(full, functions[name]), version), schema)
+            function = functions.get(full, functions[name])
+            implementation = by_name(_guarded(name, function, version), schema)
+            if name not in _BY_STEPS and not any(a.alias_info for a in (*schema.arguments, *schema.returns)):
+                nodes.define(text)
+                nodes.impl(full, implementation, "PrivateUse1")
+                nodes.impl(full, by_name(function, schema), "Meta")
+                implementation = _one_node(implementation, full)
             library.impl(full, implementation, "CompositeImplicitAutograd")
     return {name: getattr(torch.ops.npu, name) for name in offered}
+
+
+def _one_node(implementation: Operator, name: str) -> Operator:
+    """Have a call that FX writes down written down as one operator, and not by its steps, of which some are computed
+    where FX does not see them."""
+    import torch
+
+    mode, tracing = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY
+
+    @functools.wraps(implementation)
+    def call(*args: object, **options: object) -> object:
+        if mode(tracing) is None or _asks_for_a_gradient((*args, *options.values())):
+            return implementation(*args, **options)
+        packet, _, overload = name.partition(".")
+        node: Operator = getattr(getattr(getattr(torch.ops, TRACED), packet), overload or "default")
+        return node(*args, **options)
+
+    return call
 
 
 def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
