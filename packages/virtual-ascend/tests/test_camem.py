@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,6 +108,38 @@ def test_memory_neither_goes_nor_comes_twice(said) -> None:
 def test_vllm_ascends_own_operators_are_not_there(python: Run) -> None:
     done = python(f"{PACKAGE}; import vllm_ascend.meta_registration")
     assert "ImportError: vllm-ascend's own operators are not written" in done.stderr
+
+
+def test_a_layer_knows_that_before_dynamo_traces_it(python: Run, tmp_path: Path) -> None:
+    """Dynamo refuses an import that fails, and vllm-ascend tries it when a layer is called first."""
+    folder = tmp_path / "vllm_ascend"
+    (folder / "ops").mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    (folder / "ops" / "__init__.py").touch()
+    (folder / "ops" / "layernorm.py").write_text("from vllm_ascend.utils import enable_custom_op\n")
+    (folder / "utils.py").write_text(
+        "known = None\n"
+        "def enable_custom_op():\n"
+        "    global known\n"
+        "    if known is None:\n"
+        "        try:\n"
+        "            import vllm_ascend.meta_registration\n"
+        "            known = True\n"
+        "        except ImportError:\n"
+        "            known = False\n"
+        "    return known\n"
+    )
+    done = python(
+        f"""
+        import sys, torch
+        sys.path.insert(0, {str(tmp_path)!r})
+        from vllm_ascend.ops import layernorm
+        norm = torch.compile(lambda x: x + layernorm.enable_custom_op(), backend="eager", fullgraph=True)
+        print(norm(torch.ones(1, device="npu")).item())
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1.0\n"
 
 
 def test_a_pool_whose_library_was_not_told_whom_to_tell_is_an_error(python: Run) -> None:

@@ -16,16 +16,28 @@ from importlib.util import spec_from_loader
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from . import imports
+
 if TYPE_CHECKING:
     from .device.extension import Handle
 
 _LIBRARY, _OPERATORS = "vllm_ascend.vllm_ascend_C", "vllm_ascend.meta_registration"
+_ASKS = "vllm_ascend.ops.layernorm"
 
 
 def stand_in() -> None:
     """Have this process import the virtual Ascend's allocator in place of vllm-ascend's library."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+        imports.after(_ASKS, _ask_for_operators)
+
+
+def _ask_for_operators(module: ModuleType) -> None:
+    # It asks when a layer is called first, and keeps the answer. Dynamo, if it traces that call, refuses an import
+    # that fails.
+    ask = getattr(module, "enable_custom_op", None)
+    if ask is not None:
+        ask()
 
 
 class _Finder(MetaPathFinder, Loader):
