@@ -382,6 +382,15 @@ def test_a_process_sees_the_npus_that_it_may_use(real: Run) -> None:
     assert answer(real(program, ASCEND_RT_VISIBLE_DEVICES="1")) == [1, "Ascend910B2"]
 
 
+def test_the_end_of_a_process_waits_for_autograds_threads(real: Run) -> None:
+    program = """
+        import torch, torch_npu
+        from virtual_ascend.device import shutdown
+        shutdown.settle = lambda: print('"waited"')
+    """
+    assert answer(real(program)) == "waited"
+
+
 @pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_the_queue_that_would_run_ahead_of_the_cpu_is_off_and_that_is_said(real: Run) -> None:
     program = """

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Protocol, cast
 
 from .. import cann, choice, exposure, faults, imports, variables
-from ..device import build
+from ..device import build, shutdown
 from ..errors import RealAscendError, SettingError
 from ..reporting import report
 from ..settings import Settings
@@ -120,6 +120,7 @@ def _complete(torch_npu: ModuleType) -> None:
         settings.delayed_copies,
         faults.failing(settings.faults),
     )
+    shutdown.install()
     torch_npu.__simulated__ = f"virtual NPUs under torch_npu {version()}"  # type: ignore[attr-defined]  # our own mark
     names = {name.removeprefix("npu::").partition(".")[0] for half in _computed for name in half}
     faults.check_operators(settings.faults, names, f"torch_npu {version()}")
