@@ -22,6 +22,7 @@ from virtual_ascend.testing.nightly import pytest_addoption as pytest_addoption
 from virtual_ascend.testing.nightly import pytest_configure as pytest_configure
 from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtest_setup
 
+from verl_npu import reporting
 from verl_npu.tools import progress
 
 from .interpreter import Interpreter
@@ -63,6 +64,12 @@ def _group(item: pytest.Item) -> str:
 def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process prints is not to depend on how fast this machine is."""
     monkeypatch.setattr(progress, "EVERY", 3600.0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line is said once in a process, and the tests of many files share one."""
+    monkeypatch.setattr(reporting, "_said", set())
 
 
 @pytest.fixture

@@ -9,12 +9,6 @@ import pytest
 
 from verl_npu import reporting
 
-
-@pytest.fixture(autouse=True)
-def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "_said", set())
-
-
 HOSTILE = "a\x1b[2Jb\nc\u202ed\u200be\x9bf\rg\x00"
 WRITTEN_OUT = "a\\x1b[2Jb\\nc\\u202ed\\u200be\\x9bf\\rg\\x00"
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu import reporting
 from verl_npu.errors import EngineError
 from verl_npu.features.weight_sync.engines import replayed
 from verl_npu.features.weight_sync.engines.replayed import compare_next_replay, difference
@@ -112,7 +111,6 @@ def context(monkeypatch: pytest.MonkeyPatch) -> Context:
     module.get_forward_context = lambda: there  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(metadata, "version", lambda name: "0.11.0")
-    monkeypatch.setattr(reporting, "_said", set())
     return there
 
 

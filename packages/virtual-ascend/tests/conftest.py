@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from virtual_ascend import reporting
 from virtual_ascend.testing.fixtures import npu as npu
 from virtual_ascend.testing.fixtures import python as python
 from virtual_ascend.testing.fixtures import torch_npu as torch_npu
@@ -34,3 +35,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _loads(item: pytest.Item) -> bool:
     return "npu" in getattr(item, "fixturenames", ())
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line is said once in a process, and the tests of many files share one."""
+    monkeypatch.setattr(reporting, "_said", set())

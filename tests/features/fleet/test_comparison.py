@@ -9,7 +9,6 @@ import re
 import pytest
 
 from tests.interpreter import python
-from verl_npu import reporting
 from verl_npu.errors import FleetError
 from verl_npu.features.fleet import comparison
 from verl_npu.features.fleet.comparison import differences
@@ -86,7 +85,6 @@ def test_processes_of_two_containers_with_one_name_are_both_compared() -> None:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Compare what a process has read, and return what is said of it."""
-    monkeypatch.setattr(reporting, "_said", set())
 
     def compare(**reading) -> str:
         made = Reading(**{"manifests": [process(1), process(2)], **reading})

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.interpreter import python
-from verl_npu import reporting
 from verl_npu.errors import FleetError
 from verl_npu.features.fleet import comparison, manifests
 from verl_npu.manifest import SCHEMA, Manifest, encoded
@@ -34,7 +33,6 @@ OWN: Manifest = {
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "_said", set())
     monkeypatch.setattr(manifests, "manifest", lambda: OWN)
 
 

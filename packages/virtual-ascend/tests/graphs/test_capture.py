@@ -11,15 +11,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from virtual_ascend import reporting
 
 torch = pytest.importorskip("torch")
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
+def told(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
     """What has been told of graphs, each line once in a test."""
-    monkeypatch.setattr(reporting, "_said", set())
     return lambda: capsys.readouterr().err.splitlines()
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu import reporting
 from verl_npu.errors import EngineError
 from verl_npu.features.weight_sync.patches.checkpoint_engine import (
     note_given_weights_for_proof,
@@ -105,7 +104,6 @@ class MegatronManager(FSDPManager):
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Worker]:
     """An engine of which the user has requested it."""
     monkeypatch.setenv("VERL_NPU_WEIGHT_SYNC_CHECK", "engine")
-    monkeypatch.setattr(reporting, "_said", set())
     return request.param  # type: ignore[no-any-return]
 
 
