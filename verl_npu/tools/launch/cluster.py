@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import LaunchError
+from ...language import gettext as _
 from .network import Interface, is_here
 
 PORT = 6766
@@ -93,39 +94,59 @@ def _of_slurm(environ: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
     if not listed:
         whole = expand(environ.get("SLURM_JOB_NODELIST", "") or "localhost")
         if len(whole) > 1:
-            found = f"SLURM's job {environ['SLURM_JOB_ID']} of {len(whole)} nodes, and no step"
-            raise _refused("SLURM", "to be started on every node", found, f"start it with {_SLURM_ONCE}")
+            found = _("SLURM's job {job} of {nodes} nodes, and no step").format(
+                job=environ["SLURM_JOB_ID"], nodes=len(whole)
+            )
+            raise _refused(
+                "SLURM",
+                _("to be started on every node"),
+                found,
+                _("start it with {command}").format(command=_SLURM_ONCE),
+            )
         return (), True
     tasks = environ.get("SLURM_STEP_TASKS_PER_NODE", "1")
     if any(int(number) > 1 for number in re.findall(r"(?:^|,)(\d+)", tasks)):
-        raise _refused("SLURM", "one task on each node", tasks, f"start it with {_SLURM_ONCE}")
+        raise _refused(
+            "SLURM", _("one task on each node"), tasks, _("start it with {command}").format(command=_SLURM_ONCE)
+        )
     return expand(listed), environ.get("SLURM_NODEID", "0") == "0"
 
 
 def _of_openmpi(environ: Mapping[str, str], asked: Request) -> tuple[int, bool]:
     if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1") != "1":
-        found = f"{environ['OMPI_COMM_WORLD_LOCAL_SIZE']} on this one"
-        raise _refused("mpirun", "one process on each node", found, f"start it with {_MPI_ONCE}")
+        found = _("{count} on this one").format(count=environ["OMPI_COMM_WORLD_LOCAL_SIZE"])
+        raise _refused(
+            "mpirun", _("one process on each node"), found, _("start it with {command}").format(command=_MPI_ONCE)
+        )
     size = int(environ["OMPI_COMM_WORLD_SIZE"])
     if size > 1 and not asked.head and not asked.hosts:
-        found = "none: mpirun tells its processes no address"
-        raise _refused("mpirun", "the host of rank 0", found, "add --head HOST, or mpirun's own --hostfile")
+        found = _("none: mpirun tells its processes no address")
+        raise _refused("mpirun", _("the host of rank 0"), found, _("add --head HOST, or mpirun's own --hostfile"))
     return size, environ.get("OMPI_COMM_WORLD_RANK", "0") == "0"
 
 
 def _check(asked: Request, count: int, head: str, hosts: Sequence[str]) -> None:
     if hosts and asked.nodes and len(hosts) != asked.nodes + asked.spare:
-        expected = f"{asked.nodes + asked.spare} hosts (--nodes {asked.nodes} --spare {asked.spare})"
-        raise _refused("the list of hosts", expected, str(len(hosts)), "correct --nodes, or the list")
+        expected = _("{count} hosts (--nodes {nodes} --spare {spare})").format(
+            count=asked.nodes + asked.spare, nodes=asked.nodes, spare=asked.spare
+        )
+        raise _refused(_("the list of hosts"), expected, str(len(hosts)), _("correct --nodes, or the list"))
     if count < 1:
-        raise _refused("--spare", f"fewer than the {count + asked.spare} nodes", str(asked.spare), "lower it")
+        raise _refused(
+            "--spare",
+            _("fewer than the {count} nodes").format(count=count + asked.spare),
+            str(asked.spare),
+            _("lower it"),
+        )
     if hosts and head not in hosts:
-        raise _refused("--head", f"one of {', '.join(hosts)}", head, "name it as the list does")
+        raise _refused(
+            "--head", _("one of {hosts}").format(hosts=", ".join(hosts)), head, _("name it as the list does")
+        )
     if count + asked.spare > 1 and not head:
-        found = "no head"
-        raise _refused("--nodes", "--head HOST, --hosts, or --hostfile beside it", found, "add --head HOST")
+        found = _("no head")
+        raise _refused("--nodes", _("--head HOST, --hosts, or --hostfile beside it"), found, _("add --head HOST"))
     if count + asked.spare > 1 and (head == "localhost" or head.startswith("127.")):
-        raise _refused("--head", "an address that the other nodes reach", head, "name the host")
+        raise _refused("--head", _("an address that the other nodes reach"), head, _("name the host"))
 
 
 def _refused(subject: str, expected: str, found: str, fix: str) -> LaunchError:
@@ -152,8 +173,8 @@ def of_file(path: Path) -> tuple[str, ...]:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        found = getattr(error, "strerror", None) or "no text"
-        raise _refused(str(path), "a file with a host on each line", found, "correct the path") from error
+        found = getattr(error, "strerror", None) or _("no text")
+        raise _refused(str(path), _("a file with a host on each line"), found, _("correct the path")) from error
     words = [line.partition("#")[0].split() for line in lines]
     return _distinct([each[0].partition(":")[0] for each in words if each], str(path))
 
@@ -179,16 +200,16 @@ def _of_part(part: str, text: str) -> list[str]:
     found = _BRACKETS.search(part)
     if found is None:
         if not part or set(part) & set("[]"):
-            raise _refused(text, "hosts such as node[01-03,7]", repr(part), "correct the list")
+            raise _refused(text, _("hosts such as node[01-03,7]"), repr(part), _("correct the list"))
         return [part]
     hosts: list[str] = []
     for each in found[1].split(","):
         numbers = _RANGE.fullmatch(each.strip())
         if numbers is None:
-            raise _refused(text, "numbers and ranges in brackets", repr(each), "correct the list")
+            raise _refused(text, _("numbers and ranges in brackets"), repr(each), _("correct the list"))
         first, last = numbers[1], numbers[2] or numbers[1]
         if not 0 <= int(last) - int(first) < _MOST:
-            raise _refused(text, "a range that counts upwards", repr(each), "correct the list")
+            raise _refused(text, _("a range that counts upwards"), repr(each), _("correct the list"))
         for number in range(int(first), int(last) + 1):
             hosts += _of_part(f"{part[: found.start()]}{number:0{len(first)}d}{part[found.end() :]}", text)
     return hosts
@@ -197,6 +218,6 @@ def _of_part(part: str, text: str) -> list[str]:
 def _distinct(hosts: list[str], text: str) -> tuple[str, ...]:
     twice = sorted({host for host in hosts if hosts.count(host) > 1})
     if not hosts or twice:
-        found = f"{', '.join(twice)} twice" if twice else "none"
-        raise _refused(text or "the list of hosts", "each host once", found, "correct the list")
+        found = _("{hosts} twice").format(hosts=", ".join(twice)) if twice else _("none")
+        raise _refused(text or _("the list of hosts"), _("each host once"), found, _("correct the list"))
     return tuple(hosts)

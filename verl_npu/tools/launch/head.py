@@ -114,7 +114,10 @@ def _open(head: Head, findings: Sequence[Finding]) -> None:
 
     if not head.interruptions.until(told, _UP, every=0.3):
         raise LaunchError(
-            subject="Ray on the head", expected=f"an answer within {_UP:g} s", found="none", fix="see gcs_server.out"
+            subject=_("Ray on the head"),
+            expected=_("an answer within {limit:g} s").format(limit=_UP),
+            found=_("none"),
+            fix=_("see gcs_server.out"),
         )
 
 
@@ -217,10 +220,10 @@ def _gather(head: Head, remote: Sequence[over_ssh.Remote], patient: bool, waitin
             each.check()
         if now - start > request.wait:
             raise LaunchError(
-                subject="the nodes of this launch",
-                expected=f"{cluster.needed} within {request.wait:g} s",
+                subject=_("the nodes of this launch"),
+                expected=_("{needed} within {wait:g} s").format(needed=cluster.needed, wait=request.wait),
                 found=f"{count} ({', '.join(members.present)}){who}{_said_by(remote, missing)}",
-                fix="see what verl-npu launch printed on those that are missing, or raise --wait",
+                fix=_("see what verl-npu launch printed on those that are missing, or raise --wait"),
             )
         head.interruptions.pause(_LOOK)
 
@@ -242,10 +245,10 @@ def _without(head: Head, members: Membership, patient: bool, before: Mapping[str
             continue
         if len(out) > head.prepared.cluster.spare:
             raise LaunchError(
-                subject=f"the node {name} ({lost.address})",
-                expected="to take part",
+                subject=_("the node {name} ({address})").format(name=name, address=lost.address),
+                expected=_("to take part"),
                 found=" | ".join((lost.reason, *lost.lines)),
-                fix="mend it, and start again on all nodes",
+                fix=_("mend it, and start again on all nodes"),
             )
         head.say(f"WARNING: without the node {name} ({lost.address}), as there are spare ones: {lost.reason}")
     return out

@@ -63,7 +63,10 @@ def _take_part(
     errors = refusal(findings)
     if errors:
         raise LaunchError(
-            subject="this node", expected="no error of the doctor", found=errors, fix="mend it, or say --no-doctor"
+            subject=_("this node"),
+            expected=_("no error of the doctor"),
+            found=errors,
+            fix=_("mend it, or say --no-doctor"),
         )
     return head.run(prepared, findings, processes, interruptions, say)
 
@@ -74,24 +77,36 @@ _TEMP = Path("/tmp/verl-npu-…")
 def lines(prepared: Prepared, doubts: Sequence[str] = ()) -> Iterator[str]:
     """Yield the plan; `doubts` are what this host lacks for it."""
     cluster, request = prepared.cluster, prepared.request
-    role = "the head" if cluster.is_head else f"a node of the head {cluster.head} ({prepared.address})"
-    yield f"{prepared.name}: {role}; {cluster.needed} nodes, {cluster.spare} spare"
-    yield f"  interface  {prepared.interface.name} ({prepared.interface.address})"
-    yield f"  NPUs       {prepared.npus}"
-    yield f"  doctor     {'verl-npu doctor --level static' if request.doctor else 'left out'}"
+    role = _("the head")
+    if not cluster.is_head:
+        role = _("a node of the head {name} ({address})").format(name=cluster.head, address=prepared.address)
+    yield _("{name}: {role}; {nodes} nodes, {spare} spare").format(
+        name=prepared.name, role=role, nodes=cluster.needed, spare=cluster.spare
+    )
+    yield _("  interface  {name} ({address})").format(name=prepared.interface.name, address=prepared.interface.address)
+    yield _("  NPUs       {count}").format(count=prepared.npus)
+    doctor = "verl-npu doctor --level static" if request.doctor else _("left out")
+    yield _("  doctor     {command}").format(command=doctor)
     for name, value in prepared.added.items():
-        yield f"  variable   {name}={value}"
+        yield _("  variable   {name}={value}").format(name=name, value=value)
+    ports = (0, 0, 0)
     if cluster.is_head:
-        yield f"  Ray        {shlex.join(head_command(prepared, request.temp or _TEMP, (0, 0, 0)))}"
+        command = head_command(prepared, request.temp or _TEMP, ports)
+        yield _("  Ray        {command}").format(command=shlex.join(command))
         for host in cluster.hosts[1:] if request.ssh else ():
-            yield f"  start      ssh -o BatchMode=yes {host} {shlex.quote(remote_command(prepared))}"
-        others = ", ".join(cluster.hosts[1:]) or f"{cluster.needed - 1} other nodes"
-        yield f"  wait       {request.wait:g} s for {others}"
-        yield f"  job        {entrypoint(request.command, request.folder, prepared.environ)}"
-        yield f"  restarts   {request.restarts}"
+            remote = f"ssh -o BatchMode=yes {host} {shlex.quote(remote_command(prepared))}"
+            yield _("  start      {command}").format(command=remote)
+        if cluster.most > 1:
+            others = ", ".join(cluster.hosts[1:]) or _("{count} other nodes").format(count=cluster.needed - 1)
+            yield _("  wait       {seconds:g} s for {others}").format(seconds=request.wait, others=others)
+        job = entrypoint(request.command, request.folder, prepared.environ)
+        yield _("  job        {command}").format(command=job)
+        yield _("  restarts   {count}").format(count=request.restarts)
     else:
-        yield f"  wait       {request.wait:g} s for the head"
-        yield f"  Ray        {shlex.join(worker_command(prepared, (0, 0, 0)))}"
+        yield _("  wait       {seconds:g} s for the head").format(seconds=request.wait)
+        yield _("  Ray        {command}").format(command=shlex.join(worker_command(prepared, ports)))
     for doubt in doubts:
-        yield f"it could not be started on this machine: {doubt}"
-    yield f"every other node: the same command there, or over ssh ({'asked for' if request.ssh else 'not asked for'})"
+        yield _("it could not be started on this machine: {doubt}").format(doubt=doubt)
+    if cluster.most > 1:
+        asked = _("asked for") if request.ssh else _("not asked for")
+        yield _("every other node: the same command there, or over ssh ({asked})").format(asked=asked)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import LaunchError
+from ...language import gettext as _
 
 _SIOCGIFCONF = 0x8912  # netdevice(7)
 _RECORD = 40
@@ -60,9 +61,9 @@ def named(name: str, interfaces: Sequence[Interface]) -> Interface:
             return interface
     raise LaunchError(
         subject=f"--interface {name}",
-        expected="an interface of this host that is up and has an IPv4 address",
+        expected=_("an interface of this host that is up and has an IPv4 address"),
         found=_listed(interfaces),
-        fix="correct the name, or leave it out: the one that reaches the head is found",
+        fix=_("correct the name, or leave it out: the one that reaches the head is found"),
     )
 
 
@@ -77,9 +78,9 @@ def resolve(host: str) -> str:
     except OSError as error:
         raise LaunchError(
             subject=host,
-            expected="the name or the IPv4 address of a host",
+            expected=_("the name or the IPv4 address of a host"),
             found=error.strerror or str(error),
-            fix="correct it, or enter it in /etc/hosts",
+            fix=_("correct it, or enter it in /etc/hosts"),
         ) from error
 
 
@@ -106,18 +107,23 @@ def towards(address: str, interfaces: Sequence[Interface]) -> Interface:
             own = str(asked.getsockname()[0])
         except OSError as error:
             raise LaunchError(
-                subject=address or "this host",
-                expected="a route to it" if address else "a route to other hosts",
-                found=f"{error.strerror}; interfaces here: {_listed(interfaces)}",
-                fix="bring the interface up, or name it with --interface",
+                subject=address or _("this host"),
+                expected=_("a route to it") if address else _("a route to other hosts"),
+                found=_("{error}; interfaces here: {interfaces}").format(
+                    error=error.strerror, interfaces=_listed(interfaces)
+                ),
+                fix=_("bring the interface up, or name it with --interface"),
             ) from error
     for interface in interfaces:
         if interface.address == own:
             return interface
     raise LaunchError(
-        subject=address, expected=f"an interface with {own}", found=_listed(interfaces), fix="use --interface"
+        subject=address,
+        expected=_("an interface with {address}").format(address=own),
+        found=_listed(interfaces),
+        fix=_("use --interface"),
     )
 
 
 def _listed(interfaces: Sequence[Interface]) -> str:
-    return ", ".join(f"{each.name} ({each.address})" for each in interfaces) or "none"
+    return ", ".join(f"{each.name} ({each.address})" for each in interfaces) or _("none")

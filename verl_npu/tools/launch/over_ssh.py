@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ... import environment
 from ...ascend.variables import SHARED
 from ...errors import LaunchError
+from ...language import gettext as _
 from ..processes import ProcessTree, Started
 from .preparation import Prepared
 
@@ -35,9 +36,11 @@ class Remote:
         if status is not None:
             raise LaunchError(
                 subject=f"ssh {self.host}",
-                expected="to run until the job has ended",
-                found=f"its end with status {status}: {' | '.join(self.process.last_lines(_LINES))}",
-                fix=f"try `ssh {self.host} true`; it must need no password",
+                expected=_("to run until the job has ended"),
+                found=_("its end with status {status}: {lines}").format(
+                    status=status, lines=" | ".join(self.process.last_lines(_LINES))
+                ),
+                fix=_("try `ssh {host} true`; it must need no password").format(host=self.host),
             )
 
 
@@ -63,7 +66,10 @@ def start(prepared: Prepared, processes: ProcessTree) -> list[Remote]:
     ssh = shutil.which("ssh", path=prepared.environ.get("PATH"))
     if ssh is None:
         raise LaunchError(
-            subject="--ssh", expected="the command ssh", found="none", fix="install it, or start each node by hand"
+            subject="--ssh",
+            expected=_("the command ssh"),
+            found=_("none"),
+            fix=_("install it, or start each node by hand"),
         )
     line = remote_command(prepared)
     # A standard input that stays open as long as this process lives tells the other host when it does not.

@@ -13,6 +13,7 @@ from typing import TypeVar
 from ...ascend.variables import HCCL_INTERFACE, ON_EVERY_HOST, VIRTUAL_NPUS, VISIBLE_DEVICES, virtual_npus
 from ...errors import LaunchError, SettingError
 from ...findings import Finding, Severity
+from ...language import gettext as _
 from ..doctor import Site
 from ..doctor.cluster import read
 from ..doctor.site import ask_npu_smi
@@ -89,10 +90,10 @@ def _check_port(port: int) -> None:
     taken = why_port_is_taken("", port)
     if taken:
         raise LaunchError(
-            subject=f"port {port} of this host",
-            expected="a free port for Ray",
+            subject=_("port {port} of this host").format(port=port),
+            expected=_("a free port for Ray"),
             found=taken,
-            fix="give all nodes another one with --port; the other launch or Ray on this host is not touched",
+            fix=_("give all nodes another one with --port; the other launch or Ray on this host is not touched"),
         )
 
 
@@ -102,10 +103,10 @@ def _of_node(request: Request, name: str, interfaces: tuple[Interface, ...]) -> 
     own = named(request.interface, interfaces) if request.interface else towards(head, interfaces)
     if own.is_loopback:
         raise LaunchError(
-            subject=f"the head {name}",
-            expected="an address that this host reaches over a network",
-            found=f"{head}, which is this host",
-            fix="correct the name's entry in /etc/hosts, or give the address with --head",
+            subject=_("the head {name}").format(name=name),
+            expected=_("an address that this host reaches over a network"),
+            found=_("{head}, which is this host").format(head=head),
+            fix=_("correct the name's entry in /etc/hosts, or give the address with --head"),
         )
     return head, own
 
@@ -173,13 +174,15 @@ def check_interfaces(environ: Mapping[str, str], interfaces: Sequence[Interface]
         text = environ.get(rule.name, "")
         trouble = rule.judge(text, site) if text and rule.name in _NAMES else ""
         if rule.name == _ADDRESS and text and text not in {each.address for each in interfaces}:
-            trouble = f"no address of this host; here are {', '.join(each.address for each in interfaces)}"
+            trouble = _("no address of this host; here are {addresses}").format(
+                addresses=", ".join(each.address for each in interfaces)
+            )
         if trouble:
             raise LaunchError(
                 subject=f"{rule.name}={text}",
                 expected=rule.expected,
                 found=trouble,
-                fix=f"unset {rule.name} on this host, and it is chosen, or correct it",
+                fix=_("unset {name} on this host, and it is chosen, or correct it").format(name=rule.name),
             )
 
 
@@ -204,13 +207,18 @@ def count_npus(environ: Mapping[str, str], expected: int | None) -> int:
     shown = environ.get(VISIBLE_DEVICES)
     if found and shown is not None:
         found = min(found, len([each for each in shown.split(",") if each.strip().isdecimal()]))
-        source += f", of which {VISIBLE_DEVICES}={shown} shows {found}"
+        source += _(", of which {name}={value} shows {count}").format(name=VISIBLE_DEVICES, value=shown, count=found)
     if found and expected in (None, found):
         return found
-    fix = "see `verl-npu doctor`; VIRTUAL_ASCEND=2 uses two virtual NPUs"
+    fix = _("see `verl-npu doctor`; VIRTUAL_ASCEND=2 uses two virtual NPUs")
     if found:
-        fix = f"say --npus {found}, or leave --npus out"
-    raise LaunchError(subject="NPUs of this host", expected=str(expected or "at least one"), found=source, fix=fix)
+        fix = _("say --npus {found}, or leave --npus out").format(found=found)
+    raise LaunchError(
+        subject=_("NPUs of this host"),
+        expected=str(expected) if expected else _("at least one"),
+        found=source,
+        fix=fix,
+    )
 
 
 def _found(environ: Mapping[str, str]) -> tuple[int, str]:
@@ -219,13 +227,13 @@ def _found(environ: Mapping[str, str]) -> tuple[int, str]:
         if not (virtual.isascii() and virtual.isdecimal()):
             raise SettingError(
                 subject=f"{VIRTUAL_NPUS}={virtual!r}",
-                expected="a whole number of virtual NPUs",
+                expected=_("a whole number of virtual NPUs"),
                 found=repr(virtual),
-                fix="correct it or leave it out",
+                fix=_("correct it or leave it out"),
             )
-        return int(virtual), f"{int(virtual)} virtual"
+        return int(virtual), _("{count} virtual").format(count=int(virtual))
     answer = ask_npu_smi(environ)
-    return len(answer.npus), answer.problem or f"{len(answer.npus)} by npu-smi"
+    return len(answer.npus), answer.problem or _("{count} by npu-smi").format(count=len(answer.npus))
 
 
 _MODE, _EVERY = "trainer.resume_mode", "trainer.save_freq"
@@ -244,14 +252,18 @@ def check_restarts(command: Sequence[str]) -> Iterator[str]:
     if mode == "disable":
         raise LaunchError(
             subject="--restarts",
-            expected=f"{_MODE}=auto, verl's default, with which a job goes on from its last checkpoint",
+            expected=_("{setting}=auto, verl's default, with which a job goes on from its last checkpoint").format(
+                setting=_MODE
+            ),
             found=f"{_MODE}={mode}",
-            fix=f"leave {_MODE} out, or --restarts",
+            fix=_("leave {setting} out, or --restarts").format(setting=_MODE),
         )
     if mode == "resume_path":
-        yield f"with {_MODE}={mode} each restart begins at that checkpoint, not at the last one"
+        yield _("with {setting}={mode} each restart begins at that checkpoint, not at the last one").format(
+            setting=_MODE, mode=mode
+        )
     if any(word.startswith("verl.trainer.") for word in command) and _number(settings.get(_EVERY, "-1")) <= 0:
-        yield f"without {_EVERY}=N no checkpoint is saved, and a restart begins anew"
+        yield _("without {setting}=N no checkpoint is saved, and a restart begins anew").format(setting=_EVERY)
 
 
 def _number(text: str) -> int:

@@ -17,6 +17,7 @@ import click
 
 from ...ascend.variables import VISIBLE_DEVICES
 from ...errors import LaunchError
+from ...language import gettext as _
 from ..processes import Interruptions, ProcessTree, Started
 from .preparation import Prepared
 
@@ -90,7 +91,10 @@ class RayProcess:
             return self._processes.start(self._command, self._environ)
         except OSError as error:
             raise LaunchError(
-                subject="ray start", expected="Ray to start", found=error.strerror or str(error), fix="reinstall ray"
+                subject="ray start",
+                expected=_("Ray to start"),
+                found=error.strerror or str(error),
+                fix=_("reinstall ray"),
             ) from error
 
     def has_ended(self) -> bool:
@@ -111,10 +115,12 @@ class RayProcess:
             self._member = self._start()
             return
         raise LaunchError(
-            subject="Ray on this host",
-            expected="to run until the job has ended",
-            found=f"its end with status {self._member.process.returncode}: {' | '.join(lines)}",
-            fix="see its logs, raylet.out and gcs_server.out",
+            subject=_("Ray on this host"),
+            expected=_("to run until the job has ended"),
+            found=_("its end with status {status}: {lines}").format(
+                status=self._member.process.returncode, lines=" | ".join(lines)
+            ),
+            fix=_("see its logs, raylet.out and gcs_server.out"),
         )
 
 
@@ -147,8 +153,8 @@ def connect(port: int, alive: Callable[[], None], interruptions: Interruptions) 
         from ray.job_submission import JobSubmissionClient
     except ImportError as error:
         raise LaunchError(
-            subject="Ray's job API",
-            expected="the packages of ray[default]",
+            subject=_("Ray's job API"),
+            expected=_("the packages of ray[default]"),
             found=f"{type(error).__name__}: {error}",
             fix="pip install 'ray[default]', of the version that is installed",
         ) from error
@@ -165,7 +171,10 @@ def connect(port: int, alive: Callable[[], None], interruptions: Interruptions) 
     if interruptions.until(answers, _START, every=0.5):
         return found[0]
     raise LaunchError(
-        subject="Ray's job API", expected=f"an answer within {_START:g} s", found="none", fix="see Ray's dashboard.log"
+        subject=_("Ray's job API"),
+        expected=_("an answer within {limit:g} s").format(limit=_START),
+        found=_("none"),
+        fix=_("see Ray's dashboard.log"),
     )
 
 
@@ -183,7 +192,10 @@ def submit(client: JobSubmissionClient, entry: str, name: str) -> None:
         client.submit_job(entrypoint=entry, submission_id=name)
     except (OSError, RuntimeError) as error:
         raise LaunchError(
-            subject="the job", expected="Ray to take it", found=str(error).strip(), fix="see Ray's dashboard.log"
+            subject=_("the job"),
+            expected=_("Ray to take it"),
+            found=str(error).strip(),
+            fix=_("see Ray's dashboard.log"),
         ) from error
 
 
@@ -216,10 +228,10 @@ class RunningJob:
             if time.monotonic() - self._heard <= self._patience:
                 return None
             raise LaunchError(
-                subject="Ray's job API",
-                expected=f"an answer within {self._patience:g} s",
+                subject=_("Ray's job API"),
+                expected=_("an answer within {limit:g} s").format(limit=self._patience),
                 found=str(error).strip(),
-                fix="see Ray's dashboard.log",
+                fix=_("see Ray's dashboard.log"),
             ) from error
         self._heard = time.monotonic()
         return ended(details)

@@ -99,7 +99,7 @@ class Store:
         except ImportError as error:
             raise LaunchError(
                 subject="verl-npu launch",
-                expected="an installed ray",
+                expected=_("an installed ray"),
                 found=f"{type(error).__name__}: {error}",
                 fix="pip install 'ray[default]'",
             ) from error

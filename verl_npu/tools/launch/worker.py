@@ -48,7 +48,10 @@ def run(
     if refused:
         store.tell(replace(own, state="refused", reason=refused, findings=()))
         raise LaunchError(
-            subject="this node", expected="no error of the doctor", found=refused, fix="mend it, or say --no-doctor"
+            subject=_("this node"),
+            expected=_("no error of the doctor"),
+            found=refused,
+            fix=_("mend it, or say --no-doctor"),
         )
     say(f"joining Ray at {prepared.address} as {own.name} ({own.address} over {prepared.interface.name})")
     command = worker_command(replace(prepared, name=own.name), free_ports(PORTS))
@@ -76,10 +79,14 @@ def _meet(prepared: Prepared, store: Store, interruptions: Interruptions, say: C
         announcement = _announced(prepared, store, interruptions)
     if announcement != Announcement(request.command, prepared.cluster.needed, prepared.cluster.most):
         raise LaunchError(
-            subject=f"the head at {prepared.address}",
-            expected=f"a launch of {' '.join(request.command)} on {prepared.cluster.needed} nodes",
-            found=f"one of {' '.join(announcement.command)} on {announcement.needed} nodes",
-            fix="give the same command and numbers on all nodes, or another --port to each launch",
+            subject=_("the head at {address}").format(address=prepared.address),
+            expected=_("a launch of {command} on {needed} nodes").format(
+                command=" ".join(request.command), needed=prepared.cluster.needed
+            ),
+            found=_("one of {command} on {needed} nodes").format(
+                command=" ".join(announcement.command), needed=announcement.needed
+            ),
+            fix=_("give the same command and numbers on all nodes, or another --port to each launch"),
         )
 
 
@@ -90,10 +97,12 @@ def _announced(prepared: Prepared, store: Store, interruptions: Interruptions) -
     while (announcement := read_announcement(store, prepared.head, request.port)) is None:
         if time.monotonic() - start > request.wait:
             raise LaunchError(
-                subject=f"the head {prepared.cluster.head}",
-                expected=f"verl-npu launch at {prepared.address} within {request.wait:g} s",
-                found="nobody who answers",
-                fix="start it there too, see what it printed, or open the port in the firewall",
+                subject=_("the head {head}").format(head=prepared.cluster.head),
+                expected=_("verl-npu launch at {address} within {wait:g} s").format(
+                    address=prepared.address, wait=request.wait
+                ),
+                found=_("nobody who answers"),
+                fix=_("start it there too, see what it printed, or open the port in the firewall"),
             )
         _check_attached(request.attached)
         interruptions.pause(_LOOK)
@@ -129,10 +138,10 @@ def _check_attached(attached: bool) -> None:
     """Raise LaunchError if the host that started this one over ssh is gone."""
     if attached and select.select([sys.stdin], [], [], 0)[0] and not os.read(sys.stdin.fileno(), 1):
         raise LaunchError(
-            subject="the connection from the head",
-            expected="to stay open until the job has ended",
-            found="its end",
-            fix="see what the head printed",
+            subject=_("the connection from the head"),
+            expected=_("to stay open until the job has ended"),
+            found=_("its end"),
+            fix=_("see what the head printed"),
         )
 
 
@@ -211,10 +220,12 @@ def free_name(store: Store, cluster: Cluster, name: str, address: str) -> str:
     alive = {node.name for node in store.nodes() if node.alive and answers(node.address, node.port)}
     if len(alive) >= cluster.most:
         raise LaunchError(
-            subject="this node",
-            expected=f"one of the {cluster.most} of the launch at {store.address}",
-            found=f"all of them there already: {', '.join(sorted(alive))}",
-            fix="give another launch another --port, or raise --spare on all nodes",
+            subject=_("this node"),
+            expected=_("one of the {most} of the launch at {address}").format(
+                most=cluster.most, address=store.address
+            ),
+            found=_("all of them there already: {names}").format(names=", ".join(sorted(alive))),
+            fix=_("give another launch another --port, or raise --spare on all nodes"),
         )
     # Containers often share a name.
     return f"{name}-{address}" if name in alive else name
