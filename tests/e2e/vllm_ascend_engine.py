@@ -116,14 +116,11 @@ def mend(file: Path) -> None:
     release does not have."""
     from vllm_ascend.attention import mla_v1
 
-    switched_off = {"fa_quant_layer": False, "layer_sharding_kwargs": None}
     names = {**vars(mla_v1), "maybe_trans_nz": lambda tensor: tensor}
     exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), names)
-    for name, value in {
-        **switched_off,
-        "process_weights_after_loading": names["process_weights_after_loading"],
-    }.items():
-        setattr(mla_v1.AscendMLAImpl, name, value)
+    impl = mla_v1.AscendMLAImpl
+    impl.process_weights_after_loading = names["process_weights_after_loading"]
+    impl.fa_quant_layer, impl.layer_sharding_kwargs = False, None
 
 
 def pools() -> dict[str, int]:
