@@ -47,8 +47,8 @@ def test_each_model_answers_as_transformers_do_on_all_its_npus(
 
 
 def test_an_answer_that_is_no_number_ends_the_job(tmp_path: Path) -> None:
-    """vllm-ascend#2877 and #10579: token_combine takes row 1 times 0 for an expert of another rank, and after sleep of
-    level 2 a row that fills the batch up is NaN."""
+    """vllm-ascend#2877 and #10579: token_combine takes row 1 times 0 for an expert of another rank, and after sleep a
+    row that fills the batch up is NaN: it attends to block 0 of the cache, which nothing writes."""
     kind, parallel, mode = SPOILT
     done = ended(TOKENS, kind, str(parallel), str(tmp_path / "model"), mode, folder=tmp_path, PYTHONPATH=by_name())
     assert done.returncode != 0
