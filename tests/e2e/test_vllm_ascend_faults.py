@@ -1,5 +1,5 @@
-"""Faults that users reported of graphs and new weights, in the real vllm-ascend 0.11.0 that has them, on virtual NPUs:
-it fails as reported, and is right with the mend of a later revision in it. `docs/engines.md` has the table.
+"""Faults that users reported of graphs and new weights, in the real releases of vllm-ascend that have them, on virtual
+NPUs: they fail as reported, and are right with the mend of a later revision in them. `docs/engines.md` has the table.
 
 It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does; the mend is taken from
 vllm-ascend.git in VERL_NPU_UPSTREAMS.
@@ -16,7 +16,7 @@ import pytest
 
 from tests.simulation.released import Revision
 
-from .serving import Served, served
+from .serving import PYTHONS, Served, answer, engine_of, served
 
 pytestmark = pytest.mark.e2e
 
@@ -24,6 +24,25 @@ MENDED = "bc2c300f62"
 """Of vllm-ascend#7473."""
 MODE = "FULL_DECODE_ONLY"
 """Pieces do not hold attention."""
+LATER = "0.23.0"
+
+
+def methods(revision: str, folder: Path, *found: tuple[str, str, str]) -> str:
+    """Write methods of a revision, by file, class and name, into a file, and return its path."""
+    history = Path(os.environ.get("VERL_NPU_UPSTREAMS", "")) / "vllm-ascend.git"
+    if not history.is_dir():
+        pytest.skip("set VERL_NPU_UPSTREAMS to a folder with vllm-ascend.git")
+    made = folder / "mend.py"
+    sources = [method(Revision(history, revision), *one) for one in found]
+    made.write_text("\n\n".join(["from __future__ import annotations", *sources]), encoding="utf-8")
+    return str(made)
+
+
+def method(revision: Revision, path: str, owner: str, name: str) -> str:
+    """Return its source."""
+    (there,) = [node for node in revision.tree(path).body if isinstance(node, ast.ClassDef) and node.name == owner]
+    (found,) = [node for node in there.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return ast.unparse(found)
 
 
 @pytest.fixture(scope="module", params=["0.11.0", MENDED])
@@ -31,21 +50,10 @@ def latent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """DeepSeek-V3 with MLA, and whether it has the mend."""
     folder, words = tmp_path_factory.mktemp("latent"), ["float32", MODE]
     if request.param == MENDED:
-        history = Path(os.environ.get("VERL_NPU_UPSTREAMS", "")) / "vllm-ascend.git"
-        if not history.is_dir():
-            pytest.skip("set VERL_NPU_UPSTREAMS to a folder with vllm-ascend.git")
-        words.append(str(folder / "mend.py"))
-        (folder / "mend.py").write_text(method(Revision(history, MENDED)), encoding="utf-8")
+        mla = ("attention/mla_v1.py", "AscendMLAImpl", "process_weights_after_loading")
+        words.append(methods(MENDED, folder, mla))
     for engine in served("deepseek_v3", folder, *words):
         yield engine, request.param == MENDED
-
-
-def method(revision: Revision) -> str:
-    """Return the source of MLA's method that processes weights."""
-    owners = [node for node in revision.tree("attention/mla_v1.py").body if isinstance(node, ast.ClassDef)]
-    (owner,) = [node for node in owners if node.name == "AscendMLAImpl"]
-    (found,) = [n for n in owner.body if isinstance(n, ast.FunctionDef) and n.name == "process_weights_after_loading"]
-    return "from __future__ import annotations\n" + ast.unparse(found)
 
 
 def test_mla_multiplies_with_old_copies_in_a_graph_or_not(latent: tuple[Served, bool]) -> None:
@@ -77,3 +85,38 @@ def test_experts_have_lost_their_loader_until_it_is_given_to_them_again(experts:
     answered = experts.tell("generate")
     assert answered["replays"] > 0
     assert answered["tokens"] == experts.start["expected"]["b"]
+
+
+AWAKE = Path(__file__).with_name("vllm_ascend_awake.py")
+WAKE_UP = ("worker/worker.py", "NPUWorker", "wake_up")
+PROCESS = ("ops/fused_moe/routed_experts.py", "AscendUnquantizedFusedMoEMethod", "process_weights_after_loading")
+
+
+@pytest.fixture(scope="module")
+def later() -> str:
+    """The Python of an environment with the later release."""
+    for path in PYTHONS:
+        if engine_of(path).vllm_ascend == LATER:
+            return path
+    pytest.skip(f"set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend {LATER}")
+
+
+def test_experts_that_slept_and_kept_their_weights_fit_or_not(later: str, tmp_path: Path) -> None:
+    """#11548 and #12226."""
+    said = answer(AWAKE, str(tmp_path / "model"), "keep", folder=tmp_path, by=later)
+    assert said["awake"] == said["kept"]
+    assert said["after sleep"].startswith("RuntimeError: a and b must have same reduction dim")
+    mended = methods("032b3f4a04", tmp_path, WAKE_UP)
+    said = answer(AWAKE, str(tmp_path / "model"), "keep", mended, folder=tmp_path, by=later)
+    assert said["after sleep"] == said["kept"]
+
+
+def test_experts_that_slept_can_be_loaded_or_not(later: str, tmp_path: Path) -> None:
+    """#13337."""
+    said = answer(AWAKE, str(tmp_path / "model"), "load", folder=tmp_path, by=later)
+    assert said["awake"] == said["kept"]
+    assert said["after sleep"] == "AttributeError: 'Parameter' object has no attribute 'weight_loader'"
+    mended = methods("bdab23475a", tmp_path, WAKE_UP, PROCESS)
+    said = answer(AWAKE, str(tmp_path / "model"), "load", mended, folder=tmp_path, by=later)
+    assert said["after sleep"] == said["loaded"]
+    assert said["loaded"] != said["kept"]
