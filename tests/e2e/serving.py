@@ -112,13 +112,14 @@ class Served:
         return self.answer()
 
 
-def served(kind: str, folder: Path, *words: str) -> Iterator[Served]:
-    """Start vllm_ascend_engine.py, and end it afterwards."""
+def served(kind: str, folder: Path, *words: str, by: str | None = None) -> Iterator[Served]:
+    """Start vllm_ascend_engine.py, by that Python, and end it afterwards."""
+    path = by or python()
     log = folder / "log.txt"
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [python(), str(_ENGINE), kind, str(folder / "models"), *words],
-            env=environment(engine_of(python())),
+            [path, str(_ENGINE), kind, str(folder / "models"), *words],
+            env=environment(engine_of(path)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -7,22 +7,23 @@ It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
-from .serving import Served, answer, ended, served
+from verl_npu.simulation.graphs import TRIED
+
+from .serving import RELEASE, Served, answer, ended, engine_of, served
 
 pytestmark = pytest.mark.e2e
 
-MODES = ("PIECEWISE", "FULL_DECODE_ONLY")
+MODES = ("PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 TOKENS = Path(__file__).with_name("vllm_ascend_tokens.py")
-KINDS = ("qwen2", "qwen3", "qwen3_moe", "qwen3_moe_ep", "deepseek_v3")
 SPOILT = ("qwen3_moe_ep", 2, "PIECEWISE")
-RIGHT = [each for each in itertools.product(KINDS, (1, 2), MODES) if each != SPOILT]
 
 
 def by_name() -> str:
@@ -30,15 +31,30 @@ def by_name() -> str:
     return os.pathsep.join((str(TOKENS.parent), str(TOKENS.parents[2])))
 
 
-@pytest.mark.parametrize(("kind", "parallel", "mode"), RIGHT)
+def offer(python: str, mode: str) -> str:
+    """Return the release of vllm-ascend, if it captures graphs in that mode here; skip otherwise."""
+    release = engine_of(python).vllm_ascend
+    if mode not in TRIED.get(release, ()):
+        pytest.skip(f"{mode} of vllm-ascend {release} is refused on virtual NPUs")
+    return release
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "qwen3_moe", "qwen3_moe_ep", "deepseek_v3"])
 def test_each_model_answers_as_transformers_do_on_all_its_npus(
-    kind: str, parallel: int, mode: str, tmp_path: Path
+    python: str, kind: str, parallel: int, mode: str, tmp_path: Path
 ) -> None:
     """Awake, after sleep, and with other weights and the first ones again after sleep of both levels."""
+    release = offer(python, mode)
+    if release == RELEASE and (kind, parallel, mode) == SPOILT:
+        pytest.skip("its answer is no number, see below")
     words = (kind, str(parallel), str(tmp_path / "model"), mode)
-    said = answer(TOKENS, *words, folder=tmp_path, PYTHONPATH=by_name())
+    said = answer(TOKENS, *words, folder=tmp_path, by=python, PYTHONPATH=by_name())
     assert said["awake"] == said["expected"]
-    assert said["after sleep"] == said["expected"]
+    # From 0.13 on experts wake up as a checkpoint has them, and wait for new weights.
+    waits = Version(release) >= Version("0.13.0") and kind not in ("qwen2", "qwen3")
+    assert said["after sleep"] == (None if waits else said["expected"])
     assert len(said["handed over"]) == 2
     for after in said["handed over"]:
         assert after["proofs"] == ["the engine holds them bit for bit"] * parallel
@@ -58,11 +74,24 @@ def test_an_answer_that_is_no_number_ends_the_job(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_in_bfloat16_it_answers_as_it_does_without_graphs(python: str, mode: str, tmp_path: Path) -> None:
+    """vllm-ascend has more patterns to fuse in bfloat16."""
+    offer(python, mode)
+    found = []
+    for words in (("bfloat16", mode), ("bfloat16",)):
+        with contextmanager(served)("qwen2", tmp_path, *words, by=python) as engine:
+            found.append(engine.tell("generate"))
+    assert found[0]["tokens"] == found[1]["tokens"]
+    assert found[0]["replays"] > found[1]["replays"] == 0
+
+
 @pytest.fixture(scope="module", params=[(kind, mode) for kind in ("qwen2", "qwen3") for mode in MODES], ids="-".join)
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def engine(python: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One that has captured graphs; a test leaves it awake, with the weights `a`."""
     kind, mode = request.param
-    yield from served(kind, tmp_path_factory.mktemp(kind), "float32", mode)
+    offer(python, mode)
+    yield from served(kind, tmp_path_factory.mktemp(kind), "float32", mode, by=python)
 
 
 def answers(engine: Served, by: str) -> None:

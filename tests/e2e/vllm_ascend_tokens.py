@@ -50,6 +50,8 @@ KINDS = {
     },
 }
 LENGTHS, NEW = (7, 20, 150), 12
+TURNED = Version("0.13.0")
+"""From this release on experts wake up as a checkpoint has them, and processing lays them out."""
 SIZES = (1, 2, 4)
 """Of batches for which graphs are captured."""
 
@@ -112,7 +114,7 @@ def expected(folder: Path) -> list[list[int]]:
 def turns_experts(kind: str) -> bool:
     """Whether the engine wakes up with its experts as a checkpoint has them, and computes nothing before it is handed
     new weights: from 0.13 on."""
-    return Version(version("vllm-ascend")) >= Version("0.13.0") and "moe_intermediate_size" in KINDS[kind]
+    return Version(version("vllm-ascend")) >= TURNED and "moe_intermediate_size" in KINDS[kind]
 
 
 def give_loaders(model: Any) -> None:
@@ -141,6 +143,11 @@ def hand_over(runner: Any, folder: Path, way: Callable[..., object] | None = Non
     else:
         way(weights, taker.load)
     del weights
+    if Version(version("vllm-ascend")) >= TURNED:
+        # As verl does; it has no such experts compute before.
+        from vllm.model_executor.model_loader.utils import process_weights_after_loading
+
+        process_weights_after_loading(runner.model, runner.model_config, runner.device)
     taker.open()
     return taker.prove()
 

@@ -314,10 +314,22 @@ def test_an_engine_that_must_not_compute_a_batch_twice_is_left(
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("mode", "compared"), [("FULL_DECODE_ONLY", False), ("PIECEWISE", True)])
+def test_full_graphs_of_latent_attention_are_left_from_0_23_on(
+    mode: str, compared: bool, runner: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: "0.23.0")
+    runner.vllm_config.model_config.use_mla = True
+    runner.vllm_config.compilation_config.cudagraph_mode = SimpleNamespace(name=mode)
+    compare_next_replay(runner)
+    assert ("execute_model" in vars(runner)) is compared
+    assert ("latent attention takes what full graphs are told" in capsys.readouterr().err) is not compared
+
+
 def test_another_release_is_left(
     runner: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(metadata, "version", lambda name: "0.23.0")
+    monkeypatch.setattr(metadata, "version", lambda name: "0.13.0")
     compare_next_replay(runner)
     assert vars(runner).keys() == {"model", "batch", "vllm_config"}
-    assert "written for vllm-ascend 0.11.0 alone, and this is 0.23.0" in capsys.readouterr().err
+    assert "written for vllm-ascend 0.11.0, 0.23.0 alone, and this is 0.13.0" in capsys.readouterr().err

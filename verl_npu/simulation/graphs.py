@@ -50,8 +50,7 @@ def check_eager(settings: Any) -> None:
     if asked:
         raise GraphError(
             subject="an engine of vLLM on virtual NPUs (VIRTUAL_ASCEND is set)",
-            expected=f"one without graphs, or vllm-ascend {', '.join(TRIED)} with cudagraph_mode "
-            f"{' or '.join(_MODES)}: no others were compared with eager mode there",
+            expected=f"one without graphs, or {_offered()}: no others were compared with eager mode there",
             found=asked,
             fix="set enforce_eager=True (in verl actor_rollout_ref.rollout.enforce_eager=True)",
         )
@@ -62,9 +61,17 @@ def are_tried() -> bool:
     return _release() in TRIED
 
 
-TRIED = ("0.11.0",)
-"""The releases of vllm-ascend whose engines answer by graphs as they do without."""
-_MODES = ("PIECEWISE", "FULL_DECODE_ONLY")
+TRIED = {
+    "0.11.0": ("PIECEWISE", "FULL_DECODE_ONLY"),
+    "0.23.0": ("PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"),
+}
+"""The releases of vllm-ascend whose engines answer by graphs as they do without, and in which of vLLM's modes."""
+
+
+def _offered() -> str:
+    return ", or ".join(
+        f"vllm-ascend {release} with cudagraph_mode {' or '.join(modes)}" for release, modes in TRIED.items()
+    )
 
 
 def _asked(settings: Any) -> str:
@@ -74,7 +81,7 @@ def _asked(settings: Any) -> str:
     mode = settings.compilation_config.cudagraph_mode
     if not mode or mode.name == "NONE":
         return ""
-    if are_tried() and mode.name in _MODES:
+    if mode.name in TRIED.get(_release(), ()):
         return ""
     return f"enforce_eager=False, and so cudagraph_mode {mode.name}, with vllm-ascend {_release()}"
 
