@@ -234,10 +234,60 @@ def test_an_answer_that_is_no_number_ends_the_job_though_eager_mode_says_the_sam
     if first is WHOLE:
         run(runner, WHOLE)
     batch[PADDED - 1] = torch.nan
-    said = r"none in the outputs of 3 of 3 tokens, by its captured graphs and without them, in a batch .* up to 4"
+    said = (
+        "none in the outputs of 3 of 3 tokens, by its captured graphs and without them, in a batch that is filled up "
+        "to 4; do not train with this rollout: what fills a batch up spoils its answers"
+    )
     with pytest.raises(EngineError, match=said):
         run(runner)
     assert "execute_model" not in vars(runner)
+
+
+def test_weights_that_are_no_numbers_end_the_job_and_the_trainer_is_to_be_looked_at(runner: Runner) -> None:
+    runner.model.layer.weight.data.fill_(torch.nan)
+    compare_next_replay(runner)
+    with pytest.raises(EngineError, match="and without them; do not train with this rollout: see whether the trainer"):
+        run(runner, WHOLE)
+
+
+def test_what_only_graphs_answer_no_numbers_for_ends_the_job(runner: Runner) -> None:
+    runner.model.inner.forward = torch.ones_like
+    runner.model.layer.weight.data.fill_(torch.nan)
+    compare_next_replay(runner)
+    said = "NaN or infinity in the outputs of 3 tokens, which are numbers without them"
+    with pytest.raises(EngineError, match=said):
+        run(runner)
+
+
+class Dividing(Model):
+    """What NPUs answer that divide the tokens of a batch among them."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return super().forward(batch)[: PADDED // 2]
+
+
+def test_a_part_of_the_tokens_is_not_compared(
+    context: Context, npu: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with torch.no_grad():
+        batch = torch.randn(PADDED, WIDTH).npu()
+        runner = Runner(Graphed(Dividing().npu(), batch), batch)
+    batch[0] = torch.nan
+    compare_next_replay(runner)
+    run(runner)
+    assert "is not compared with eager mode: its NPUs divide the tokens" in capsys.readouterr().err
+    assert "execute_model" not in vars(runner)
+
+
+def test_numbers_of_a_graph_are_used_though_eager_mode_has_none(
+    runner: Runner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner.model.inner.forward = lambda batch: torch.full_like(batch, torch.nan)
+    compare_next_replay(runner)
+    assert bool(run(runner).isfinite().all())
+    said = capsys.readouterr().err
+    assert "captured graphs answer numbers, and the model without them NaN or infinity, in a batch that is" in said
+    assert "differs from eager mode" not in said
 
 
 def test_a_second_sync_before_any_batch_is_compared_once(runner: Runner) -> None:

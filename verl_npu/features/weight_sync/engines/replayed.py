@@ -8,6 +8,7 @@ in what the graph answers. The batch is computed twice: what it writes into the 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -88,26 +89,29 @@ class _Comparing:
         self._runner = runner
         self._before = runner.__dict__.get(_RUN)
         self._run: Callable[..., object] = getattr(runner, _RUN)
-        self._any = False
+        self._compared = False
 
     def again(self) -> None:
         """Begin again, with the next batch."""
-        self._any = False
+        self._compared = False
 
     def __call__(self, scheduled: Scheduled, *args: object, **options: object) -> object:
         model, tokens = self._runner.model, scheduled.total_num_scheduled_tokens
-        both = _Both(model, tokens if self._any else 0)
+        both = _Both(model, more_than=tokens if self._compared else 0)
         self._runner.model = both
         try:
             done = self._run(scheduled, *args, **options)
         finally:
             self._runner.model = model
         if both.replayed is not None:
-            filled = any(len(each) > tokens for each in _tensors(both.replayed))
-            if filled or not _tensors(both.replayed):
+            why = _incomparable(both, tokens)
+            if why or both.rows > tokens:
                 self._end()
-            _judge(both.eager, both.replayed, tokens, filled, self._any)
-            self._any = True
+            if why:
+                report(f"what the engine's graphs answer is not compared with eager mode: {why}")
+            else:
+                _judge(both, tokens, again=self._compared)
+            self._compared = True
         return done
 
     def _end(self) -> None:
@@ -116,11 +120,12 @@ class _Comparing:
 
 
 class _Both:
-    """A model that answers without graphs before it answers by one, if its batch has more rows than it need have."""
+    """A model that answers a batch of more than so many rows without graphs before it answers it by one."""
 
-    def __init__(self, model: Callable[..., object], rows: int) -> None:
+    def __init__(self, model: Callable[..., object], more_than: int) -> None:
         self._model = model
-        self._rows = rows
+        self._more_than = more_than
+        self.rows = 0
         self.eager: object = None
         self.replayed: object = None
 
@@ -130,8 +135,10 @@ class _Both:
     def __call__(self, *args: object, **options: object) -> object:
         context = sys.modules[_GRAPHS].get_forward_context()
         mode = context.cudagraph_runtime_mode
-        if mode.name == "NONE" or _rows(args, options) <= self._rows:
+        rows = _rows(args, options)
+        if mode.name == "NONE" or rows <= self._more_than:
             return self._model(*args, **options)
+        self.rows = rows
         kept = dict(vars(context))
         context.cudagraph_runtime_mode = type(mode).NONE
         try:
@@ -149,40 +156,60 @@ def _rows(args: tuple[object, ...], options: Mapping[str, object]) -> int:
     return next((len(each) for each in given if each.dim() == 1 or each.is_floating_point()), 1)
 
 
-def _judge(eager: object, replayed: object, tokens: int, filled: bool, again: bool) -> None:
-    pairs = list(zip(_tensors(eager), _tensors(replayed), strict=True))
-    if not pairs:
-        report("what the engine's graphs answer is not compared with eager mode: it is a stage of a pipeline")
-        return
+def _incomparable(both: _Both, tokens: int) -> str:
+    """Return why its two answers cannot be compared token by token; empty if they can."""
+    answered = _tensors(both.replayed)
+    if not answered:
+        return "it is a stage of a pipeline"
+    # Then nothing here tells which rows are of tokens, and which only fill the batch up.
+    if both.rows < tokens or any(len(each) != both.rows for each in answered):
+        return "its NPUs divide the tokens of a batch among them (sequence or context parallelism)"
+    return ""
+
+
+def _judge(both: _Both, tokens: int, again: bool) -> None:
     # What follows are rows that fill the batch up to the size of a graph.
-    found = max(difference(one[:tokens], other[:tokens]) for one, other in pairs)
+    eager, replayed = ([each[:tokens] for each in _tensors(answer)] for answer in (both.eager, both.replayed))
+    filled = f", in a batch that is filled up to {both.rows}" if both.rows > tokens else ""
+    found = max(difference(one, other) for one, other in zip(eager, replayed, strict=True))
     if found > FAR:
+        apart = f"that the outputs of {tokens} tokens differ by {found:.3g} of their size (the median)"
+        if math.isinf(found):
+            apart = f"NaN or infinity in the outputs of {tokens} tokens, which are numbers without them{filled}"
         raise EngineError(
             subject="rollout engine",
             expected="its captured graphs to answer, after a weight sync, as the model does without them",
-            found=f"that the outputs of {tokens} tokens differ by {found:.3g} of their size (the median)",
+            found=apart,
             fix="do not train with this rollout: its graphs compute with something else than the weights that it "
             "holds. Set actor_rollout_ref.rollout.enforce_eager=True",
         )
-    rows = max(len(other) for _, other in pairs)
-    none = max(_without_numbers(other[:tokens]) for _, other in pairs)
+    none = max(map(_without_numbers, replayed))
     if none:
+        fix = "do not train with this rollout: see whether the trainer's loss and gradients are numbers"
+        if filled:
+            fix = (
+                "do not train with this rollout: what fills a batch up spoils its answers, unless the trainer's loss "
+                "is no number either. Set actor_rollout_ref.rollout.enforce_eager=True"
+            )
         raise EngineError(
             subject="rollout engine",
-            expected="numbers in what it answers after a weight sync",
-            found=f"none in the outputs of {none} of {tokens} tokens, by its captured graphs and without them"
-            + (f", in a batch that is filled up to {rows}" if filled else ""),
-            fix="do not train with this rollout"
-            + (
-                ": what fills a batch up spoils its answers. Set actor_rollout_ref.rollout.enforce_eager=True" * filled
-            ),
+            expected="numbers, and neither NaN nor infinity, in what it answers after a weight sync",
+            found=f"none in the outputs of {none} of {tokens} tokens, by its captured graphs and without them{filled}",
+            fix=fix,
         )
+    if any(map(_without_numbers, eager)):
+        # Eager mode fills batches up nowhere else, so that this may be the comparison's own doing.
+        warn(
+            f"after a weight sync the rollout engine's captured graphs answer numbers, and the model without them NaN "
+            f"or infinity{filled}: they are not compared. See whether the trainer's loss is a number"
+        )
+        return
     if found > NEAR:
         warn(
             f"after a weight sync the rollout engine's captured graphs answer otherwise than the model without them, "
             f"by {found:.3g} of the outputs' size. Compare with actor_rollout_ref.rollout.enforce_eager=True"
         )
-    which = f"that is filled up to {rows}, after" if again else "by graphs after"
+    which = f"that is filled up to {both.rows}, after" if again else "by graphs after"
     report(
         f"the first batch {which} a weight sync ({tokens} tokens) differs from eager mode by {found:.2g} "
         f"(comparison {next(_numbers)} in pid {os.getpid()})"
