@@ -203,7 +203,7 @@ def _gather(head: Head, remote: Sequence[over_ssh.Remote], patient: bool, waitin
         members = read_membership(head.store)
         count, now = len(members.present), time.monotonic()
         missing = missing_hosts(cluster, members.present) if count < cluster.needed else []
-        who = f"; missing: {', '.join(missing)}" if missing else ""
+        who = _("; missing: {hosts}").format(hosts=", ".join(missing)) if missing else ""
         there = f"{count} of {cluster.needed} nodes with {members.npus} NPUs ({', '.join(members.present)}){who}"
         if there != said:
             head.say(f"{there}, {now - start:.0f} s of {request.wait:g}")
@@ -222,7 +222,7 @@ def _gather(head: Head, remote: Sequence[over_ssh.Remote], patient: bool, waitin
             raise LaunchError(
                 subject=_("the nodes of this launch"),
                 expected=_("{needed} within {wait:g} s").format(needed=cluster.needed, wait=request.wait),
-                found=f"{count} ({', '.join(members.present)}){who}{_said_by(remote, missing)}",
+                found=f"{count} ({', '.join(members.present)})" + who + _said_by(remote, missing),
                 fix=_("see what verl-npu launch printed on those that are missing, or raise --wait"),
             )
         head.interruptions.pause(_LOOK)

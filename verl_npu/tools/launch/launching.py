@@ -9,6 +9,7 @@ from pathlib import Path
 from ...errors import LaunchError, VerlNpuError
 from ...findings import Finding
 from ...language import gettext as _
+from ...language import ngettext
 from .. import progress
 from ..processes import Interrupted, Interruptions, ProcessTree
 from . import head, worker
@@ -97,7 +98,10 @@ def lines(prepared: Prepared, doubts: Sequence[str] = ()) -> Iterator[str]:
             remote = f"ssh -o BatchMode=yes {host} {shlex.quote(remote_command(prepared))}"
             yield _("  start      {command}").format(command=remote)
         if cluster.most > 1:
-            others = ", ".join(cluster.hosts[1:]) or _("{count} other nodes").format(count=cluster.needed - 1)
+            count = cluster.needed - 1
+            others = ", ".join(cluster.hosts[1:]) or ngettext(
+                "{count} other node", "{count} other nodes", count
+            ).format(count=count)
             yield _("  wait       {seconds:g} s for {others}").format(seconds=request.wait, others=others)
         job = entrypoint(request.command, request.folder, prepared.environ)
         yield _("  job        {command}").format(command=job)

@@ -156,7 +156,7 @@ def connect(port: int, alive: Callable[[], None], interruptions: Interruptions) 
             subject=_("Ray's job API"),
             expected=_("the packages of ray[default]"),
             found=f"{type(error).__name__}: {error}",
-            fix="pip install 'ray[default]', of the version that is installed",
+            fix=_("pip install 'ray[default]', of the version that is installed"),
         ) from error
     found: list[JobSubmissionClient] = []
 
