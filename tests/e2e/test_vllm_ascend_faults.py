@@ -8,13 +8,12 @@ vllm-ascend.git in VERL_NPU_UPSTREAMS.
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.released import Revision
+from tests.simulation.released import Revision, repository
 
 from .serving import PYTHONS, Served, answer, engine_of, served
 
@@ -29,11 +28,8 @@ LATER = "0.23.0"
 
 def methods(revision: str, folder: Path, *found: tuple[str, str, str]) -> str:
     """Write methods of a revision, by file, class and name, into a file, and return its path."""
-    history = Path(os.environ.get("VERL_NPU_UPSTREAMS", "")) / "vllm-ascend.git"
-    if not history.is_dir():
-        pytest.skip("set VERL_NPU_UPSTREAMS to a folder with vllm-ascend.git")
-    made = folder / "mend.py"
-    sources = [method(Revision(history, revision), *one) for one in found]
+    made, there = folder / "mend.py", Revision(repository(), revision)
+    sources = [method(there, *one) for one in found]
     made.write_text("\n\n".join(["from __future__ import annotations", *sources]), encoding="utf-8")
     return str(made)
 

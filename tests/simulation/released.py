@@ -7,6 +7,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,7 +19,16 @@ from typing import Any
 import pytest
 import torch
 
-__all__ = ["Revision"]
+__all__ = ["Revision", "repository"]
+
+
+def repository() -> Path:
+    """Return where the history is; a test is skipped without it."""
+    upstreams = os.environ.get("VERL_NPU_UPSTREAMS", "")
+    folder = Path(upstreams, "vllm-ascend.git")
+    if not upstreams or not folder.is_dir():
+        pytest.skip("set VERL_NPU_UPSTREAMS to a folder with vllm-ascend.git")
+    return folder
 
 
 @dataclass(frozen=True)
