@@ -1,5 +1,5 @@
 """What graphs in the device cost a job that has none: eager steps with the device of this tree against the same with
-that of the commit before graphs.
+that of the commit before graphs. What else the device was given since then counts as well.
 
     python benchmarks/without_graphs.py [--before COMMIT] [--turns 9] [--starts 9]
 
