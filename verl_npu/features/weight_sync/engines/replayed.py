@@ -235,10 +235,10 @@ def _tensors(output: object) -> list[torch.Tensor]:
 def _cannot(runner: Runner) -> str:
     """Return why the comparison would not be sound for this engine; empty if it is."""
     if _GRAPHS not in sys.modules:
-        return "it is none of vllm-ascend's with graphs"
+        return "it is not vllm-ascend, or not one with graphs"
     release = metadata.version(_DISTRIBUTION)
     if release not in _KNOWN:
-        return f"that is written for vllm-ascend {', '.join(_KNOWN)} alone, and this is {release}"
+        return f"the comparison is written for vllm-ascend {' and '.join(_KNOWN)} alone, and this is {release}"
     settings = runner.vllm_config
     if settings.model_config.is_hybrid or settings.model_config.is_attention_free:
         return "the model keeps a state that a batch computed twice would change twice"
@@ -250,5 +250,5 @@ def _cannot(runner: Runner) -> str:
     if release != _FIRST and full and settings.model_config.use_mla:
         # Its _forward_decode, in attention/mla_v1.py, passes on the lengths of a batch that is filled up, with the
         # rows of one that is not.
-        return "latent attention takes what full graphs are told of a batch by a graph alone"
+        return "without graphs, its latent attention takes no batch that is filled up to the size of a full graph"
     return ""
