@@ -106,8 +106,8 @@ RECORDED = Path(__file__).with_name("schemas.json")
 
 # What Python and torch raise for arguments that an operator would refuse by itself.
 _REFUSED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-# What the first return depends on values, and of attention on how it is computed: no shapes say it. The casts may
-# return what they were given, and the last writes into it, which its schema does not say.
+# The shapes of what the first five return depend on values, and those of attention's results on how it is computed.
+# The casts may return what they were given. AdamW writes into what it is given, which its schema does not say.
 _BY_STEPS = frozenset(
     {
         "npu_grouped_matmul",
