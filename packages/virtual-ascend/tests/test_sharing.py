@@ -20,7 +20,8 @@ def receive(queue, answers, payload):
     whole, part = queue.get(timeout=100), queue.get(timeout=100)
     rebuild, arguments = pickle.loads(payload)
     arguments = list(arguments); arguments[6] = 1  # the receiver's own NPU
-    handed = rebuild(*arguments)
+    with torch.device("npu"):  # as an engine has it that loads weights
+        handed = rebuild(*arguments)
     whole.add_(10)
     one = whole.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
     try: rebuild(*(arguments[:6] + [7] + arguments[7:])); error = ""
@@ -33,7 +34,8 @@ if __name__ == "__main__":
     context = mp.get_context("spawn")
     base = torch.arange(4.0, device="npu").view(2, 2)
     allocated = torch.npu.memory_allocated()
-    payload = pickle.dumps(reduce_tensor(base))
+    with torch.device("npu"):
+        payload = pickle.dumps(reduce_tensor(base))
     queue, answers = context.Queue(), context.Queue()
     child = context.Process(target=receive, args=(queue, answers, payload)); child.start()
     parameter = torch.nn.Parameter(torch.ones(1, device="npu"))

@@ -39,9 +39,9 @@ def _share(tensor: torch.Tensor) -> tuple[bytes, bytes, int] | None:
             handle = (_PHANTOM, name, storage.nbytes())
             _shared[storage.data_ptr()] = (reductions.StorageWeakRef(storage), handle)
             return handle
-        host = torch.UntypedStorage(storage.nbytes())
+        host = torch.UntypedStorage(storage.nbytes(), device="cpu")
         handle = host._share_filename_cpu_()
-        extension().move_storage(tensor.detach(), torch.empty(0, dtype=torch.uint8).set_(host))
+        extension().move_storage(tensor.detach(), torch.empty(0, dtype=torch.uint8, device="cpu").set_(host))
         for address in [address for address, (reference, _) in _shared.items() if reference.expired()]:
             del _shared[address]
         known = _shared[storage.data_ptr()] = (reductions.StorageWeakRef(storage), handle)
@@ -65,7 +65,7 @@ def _receive(manager: bytes, name: bytes, size: int, device: int) -> torch.Untyp
         _received[name, device] = reductions.StorageWeakRef(whole)
         return whole
     host = torch.UntypedStorage._new_shared_filename_cpu(manager, name, size)
-    ours = extension().npu_alias(torch.empty(0, dtype=torch.uint8).set_(host), device)
+    ours = extension().npu_alias(torch.empty(0, dtype=torch.uint8, device="cpu").set_(host), device)
     storage: torch.UntypedStorage = ours.untyped_storage()
     _received[name, device] = reductions.StorageWeakRef(storage)
     return storage
