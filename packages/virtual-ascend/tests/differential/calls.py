@@ -183,6 +183,9 @@ def _inference() -> Iterator[tuple[str, tuple[object, ...], dict[str, object]]]:
     rows = T((2, 16), "float16")
     yield "npu_dynamic_quant", (rows,), {}
     yield "npu_dynamic_quant", (rows,), {"smooth_scales": T((16,), "float16")}
+    by, zero = T((16,), "bfloat16"), T((16,), "bfloat16")
+    yield "npu_quantize", (T((2, 16), "bfloat16"), by, zero, 12, -1, False), {}
+    yield "npu_quantize", (T((2, 16), "bfloat16"), by, None, 12), {}
     yield "npu_transpose_batchmatmul", (T((2, 3, 16)), T((2, 16, 32))), {}
     yield "npu_transpose_batchmatmul", (T((3, 2, 16)), T((2, 16, 32))), {"perm_x1": [1, 0, 2], "perm_y": [1, 0, 2]}
     angle = T((2, 1, 3, 64))

@@ -1,4 +1,4 @@
-"""Rows are quantised to int8 by themselves, as the documentation says."""
+"""Rows are quantised to int8 by themselves or by scales that are given, as the documentation says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from virtual_ascend.operators import npu_dynamic_quant  # noqa: E402
+from virtual_ascend.operators import npu_dynamic_quant, npu_quantize  # noqa: E402
 
 
 def test_each_row_has_a_scale_of_its_own() -> None:
@@ -58,3 +58,54 @@ def test_what_does_not_go_together_is_refused(x: torch.Tensor, smooth: torch.Ten
 def test_it_takes_a_type_by_its_name_on_an_npu(npu: ModuleType) -> None:
     y, _ = torch.ops.npu.npu_dynamic_quant(torch.ones(1, 4, device="npu").half(), dst_type=torch.int8)
     assert y.tolist() == [[127] * 4]
+
+
+HALF = torch.tensor([[1.0, -2.5, 300, -300], [0.5, 1.5, 2.5, 0]], dtype=torch.bfloat16)
+
+
+def test_it_divides_by_the_scales_that_are_given_or_multiplies_with_them() -> None:
+    """What lies between two numbers goes to the even one, and what no int8 holds to the next that it does."""
+    by, zero = torch.tensor([1.0, 2, 1, 1]).bfloat16(), torch.tensor([0.0, 0, 0, 3]).bfloat16()
+    multiplied = npu_quantize(HALF, by, zero, torch.qint8, -1, False)
+    assert multiplied.tolist() == [[1, -5, 127, -128], [0, 3, 2, 3]]
+    assert npu_quantize(HALF, by, zero, torch.qint8, -1).tolist() == [[1, -1, 127, -128], [0, 1, 2, 3]]
+    assert multiplied.dtype is torch.int8
+
+
+@pytest.mark.parametrize("scales", [torch.tensor([2.0, 3.0]), torch.tensor([[2.0], [3.0]])])
+def test_each_row_may_have_its_scale(scales: torch.Tensor) -> None:
+    rows = [[2, -5, 127, -128], [2, 4, 8, 0]]
+    assert npu_quantize(HALF, scales, None, torch.qint8, -2, False).tolist() == rows
+    assert npu_quantize(HALF, 1 / scales, None, torch.qint8, 0).tolist() == rows
+
+
+def test_one_scale_is_that_of_all() -> None:
+    assert npu_quantize(HALF, torch.tensor([2.0]), None, torch.qint8, div_mode=False)[1].tolist() == [1, 3, 5, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"scales": torch.ones(3)}, r"scales must be \[4\], \[1\] or \[1, 4\] for axis -1 of \(2, 4\), but"),
+        ({"scales": torch.ones(4).half(), "div_mode": True}, "scales must be float32 or bfloat16"),
+        ({"zero_points": torch.ones(4).half()}, "zero_points must be one of"),
+        ({"zero_points": torch.ones(1)}, r"zero_points must be \(4,\) as scales, but are \(1,\)"),
+        ({"input": HALF.int()}, "input must be float32, float16 or bfloat16"),
+        ({"axis": 2}, "axis 2 is none of an input of 2 dimensions"),
+    ],
+)
+def test_scales_that_do_not_fit_are_refused(change: dict[str, Any], said: str) -> None:
+    given = {"input": HALF, "scales": torch.ones(4), "zero_points": None, "axis": -1, "div_mode": False}
+    with pytest.raises(RuntimeError, match=f"npu_quantize: {said}"):
+        npu_quantize(**{**given, **change}, dtype=torch.qint8)
+
+
+def test_a_type_that_is_not_written_says_so() -> None:
+    with pytest.raises(NotImplementedError, match=r"npu_quantize: dtype torch\.quint4x2 is not implemented"):
+        npu_quantize(HALF, torch.ones(4), None, torch.quint4x2, -1, False)
+
+
+def test_it_quantises_on_an_npu_and_takes_its_type_by_name(npu: ModuleType) -> None:
+    given = (HALF.npu(), torch.ones(4, device="npu").bfloat16(), None)
+    y = torch.ops.npu.npu_quantize(*given, torch.qint8, -1, False)
+    assert (y.device.type, y.tolist()) == ("npu", [[1, -2, 127, -128], [0, 2, 2, 0]])

@@ -53,7 +53,7 @@ from .inference import (
     npu_kv_rmsnorm_rope_cache,
 )
 from .layout import get_npu_format, get_storage_size, npu_dtype_cast, npu_format_cast, npu_format_cast_
-from .quantization import npu_dynamic_quant
+from .quantization import npu_dynamic_quant, npu_quantize
 from .ring import npu_fusion_attention_grad, npu_ring_attention_update
 from .sampling import npu_top_k_top_p
 
@@ -103,6 +103,7 @@ __all__ = [
     "npu_moe_token_unpermute_with_routing_map",
     "npu_moe_token_unpermute_with_routing_map_grad",
     "npu_mrope",
+    "npu_quantize",
     "npu_ring_attention_update",
     "npu_rms_norm",
     "npu_rotary_mul",

@@ -1,5 +1,6 @@
-"""npu_dynamic_quant: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_dynamic_quant.md, as far as it makes int8
-of each row by itself. vllm-ascend traces it, with models that are not quantised too."""
+"""npu_dynamic_quant and npu_quantize: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_dynamic_quant.md and
+torch_npu-npu_quantize.md, as far as they make int8: of each row by itself, and by scales that are given. vllm-ascend
+traces them, with models that are not quantised too."""
 
 from __future__ import annotations
 
@@ -8,11 +9,14 @@ from torch import Tensor
 
 from .gradient import without_formula
 
-__all__ = ["npu_dynamic_quant"]
+__all__ = ["npu_dynamic_quant", "npu_quantize"]
 
 _INT8 = (None, torch.int8, 1)
 """By torch, and by the number that c10/core/ScalarType.h gives it: which of them comes is a matter of the schema."""
+_QINT8 = (torch.qint8, torch.int8, 12, 1)
 _GREATEST = 127
+_LEAST = -128
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def npu_dynamic_quant(
@@ -64,3 +68,64 @@ def npu_dynamic_quant(
 
     y, scale = without_formula(name, (input, smooth_scales), compute)
     return y, scale
+
+
+def npu_quantize(
+    input: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None,
+    dtype: int | torch.dtype,
+    axis: int = 1,
+    div_mode: bool = True,
+) -> Tensor:
+    """`round(input / scales + zero_points)` in int8, or with `input * scales` if not `div_mode`; no gradient.
+
+    Shapes: scales and zero_points [D] or [1] with D the size of `axis`, or as many dimensions as input, all others 1.
+    Without `div_mode` that axis is the last but one if it is -2, and the last otherwise.
+
+    Returns:
+        int8, of the shape of input.
+
+    Raises:
+        RuntimeError: shapes or dtypes that do not go together.
+        NotImplementedError: other types than qint8.
+    """
+    name = "npu_quantize"
+    if dtype not in _QINT8:
+        raise NotImplementedError(f"{name}: dtype {dtype} is not implemented by the virtual Ascend")
+    if not -input.dim() <= axis < input.dim():
+        raise RuntimeError(f"{name}: axis {axis} is none of an input of {input.dim()} dimensions")
+    along = axis if div_mode else -2 if axis == -2 else -1
+    if input.dtype not in _FLOATS:
+        raise RuntimeError(f"{name}: input must be float32, float16 or bfloat16, but is {input.dtype}")
+    if scales.dtype not in ((torch.float32, torch.bfloat16) if div_mode else _FLOATS):
+        raise RuntimeError(f"{name}: scales must be float32 or bfloat16, but are {scales.dtype}")
+    if zero_points is not None:
+        allowed = (torch.int8, torch.uint8, torch.int32, torch.bfloat16) if div_mode else (scales.dtype,)
+        if zero_points.dtype not in allowed:
+            raise RuntimeError(f"{name}: zero_points must be one of {allowed}, but are {zero_points.dtype}")
+        if not div_mode and zero_points.shape != scales.shape:
+            raise RuntimeError(
+                f"{name}: zero_points must be {tuple(scales.shape)} as scales, but are {tuple(zero_points.shape)}"
+            )
+    form = [1] * input.dim()
+    form[along] = input.shape[along]
+
+    def spread(what: str, given: Tensor) -> Tensor:
+        if given.shape not in ((1,), (form[along],)) and list(given.shape) not in (form, [1] * input.dim()):
+            raise RuntimeError(
+                f"{name}: {what} must be [{form[along]}], [1] or {form} for axis {axis} of {tuple(input.shape)}, but "
+                f"are {tuple(given.shape)}"
+            )
+        shape = [1] * input.dim()
+        shape[along] = -1
+        return given.float().reshape(shape)
+
+    by, zero = spread("scales", scales), None if zero_points is None else spread("zero_points", zero_points)
+
+    def compute() -> tuple[Tensor, ...]:
+        x = input.float() / by if div_mode else input.float() * by
+        return ((x if zero is None else x + zero).round().clamp(_LEAST, _GREATEST).to(torch.int8),)
+
+    (y,) = without_formula(name, (input, scales, zero_points), compute)
+    return y
