@@ -22,7 +22,7 @@ def settings(mode: str | None, device: str = "npu", additional: dict[str, Any] |
     )
 
 
-@pytest.fixture(params=[*TRIED, "0.13.0", None])
+@pytest.fixture(params=[*TRIED, "0.18.0", None])
 def release(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """Of vllm-ascend, as pip knows it."""
 

@@ -364,11 +364,17 @@ def test_an_engine_that_must_not_compute_a_batch_twice_is_left(
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("release", ["0.13.0", "0.23.0"])
 @pytest.mark.parametrize(("mode", "compared"), [("FULL_DECODE_ONLY", False), ("PIECEWISE", True)])
-def test_full_graphs_of_latent_attention_are_left_from_0_23_on(
-    mode: str, compared: bool, runner: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_full_graphs_of_latent_attention_are_left_from_0_13_on(
+    mode: str,
+    compared: bool,
+    release: str,
+    runner: Runner,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(metadata, "version", lambda name: "0.23.0")
+    monkeypatch.setattr(metadata, "version", lambda name: release)
     runner.vllm_config.model_config.use_mla = True
     runner.vllm_config.compilation_config.cudagraph_mode = SimpleNamespace(name=mode)
     compare_next_replay(runner)
@@ -379,7 +385,7 @@ def test_full_graphs_of_latent_attention_are_left_from_0_23_on(
 def test_another_release_is_left(
     runner: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(metadata, "version", lambda name: "0.13.0")
+    monkeypatch.setattr(metadata, "version", lambda name: "0.18.0")
     compare_next_replay(runner)
     assert vars(runner).keys() == {"model", "batch", "vllm_config"}
-    assert "written for vllm-ascend 0.11.0 and 0.23.0 alone, and this is 0.13.0" in capsys.readouterr().err
+    assert "written for vllm-ascend 0.11.0, 0.13.0 and 0.23.0 alone, and this is 0.18.0" in capsys.readouterr().err

@@ -63,6 +63,7 @@ def are_tried() -> bool:
 
 TRIED = {
     "0.11.0": ("PIECEWISE", "FULL_DECODE_ONLY"),
+    "0.13.0": ("PIECEWISE", "FULL_DECODE_ONLY"),
     "0.23.0": ("PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"),
 }
 """The releases of vllm-ascend whose engines answer by graphs as they do without, and in which of vLLM's modes."""

@@ -48,13 +48,13 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("VIRTUAL_ASCEND", raising=False)
 
 
-@pytest.mark.parametrize("release", ["0.11.0", "0.13.0"])
+@pytest.mark.parametrize("release", ["0.11.0", "0.18.0"])
 @pytest.mark.parametrize("kind", list(Engine))
 def test_graphs_are_switched_off_on_virtual_npus_alone_where_nobody_has_compared_them(
     kind: Engine, release: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: release)
-    off = kind is Engine.VIRTUAL and release == "0.13.0"
+    off = kind is Engine.VIRTUAL and release == "0.18.0"
     assert ("--enforce-eager" in launch(kind=kind).command()) is off
 
 

@@ -36,7 +36,7 @@ NEAR = 0.02
 """Up to this, they are taken for the same: bfloat16 has three digits."""
 _RUN = "execute_model"
 _FIRST = "0.11.0"
-_KNOWN = (_FIRST, "0.23.0")
+_KNOWN = (_FIRST, "0.13.0", "0.23.0")
 """The releases of vllm-ascend after whose source this is written."""
 _GRAPHS = "vllm_ascend.compilation.acl_graph"
 _DISTRIBUTION = "vllm-ascend"
@@ -238,7 +238,8 @@ def _cannot(runner: Runner) -> str:
         return "it is not vllm-ascend, or not one with graphs"
     release = metadata.version(_DISTRIBUTION)
     if release not in _KNOWN:
-        return f"the comparison is written for vllm-ascend {' and '.join(_KNOWN)} alone, and this is {release}"
+        known = f"{', '.join(_KNOWN[:-1])} and {_KNOWN[-1]}"
+        return f"the comparison is written for vllm-ascend {known} alone, and this is {release}"
     settings = runner.vllm_config
     if settings.model_config.is_hybrid or settings.model_config.is_attention_free:
         return "the model keeps a state that a batch computed twice would change twice"
