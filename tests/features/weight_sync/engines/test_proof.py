@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -193,6 +194,22 @@ def test_names_that_the_engine_maps_are_followed(dense: Dense, sent: Weights) ->
         apply=lambda weights: ((f"language.{name}", weight) for name, weight in weights if name != "left_out")
     )
     assert prove(model, {**sent, "left_out": torch.ones(3)}) == Verdict(7, (), {})
+
+
+def test_a_part_keeps_its_name_where_the_engine_maps_it_to_the_whole(dense: Dense, sent: Weights) -> None:
+    """vLLM from 0.25.1 on: what it maps so gets an attribute, which the name alone could not have."""
+
+    class Stacking:
+        def apply(self, weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+            for name, weight in weights:
+                weight.shard_id = "q"
+                yield name.replace("q_proj", "qkv_proj"), weight
+
+        def get_unstacked_mapper(self) -> SimpleNamespace:
+            return SimpleNamespace(apply=lambda weights: weights)
+
+    dense.hf_to_vllm_mapper = Stacking()
+    assert prove(dense, sent) == Verdict(7, (), {})
 
 
 def test_a_layer_with_an_adapter_around_it_is_found_by_its_own_name(dense: Dense, sent: Weights) -> None:

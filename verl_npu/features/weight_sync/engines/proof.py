@@ -322,6 +322,9 @@ def _mapped(model: object, name: str) -> str | None:
     """Return the engine's name for a checkpoint's, or None if the engine leaves it out by its own word."""
     mapper = getattr(model, "hf_to_vllm_mapper", None)
     if mapper is not None:
+        # From vLLM 0.25.1 on it also maps the parts of a stacked weight to the whole, which is not what is asked here.
+        if hasattr(mapper, "get_unstacked_mapper"):
+            mapper = mapper.get_unstacked_mapper()
         name = next((mapped for mapped, _ in mapper.apply([(name, None)])), "")
     return name.replace(".base_layer.", ".") or None
 
