@@ -186,6 +186,12 @@ def _inference() -> Iterator[tuple[str, tuple[object, ...], dict[str, object]]]:
     by, zero = T((16,), "bfloat16"), T((16,), "bfloat16")
     yield "npu_quantize", (T((2, 16), "bfloat16"), by, zero, 12, -1, False), {}
     yield "npu_quantize", (T((2, 16), "bfloat16"), by, None, 12), {}
+    token, cache = T((3, 2, 8)), T((2, 4, 2, 8))
+    yield (
+        "npu_scatter_pa_kv_cache",
+        (token, token, cache, cache, ints(0, 5, -1, dtype="int32")),
+        {"cache_mode": "Norm"},
+    )
     yield "npu_transpose_batchmatmul", (T((2, 3, 16)), T((2, 16, 32))), {}
     yield "npu_transpose_batchmatmul", (T((3, 2, 16)), T((2, 16, 32))), {"perm_x1": [1, 0, 2], "perm_y": [1, 0, 2]}
     angle = T((2, 1, 3, 64))

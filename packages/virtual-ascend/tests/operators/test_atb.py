@@ -12,6 +12,7 @@ from virtual_ascend.testing.fixtures import Run
 
 torch = pytest.importorskip("torch")
 
+from virtual_ascend import operators  # noqa: E402
 from virtual_ascend.operators import atb, inference, schemas  # noqa: E402
 from virtual_ascend.operators import attention as attention_operators  # noqa: E402
 from virtual_ascend.operators.sampling import npu_top_k_top_p  # noqa: E402
@@ -157,6 +158,32 @@ def test_a_negative_slot_is_left_out() -> None:
     cache = torch.zeros(1, 4, 1, 2)
     inference._npu_reshape_and_cache_siso(torch.ones(3, 1, 2), cache, ints(2, -1, 0))
     assert cache[0, :, 0, 0].tolist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_token_is_scattered_to_its_slot_as_atb_writes_it(dtype: torch.dtype) -> None:
+    key, value, slots = draw(3, KEY_HEADS, SIZE), draw(3, KEY_HEADS, 2), ints(20, -1, 0)
+    mine, theirs = ([torch.zeros(2, BLOCK, KEY_HEADS, width) for width in (SIZE, 2)] for _ in range(2))
+    operators.npu_scatter_pa_kv_cache(key, value, *mine, slots.to(dtype), cache_mode="Norm")
+    inference._npu_reshape_and_cache(key, value, *theirs, slots)
+    assert all(map(torch.equal, mine, theirs))
+    assert torch.equal(mine[1][1, 4], value[0])
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [({}, "cache_mode PA_NZ"), ({"cache_mode": "Norm", "seq_lens": ints(1)}, "compression")],
+)
+def test_a_way_to_scatter_that_is_not_written_says_so(more: dict[str, Any], words: str) -> None:
+    token, cache = draw(1, KEY_HEADS, SIZE), torch.zeros(1, BLOCK, KEY_HEADS, SIZE)
+    with pytest.raises(NotImplementedError, match=f"npu_scatter_pa_kv_cache: {words} is not implemented"):
+        operators.npu_scatter_pa_kv_cache(token, token, cache, cache, ints(0), **more)
+
+
+def test_slots_to_scatter_to_are_whole_numbers() -> None:
+    token, cache = draw(1, KEY_HEADS, SIZE), torch.zeros(1, BLOCK, KEY_HEADS, SIZE)
+    with pytest.raises(RuntimeError, match="slot_mapping must be int32 or int64"):
+        operators.npu_scatter_pa_kv_cache(token, token, cache, cache, torch.zeros(1), cache_mode="Norm")
 
 
 @pytest.mark.parametrize("halves", [True, False])

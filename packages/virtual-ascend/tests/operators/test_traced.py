@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 from virtual_ascend.operators import schemas  # noqa: E402
 
 # They write into what they are given.
-PLAIN = ("npu_format_cast_", "npu_grouped_matmul_add_")
+PLAIN = ("npu_format_cast_", "npu_grouped_matmul_add_", "npu_scatter_pa_kv_cache")
 VALID = [call for call in calls() if call.valid and call.operator not in (*schemas._BY_STEPS, *PLAIN)]
 
 

@@ -51,6 +51,7 @@ from .inference import (
     npu_fused_infer_attention_score_v2_out,
     npu_interleave_rope,
     npu_kv_rmsnorm_rope_cache,
+    npu_scatter_pa_kv_cache,
 )
 from .layout import get_npu_format, get_storage_size, npu_dtype_cast, npu_format_cast, npu_format_cast_
 from .quantization import npu_dynamic_quant, npu_quantize
@@ -108,6 +109,7 @@ __all__ = [
     "npu_rms_norm",
     "npu_rotary_mul",
     "npu_scaled_masked_softmax",
+    "npu_scatter_pa_kv_cache",
     "npu_silu",
     "npu_swiglu",
     "npu_top_k_top_p",

@@ -50,6 +50,7 @@ __all__ = [
     "npu_paged_cache_load_out",
     "npu_ring_mla",
     "npu_ring_mla_out",
+    "npu_scatter_pa_kv_cache",
     "workspace_of",
 ]
 
@@ -72,6 +73,39 @@ def _npu_reshape_and_cache(
 def _npu_reshape_and_cache_siso(key: Tensor, key_cache: Tensor, slot_indices: Tensor) -> None:
     """`_npu_reshape_and_cache` with one cache."""
     _write("_npu_reshape_and_cache_siso", key, key_cache, slot_indices)
+
+
+def npu_scatter_pa_kv_cache(
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    compress_lens: Tensor | None = None,
+    compress_seq_offsets: Tensor | None = None,
+    seq_lens: Tensor | None = None,
+    cache_mode: str | None = "PA_NZ",
+) -> None:
+    """Write each token's key and value into its slot of a paged cache; a negative slot is left out.
+
+    Shapes: key [T,Nkv,Dk], value [T,Nkv,Dv], slot_mapping int32 or int64 [T], caches [blocks, block size, Nkv, D] with
+    cache_mode Norm.
+
+    Raises:
+        RuntimeError: shapes or dtypes that do not go together, or a slot outside the cache.
+        NotImplementedError: compression, and caches in FRACTAL_NZ (PA_NZ).
+    """
+    name = "npu_scatter_pa_kv_cache"
+    if any(each is not None for each in (compress_lens, compress_seq_offsets, seq_lens)):
+        raise NotImplementedError(f"{name}: compression is not implemented by the virtual Ascend")
+    if cache_mode != "Norm":
+        raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
+    check_half(name, "key", key)
+    if slot_mapping.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError(f"{name}: slot_mapping must be int32 or int64, but is {slot_mapping.dtype}")
+    for tensor, cache in ((key, key_cache), (value, value_cache)):
+        _write(name, tensor, cache, slot_mapping.int())
 
 
 def _write(name: str, tensor: Tensor, cache: Tensor, slots: Tensor) -> None:
