@@ -51,10 +51,12 @@ def test_the_reference_of_a_kernel_computes_what_the_kernel_does(python: str, tm
         cwd=tmp_path,
     )
     (said,) = serving.said(done)
-    if not said["kernel"]:
-        pytest.skip("this vLLM has no such kernel")
-    assert said["tokens"] > 1000
-    assert said["different"] == []
+    compared = [each for each in said.values() if each["kernel"]]
+    if not compared:
+        pytest.skip("this release has no such kernel")
+    for each in compared:
+        assert each["tokens"] > 1000
+        assert each["different"] == []
 
 
 def test_its_library_has_the_operators_that_are_written(python: str, engine: Engine) -> None:

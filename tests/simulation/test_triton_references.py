@@ -18,6 +18,7 @@ from verl_npu.simulation.triton_references import REFERENCES, launch_references 
 pytestmark = pytest.mark.virtual
 
 SLOTS = "vllm.v1.worker.block_table._compute_slot_mapping_kernel"
+OF_ASCEND = "vllm_ascend.ops.triton.compute_slot_mapping._compute_slot_mapping_kernel"
 TABLE = [[3, 5, 7], [2, 9, 4]]
 
 
@@ -91,6 +92,31 @@ def test_a_launched_kernel_gives_each_token_its_slot_and_pads_the_rest(npu: Modu
     launch = triton.jit(named(kernel))[(3,)]
     # Blocks of four: position 11 of the first request is the last of its third block, which is number 7.
     assert slots(launch) == [3 * 4, 5 * 4, 7 * 4 + 3, 9 * 4 + 1, 9 * 4 + 2, -1, -1, -7, -7]
+
+
+def of_ascend(
+    num_tokens, max_num_tokens, query_start_loc_ptr, positions_ptr, block_table_ptr, block_table_stride, block_size,
+    slot_mapping_ptr, KV_CACHE_BLOCK_SIZE, BLOCKS_PER_KV_BLOCK, TOTAL_CP_WORLD_SIZE, TOTAL_CP_RANK,
+    CP_KV_CACHE_INTERLEAVE_SIZE, PAD_ID, TILE_BLOCK_SIZE, BLOCK_TABLE_WINDOW_SIZE,
+) -> None:  # fmt: skip
+    """Parameters as vllm-ascend's kernel has them from 0.26 on."""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_vllm_ascends_own_kernel_gives_the_same_slots_without_context_parallelism(
+    ranks: int, npu: ModuleType, triton: Any
+) -> None:
+    launched = triton.jit(named(of_ascend, OF_ASCEND))[(3,)]
+
+    def launch(*given: Any, BLOCK_SIZE: int, **named: Any) -> None:
+        tiles = {"TILE_BLOCK_SIZE": BLOCK_SIZE, "BLOCK_TABLE_WINDOW_SIZE": 512}
+        launched(*given, **named, **tiles, KV_CACHE_BLOCK_SIZE=4, BLOCKS_PER_KV_BLOCK=1)
+
+    if ranks > 1:
+        with pytest.raises(NotImplementedError, match="of vllm-ascend with context parallelism is not implemented"):
+            slots(launch, ranks=ranks)
+        return
+    assert slots(launch) == slots(triton.jit(named(kernel))[(3,)])
 
 
 def test_a_kernel_of_options_is_launched_alike(npu: ModuleType, triton: Any) -> None:

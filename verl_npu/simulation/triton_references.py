@@ -155,7 +155,57 @@ def _slot_mapping(
     slot_mapping_ptr[tokens] = slots.where(own, PAD_ID).to(slot_mapping_ptr.dtype)
 
 
+def _slot_mapping_of_ascend(
+    grid: Sequence[int],
+    num_tokens: int,
+    max_num_tokens: int,
+    query_start_loc_ptr: Tensor,
+    positions_ptr: Tensor,
+    block_table_ptr: Tensor,
+    block_table_stride: int,
+    block_size: int,
+    slot_mapping_ptr: Tensor,
+    KV_CACHE_BLOCK_SIZE: int,
+    BLOCKS_PER_KV_BLOCK: int,
+    TOTAL_CP_WORLD_SIZE: int,
+    TOTAL_CP_RANK: int,
+    CP_KV_CACHE_INTERLEAVE_SIZE: int,
+    PAD_ID: int,
+    TILE_BLOCK_SIZE: int,
+    BLOCK_TABLE_WINDOW_SIZE: int,
+) -> None:
+    """The same by vllm-ascend, from 0.26 on: vllm_ascend/ops/triton/compute_slot_mapping.py. Tiles and windows are how
+    it computes, and not what.
+
+    Raises:
+        NotImplementedError: context parallelism, with which blocks of the cache are divided.
+        RuntimeError: as above.
+    """
+    if TOTAL_CP_WORLD_SIZE != 1:
+        raise NotImplementedError(
+            "_compute_slot_mapping_kernel of vllm-ascend with context parallelism is not implemented by the virtual "
+            "Ascend"
+        )
+    _slot_mapping(
+        grid,
+        num_tokens,
+        max_num_tokens,
+        query_start_loc_ptr,
+        positions_ptr,
+        block_table_ptr,
+        block_table_stride,
+        block_size,
+        slot_mapping_ptr,
+        TOTAL_CP_WORLD_SIZE,
+        TOTAL_CP_RANK,
+        CP_KV_CACHE_INTERLEAVE_SIZE,
+        PAD_ID,
+        TILE_BLOCK_SIZE,
+    )
+
+
 REFERENCES: Mapping[str, Reference] = {
     "vllm.v1.worker.block_table._compute_slot_mapping_kernel": _slot_mapping,
+    "vllm_ascend.ops.triton.compute_slot_mapping._compute_slot_mapping_kernel": _slot_mapping_of_ascend,
 }
 """By the name of the kernel, what computes it: its parameters behind the grid."""
