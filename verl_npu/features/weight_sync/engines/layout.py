@@ -164,6 +164,8 @@ def layouts_of(model: torch.nn.Module) -> list[Layout]:
     found: list[Layout] = []
     for module, paths in modules.values():
         for leaf, parameter in _own(module):
+            if leaf in _pair_of(getattr(module, "impl", None)):
+                continue  # vLLM's own copy, in its layer from 0.26 on: vllm-ascend multiplies with that of `impl`.
             if leaf in _EXPERTS and parameter.dim() == 3:
                 found.append(_experts(paths, module, leaf, *_EXPERTS[leaf]))
             else:
@@ -275,8 +277,8 @@ def _copies(modules: Mapping[int, _Placed]) -> Iterator[Layout]:
     for module, paths in modules.values():
         impl = getattr(module, "impl", None)
         source = getattr(impl, "kv_b_proj", None)
-        pair = next((pair for pair in _COPIES if all(hasattr(impl, name) for name in pair)), None)
-        if pair is None or id(source) not in modules:
+        pair = _pair_of(impl)
+        if not pair or id(source) not in modules:
             continue
         sent = tuple((_without_base(_join(path, "weight")),) for path in modules[id(source)].paths)
         for name, of_values in zip(pair, (True, False), strict=True):
@@ -288,6 +290,11 @@ def _copies(modules: Mapping[int, _Placed]) -> Iterator[Layout]:
                 undone=_with_values_before_latent if of_values else None,
                 chosen=_rows_of_heads(impl, of_values),
             )
+
+
+def _pair_of(impl: object) -> tuple[str, ...]:
+    """Return the names of its copies of kv_b_proj; none, if it has none."""
+    return next((pair for pair in _COPIES if all(hasattr(impl, name) for name in pair)), ())
 
 
 def _reader(owner: object, name: str) -> Callable[[], torch.Tensor]:
