@@ -130,9 +130,12 @@ def hand_over(runner: Any, folder: Path, way: Callable[..., object] | None = Non
     prove it; the next batch by graphs is then compared with eager mode."""
     from safetensors.torch import load_file
 
-    from verl_npu.features.weight_sync.engines.processing import refresh_copies_on_load
+    from verl_npu.features.weight_sync.engines.processing import lay_out_experts_for_loading, refresh_copies_on_load
     from verl_npu.features.weight_sync.engines.vllm import VLLMEngine
 
+    processed = Version(version("vllm-ascend")) >= TURNED
+    if processed:
+        lay_out_experts_for_loading(runner.model)
     give_loaders(runner.model)
     refresh_copies_on_load(runner.model)
     weights = [(name, tensor.npu()) for name, tensor in load_file(folder / "model.safetensors").items()]
@@ -143,7 +146,7 @@ def hand_over(runner: Any, folder: Path, way: Callable[..., object] | None = Non
     else:
         way(weights, taker.load)
     del weights
-    if Version(version("vllm-ascend")) >= TURNED:
+    if processed:
         # As verl does; it has no such experts compute before.
         from vllm.model_executor.model_loader.utils import process_weights_after_loading
 
