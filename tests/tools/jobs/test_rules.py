@@ -138,6 +138,14 @@ RIGHT_ONES = {
     "the default path of a reward model that is not used": script(
         {"reward_model.enable": False, "reward_model.model.path": "/none/rm"}
     ),
+    "a trainer of verl's that trains no critic, whatever its estimator": script(
+        {
+            "algorithm.adv_estimator": "gae",
+            "critic.ppo_micro_batch_size": None,
+            "critic.ppo_micro_batch_size_per_gpu": None,
+        },
+        module="verl.experimental.vla.main_sac",
+    ),
     "a recipe that trains no critic, whatever its estimator": script(
         {"algorithm.adv_estimator": "gae", "critic.ppo_mini_batch_size": 65}, module="recipe.spin.main_spin"
     ),

@@ -344,8 +344,11 @@ def _refusing(script: Script) -> Callable[..., Finding]:
 
 
 def _roles(script: Script) -> list[str]:
-    """Whoever is trained. A recipe may do without a critic whatever its estimator is, as recipe.spin does."""
-    upstreams = script.trainer.module.startswith("verl.")
+    """Whoever is trained. A recipe may do without a critic whatever its estimator is, as recipe.spin and
+    verl.experimental.vla.main_sac do."""
+    module = script.trainer.module
+    own = script.sources.read(module) or b""
+    upstreams = module.startswith("verl.trainer.") or (module.startswith("verl.") and b"Role.Critic" in own)
     critic = has_critic(script.settings) and (upstreams or script.settings.truth(f"{CRITIC}.enable"))
     return [ACTOR, CRITIC] if critic else [ACTOR]
 
