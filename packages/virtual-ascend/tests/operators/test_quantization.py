@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from virtual_ascend.operators import npu_dynamic_quant, npu_quantize  # noqa: E402
+from virtual_ascend.operators.schemas import RESTRICTIONS  # noqa: E402
 
 
 def test_each_row_has_a_scale_of_its_own() -> None:
@@ -98,6 +99,13 @@ def test_scales_that_do_not_fit_are_refused(change: dict[str, Any], said: str) -
     given = {"input": HALF, "scales": torch.ones(4), "zero_points": None, "axis": -1, "div_mode": False}
     with pytest.raises(RuntimeError, match=f"npu_quantize: {said}"):
         npu_quantize(**{**given, **change}, dtype=torch.qint8)
+
+
+def test_older_versions_divide_by_scales_of_one_dimension_alone() -> None:
+    (restriction,) = [each for each in RESTRICTIONS if each.operator == "npu_quantize"]
+    assert restriction.applies({"scales": torch.ones(1, 4), "div_mode": True})
+    assert not restriction.applies({"scales": torch.ones(4), "div_mode": True})
+    assert not restriction.applies({"scales": torch.ones(1, 4), "div_mode": False})
 
 
 def test_a_type_that_is_not_written_says_so() -> None:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar, cast
 
 from packaging.version import Version
 
@@ -77,6 +77,12 @@ RESTRICTIONS = (
         "2.6",
         lambda given: given["group_type"] == 2,
         "Invalid value of group_type [2], which should only be one of -1/0.",
+    ),
+    Restriction(
+        "npu_quantize",
+        "2.10.0",
+        lambda given: bool(given["div_mode"]) and cast("torch.Tensor", given["scales"]).dim() != 1,
+        "Scales' dim should be equal to 1.",
     ),
 )
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from torch_npu._unimplemented import leave_out, missing
 from torch_npu.npu import amp, memory, utils
+from torch_npu.npu._callables import make_graphed_callables
 from torch_npu.npu.autocast_utils import (
     get_autocast_dtype,
     is_autocast_enabled,
     set_autocast_dtype,
     set_autocast_enabled,
 )
-from torch_npu.npu.callables import make_graphed_callables
 from torch_npu.npu.device import (
     _get_device_index,
     _is_in_bad_fork,

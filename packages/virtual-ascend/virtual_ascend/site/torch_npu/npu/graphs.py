@@ -16,6 +16,7 @@ import torch
 from virtual_ascend.device.extension import extension
 from virtual_ascend.operators import captures
 
+from torch_npu._unimplemented import is_older_than
 from torch_npu.npu.device import synchronize
 from torch_npu.npu.streams import ExternalEvent, Stream, _place, current_stream, stream
 
@@ -176,6 +177,10 @@ class NPUGraph:
         add()
         self._updated.append(_Updated(call, graph_task_group_end(here), event))
         return None
+
+
+if is_older_than("2.5.1.post1"):
+    del NPUGraph.update
 
 
 _graphs: weakref.WeakSet[NPUGraph] = weakref.WeakSet()
