@@ -334,12 +334,17 @@ def _trains(script: Script) -> bool:
     return re.search(r"generat|eval|infer|serv", script.trainer.name) is None
 
 
+def _source_of_trainer(script: Script) -> bytes:
+    return script.sources.read(script.trainer.module) or b""
+
+
 def _refusing(script: Script) -> Callable[..., Finding]:
     """What upstream's `validate_config` refuses is refused only if the trainer asks it: its own file does, or
     RayPPOTrainer itself, as at 796871d7."""
-    own = script.sources.read(script.trainer.module) or b""
     trainer = script.sources.read("verl.trainer.ppo.ray_trainer") or b""
-    asks = script.trainer.module == "verl.trainer.main_ppo" or re.search(rb"(?<![\w.])validate_config\(", own)
+    asks = script.trainer.module == "verl.trainer.main_ppo" or re.search(
+        rb"(?<![\w.])validate_config\(", _source_of_trainer(script)
+    )
     return error if asks or b"self._validate_config()" in trainer else warning
 
 
@@ -347,8 +352,9 @@ def _roles(script: Script) -> list[str]:
     """Whoever is trained. A recipe may do without a critic whatever its estimator is, as recipe.spin and
     verl.experimental.vla.main_sac do."""
     module = script.trainer.module
-    own = script.sources.read(module) or b""
-    upstreams = module.startswith("verl.trainer.") or (module.startswith("verl.") and b"Role.Critic" in own)
+    upstreams = module.startswith("verl.trainer.") or (
+        module.startswith("verl.") and b"Role.Critic" in _source_of_trainer(script)
+    )
     critic = has_critic(script.settings) and (upstreams or script.settings.truth(f"{CRITIC}.enable"))
     return [ACTOR, CRITIC] if critic else [ACTOR]
 
@@ -451,7 +457,7 @@ def _validation(script: Script) -> Iterator[Finding]:
         named = f'"{strategy}"'.encode()
         if not any(named in (script.sources.read(module) or b"") for module in script.sources.modules_below("verl")):
             # Later ones take an engine that a plugin has registered.
-            ends = b"raise NotImplementedError" in (script.sources.read(script.trainer.module) or b"")
+            ends = b"raise NotImplementedError" in _source_of_trainer(script)
             make = error if ends and "VERL_USE_EXTERNAL_MODULES" not in script.environ else warning
             fix = _("set it to fsdp, fsdp2 or megatron, or install the plugin that registers it")
             yield _refused(make, settings, STRATEGY, _("nothing in verl has workers of that name"), fix)
