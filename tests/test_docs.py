@@ -27,8 +27,10 @@ else:
 
 PROJECT = Path(__file__).resolve().parents[1]
 READMES = (PROJECT / "README.md", PROJECT / "README.zh-CN.md")
+WORKBENCH = PROJECT / "packages" / "verl-npu-workbench"
 PAGES = sorted(
-    [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md"), *(PROJECT / ".github").rglob("*.md")],
+    [path for folder in (PROJECT / "docs", PROJECT / ".github", WORKBENCH) for path in folder.rglob("*.md")]
+    + [*PROJECT.glob("*.md")],
     key=lambda path: path.as_posix(),
 )
 DOCS = PROJECT / "docs"
@@ -203,12 +205,12 @@ def test_the_readme_names_the_version(page: Path) -> None:
     assert set(re.findall(r"verl-npu:? (\d+\.\d+\.\d+\S*?)[: ]", text)) == {__version__}
 
 
-def test_the_changelog_has_a_dated_section_for_the_version_below_unreleased() -> None:
-    sections = re.findall(r"(?m)^## \[(.+?)\](.*)$", (PROJECT / "CHANGELOG.md").read_text())
-    assert sections[0] == ("Unreleased", "")
-    version, dated = sections[1]
+@pytest.mark.parametrize("folder", [PROJECT, WORKBENCH], ids=lambda folder: folder.name)
+def test_the_changelog_begins_with_the_version(folder: Path) -> None:
+    sections = re.findall(r"(?m)^## \[(.+?)\] - (.*)$", (folder / "CHANGELOG.md").read_text())
+    version, day = sections[0]
     assert version == __version__
-    assert re.fullmatch(r" - \d{4}-\d{2}-\d{2}", dated)
+    assert re.fullmatch(r"unreleased|\d{4}-\d{2}-\d{2}", day)
 
 
 @readme
