@@ -54,7 +54,9 @@ WALKS = {
     "is it as good as on GPUs": Walk(
         "compare-and-watch.md", "verl-npu compare npu.log gpu.log", "within", {"npu.log": RUNS, "gpu.log": RUNS}
     ),
-    "install an environment": Walk("installation.md", "verl-npu setup --pin v0.7.1 --npu a3 --arch arm", "pip install"),
+    "install an environment": Walk(
+        "installation.md", "verl-npu setup --pin v0.7.1 --npu a3 --arch arm", "pip install"
+    ),
     "what is wrong with my environment": Walk("doctor.md", "verl-npu doctor", "torch_npu"),
     "does my job fit": Walk("planning.md", "verl-npu plan run.sh", "run.sh: expected a launch script"),
     "does my script run": Walk("rehearsals.md", "verl-npu rehearse run.sh", "run.sh: expected a launch script"),
