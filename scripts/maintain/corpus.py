@@ -79,7 +79,7 @@ def script_of(case: Case, trees: Path) -> tuple[Path, Path]:
 
 
 def judge(case: Case, trees: Path, environments: Path) -> dict[str, object]:
-    """Have `check --script` judge one case, in the revision's environment."""
+    """Have `lint` judge one case, in the revision's environment."""
     script, tree = script_of(case, trees)
     python = environments / case.revision / "bin" / "python"
     command = [str(python), "-m", "verl_npu", "check", "--json", "--source", str(tree), "--script", str(script)]
@@ -164,9 +164,9 @@ def _cell(text: str) -> str:
 
 
 def checks(results: dict[str, dict[str, object]]) -> str:
-    """Return what `check --script` says of the list: counts, and each refusal."""
+    """Return what `lint` says of the list: counts, and each refusal."""
     verdicts = Counter(str(result["verdict"]) for result in results.values())
-    head = "`check --script` of each script at each revision: " + ", ".join(
+    head = "`lint` of each script at each revision: " + ", ".join(
         f"{count} {verdict}" for verdict, count in verdicts.most_common()
     )
     rows = ["| script | revision | verdict | why |", "|---|---|---|---|"]
@@ -208,7 +208,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases whose name has this text")
     parser.add_argument("--page", action="store_true", help="only write what FILE has into the documents")
     parser.add_argument("--judged", type=Path, help="with --page: what --check wrote, for the documents as well")
-    parser.add_argument("--check", action="store_true", help="judge the scripts with check --script, and run none")
+    parser.add_argument("--check", action="store_true", help="judge the scripts with lint, and run none")
     parser.add_argument("--once", action="store_true", help="one revision of each line of the list is enough")
     parser.add_argument("--again", default="", help="cases with this verdict are run again")
     parser.add_argument("--at-once", type=int, default=2, help="how many run beside each other")
