@@ -63,8 +63,8 @@ def main() -> int:
         return 1
     if sys.argv[1:]:
         return run(python, inherited, ("pytest", *sys.argv[1:]))
-    # Each package's tests by themselves: they must not need the other's.
-    packages = (environment.VIRTUAL_ASCEND, environment.PROJECT)
+    # The tests of each distribution by themselves: they must not need another's.
+    packages = (environment.VIRTUAL_ASCEND, environment.PROJECT, environment.WORKBENCH)
     return max(run(python, inherited, ("pytest", *_ALL), folder=package) for package in packages)
 
 

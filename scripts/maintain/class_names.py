@@ -1,4 +1,4 @@
-"""Writes verl_npu/tools/diagnosis/classes.json: the names of classes by which the diagnosis tells whose an error is.
+"""Writes the workbench's diagnosis/classes.json: the names of classes by which the diagnosis tells whose an error is.
 
 python scripts/maintain/class_names.py OWNER=FOLDER …
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import sources
 
+from verl_npu.cli import main as verl_npu
 from verl_npu.features import UPSTREAMS, locks_folder
-from verl_npu.tools.cli import main as verl_npu
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from verl_npu_workbench.kernels import judging, targets, toolchain
+from verl_npu_workbench.kernels.toolchain import PAIRS, Soc, Toolchain
+from verl_npu_workbench.kernels.verdict import Verdict
 
 from verl_npu import environment
 from verl_npu.features.fused_kernels import (
@@ -25,9 +28,6 @@ from verl_npu.features.fused_kernels import (
     mend_the_fused_loss,
 )
 from verl_npu.features.fused_kernels.columns import PART, Asked, counts_beyond, without_columns_beyond
-from verl_npu.tools.kernels import judging, targets, toolchain
-from verl_npu.tools.kernels.toolchain import PAIRS, Soc, Toolchain
-from verl_npu.tools.kernels.verdict import Verdict
 
 MODULE = "verl.utils.kernel.kernels"
 NIGHTLY = pytest.mark.nightly("verl_npu/features/fused_kernels")

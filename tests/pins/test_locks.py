@@ -22,12 +22,12 @@ import pytest
 from click.testing import CliRunner
 
 import verl_npu
+from verl_npu.cli import main
 from verl_npu.features import UPSTREAMS, load, locks_folder
 from verl_npu.pins import PINS
 from verl_npu.registry.judge.lock import read_locks
 from verl_npu.registry.patch import Action, Patch
 from verl_npu.registry.state import Standing
-from verl_npu.tools.cli import main
 
 LOCKS = [(upstream.name, lock.pin) for upstream in UPSTREAMS for lock in read_locks(locks_folder(), upstream.name)]
 VERL_PINS = [pin for upstream, pin in LOCKS if upstream == "verl"]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from testing.interpreter import import_path
 
 from verl_npu import environment, manifest
 from verl_npu.activation import status
@@ -23,8 +24,6 @@ from verl_npu.features.fleet.forwarding import (
     install_hook,
     remove_hook,
 )
-
-from ...interpreter import import_path
 
 
 @pytest.fixture(autouse=True)
