@@ -33,7 +33,8 @@ PAGES = sorted(
     key=lambda path: path.as_posix(),
 )
 DOCS = PROJECT / "docs"
-ENGLISH = [page for page in DOCS.glob("*.md") if not page.name.endswith(".zh-CN.md")]
+PUBLISHED = [page for folder in (DOCS, WORKBENCH / "docs") for page in sorted(folder.glob("*.md"))]
+ENGLISH = [page for page in PUBLISHED if not page.name.endswith(".zh-CN.md")]
 
 readme = pytest.mark.parametrize("page", READMES, ids=lambda page: page.name)
 
@@ -123,7 +124,7 @@ def test_the_two_readmes_name_the_same_things_in_code() -> None:
     assert named(READMES[0]) == named(READMES[1])
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent == DOCS or page in READMES], ids=name)
+@pytest.mark.parametrize("page", [*READMES, *PUBLISHED], ids=name)
 def test_a_page_links_to_its_twin_above_its_first_section(page: Path) -> None:
     chinese = page.name.endswith(".zh-CN.md")
     twin = page.name.replace(".zh-CN", "") if chinese else f"{page.stem}.zh-CN.md"
@@ -170,7 +171,7 @@ def test_a_picture_asks_no_server_for_anything(picture: Path) -> None:
 @pytest.mark.parametrize("index", [DOCS / "README.md", DOCS / "README.zh-CN.md"], ids=name)
 def test_an_index_links_to_every_page_of_its_language(index: Path) -> None:
     chinese = index.name.endswith(".zh-CN.md")
-    pages = {page for page in DOCS.glob("*.md") if page.name.endswith(".zh-CN.md") is chinese}
+    pages = {page for page in PUBLISHED if page.name.endswith(".zh-CN.md") is chinese}
     assert pages - {index} <= {(index.parent / link).resolve() for link in links(index)}
 
 
@@ -217,15 +218,18 @@ def test_every_variable_that_a_page_names_is_declared(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_extra_that_a_page_names_is_declared(page: Path, project: dict) -> None:
-    named = set(re.findall(r"verl-npu\[([a-z,]+)\]", page.read_text()))
-    assert {extra for one in named for extra in one.split(",")} <= set(project["project"]["optional-dependencies"])
+def test_every_extra_that_a_page_names_is_declared(page: Path) -> None:
+    for folder, distribution in ((PROJECT, "verl-npu"), (WORKBENCH, "verl-npu-workbench")):
+        declared = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        named = re.findall(rf"{distribution}\[([a-z,]+)\]", page.read_text())
+        assert {extra for one in named for extra in one.split(",")} <= set(declared)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_script_and_test_that_a_page_names_is_there(page: Path) -> None:
     named = re.findall(
-        r"(?<![\w/.-])((?:scripts|tests|benchmarks|verl_npu)/[\w./-]+\.(?:py|sh|json|h|cpp))", page.read_text()
+        r"(?<![\w/.-])((?:scripts|tests|benchmarks|verl_npu|packages)/[\w./-]+\.(?:py|sh|json|h|cpp))",
+        page.read_text(),
     )
     assert not [path for path in named if not (PROJECT / path).exists()]
 

@@ -19,6 +19,7 @@ from ..diagnosis.quoted import raised, worker
 
 PROJECT = Path(__file__).resolve().parents[4]
 DOCS = PROJECT / "docs"
+DIED_PAGE = PROJECT / "packages" / "verl-npu-workbench" / "docs" / "my-job-died.md"
 STARTS = [PROJECT / "README.md", PROJECT / "README.zh-CN.md", DOCS / "README.md", DOCS / "README.zh-CN.md"]
 
 DIED = worker(
@@ -94,7 +95,7 @@ def test_what_is_typed_there_answers(walk: Walk, tmp_path: Path, monkeypatch: py
 
 def died() -> list[tuple[str, str]]:
     """The text and the rule of each row of the table by what stands in the log."""
-    table = (DOCS / "my-job-died.md").read_text().partition("| in the log | rule |")[2].partition("\n\n")[0]
+    table = DIED_PAGE.read_text().partition("| in the log | rule |")[2].partition("\n\n")[0]
     rows = [re.findall(r"`([^`]+)`", line)[:2] for line in table.splitlines() if line.startswith("| `")]
     return [(text, rule) for text, rule in rows]
 
@@ -109,6 +110,6 @@ def test_what_the_page_says_of_a_line_in_the_log_is_what_the_command_says(text: 
 def test_the_answer_that_the_page_shows_is_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.log").write_text(f"step:1 - x:1\n{DIED}\n")
-    (shown,) = [fence.text for fence in fences((DOCS / "my-job-died.md").read_text()) if fence.language == "text"]
+    (shown,) = [fence.text for fence in fences(DIED_PAGE.read_text()) if fence.language == "text"]
     answered = CliRunner().invoke(command, ["doctor", "--log", "train.log"]).output.splitlines()
     assert [line for line in shown.splitlines() if line not in answered] == []
