@@ -82,7 +82,7 @@ def judge(case: Case, trees: Path, environments: Path) -> dict[str, object]:
     """Have `lint` judge one case, in the revision's environment."""
     script, tree = script_of(case, trees)
     python = environments / case.revision / "bin" / "python"
-    command = [str(python), "-m", "verl_npu", "check", "--json", "--source", str(tree), "--script", str(script)]
+    command = [str(python), "-m", "verl_npu", "lint", "--json", "--source", str(tree), str(script)]
     variables = os.environ | case.variables | {"PYTHONPATH": str(PROJECT)}
     done = subprocess.run(
         [*command, "--", *case.arguments], env=variables, capture_output=True, text=True, check=False

@@ -17,7 +17,7 @@ from .conftest import Run
 
 PROJECT = Path(__file__).parents[4]
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
-SELF_CONTAINED = {"explain", "mindspeed", "container", "env"}
+SELF_CONTAINED = {"explain", "env", "setup"}
 """The commands that ask for nothing but what they are given."""
 
 

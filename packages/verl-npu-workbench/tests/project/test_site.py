@@ -128,7 +128,7 @@ def test_every_call_that_a_page_shows_is_understood(page: Path) -> None:
     assert not wrong
 
 
-QUICK = ("check", "doctor", "env", "explain", "mindspeed", "status")
+QUICK = ("check", "doctor", "env", "explain", "status")
 """Commands that only look, and are done in seconds."""
 CALLS = sorted({call for page in PAGES for call in shown(page) if call.split()[1] in QUICK})
 
