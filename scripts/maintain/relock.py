@@ -3,8 +3,8 @@
     [VERL_NPU_UPSTREAMS=FOLDER] python scripts/maintain/relock.py [--upstream NAME] [--pin NAME]
 
 Wheels are downloaded from PyPI. A pin that is in no registry, or that has recipes beside its package, is read from its
-checkout in FOLDER, which is named as tests/conftest.py says. If there is no such checkout, its lock stays as it is, a
-line says so, and the status is 1.
+checkout in FOLDER, which is named as scripts/testing/fixtures.py says. If there is no such checkout, its lock stays as
+it is, a line says so, and the status is 1.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import sources
 
-from verl_npu.cli import main as verl_npu
 from verl_npu.features import UPSTREAMS, locks_folder
+from verl_npu.maintain.__main__ import main as maintain
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def main() -> int:
             left += 1
             continue
         arguments = ["--upstream", lock.upstream, "--pin", lock.pin, "--revision", lock.revision]
-        verl_npu(["lock", *arguments, "--source", str(source), "--output", str(folder)], standalone_mode=False)
+        maintain(["lock", *arguments, "--source", str(source), "--output", str(folder)], standalone_mode=False)
     return 1 if left else 0
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from virtual_ascend.exposure import CANN_SITE, SITE
 
 from verl_npu.cli import main
+from verl_npu.maintain.__main__ import main as maintain_main
 
 Run = Callable[..., tuple[int, str]]
 
@@ -31,6 +32,17 @@ def run() -> Run:
 
     def call(*arguments: str, columns: int = 80) -> tuple[int, str]:
         result = CliRunner().invoke(main, arguments, catch_exceptions=False, env={"COLUMNS": str(columns)})
+        return result.exit_code, result.output
+
+    return call
+
+
+@pytest.fixture
+def maintain() -> Run:
+    """Call `python -m verl_npu.maintain`, as `run` calls the command."""
+
+    def call(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(maintain_main, arguments, catch_exceptions=False, env={"COLUMNS": "80"})
         return result.exit_code, result.output
 
     return call

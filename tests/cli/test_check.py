@@ -143,12 +143,12 @@ def test_check_imports_no_upstream_and_no_torch(run: Run, tree: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json", "markdown"])
-def test_drift_names_what_has_to_be_worked_on(run: Run, tree: Path, form: str) -> None:
+def test_drift_names_what_has_to_be_worked_on(maintain: Run, tree: Path, form: str) -> None:
     edit(
         tree, MAIN, "def run_ppo(config, task_runner_class=None)", "def run_ppo(config, task_runner_class=None, *, x)"
     )
     edit(tree, RAY, "placement_group", "a_placement_group")
-    status, output = run("drift", "--source", str(tree), "--format", form)
+    status, output = maintain("drift", "--source", str(tree), "--format", form)
     assert status == 1
     assert "device.set_npu_in_run_ppo_config" in output
     assert "drifted" in output
@@ -159,17 +159,16 @@ def test_drift_names_what_has_to_be_worked_on(run: Run, tree: Path, form: str) -
         assert outcomes["fleet.compare_processes_before_training"] == "fits"
 
 
-def test_drift_says_what_landed(run: Run, tree: Path) -> None:
+def test_drift_says_what_landed(maintain: Run, tree: Path) -> None:
     edit(tree, MAIN, "if not ray.is_initialized():", "auto_set_device(config)\n    if not ray.is_initialized():")
-    status, output = run("drift", "--source", str(tree), "--format", "json")
+    status, output = maintain("drift", "--source", str(tree), "--format", "json")
     outcomes = {patch["id"]: patch["outcome"] for patch in json.loads(output)["patches"]}
     assert outcomes["device.set_npu_in_run_ppo_config"] == "landed"
     assert status == 0
 
 
-@pytest.mark.parametrize("arguments", [("check", "--source", "/nonexistent"), ("drift", "--source", "/nonexistent")])
-def test_a_folder_that_is_no_verl_is_one_line(run: Run, arguments: tuple[str, ...]) -> None:
-    status, output = run(*arguments)
+def test_a_folder_that_is_no_verl_is_one_line(run: Run) -> None:
+    status, output = run("check", "--source", "/nonexistent")
     assert status == 2
     (line,) = output.strip().splitlines()
     assert "verl/" in line
@@ -223,23 +222,3 @@ def test_a_source_is_enough_where_nothing_is_installed(run: Run, pristine: Path)
     status, output = run("check", "--source", str(pristine.parent), "--json")
     assert status == 0
     assert json.loads(output)["revision"]["nearest_pin"] == "v0.6.1"
-
-
-def test_what_an_earlier_plugin_edited_is_said_with_what_restores_it(run: Run, tree: Path) -> None:
-    with (tree / "verl/__init__.py").open("a") as stream:
-        stream.write("\n# NPU acceleration support added by mindspeed-rl plugin\nimport verl_npu\n")
-    (tree / ".git").mkdir()
-    status, content, _ = states(run, tree)
-    assert status == 0
-    (trace,) = content["earlier_plugin"]
-    assert trace["found"] == f"the earlier plugin edited in {tree}: verl/__init__.py (imports verl_npu at its end)"
-    assert trace["fix"] == f"git -C {tree} checkout -- verl/__init__.py"
-    _, output = run("check", "--source", str(tree), columns=300)
-    assert f"earlier plugin: {trace['found']}" in output
-    assert f"fix {trace['fix']}" in " ".join(output.split())
-
-
-def test_without_an_earlier_plugin_nothing_is_said_of_one(run: Run, tree: Path) -> None:
-    _, content, _ = states(run, tree)
-    assert content["earlier_plugin"] == []
-    assert "earlier plugin" not in run("check", "--source", str(tree))[1]

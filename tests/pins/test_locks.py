@@ -22,8 +22,8 @@ import pytest
 from click.testing import CliRunner
 
 import verl_npu
-from verl_npu.cli import main
 from verl_npu.features import UPSTREAMS, load, locks_folder
+from verl_npu.maintain.__main__ import main
 from verl_npu.pins import PINS
 from verl_npu.registry.judge.lock import read_locks
 from verl_npu.registry.patch import Action, Patch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import gc
 import importlib
 import signal
@@ -68,6 +69,8 @@ MOMENTS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """The commands by the moment at which one needs them, each with one example."""
+_LONGEST = 100
+"""Characters of a word that is compared with the names of commands."""
 _UNTIL_ENDED = ("launch", "watch")
 """Commands that are there until someone ends them: that they go on is not worth a line."""
 
@@ -96,6 +99,18 @@ class _Commands(click.Group):
         else:
             return super().get_command(ctx, cmd_name)
         return wording.translated(found) if isinstance(found, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0][:_LONGEST], {*self.list_commands(ctx), *WORKBENCH}, n=1)
+            if not near:
+                raise
+            said = _("No such command {name!r}. Did you mean {near!r}?").format(name=args[0], near=near[0])
+            raise click.UsageError(said, error.ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         there = self.list_commands(ctx)

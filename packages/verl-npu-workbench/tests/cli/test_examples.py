@@ -18,7 +18,7 @@ from .conftest import Run
 PROJECT = Path(__file__).parents[4]
 DOCS = [PROJECT / "docs", PROJECT / "packages" / "verl-npu-workbench" / "docs"]
 PAGES = [PROJECT / "README.md", *sorted(page for folder in DOCS for page in folder.glob("*.md"))]
-SELF_CONTAINED = {"explain", "mindspeed", "container", "env"}
+SELF_CONTAINED = {"explain", "env", "setup"}
 """The commands that ask for nothing but what they are given."""
 
 

@@ -55,7 +55,7 @@ NO_SCRIPTS: dict[str, tuple[Callable[[Write], Path], str]] = {
 }
 
 
-@pytest.mark.parametrize("command", [("rehearse",), ("rehearse", "--json"), ("check", "--script")])
+@pytest.mark.parametrize("command", [("rehearse",), ("rehearse", "--json"), ("lint")])
 @pytest.mark.parametrize(("make", "said"), NO_SCRIPTS.values(), ids=NO_SCRIPTS.keys())
 def test_what_is_no_launch_script_is_one_line(
     sandboxed: None,
@@ -82,7 +82,7 @@ def test_a_folder_without_scripts_is_one_line(run: Run, write: Write) -> None:
 
 
 def test_a_folder_is_no_script_to_check(run: Run, write: Write) -> None:
-    status, output = run("check", "--script", str(a_folder_without_scripts(write)))
+    status, output = run("lint", str(a_folder_without_scripts(write)))
     assert (status, len(output.splitlines())) == (2, 1)
 
 
@@ -184,21 +184,21 @@ def test_a_script_is_judged_by_its_text_where_there_is_no_sandbox(
 ) -> None:
     monkeypatch.setattr("verl_npu_workbench.sandbox.shutil.which", lambda name: None)
     script = write(f"touch {rl}/reached", "HCCL_BUFFSIZE=200", GOOD)
-    status, output = run("check", "--json", "--script", str(script))
+    status, output = run("lint", "--json", str(script))
     judged = json.loads(output)
     assert (status, [each["subject"] for each in judged["findings"]]) == (0, ["HCCL_BUFFSIZE"])
     assert "no sandbox here to run it in (none on PATH)" in judged["not_judged"]
     assert not (rl / "reached").exists()
-    status, output = run("check", "--script", str(script))
+    status, output = run("lint", str(script))
     assert (status, "not judged: " in output, "--unconfined" in output) == (0, True, True)
-    assert run("check", "--script", str(write("if true; then")))[0] == 2
+    assert run("lint", str(write("if true; then")))[0] == 2
 
 
 def test_a_script_is_judged_whole_without_a_sandbox_if_that_is_asked(
     run: Run, rl: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("verl_npu_workbench.sandbox.shutil.which", lambda name: None)
-    status, output = run("check", "--unconfined", "--script", str(write("export HCCL_X=$(hostname)", GOOD)))
+    status, output = run("lint", "--unconfined", str(write("export HCCL_X=$(hostname)", GOOD)))
     assert (status, output.splitlines()[0]) == (0, UNCONFINED)
     assert "verl.trainer.main_rl in" in output
 
@@ -235,7 +235,7 @@ def test_an_unknown_architecture_is_one_line(run: Run, rl: Path, tmp_path: Path)
 
 
 def checked(run: Run, script: Path) -> tuple[int, dict[str, object]]:
-    status, output = run("check", "--script", str(script), "--json")
+    status, output = run("lint", str(script), "--json")
     return status, json.loads(output)
 
 
@@ -283,15 +283,15 @@ def test_what_a_job_in_this_environment_would_miss_is_said(
     sandboxed: None, run: Run, rl: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = write(GOOD)
-    assert "no ray here" not in " ".join(run("check", "--script", str(script))[1].split())
+    assert "no ray here" not in " ".join(run("lint", str(script))[1].split())
     monkeypatch.setitem(sys.modules, "ray", None)
     status, content = checked(run, script)
     assert (status, content["lacking"]) == (0, ["ray"])
-    assert "no ray here: a job in" in " ".join(run("check", "--script", str(script))[1].split())
+    assert "no ray here: a job in" in " ".join(run("lint", str(script))[1].split())
 
 
 def test_findings_are_printed_with_their_fix(sandboxed: None, run: Run, rl: Path, write: Write) -> None:
-    status, output = run("check", "--script", str(write(GOOD.replace("=npu", "=cuda"))))
+    status, output = run("lint", str(write(GOOD.replace("=npu", "=cuda"))))
     assert status == 1
     assert "refused" in output
     assert "Fix: leave trainer.device out, or set it to npu" in " ".join(output.split())
@@ -299,7 +299,7 @@ def test_findings_are_printed_with_their_fix(sandboxed: None, run: Run, rl: Path
 
 def test_arguments_of_a_script_follow_dashes(sandboxed: None, run: Run, rl: Path, write: Write) -> None:
     script = write(f"{GOOD.replace('=1024', '=$1')}")
-    status, output = run("check", "--script", str(script), "--json", "--", "2048")
+    status, output = run("lint", str(script), "--json", "--", "2048")
     assert status == 0
     assert "data.train_batch_size=2048" in json.loads(output)["overrides"]
 
@@ -310,7 +310,7 @@ def test_check_says_by_which_verl_it_judged_and_why(
     sandboxed: None, run: Run, rl: Path, write: Write, named: bool, reason: str, option: str
 ) -> None:
     asked = [option, str(rl)] if named else []
-    status, output = run("check", *asked, "--script", str(write(GOOD)))
+    status, output = run("lint", *asked, str(write(GOOD)))
     said = " ".join(output.split())
     assert status == 0
     assert f"judged by: {rl}/verl, of the source tree {reason}; its nearest pin is " in said
@@ -326,7 +326,7 @@ def test_check_says_that_it_judged_by_the_installed_verl(
     alone = tmp_path / "alone" / "run.sh"
     alone.parent.mkdir()
     alone.write_text(GOOD)
-    status, output = run("check", "--json", "--script", str(alone))
+    status, output = run("lint", "--json", str(alone))
     verl = json.loads(output)["verl"]
     assert (status, verl["path"], verl["reason"]) == (
         0,
@@ -338,7 +338,7 @@ def test_check_says_that_it_judged_by_the_installed_verl(
 def test_a_wheel_beside_a_script_is_one_line(run: Run, write: Write, tmp_path: Path) -> None:
     wheel = tmp_path / "verl.whl"
     wheel.touch()
-    status, output = run("check", "--source", str(wheel), "--script", str(write(GOOD)))
+    status, output = run("lint", "--source", str(wheel), str(write(GOOD)))
     assert (status, len(output.splitlines())) == (2, 1)
     assert "the folder of a source tree" in output
 
@@ -365,7 +365,7 @@ def test_a_script_is_judged_without_hydra_and_without_pyyaml_as_far_as_that_goes
     status, content = checked(run, write(*SUBMITTED))
     assert (status, [each["rule"] for each in content["findings"]]) == (0, ["shadowed"])  # type: ignore[attr-defined]
     assert "its settings, and what depends on them, and the variables of the runtime" in str(content["not_judged"])
-    status, output = run("check", "--script", str(write(*SUBMITTED)))
+    status, output = run("lint", str(write(*SUBMITTED)))
     assert "Install hydra-core and PyYAML, which the extra `scripts`" in " ".join(output.split())
 
 

@@ -32,7 +32,7 @@ def sections(text: str) -> dict[str, str]:
 
 def test_it_is_one_block_with_all_that_is_asked_for(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HCCL_BUFFSIZE", "200")
-    status, printed = run("report", str(log))
+    status, printed = run("doctor", "--report", "--log", str(log))
     assert status == 0
     lines = printed.splitlines()
     assert (lines[0], lines[-1]) == ("````text", "````")
@@ -66,7 +66,7 @@ def test_what_is_secret_or_a_name_is_taken_out(
     run: Run, log: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, secret: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    printed = run("report", str(log))[1]
+    printed = run("doctor", "--report", "--log", str(log))[1]
     assert secret not in printed
     for word in ("hf_abc", "10.0.0.2"):
         assert word not in printed
@@ -75,26 +75,26 @@ def test_what_is_secret_or_a_name_is_taken_out(
 def test_manifests_tell_the_states_and_no_host(run: Run, tmp_path: Path) -> None:
     for pid, state in ((1, "applied"), (2, "drifted")):
         write_manifest(tmp_path / "manifests", manifest(pid, "WorkerDict", state, host="gandalf"))
-    status, printed = run("report", "--manifests", str(tmp_path / "manifests"))
+    status, printed = run("doctor", "--report", "--manifests", str(tmp_path / "manifests"))
     found = sections(printed)["verl-npu's features, by 2 manifests"]
     assert status == 0
     assert found.startswith("device: applied in WorkerDict <name>:1; drifted in WorkerDict <name>:2\n")
 
 
 def test_without_a_log_check_tells_the_states(run: Run, pristine: Path) -> None:
-    printed = run("report")[1]
+    printed = run("doctor", "--report")[1]
     assert "device: verified" in sections(printed)["verl-npu's features, by verl-npu check in this environment"]
 
 
 def test_a_post_can_hold_it(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("\n".join(raised(f"KeyError: {number}\n{'x' * 5000}") for number in range(100)))
-    assert len(run("report", str(log))[1]) < 65_536
+    assert len(run("doctor", "--report", "--log", str(log))[1]) < 65_536
 
 
 def test_it_is_written_to_a_file_if_asked(run: Run, log: Path) -> None:
     file = log.with_name("report.txt")
-    status, printed = run("report", str(log), "--output", str(file))
+    status, printed = run("doctor", "--report", "--log", str(log), "--output", str(file))
     assert status == 0
     assert "read it before you send it" in " ".join(printed.split())
     assert next(iter(sections(file.read_text()))) == "environment"
@@ -105,7 +105,7 @@ def test_what_cannot_be_read_or_written_is_one_line(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    status, printed = run("report", *words)
+    status, printed = run("doctor", "--report", *words)
     assert status == 2
     (line,) = printed.splitlines()
     assert "missing" in line

@@ -32,7 +32,7 @@ class Owner(enum.Enum):
 
 
 _OWNERS = (
-    (Owner.OURS, ("verl_npu", "virtual_ascend")),
+    (Owner.OURS, ("verl_npu", "verl_npu_workbench", "virtual_ascend")),
     (Owner.ENGINE, ("vllm_ascend", "vllm", "vllm_omni", "sglang", "sgl_kernel_npu", "lmdeploy", "mooncake")),
     (Owner.TRAINING, ("megatron", "mindspeed", "mindspeed_llm", "mbridge")),
     (Owner.SWIFT, ("swift",)),

@@ -94,12 +94,12 @@ def judge_earlier_plugin(site: Site) -> Iterator[Finding]:
         yield ok("earlier-plugin", _hook_line(site) or _("nothing of it"))
 
 
-def find_traces(site: Site, verl: Path | None = None) -> list[Trace]:
-    """Return what it has left in an environment; `verl` is a folder of that package in place of the installed one."""
+def find_traces(site: Site) -> list[Trace]:
+    """Return what it has left in an environment."""
     places = _places(site)
     return [
         *_packages(site, places),
-        *_edited("verl", verl or _folder(site, "verl", places), site),
+        *_edited("verl", _folder(site, "verl", places), site),
         *_edited("vllm", _folder(site, "vllm", places), site),
     ]
 

@@ -49,10 +49,10 @@ def examples_of(shown: str) -> list[str]:
 
 def test_the_help_has_every_command_with_an_example_by_the_moment(run: Run) -> None:
     shown = run("--help")[1]
-    places = [shown.index(f"\n{moment}:\n") for moment in MOMENTS]
+    places = [shown.index(f"\n{moment}:\n") for moment, commands in MOMENTS.items() if {*commands} & {*COMMANDS}]
     assert places == sorted(places)
     for commands, first, last in zip(MOMENTS.values(), places, [*places[1:], len(shown)], strict=True):
-        for name, example in commands.items():
+        for name, example in ((name, example) for name, example in commands.items() if name in COMMANDS):
             assert re.search(rf"^  {name} +\S.*\n +{re.escape(example)}$", shown[first:last], re.MULTILINE), name
     assert {*MOMENTS} >= {"Before a run", "During a run", "After a run"}
 
@@ -111,17 +111,11 @@ def complete(*words: str) -> list[str]:
         (("ch",), "check"),
         (("explain", "fle"), "fleet"),
         (("explain", "fleet.comp"), "fleet.compare_processes_before_training"),
-        (("lock", "--pin", "v0.7"), "v0.7.1"),
-        (("lock", "--upstream", "hydra", "--pin", "1"), "1.3.2"),
         (("check", "--source", "inst"), "installed"),
     ],
 )
 def test_the_shell_completes(words: tuple[str, ...], offered: str) -> None:
     assert offered in complete(*words)
-
-
-def test_the_pins_of_another_upstream_are_not_offered() -> None:
-    assert "".join(complete("lock", "--upstream", "hydra", "--pin", "v")) == ""
 
 
 def test_the_help_says_how_completion_is_switched_on(run: Run) -> None:
@@ -151,7 +145,9 @@ def test_colours_are_for_terminals_that_want_them(tmp_path: Path) -> None:
 
 
 def test_a_choice_that_is_missing_is_listed_without_escapes(run: Run) -> None:
-    status, output = run("container")
+    if "setup" not in COMMANDS:
+        pytest.skip("a command of verl-npu-workbench has such a choice")
+    status, output = run("setup")
     assert status == 2
     assert "\\t" not in output
     assert "v0.9.1" in output

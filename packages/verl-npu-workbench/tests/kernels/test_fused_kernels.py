@@ -237,7 +237,7 @@ RANK = """
 import sys
 import torch
 import torch.distributed as dist
-from tests.features.test_fused_kernels import asked_for, torchs, upstreams
+from tests.kernels.test_fused_kernels import asked_for, torchs, upstreams
 from dataclasses import replace
 from verl_npu.features.fused_kernels.columns import without_columns_beyond
 

@@ -13,7 +13,7 @@ from .conftest import Run
 @pytest.mark.parametrize("pin", [pin for pin in PINS if PINS[pin].images])
 @pytest.mark.parametrize(("server", "npus"), [("a2", 8), ("a3", 16)])
 def test_the_line_for_docker_has_all_npus_of_a_machine(run: Run, pin: str, server: str, npus: int) -> None:
-    status, printed = run("container", "--pin", pin, "--server", server, "--format", "docker-run")
+    status, printed = run("setup", "--pin", pin, "--server", server, "--format", "docker-run")
     assert status == 0
     assert printed.startswith("docker run ")
     assert f"/dev/davinci{npus - 1} " in printed
@@ -24,7 +24,7 @@ def test_the_line_for_docker_has_all_npus_of_a_machine(run: Run, pin: str, serve
 def test_the_manifest_is_yaml_below_what_it_needs(run: Run) -> None:
     options = ["--nodes", "4", "--name", "grpo", "--queue", "training", "--claim", "data:/data"]
     status, printed = run(
-        "container", "--pin", "v0.9.1", "--server", "a3", "--format", "rayjob", *options, "--", "bash", "run.sh", "-x"
+        "setup", "--pin", "v0.9.1", "--server", "a3", "--format", "rayjob", *options, "--", "bash", "run.sh", "-x"
     )
     made = yaml.safe_load(printed)
     assert status == 0
@@ -50,7 +50,7 @@ def test_the_manifest_is_yaml_below_what_it_needs(run: Run) -> None:
     ],
 )
 def test_what_cannot_be_had_is_one_line(run: Run, arguments: list[str], said: str) -> None:
-    status, printed = run("container", *arguments)
+    status, printed = run("setup", *arguments)
     assert status == 2
     assert printed.startswith("verl-npu: ")
     assert len(printed.splitlines()) == 1
@@ -58,7 +58,7 @@ def test_what_cannot_be_had_is_one_line(run: Run, arguments: list[str], said: st
 
 
 def test_the_published_image_of_a_pin_is_taken_by_its_name(run: Run) -> None:
-    arguments = ("container", "--pin", "796871d7", "--for", "image", "--arch", "x86", "--format", "docker-run")
+    arguments = ("setup", "--pin", "796871d7", "--for", "image", "--arch", "x86", "--format", "docker-run")
     status, printed = run(*arguments, "--mount", "/models")
     assert status == 0
     assert "-v /home:/home -v /data:/data -v /models:/models" in printed
@@ -66,13 +66,13 @@ def test_the_published_image_of_a_pin_is_taken_by_its_name(run: Run) -> None:
 
 
 def test_a_pin_that_is_unknown_is_named_beside_those_that_are(run: Run) -> None:
-    status, printed = run("container", "--pin", "v1", "--format", "docker-run")
+    status, printed = run("setup", "--pin", "v1", "--format", "docker-run")
     assert status == 2
     assert "'v1' is not one of '796871d7'" in " ".join(printed.split())
 
 
 def test_without_yaml_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    status, printed = run("container", "--pin", "v0.9.1", "--format", "rayjob", "--", "bash", "run.sh")
+    status, printed = run("setup", "--pin", "v0.9.1", "--format", "rayjob", "--", "bash", "run.sh")
     assert status == 2
     assert "pip install 'verl-npu[kubernetes]'" in printed

@@ -20,7 +20,7 @@ def test_without_a_pin_the_variables_are_listed(run: Run) -> None:
 
 
 def test_with_a_pin_the_commands_are_printed_in_order_with_their_traps(run: Run) -> None:
-    status, printed = run("env", "--pin", "v0.7.1", "--arch", "x86", "--npu", "a3")
+    status, printed = run("setup", "--pin", "v0.7.1", "--arch", "x86", "--npu", "a3")
     assert status == 0
     assert printed.startswith("#!/usr/bin/env bash\n")
     assert 'pip install "torch==2.8.0+cpu"' in printed
@@ -28,7 +28,7 @@ def test_with_a_pin_the_commands_are_printed_in_order_with_their_traps(run: Run)
 
 
 def test_the_published_images_versions_are_those_of_its_document(run: Run) -> None:
-    status, printed = run("env", "--pin", "796871d7", "--for", "image", "--json")
+    status, printed = run("setup", "--pin", "796871d7", "--for", "image", "--json")
     content = json.loads(printed)
     commands = [command for step in content["steps"] for command in step["commands"]]
     assert status == 0
@@ -49,13 +49,13 @@ def test_the_published_images_versions_are_those_of_its_document(run: Run) -> No
     ],
 )
 def test_an_environment_that_a_pin_does_not_have_is_refused(run: Run, arguments: list[str], said: str) -> None:
-    status, printed = run("env", *arguments)
+    status, printed = run("setup", *arguments)
     assert status == 2
     assert said in " ".join(printed.split())
 
 
 def test_all_files_are_written_where_asked(run: Run, tmp_path: Path) -> None:
-    status, printed = run("env", "--pin", "v0.8.0", "--npu", "a3", "--output", str(tmp_path / "made"))
+    status, printed = run("setup", "--pin", "v0.8.0", "--npu", "a3", "--output", str(tmp_path / "made"))
     names = {path.name for path in (tmp_path / "made").iterdir()}
     assert status == 0
     assert names == {"install.sh", "requirements.txt", "constraints.txt", "Dockerfile.a3", "docker-run.sh"}
@@ -63,7 +63,7 @@ def test_all_files_are_written_where_asked(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_json_holds_steps_and_files(run: Run) -> None:
-    _, printed = run("env", "--pin", "v0.6.1", "--json")
+    _, printed = run("setup", "--pin", "v0.6.1", "--json")
     content = json.loads(printed)
     assert (content["pin"], content["arch"], content["npu"], content["python"]) == ("v0.6.1", "arm", "a2", "3.10")
     assert content["steps"][0]["commands"][0] == "npu-smi info"
@@ -72,7 +72,7 @@ def test_the_json_holds_steps_and_files(run: Run) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    status, printed = run("env", "--pin", "v0.6.1", "--output", str(tmp_path / "file"))
+    status, printed = run("setup", "--pin", "v0.6.1", "--output", str(tmp_path / "file"))
     assert status == 2
     assert printed.startswith("verl-npu: --output")
     assert len(printed.splitlines()) == 1
@@ -80,6 +80,6 @@ def test_a_folder_that_cannot_be_written_is_one_line(run: Run, tmp_path: Path) -
 
 @pytest.mark.parametrize("option", [["--json"], ["--output", "x"]])
 def test_options_of_an_installation_need_a_pin(run: Run, option: list[str]) -> None:
-    status, printed = run("env", *option)
+    status, printed = run("setup", *option)
     assert status == 2
     assert "expected --pin PIN" in printed
