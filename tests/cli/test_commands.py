@@ -31,7 +31,9 @@ def bring(monkeypatch: pytest.MonkeyPatch) -> Bring:
 
     def only(**commands: str) -> None:
         points = [metadata.EntryPoint(name, value, GROUP) for name, value in commands.items()]
-        monkeypatch.setattr(cli.metadata, "entry_points", lambda group: [each for each in points if each.group == group])
+        monkeypatch.setattr(
+            cli.metadata, "entry_points", lambda group: [each for each in points if each.group == group]
+        )
 
     return only
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from verl_npu.findings import Finding, Severity, error, ok, skipped, warning
 from verl_npu.pins import PINS
@@ -101,12 +102,14 @@ def test_nodes_that_differ_are_said_first_and_are_status_1(run: Run, monkeypatch
 
 
 def test_an_empty_environment_is_led_to_the_command_that_installs_all_of_it(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     # A test before may have imported verl into this process.
     monkeypatch.setattr(module, "_judged", lambda: None)
-    status, output = run("doctor", "--only", "verl,torch,transformers,ray,numpy,tensordict")
+    # Not by `run`: no entry point would be found on that path.
+    done = CliRunner().invoke(module.doctor, ["--only", "verl,torch,transformers,ray,numpy,tensordict"])
+    status, output = done.exit_code, done.output
     assert status == 2
     assert output.startswith("error  verl: neither verl nor torch")
     assert "verl-npu setup --pin v0.7.1" in output

@@ -172,7 +172,7 @@ def test_a_text_that_is_no_override_is_one_clear_error(text: str) -> None:
 def test_one_of_list_and_check_is_asked_for(arguments: tuple[str, ...]) -> None:
     status, output = run(*arguments)
     assert status == 2
-    assert "--list or --check" in output
+    assert "give one of SCRIPT, --overrides WHAT and --list-overrides" in output
 
 
 def test_an_unknown_revision_is_answered_with_the_known_ones() -> None:
@@ -184,7 +184,7 @@ def test_an_unknown_revision_is_answered_with_the_known_ones() -> None:
 def test_nothing_heavy_is_imported() -> None:
     program = (
         "import sys; from verl_npu.cli import main\n"
-        "try: main(['mindspeed', '--check', 'use_flash_attn=False'])\n"
+        "try: main(['lint', '--overrides', 'use_flash_attn=False'])\n"
         "except SystemExit as end: print(end.code)\n"
         "print([name for name in ('torch', 'torch_npu', 'megatron', 'mindspeed', 'verl') if name in sys.modules])"
     )
@@ -203,7 +203,7 @@ def test_a_script_without_megatron_is_named(tmp_path: Path) -> None:
     script.write_text("export HCCL_BUFFSIZE=200\npython3 -m verl.trainer.main_ppo data.train_batch_size=8\n")
     status, output = run("--overrides", str(script))
     assert status == 2
-    assert f"verl-npu: --check {script}: expected a script with overrides of Megatron's, found none" in output
+    assert f"verl-npu: --overrides {script}: expected a script with overrides of Megatron's, found none" in output
 
 
 def test_a_path_that_is_not_there_is_one_clear_error() -> None:

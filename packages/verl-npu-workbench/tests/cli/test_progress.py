@@ -100,11 +100,6 @@ def test_a_command_says_that_it_goes_on(slow: Slow, arguments: tuple[str, ...], 
     see(f"verl-npu: {arguments[0]}, ", *arguments)
 
 
-def test_drift_counts_patches(slow: Slow, tree: Path) -> None:
-    slow("verl_npu.registry.judge.drift:verify", "0 of ")
-    see(f"verl-npu: comparing with {tree}, 0 of ", "drift", "--format", "json", "--source", str(tree))
-
-
 def test_a_log_is_read_by_percent(slow: Slow, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     # So long that what a buffer takes is nothing of it.
@@ -114,7 +109,7 @@ def test_a_log_is_read_by_percent(slow: Slow, tmp_path: Path) -> None:
     see(f"verl-npu: reading {log}, 0%, ", "doctor", "--json", "--log", str(log))
 
 
-@pytest.mark.parametrize("command", [("check", "--json", "--script"), ("plan", "--json"), ("rehearse", "--json")])
+@pytest.mark.parametrize("command", [("lint", "--json"), ("plan", "--json"), ("rehearse", "--json")])
 @pytest.mark.parametrize(
     ("place", "words"),
     [
@@ -129,7 +124,7 @@ def test_what_is_done_with_a_script_is_said(
     script = write(COMMAND)
     words = words.format(script=script)
     slow(place, words)
-    output = () if command[0] == "check" else ("--output", str(tmp_path / "out"))
+    output = () if command[0] == "lint" else ("--output", str(tmp_path / "out"))
     see(words, *command, str(script), "--unconfined", *output)
 
 

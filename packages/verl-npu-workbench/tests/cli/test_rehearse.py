@@ -55,7 +55,7 @@ NO_SCRIPTS: dict[str, tuple[Callable[[Write], Path], str]] = {
 }
 
 
-@pytest.mark.parametrize("command", [("rehearse",), ("rehearse", "--json"), ("lint")])
+@pytest.mark.parametrize("command", [("rehearse",), ("rehearse", "--json"), ("lint",)])
 @pytest.mark.parametrize(("make", "said"), NO_SCRIPTS.values(), ids=NO_SCRIPTS.keys())
 def test_what_is_no_launch_script_is_one_line(
     sandboxed: None,

@@ -100,7 +100,9 @@ def test_it_is_written_to_a_file_if_asked(run: Run, log: Path) -> None:
     assert next(iter(sections(file.read_text()))) == "environment"
 
 
-@pytest.mark.parametrize("words", [("missing.log",), ("--manifests", "missing"), ("--output", "missing/report.txt")])
+@pytest.mark.parametrize(
+    "words", [("--log", "missing.log"), ("--manifests", "missing"), ("--output", "missing/report.txt")]
+)
 def test_what_cannot_be_read_or_written_is_one_line(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:

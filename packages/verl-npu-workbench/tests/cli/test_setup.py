@@ -45,7 +45,7 @@ def test_the_published_images_versions_are_those_of_its_document(run: Run) -> No
     ("arguments", "said"),
     [
         (["--pin", "v0.9.1", "--for", "image"], "expected one of documents with --pin v0.9.1; 796871d7 has image"),
-        (["--for", "image"], "expected --pin PIN"),
+        (["--for", "image"], "Missing option '--pin'"),
     ],
 )
 def test_an_environment_that_a_pin_does_not_have_is_refused(run: Run, arguments: list[str], said: str) -> None:
@@ -79,7 +79,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(run: Run, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("option", [["--json"], ["--output", "x"]])
-def test_options_of_an_installation_need_a_pin(run: Run, option: list[str]) -> None:
-    status, printed = run("setup", *option)
+def test_options_of_an_installation_are_none_of_a_container(run: Run, option: list[str]) -> None:
+    status, printed = run("setup", "--pin", "v0.9.1", "--format", "docker-run", *option)
     assert status == 2
-    assert "expected --pin PIN" in printed
+    assert "expected --format install" in printed

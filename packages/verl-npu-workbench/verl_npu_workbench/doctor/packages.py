@@ -40,7 +40,7 @@ __all__ = [
     "judge_ways_in",
 ]
 
-ENV = "verl-npu env"
+ENV = "verl-npu setup"
 """The command that prints how all of an environment is installed."""
 _GROUP = "torch.backends"
 
@@ -269,7 +269,7 @@ COMPARED = (
     Component.FLASH_ATTN,
     Component.LIGER_KERNEL,
 )
-"""The packages that are compared one by one, in the order in which `verl-npu env` installs them; triton is judged
+"""The packages that are compared one by one, in the order in which `verl-npu setup` installs them; triton is judged
 apart (`triton`)."""
 _OF_NPUS = frozenset(
     {
