@@ -92,7 +92,7 @@ def test_a_missing_package_is_one_line_with_the_extra(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else object())
     status, output = evaluate()
     assert status == 2
-    assert f"expected the package {package}, found none; pip install 'verl-npu[evaluate]'" in output
+    assert f"expected the package {package}, found none; pip install 'verl-npu-workbench[evaluate]'" in output
 
 
 @pytest.mark.parametrize(
