@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from verl_npu_workbench import translations  # noqa: F401  # it is imported for what it does
 from verl_npu_workbench.processes import Signalled, ended_whole
 
 from harness import environment, jobs, machine, pins

@@ -19,11 +19,11 @@ from itertools import product
 from pathlib import Path
 
 import click
-import verl_npu_workbench
 from babel.messages.catalog import Catalog, Message
 from babel.messages.extract import extract_from_file
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
+from verl_npu_workbench import translations
 from verl_npu_workbench.diagnosis.rules import CAUSES, KNOWN
 
 from verl_npu import language as plugin
@@ -61,7 +61,7 @@ class Catalogues:
 
 
 PLUGIN = Catalogues(plugin.DOMAIN, Path(plugin.FOLDER))
-WORKBENCH = Catalogues(verl_npu_workbench.DOMAIN, verl_npu_workbench.LOCALE)
+WORKBENCH = Catalogues(translations.DOMAIN, translations.LOCALE)
 CATALOGUES = (PLUGIN, WORKBENCH)
 
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from verl_npu_workbench.codes import Meaning, meanings
 from verl_npu_workbench.diagnosis.rules import RULES as OF_LOGS
 from verl_npu_workbench.doctor.examination import SUBJECTS
 from verl_npu_workbench.jobs.rules import RULES as OF_SCRIPTS
 from verl_npu_workbench.watch import Kind
 
 from tests.cli.conftest import Run, run
+from verl_npu.codes import Meaning, meanings
 from verl_npu.features import load
 
 __all__ = ["run"]  # fixture

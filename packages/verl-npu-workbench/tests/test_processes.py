@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -131,8 +132,8 @@ time.sleep(600)
 
 JOB = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {STANDS_IN!r}], stderr=subprocess.DEVNULL)"
 WAYS = {
-    "a command": "import click\nfrom verl_npu_workbench import cli\n"
-    f"@cli.main.command('job')\ndef job():\n    {JOB}\n"
+    "a command": "import click\nfrom verl_npu import cli\nfrom verl_npu_workbench.cli.options import Whole\n"
+    f"@cli.main.command('job', cls=Whole)\ndef job():\n    {JOB}\n"
     "import sys; sys.argv[1:] = ['job']; cli.run()",
     "a script": f"import sys; sys.path.insert(0, {str(SCRIPTS)!r})\nfrom harness import start\n"
     f"def job():\n    {JOB}\n    return 0\n"
@@ -173,7 +174,8 @@ def test_a_signal_ends_all_that_was_started(way: str, number: signal.Signals, gr
         assert len(started) == 3
         (os.killpg if group else os.kill)(program.pid, number)
         assert program.wait(60) == 128 + number
-        said = program.stderr.read().splitlines()
+        # On a busy machine it says meanwhile that it goes on.
+        said = [line for line in program.stderr.read().splitlines() if not re.fullmatch(r"verl-npu: job, \d+ s", line)]
     assert len(said) == 1, said
     assert [pid for pid in started if not gone(pid)] == []
 
@@ -211,7 +213,8 @@ def told_by(text: str, number: signal.Signals) -> tuple[int, str, str]:
     """The status and both outputs of a command that does that."""
     body = "".join(f"    {line}\n" for line in text.format(number=int(number), more="").splitlines())
     program = (
-        "import os, sys, time\nfrom verl_npu_workbench import cli\n@cli.main.command('job')\n"
+        "import os, sys, time\nfrom verl_npu import cli\nfrom verl_npu_workbench.cli.options import Whole\n"
+        f"@cli.main.command('job', cls=Whole)\n"
         f"def job():\n{body}\nsys.argv[1:] = ['job']\ncli.run()\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)

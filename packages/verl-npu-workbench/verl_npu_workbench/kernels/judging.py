@@ -211,7 +211,7 @@ def _ask(target: Target, request: Request, question: Mapping[str, object], secon
     """What the program says that compiles; `wrong` if it said nothing of use."""
     request.go_on()
     chain = request.toolchain
-    own = Path(__file__).resolve().parents[2]
+    own = Path(__file__).resolve().parents[1]
     whole = {**question, "root": str(target.root), "soc": dict(request.soc.question), "version": chain.pair.back}
     with tempfile.TemporaryDirectory(prefix="verl-npu-") as made:
         variables, sandbox = chain.environment(), None

@@ -110,7 +110,7 @@ class Toolchain:
 
     def environment(self) -> dict[str, str]:
         """Return the variables of a process that compiles."""
-        own = Path(__file__).resolve().parents[3]
+        own = Path(__file__).resolve().parents[2]
         return {
             "PATH": os.pathsep.join([str(self.folder / "ascendnpuir" / "bin"), "/usr/bin", "/bin"]),
             "PYTHONPATH": os.pathsep.join([str(self.folder), str(own)]),
