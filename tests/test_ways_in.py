@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from testing.interpreter import SHOW, Interpreter, Result
 
-from verl_npu.pins import PINS
+from verl_npu.pins import pins
 from verl_npu.version import __version__
 
 # The line that docs/activation.md gives for verl/__init__.py, and what Ascend's documents ask for at its end.
@@ -79,7 +79,7 @@ def test_the_entry_point_of_torch_needs_nothing_in_verl(npu, verl) -> None:
     assert activated(npu.run(f"import torch, verl; {SHOW}"), "796871d7") == "the entry point torch.backends"
 
 
-@pytest.mark.parametrize("pin", [pin if pin in DAILY else pytest.param(pin, marks=NIGHTLY) for pin in PINS])
+@pytest.mark.parametrize("pin", [pin if pin in DAILY else pytest.param(pin, marks=NIGHTLY) for pin in pins()])
 def test_the_hook_line_alone_at_the_top_of_verls_init(npu, verl, pin: str) -> None:
     made = verl(pin, first=HOOK)
     origin = activated(npu.run(f"import verl; {SHOW}", **HOOK_ALONE), pin)

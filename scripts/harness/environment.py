@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import RunFailed
-from harness.pins import SCRIPTS, SMALL, Checkout, Engine, Pin, engine_source
+from harness.pins import PROJECT, SCRIPTS, SMALL, WORKBENCH, Checkout, Engine, Pin, engine_source
 from verl_npu import progress
 from verl_npu.language import gettext as _
 from verl_npu.language import translate
 
-PROJECT = SCRIPTS.parent
 VIRTUAL_ASCEND = PROJECT / "packages" / "virtual-ascend"
-WORKBENCH = PROJECT / "packages" / "verl-npu-workbench"
 STAMP = "verl-npu-stamp"
 _LATER = "later_outputs.py"
 _FROM_LATER = """

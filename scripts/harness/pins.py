@@ -1,20 +1,32 @@
-"""The upstream revisions that the scripts can install and run, as the files in pins/ say. Standard library only."""
+"""The upstream revisions that the scripts can install and run: the pins of which the workbench has a file.
+
+Standard library only, and what pip brings.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInput
+from verl_npu import pins as locked
 from verl_npu.language import gettext as _
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    # Nothing is installed yet; every Python has pip.
+    from pip._vendor import tomli as tomllib
+
 SCRIPTS = Path(__file__).resolve().parent.parent
+PROJECT = SCRIPTS.parent
+WORKBENCH = PROJECT / "packages" / "verl-npu-workbench"
 DEFAULT = "v0.6.1"
 
 
@@ -65,7 +77,6 @@ class Pin:
     torch_npu come from elsewhere. Without torchvision, whose newest in the registry does not match a CPU torch."""
     megatron_core: str
     """The version that its documents name."""
-    on_pypi: bool
     recipes: bool
     """Whether `recipe/` lies beside the package in a checkout; no wheel has it."""
     ray_init: str = "ray_kwargs.ray_init"
@@ -83,8 +94,18 @@ class Pin:
     torch: str = "2.13.0"
     engine: Engine | None = None
 
+    @property
+    def on_pypi(self) -> bool:
+        """Whether pip can install it by its version."""
+        return is_released(self.name)
 
-def _pin(name: str, said: Mapping[str, Any]) -> Pin:
+
+def is_released(name: str) -> bool:
+    """Whether a pin of that name is a release; the others are commits, and in git only."""
+    return name.startswith("v")
+
+
+def _pin(pin: locked.Pin, said: Mapping[str, Any]) -> Pin:
     of_training = {key: tuple(value) if isinstance(value, list) else value for key, value in said["training"].items()}
     engine = of_training.pop("engine", None)
     if engine is not None:
@@ -101,19 +122,24 @@ def _pin(name: str, said: Mapping[str, Any]) -> Pin:
             graphs=engine.get("graphs", False),
         )
     return Pin(
-        name=name,
-        commit=said["commit"],
-        version=said["version"],
+        name=pin.name,
+        commit=pin.commit,
+        version=pin.version,
         in_git=said.get("version_in_git", ""),
-        on_pypi=said["released"],
         recipes=said["recipes"],
         **of_training,
     )
 
 
 def _read() -> dict[str, Pin]:
-    said = json.loads((SCRIPTS.parent / "verl_npu" / "pins.json").read_text(encoding="utf-8"))
-    return {name: _pin(name, said[name]) for name in (DEFAULT, *(name for name in said if name != DEFAULT))}
+    known = locked.pins(PROJECT / "patches")
+    folder = WORKBENCH / "verl_npu_workbench" / "pins"
+    files = {name: folder / f"{name}.toml" for name in (DEFAULT, *(name for name in known if name != DEFAULT))}
+    return {
+        name: _pin(known[name], tomllib.loads(path.read_text(encoding="utf-8")))
+        for name, path in files.items()
+        if path.is_file()
+    }
 
 
 SMALL = "small"

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import replaced
 from rehearse import speaks_of_megatron
 
-from verl_npu.pins import PINS
+from verl_npu.pins import pins
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
@@ -38,7 +38,7 @@ LIST = HERE / "corpus.txt"
 DOCS = PROJECT / "packages" / "verl-npu-workbench" / "docs"
 PAGES = (DOCS / "records-rehearsals.md", DOCS / "records-rehearsals.zh-CN.md")
 BEGIN, END = "<!-- corpus: made by scripts/maintain/corpus.py --page -->", "<!-- end of corpus -->"
-MAIN = list(PINS)[-1]
+MAIN = list(pins())[-1]
 FOLDERS = (".", "recipe", "verl/experimental")
 """Where a script of the list may lie: recipes moved between revisions."""
 

@@ -23,13 +23,13 @@ from pathlib import Path
 import sources
 
 from verl_npu.features import UPSTREAMS, load, locks_folder
-from verl_npu.pins import PINS
+from verl_npu.pins import pins
 from verl_npu.registry.judge.lock import read_locks
 from verl_npu.registry.judge.verdict import judge
 from verl_npu.registry.source.tree import Memory, SourceTree
 
 VERL = UPSTREAMS[0]
-_ENDS = [pin.commit for pin in PINS.values() if pin.commit]
+_ENDS = [pin.commit for pin in pins().values() if pin.commit]
 
 
 class GitError(Exception):

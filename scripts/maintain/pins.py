@@ -1,37 +1,28 @@
-"""Makes of the files in pins/ all that says something of a pin: run it when one of them was changed or is new.
+"""Makes the tables of pins in pages and workflows of the workbench's files: run it when one was changed or is new.
 
     python scripts/maintain/pins.py            write what is made
     python scripts/maintain/pins.py --check    status 1 if something is not up to date
 
-Made are verl_npu/pins.json, which the package and the scripts read, the tables of versions in the workbench's
-docs/doctor.md, those of pins in the READMEs, the jobs of .github/workflows/smoke.yml and the checkouts of nightly.yml.
+Made are the tables of versions in the workbench's docs/doctor.md, those of pins in the READMEs, the jobs of
+.github/workflows/smoke.yml and the checkouts of nightly.yml.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from packaging.version import Version
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from verl_npu_workbench.pins import PINS, Cell, Claim, Component, Pin, Pins, Source
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from harness.pins import is_released
 from maintain.section import options, replaced, rewrite
 
-from verl_npu.pins import Cell, Claim, Component, Pin, Source, pins_of
-
-__all__ = ["BadPin", "as_json", "made", "read", "render"]
+__all__ = ["BadPin", "check", "made", "render"]
 
 PROJECT = Path(__file__).resolve().parents[2]
-JSON = PROJECT / "verl_npu" / "pins.json"
 WORKFLOWS = PROJECT / ".github" / "workflows"
 WORKBENCH = PROJECT / "packages" / "verl-npu-workbench" / "docs"
 DOCTOR = {"en": WORKBENCH / "doctor.md", "zh": WORKBENCH / "doctor.zh-CN.md"}
@@ -39,12 +30,11 @@ READMES = {"en": PROJECT / "README.md", "zh": PROJECT / "README.zh-CN.md"}
 BEGIN = "<!-- {table}: made by scripts/maintain/pins.py -->"
 END = "<!-- end of {table} -->"
 TABLES = ("versions", "documents", "contradictions")
-_YAML_BEGIN = "# Made by scripts/maintain/pins.py from pins/*.toml."
+_YAML_BEGIN = "# Made by scripts/maintain/pins.py."
 _YAML_END = "# End of what is made."
 
 _KEYS = {
-    "": "commit version version_in_git released recipes nightly_checkout engines mindspeed seen training smoke "
-    "environment",
+    "": "version_in_git recipes nightly_checkout seen training smoke environment",
     "training": "jobs transformers torch ray_init sft virtual_rollout reward megatron_core small requirements engine",
     "smoke": "job transformers torch_npu rollout mindspeed",
     "environment": "id source like revision images documents versions published",
@@ -66,59 +56,31 @@ class BadPin(Exception):
     """A pin's file says what nobody reads, or names what is not there."""
 
 
-def read(folder: Path = PROJECT / "pins") -> dict[str, dict[str, Any]]:
-    """Return what the files say, by the pin's name, oldest first, each complete by itself. Raises BadPin."""
-    said = {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.toml")}
-    for name, pin in said.items():
+def check(pins: Pins) -> None:
+    """Raise BadPin if a file says what nobody reads, or names a pin that does not say it."""
+    for name in pins:
+        said = pins.said(name)
         for table, keys in _KEYS.items():
-            entries = [pin] if not table else pin[table] if isinstance(pin[table], list) else [pin[table]]
+            entries = [said] if not table else said[table] if isinstance(said[table], list) else [said[table]]
             unknown = {key for entry in entries for key in entry} - {*keys.split()}
             if unknown:
-                where = f"pins/{name}.toml: {table or 'top level'}"
+                where = f"{name}.toml: {table or 'top level'}"
                 raise BadPin(f"{where}: expected some of {keys}, found {', '.join(sorted(unknown))}")
-    ordered = sorted(said, key=lambda name: Version(said[name]["version"]))
-    return {name: said[name] | {"environment": [*_environments(name, said)]} for name in ordered}
+        for own in said["environment"]:
+            like = own.get("like", name)
+            there = pins.said(like)["environment"] if like in [*pins] else []
+            alike = [each for each in there if each["id"] == own["id"]]
+            if not alike or ("like" in alike[0] and like != name):
+                raise BadPin(f"{name}.toml: expected `like` to name a pin with an environment {own['id']} of its own")
 
 
-def _environments(name: str, said: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    for own in said[name]["environment"]:
-        like = own.get("like", name)
-        alike = [each for each in said.get(like, {}).get("environment", ()) if each["id"] == own["id"]]
-        if not alike or ("like" in alike[0] and like != name):
-            raise BadPin(f"pins/{name}.toml: expected `like` to name a pin with an environment {own['id']} of its own")
-        revision = own.get("revision", name)
-        documents = {
-            key: {"project": "verl", "revision": revision} | document
-            for key, document in alike[0].get("documents", {}).items()
-        }
-        yield {
-            "id": own["id"],
-            "source": alike[0]["source"],
-            "documents": documents,
-            "versions": alike[0]["versions"],
-            "images": [{"revision": revision} | image for image in alike[0].get("images", ())],
-            **({"published": True} if alike[0].get("published") else {}),
-        }
-
-
-def as_json(pins: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return them as the package reads them: a line for each key of each pin, so that a difference can be read."""
-    lines = []
-    for name, pin in pins.items():
-        keys = (f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in pin.items())
-        lines.append(f" {json.dumps(name)}: {{\n" + ",\n".join(keys) + "\n }")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def made() -> dict[Path, str]:
+def made(pins: Pins = PINS) -> dict[Path, str]:
     """Return all files that are made, whole. Raises BadPin, and ValueError if a marker is missing."""
-    pins = read()
-    found = {JSON: as_json(pins)}
-    for language, page in DOCTOR.items():
-        found[page] = render(page.read_text(), language, pins_of(pins))
+    check(pins)
+    found = {page: render(page.read_text(), language, pins) for language, page in DOCTOR.items()}
     for language, page in READMES.items():
         rows = [
-            (f"`{name}`", "PyPI" if pin["released"] else "git", pin["seen"][language]) for name, pin in pins.items()
+            (f"`{name}`", "PyPI" if is_released(name) else "git", pins.said(name)["seen"][language]) for name in pins
         ]
         content = _table(_SEEN[language], rows)
         found[page] = replaced(page.read_text(), BEGIN.format(table="pins"), END.format(table="pins"), content)
@@ -134,22 +96,23 @@ def _marker(text: str, marker: str) -> str:
     return next((line for line in text.splitlines() if line.strip() == marker), marker)
 
 
-def _smoke(pins: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _smoke(pins: Pins) -> Iterator[str]:
     for name, pin in pins.items():
-        for row in pin["smoke"]:
-            source = {} if pin["released"] else {"commit": pin["commit"]}
-            built = pin["training"].get("engine", {}).get("commit") if "rollout" in row else None
+        said = pins.said(name)
+        for row in said["smoke"]:
+            source = {} if is_released(name) else {"commit": pin.commit}
+            built = said["training"].get("engine", {}).get("commit") if "rollout" in row else None
             asked = {"pin": name, "job": row["job"], **source, **row, **({"engine": built} if built else {})}
             yield f"          - {{ {', '.join(f'{key}: {value}' for key, value in asked.items())} }}"
 
 
-def _checkouts(pins: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _checkouts(pins: Pins) -> Iterator[str]:
     for name, pin in pins.items():
-        if pin["nightly_checkout"]:
+        if pins.said(name)["nightly_checkout"]:
             yield "      - uses: actions/checkout@v4"
             yield "        with:"
             yield "          repository: verl-project/verl"
-            yield f"          ref: {pin['commit']}"
+            yield f"          ref: {pin.commit}"
             yield f"          path: upstreams/verl-{name}"
 
 

@@ -15,16 +15,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
+
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain import sources
 from maintain.section import options, replaced, rewrite
 
 from verl_npu.features.engine_names import NAMES, Name, find
-from verl_npu.pins import PINS
+from verl_npu.pins import Pin, pins
 from verl_npu.registry.source.tree import SourceTree
 
-__all__ = ["BEGIN", "END", "PAGES", "RECORD", "RELEASES", "described", "read", "render", "source_of"]
+__all__ = ["BEGIN", "END", "PAGES", "RECORD", "RELEASES", "described", "read", "release_of", "render", "source_of"]
 
 PROJECT = Path(__file__).resolve().parents[2]
 RECORD = PROJECT / "tests" / "features" / "engine_names" / "releases.json"
@@ -71,6 +73,15 @@ def read(record: Record, name: Name, release: str) -> str | None:
     raise ValueError(f"{release} is not recorded for {name.package}")
 
 
+def release_of(pin: Pin, package: str) -> str:
+    """Return the recorded release that a pin's documents name. Raises ValueError if it is not recorded."""
+    named = pin.engines[package.replace("_", "-")]
+    found = [*SpecifierSet(f"=={named}").filter(RELEASES[package], prereleases=True)]
+    if not found:
+        raise ValueError(f"{package} {named} of {pin.name} is not recorded")
+    return found[-1]
+
+
 def recorded() -> Record:
     """Look every name up in every release."""
     record: dict[str, dict[str, dict[str, str | None]]] = {}
@@ -93,7 +104,7 @@ def render(record: Record, language: str) -> str:
     """Return the two tables: which releases belong to which pin, and which have which name."""
     of_pins, of_names = _HEADINGS[language]
     lines = [_row(of_pins), _row(["---"] * len(of_pins))]
-    lines += [_row([f"`{pin.name}`", *pin.engines]) for pin in PINS.values()]
+    lines += [_row([f"`{pin.name}`", *(release_of(pin, package) for package in RELEASES)]) for pin in pins().values()]
     lines += ["", _row(of_names), _row(["---"] * len(of_names))]
     lines += [_row([f"`{n.title}`", n.package, _span(record, n, language), _users(n)]) for n in NAMES]
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from harness.pins import PINS
+from harness.pins import PINS, is_released
 
 from verl_npu import environment
 
@@ -64,7 +64,7 @@ def all_of(upstream: str, pin: str) -> list[Path]:
 
 
 def _is_released(upstream: str, pin: str) -> bool:
-    return upstream in _DISTRIBUTIONS and (upstream != "verl" or pin not in PINS or PINS[pin].on_pypi)
+    return upstream in _DISTRIBUTIONS and (upstream != "verl" or is_released(pin))
 
 
 def _has_recipes(upstream: str, pin: str) -> bool:

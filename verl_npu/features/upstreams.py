@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from ..pins import locks_folder as locks_folder
 from ..registry.patch import Upstream
 from ..registry.source.assignments import PatchModule
 
@@ -34,10 +33,3 @@ PATCH_MODULES = (
     PatchModule("vllm_ascend.patch.worker.patch_routed_experts_capture"),
     PatchModule("vllm_ascend.patch.platform.patch_fused_moe"),
 )
-
-
-def locks_folder() -> Path:
-    """Where the locks are: inside the package when it is installed, beside it in a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    shipped = package / "patches"
-    return shipped if shipped.is_dir() else package.parent / "patches"

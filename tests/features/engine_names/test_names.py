@@ -13,7 +13,7 @@ from maintain import record_engine_names as recording
 
 from verl_npu.features import PATCH_MODULES, locks_folder
 from verl_npu.features.engine_names import NAMES, Form, Name, accepts, find, lacks
-from verl_npu.pins import PINS
+from verl_npu.pins import pins
 from verl_npu.registry.source.tree import SourceTree
 
 from .own_source import PACKAGE, looked_up, used, uses
@@ -114,9 +114,9 @@ def test_no_title_is_there_twice() -> None:
 
 
 def test_the_releases_of_every_pin_are_recorded() -> None:
-    assert set(PINS) == {path.name for path in (locks_folder() / "verl").iterdir()}
-    for pair in (pin.engines for pin in PINS.values()):
-        assert all(release in recording.RELEASES[p] for p, release in zip(("vllm", "vllm_ascend"), pair, strict=True))
+    assert set(pins()) == {path.name for path in (locks_folder() / "verl").iterdir()}
+    for pin in pins().values():
+        assert all(recording.release_of(pin, package) for package in recording.RELEASES)
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name.title)

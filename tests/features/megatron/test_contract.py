@@ -12,7 +12,6 @@ from verl_npu.errors import LockError, SourceError
 from verl_npu.features import locks_folder
 from verl_npu.features.megatron.contract import Argument, Contract, read_contract, write_contract
 from verl_npu.features.megatron.source import contracts, examine, extract, nearest
-from verl_npu.pins import PINS
 
 from .conftest import MEGATRON, REVISIONS
 
@@ -158,18 +157,6 @@ def test_whether_a_models_configuration_is_validated_is_read(sources: tuple[Path
 
 def test_a_models_configuration_is_validated_from_2_2_0_on() -> None:
     assert {contract.revision for contract in contracts() if not contract.validates} == {"1cdd0abd75", "f6688"}
-
-
-@pytest.mark.upstream
-@pytest.mark.parametrize("pin", sorted(PINS))
-def test_each_pins_documents_name_the_revision_that_we_say(pin: str) -> None:
-    """Needs VERL_NPU_UPSTREAMS, a folder with `verl-<pin>/`."""
-    tree = Path(os.environ.get("VERL_NPU_UPSTREAMS") or "none") / f"verl-{pin}"
-    if not tree.is_dir():
-        pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {tree.name}/")
-    text = (tree / PINS[pin].mindspeed.document).read_text()
-    # The documents of 796871d7 name no revision.
-    assert PINS[pin].mindspeed.revision in text or (pin == "796871d7" and "MindSpeed" in text)
 
 
 def test_megatrons_fields_are_known_with_their_annotation(extracted: Contract) -> None:

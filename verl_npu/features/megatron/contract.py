@@ -188,10 +188,10 @@ def revision_for(pin: str, text: str = "") -> str:
     Raises KeyError for an unknown pin.
     """
     # Workers judge by the installed MindSpeed, and read no pins.
-    from ...pins import PINS
+    from ...pins import pins
 
     recipe = next((revision for package, revision in _RECIPES.items() if package in text), None)
-    return recipe or PINS[pin].mindspeed.revision
+    return recipe or pins()[pin].mindspeed
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...ascend.variables import virtual_npus
 from ...findings import Finding
 from ...manifest import manifest
-from ...pins import PINS, Component, Pin
+from ...pins import Pin, pins
 from ...registry.source.lookup import UnmetImport, unmet_imports
 from ...registry.source.tree import SourceTree, Target
 from ..configuration import Section
@@ -31,8 +31,8 @@ _PATCHES = ("vllm_ascend.patch.platform", "vllm_ascend.patch.worker")
 _WORKER = re.compile(r"(vllm_ascend\.worker\.\w+)\.NPUWorker")
 _GATE = "vllm_version_is"
 _ASSUMED = "VLLM_VERSION"
-_ENGINE = (Component.VLLM, Component.VLLM_ASCEND)
-_BELOW = (Component.TORCH, Component.TORCH_NPU)
+_VLLM, _VLLM_ASCEND = "vllm", "vllm-ascend"
+_BELOW = ("torch", "torch_npu")
 
 
 def unfit_releases(config: Section) -> Iterator[Finding]:
@@ -66,7 +66,7 @@ def _unfit_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> Itera
         return
     sync = starts[1:] and tree.nodes(_SYNC) and next(unmet_imports(starts[:1], "verl", "vllm", tree), None) is None
     yield _unmet(
-        f"vllm {_text(Component.VLLM)}",
+        f"vllm {_text(_VLLM)}",
         "a vLLM with all that the rollout of the installed verl imports",
         unmet,
         f"install another one{_named(pin)}"
@@ -75,10 +75,10 @@ def _unfit_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> Itera
 
 
 def _unfit_pair(tree: SourceTree, pin: Pin | None) -> Iterator[Finding]:
-    engine, plugin = _version(Component.VLLM), _version(Component.VLLM_ASCEND)
+    engine, plugin = _version(_VLLM), _version(_VLLM_ASCEND)
     if engine is not None and plugin is not None and engine.release == plugin.release:
         return
-    assumed = os.environ.get(_ASSUMED) or _text(Component.VLLM)
+    assumed = os.environ.get(_ASSUMED) or _text(_VLLM)
 
     def decide(test: ast.expr) -> bool | None:
         return _holds(test, assumed)
@@ -91,7 +91,7 @@ def _unfit_pair(tree: SourceTree, pin: Pin | None) -> Iterator[Finding]:
     lacking = [unmet for unmet in found if unmet is not None]
     if len(lacking) == len(found):
         yield _unmet(
-            f"vllm {_text(Component.VLLM)} beside vllm-ascend {_text(Component.VLLM_ASCEND)}",
+            f"vllm {_text(_VLLM)} beside vllm-ascend {_text(_VLLM_ASCEND)}",
             "a vLLM with all that the installed vllm-ascend imports as an engine starts",
             lacking[0],
             f"install both of one number{_named(pin)}",
@@ -132,7 +132,7 @@ def _holds(test: ast.expr, vllm: str) -> bool | None:
 
 def _unnamed(pin: Pin | None) -> Iterator[Finding]:
     """Say which of the installed releases nobody has named for this verl, and which vllm-ascend does not ask for."""
-    engine = _outside(pin, _ENGINE) if pin is not None else []
+    engine = _outside(pin) if pin is not None else []
     if engine and pin is not None:
         yield remark(
             "rollout.engine_versions",
@@ -140,36 +140,34 @@ def _unnamed(pin: Pin | None) -> Iterator[Finding]:
             f"{'is' if len(engine) == 1 else 'are'} installed; nothing was found that fails with it; "
             "if the rollout does, `verl-npu doctor` says what to install",
         )
-    for component, asked in _required():
+    for package, asked in _required():
         yield remark(
             "rollout.engine_versions",
-            f"vllm-ascend {_text(Component.VLLM_ASCEND)} requires {component.value}{asked}, and here "
-            f"{component.value} {_text(component)} is installed; if the engine ends with `undefined symbol`, or has "
-            f"no operators of its own: pip install '{component.value}{asked}'",
+            f"vllm-ascend {_text(_VLLM_ASCEND)} requires {package}{asked}, and here "
+            f"{package} {_text(package)} is installed; if the engine ends with `undefined symbol`, or has "
+            f"no operators of its own: pip install '{package}{asked}'",
         )
 
 
-def _outside(pin: Pin, components: Sequence[Component]) -> list[str]:
-    found = []
-    for component in components:
-        version, cell = _version(component), pin.cells.get(component)
-        claims = cell.about() if cell is not None else ()
-        if version is not None and claims and not any(_is_named(claim.needs, version) for claim in claims):
-            found.append(f"{component.value} {version}")
-    return found
+def _outside(pin: Pin) -> list[str]:
+    installed = {package: _version(package) for package in pin.engines}
+    return [
+        f"{package} {version}"
+        for package, version in installed.items()
+        if version is not None and not _is_named(pin.engines[package], version)
+    ]
 
 
-def _is_named(needs: str, version: Version) -> bool:
-    """Whether a document names this version, or a candidate of the same release."""
+def _is_named(named: str, version: Version) -> bool:
+    """Whether this is the named version, or of the same release as a named candidate."""
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-    specifiers = SpecifierSet(needs)
-    named = [Version(each.version.removesuffix(".*")).release for each in specifiers if each.operator == "=="]
-    return specifiers.contains(version, prereleases=True) or version.release in named
+    release = Version(named.removesuffix(".*")).release
+    return SpecifierSet(f"=={named}").contains(version, prereleases=True) or version.release == release
 
 
-def _required() -> Iterator[tuple[Component, str]]:
+def _required() -> Iterator[tuple[str, str]]:
     """Yield what vllm-ascend's metadata ask of torch and torch_npu, and do not get, up to the post-release.
 
     Documents of verl name post-releases that vllm-ascend's metadata exclude, and train with them.
@@ -179,18 +177,18 @@ def _required() -> Iterator[tuple[Component, str]]:
     from packaging.version import Version
 
     try:
-        texts = metadata.requires(Component.VLLM_ASCEND.value) or ()
+        texts = metadata.requires(_VLLM_ASCEND) or ()
     except metadata.PackageNotFoundError:
         return
     for requirement in map(Requirement, texts):
-        for component in _BELOW:
-            version = _version(component)
-            if version is None or canonicalize_name(component.value) != canonicalize_name(requirement.name):
+        for package in _BELOW:
+            version = _version(package)
+            if version is None or canonicalize_name(package) != canonicalize_name(requirement.name):
                 continue
             asked = [each.version for each in requirement.specifier if each.operator == "=="]
             near = any(Version(each.removesuffix(".*")).release == version.release for each in asked)
             if not near and not requirement.specifier.contains(version.base_version, prereleases=True):
-                yield component, str(requirement.specifier)
+                yield package, str(requirement.specifier)
 
 
 def _pin() -> Pin | None:
@@ -199,7 +197,7 @@ def _pin() -> Pin | None:
         revision = manifest()["upstreams"].get("verl")
     except LookupError:
         return None
-    return PINS.get(revision["nearest_pin"]) if revision is not None else None
+    return pins().get(revision["nearest_pin"]) if revision is not None else None
 
 
 def _named(pin: Pin | None) -> str:
@@ -207,20 +205,18 @@ def _named(pin: Pin | None) -> str:
 
 
 def _all(pin: Pin) -> str:
-    cells = [pin.cells[component] for component in _ENGINE if component in pin.cells]
-    firsts = [f"{cell.component.value} {str(cell.about()[0]).removeprefix('==')}" for cell in cells if cell.about()]
-    return " and ".join(firsts)
+    return " and ".join(f"{package} {named}" for package, named in pin.engines.items())
 
 
-def _text(component: Component) -> str:
-    version = _version(component)
+def _text(package: str) -> str:
+    version = _version(package)
     return "of an unknown version" if version is None else str(version)
 
 
-def _version(component: Component) -> Version | None:
+def _version(package: str) -> Version | None:
     from packaging.version import InvalidVersion, Version
 
     try:
-        return Version(metadata.version(component.value))
+        return Version(metadata.version(package))
     except (metadata.PackageNotFoundError, InvalidVersion):
         return None

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from verl_npu_workbench.pins import PINS
 
 from verl_npu.findings import Finding, Severity, error, ok, skipped, warning
-from verl_npu.pins import PINS
 
 from .conftest import Run
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from verl_npu.cli import main
-from verl_npu.pins import PINS
+from verl_npu.pins import pins
 
 REVISION = ("--revision", "2.3.0_core_r0.12.1")
 COMMAND = """python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer \\
@@ -118,7 +118,7 @@ def scripts_for_npus(pin: str) -> dict[Path, str]:
 
 
 @pytest.mark.upstream
-@pytest.mark.parametrize("pin", [pin.name for pin in PINS.values() if pin.commit])
+@pytest.mark.parametrize("pin", [pin.name for pin in pins().values() if pin.commit])
 def test_no_script_of_upstreams_is_refused_or_ends_in_a_traceback(pin: str) -> None:
     """Needs VERL_NPU_UPSTREAMS, a folder with `verl-<pin>/`."""
     scripts = scripts_for_npus(pin)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-
-from verl_npu.pins import PINS
+from verl_npu_workbench.pins import PINS
 
 from .conftest import Run
 

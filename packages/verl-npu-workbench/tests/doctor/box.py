@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from verl_npu_workbench.doctor import Judged, Site
-
-from verl_npu.pins import PINS
+from verl_npu_workbench.pins import PINS
 
 __all__ = ["RIGHT", "Box", "Right"]
 

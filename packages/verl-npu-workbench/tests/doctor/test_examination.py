@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from verl_npu_workbench.doctor import NAMES, Level, examine, probes
 from verl_npu_workbench.doctor.probes import Probe, probe
+from verl_npu_workbench.doctor.site import Judged
 
 from verl_npu.errors import CommandLineError
 from verl_npu.findings import Severity, error, exit_status, ok, skipped, warning
@@ -74,6 +75,16 @@ def test_without_verl_nothing_is_compared(make: Make) -> None:
     found = by_name(box)
     assert found["verl"].severity is Severity.WARNING
     assert "--pin" in found["verl"].fix
+    assert found["transformers"].severity is Severity.OK
+
+
+def test_a_pin_that_nothing_says_the_versions_of_is_no_error_and_nothing_is_compared(make: Make) -> None:
+    box = make("v0.7.1")
+    box.pin, box.judged = None, Judged("v0.7.2", True, (), ())
+    box.install("transformers", "4.30.0")
+    found = by_name(box)
+    assert found["verl"].severity is Severity.OK
+    assert found["verl"].found.endswith("; nothing says which versions go with v0.7.2, so none were compared")
     assert found["transformers"].severity is Severity.OK
 
 

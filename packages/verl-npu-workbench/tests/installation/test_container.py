@@ -14,9 +14,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from verl_npu_workbench.installation.container import SERVERS, container, docker_run
 from verl_npu_workbench.installation.target import Arch, Target
+from verl_npu_workbench.pins import PINS
 
 from verl_npu.errors import ContainerError
-from verl_npu.pins import PINS
 
 every = pytest.mark.parametrize("server", SERVERS)
 

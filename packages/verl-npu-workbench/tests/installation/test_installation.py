@@ -13,8 +13,7 @@ from packaging.specifiers import SpecifierSet
 from verl_npu_workbench.diagnosis.judgement import judge
 from verl_npu_workbench.installation.steps import constraints, dockerfile, requirements, steps
 from verl_npu_workbench.installation.target import Arch, Npu, Target
-
-from verl_npu.pins import PINS, Component
+from verl_npu_workbench.pins import PINS, Component
 
 TARGETS = [
     Target(pin, arch, npu, in_image)

@@ -16,9 +16,9 @@ from verl_npu_workbench.installation.container import FILES, SERVERS, container
 from verl_npu_workbench.installation.job import Claim, Job, job
 from verl_npu_workbench.installation.rayjob import RESOURCE, manifest
 from verl_npu_workbench.installation.target import Arch, Target
+from verl_npu_workbench.pins import PINS
 
 from verl_npu.errors import ContainerError
-from verl_npu.pins import PINS
 
 from .crd import Schema
 

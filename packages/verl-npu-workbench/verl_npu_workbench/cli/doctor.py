@@ -19,7 +19,6 @@ from verl_npu.features import UPSTREAMS, load, policy
 from verl_npu.findings import Finding, Severity, exit_status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
-from verl_npu.pins import PINS
 from verl_npu.registry.judge.verdict import Verdict
 from verl_npu.registry.patch import Feature
 from verl_npu.registry.state import State, feature_state
@@ -31,6 +30,7 @@ from ..diagnosis.progress import Progress
 from ..diagnosis.rules import CAUSES
 from ..doctor import Judged, Level, Site, cluster, examine, packages
 from ..logs.lines import Line
+from ..pins import PINS
 from . import hanging, report
 from .options import command
 

@@ -18,7 +18,7 @@ from verl_npu.errors import ScriptError, VerlNpuError
 from verl_npu.findings import Finding, Severity
 from verl_npu.language import capitalised
 from verl_npu.language import gettext as _
-from verl_npu.pins import PINS
+from verl_npu.pins import pins
 
 from ..jobs.capture import Capture, capture, check_text, tree_of
 from ..jobs.job import compose, follows_all
@@ -52,7 +52,7 @@ from .script import say_unconfined
 @click.option("--list-overrides", is_flag=True, help="List MindSpeed's features and their overrides.")
 @click.option("--revision", help="Judge overrides by a recorded MindSpeed instead of the installed one.")
 @click.option(
-    "--pin", type=click.Choice(tuple(PINS)), help="Judge overrides by the MindSpeed that this verl's documents name."
+    "--pin", type=click.Choice([*pins()]), help="Judge overrides by the MindSpeed that this verl's documents name."
 )
 @json_option()
 def lint(

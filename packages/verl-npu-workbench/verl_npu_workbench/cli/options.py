@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from verl_npu.language import gettext as _
-from verl_npu.pins import PINS, Environment, Pin
 
 from ..installation.target import Arch
+from ..pins import ENVIRONMENTS, PINS, Environment, Pin
 from ..processes import ended_whole
 
 
@@ -46,7 +46,7 @@ arch_option = click.option(
 environment_option = click.option(
     "--for",
     "named",
-    type=click.Choice([*dict.fromkeys(each.id for pin in PINS.values() for each in pin.environments)]),
+    type=click.Choice(ENVIRONMENTS),
     help="The pin's environment: that of verl's documents, or of the image that is published for it "
     "[default: documents].",
 )

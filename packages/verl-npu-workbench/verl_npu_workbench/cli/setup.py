@@ -13,7 +13,6 @@ from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
 from verl_npu.errors import ContainerError, SourceError
 from verl_npu.language import gettext as _
-from verl_npu.pins import PINS
 from verl_npu.version import __version__
 
 from ..extras import need
@@ -23,6 +22,7 @@ from ..installation.job import Claim, Job, job
 from ..installation.rayjob import manifest
 from ..installation.steps import constraints, dockerfile, requirements, steps
 from ..installation.target import Arch, Npu, Target
+from ..pins import PINS
 from .options import arch_option, command, environment_option, named_of
 
 _HEAD = """\

@@ -18,8 +18,8 @@ from verl_npu.ascend.variables import HOME, OPERATORS
 from verl_npu.findings import Finding, error, ok, skipped, warning
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
-from verl_npu.pins import Component, parse_version
 
+from ..pins import Component, parse_version
 from .site import Need, Site
 
 __all__ = [

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from verl_npu.findings import Finding, error, ok, skipped, warning
 from verl_npu.language import gettext as _
-from verl_npu.pins import Component, parse_version
 
+from ..pins import Component, parse_version
 from .site import Need, Npu, Site
 
 __all__ = [

@@ -17,8 +17,8 @@ from verl_npu.ascend.variables import AUTOLOAD
 from verl_npu.environment import SWITCH
 from verl_npu.findings import Finding, Severity, error, ok, skipped, warning
 from verl_npu.language import gettext as _
-from verl_npu.pins import PINS, Component, is_commit
 
+from ..pins import PINS, Component, is_commit
 from .earlier_plugin import NAME, OURS, is_earlier
 from .site import Need, Package, Site
 
@@ -78,10 +78,14 @@ def judge_verl(site: Site) -> Iterator[Finding]:
     elif judged is None:
         yield skipped("verl", _("none in this environment"), expected=str(site.pin and site.pin.name))
     else:
-        compared = site.pin.name_of(site.named) if site.pin and site.named else judged.pin
+        compared = site.pin.name_of(site.named) if site.pin and site.named else ""
         nearness = "" if judged.exact else _(", nearest to {pin}").format(pin=judged.pin)
         other = (
-            "" if compared == judged.pin else _("; compared with the needs of {compared}").format(compared=compared)
+            _("; nothing says which versions go with {pin}, so none were compared").format(pin=judged.pin)
+            if not compared
+            else _("; compared with the needs of {compared}").format(compared=compared)
+            if compared != judged.pin
+            else ""
         )
         package = site.packages.get("verl")
         yield ok("verl", f"{package or judged.pin}{nearness}{other}")

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from verl_npu.findings import Finding, error, ok, skipped
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
-from verl_npu.pins import Component
 
+from ..pins import Component
 from ..processes import own_python
 from .cann import explain
 from .site import Level, Site

@@ -30,7 +30,8 @@ from packaging.version import InvalidVersion, Version
 from verl_npu import environment
 from verl_npu.ascend.variables import virtual_npus
 from verl_npu.language import gettext as _
-from verl_npu.pins import SGLANG, VLLM, Claim, Component, Environment, Pin
+
+from ..pins import SGLANG, VLLM, Claim, Component, Environment, Pin
 
 __all__ = [
     "Answer",

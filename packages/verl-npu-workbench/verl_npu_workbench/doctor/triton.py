@@ -13,8 +13,8 @@ from packaging.utils import canonicalize_name
 
 from verl_npu.findings import Finding, error, ok, skipped, warning
 from verl_npu.language import gettext as _
-from verl_npu.pins import Component, parse_version
 
+from ..pins import Component, parse_version
 from .cann import toolkit
 from .site import Need, Package, Site
 

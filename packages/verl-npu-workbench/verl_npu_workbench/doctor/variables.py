@@ -15,8 +15,8 @@ from verl_npu.ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS, NZ, SHARED
 from verl_npu.features import wrong_settings
 from verl_npu.findings import Finding, Severity, Stage, error, ok
 from verl_npu.language import gettext as _
-from verl_npu.pins import Component
 
+from ..pins import Component
 from .machine import read_ranges
 from .site import Site
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from verl_npu.errors import ContainerError
 from verl_npu.language import gettext as _
-from verl_npu.pins import Pin
 
+from ..pins import Pin
 from .target import Npu, Target
 
 SHARED_MEMORY = "/dev/shm"

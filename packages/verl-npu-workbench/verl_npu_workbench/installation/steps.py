@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from verl_npu.pins import Component, is_commit
-
+from ..pins import Component, is_commit
 from .target import Arch, Npu, Target
 
 _KEPT = "torch|torch_npu|torch-npu|torchvision|torchaudio|transformers|triton|triton-ascend|numpy|xformers"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from packaging.specifiers import SpecifierSet
 
-from verl_npu.pins import Claim, Component, Environment, Image, Pin
+from ..pins import Claim, Component, Environment, Image, Pin
 
 _PYTHONS = ("3.11", "3.10", "3.12")
 """The versions that this package runs on, the one that most pins recommend first."""

@@ -40,12 +40,13 @@ from verl_npu.features.weight_sync.settings import Check
 from verl_npu.findings import Finding, Rule, Severity, Stage, error, find, refusals, warning
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
-from verl_npu.pins import PINS, Component
+from verl_npu.pins import pins
 from verl_npu.registry.source.lookup import unmet_imports
 from verl_npu.registry.source.tree import SourceTree, Target
 
 from ..doctor.site import Site
 from ..doctor.variables import unreadable_devices, wrong_variables
+from ..pins import PINS, Component
 from .keys import (
     ACTOR,
     BATCH,
@@ -469,7 +470,7 @@ def _refused(make: Callable[..., Finding], settings: Settings, key: str, why: st
 
 
 def _overrides(script: Script) -> Iterator[Finding]:
-    if script.pin not in PINS:
+    if script.pin not in pins():
         return
     words = shlex.join([script.trainer.module, *script.trainer.overrides])
     if not any(section in words for section in (".megatron.", ".mindspeed.")):
