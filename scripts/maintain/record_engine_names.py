@@ -19,6 +19,7 @@ from packaging.specifiers import SpecifierSet
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from harness.pins import PINS as INSTALLED
 from maintain import sources
 from maintain.section import options, replaced, rewrite
 
@@ -38,7 +39,7 @@ RELEASES: Mapping[str, Sequence[str]] = {
     "vllm": ("0.7.3", "0.9.1", "0.11.0", "0.13.0", "0.18.0", "0.23.0", "0.25.1"),
     "vllm_ascend": ("0.7.3.post1", "0.9.1", "0.11.0rc1", "0.11.0", "0.13.0", "0.18.0", "0.23.0", "0.25.1rc1"),
 }
-"""Those that verl's documents name for the pins, and the newest pair that has a tag."""
+"""Those that verl's documents name for the pins that can be installed, and the newest pair that has a tag."""
 _HEADINGS = {
     "en": (("pin", "vLLM", "vllm-ascend"), ("name", "package", "releases that have it", "relied on by")),
     "zh": (("版本", "vLLM", "vllm-ascend"), ("名称", "软件包", "具有它的发行版", "使用它的模块")),
@@ -104,7 +105,9 @@ def render(record: Record, language: str) -> str:
     """Return the two tables: which releases belong to which pin, and which have which name."""
     of_pins, of_names = _HEADINGS[language]
     lines = [_row(of_pins), _row(["---"] * len(of_pins))]
-    lines += [_row([f"`{pin.name}`", *(release_of(pin, package) for package in RELEASES)]) for pin in pins().values()]
+    for pin in pins().values():
+        if pin.name in INSTALLED:
+            lines.append(_row([f"`{pin.name}`", *(release_of(pin, package) for package in RELEASES)]))
     lines += ["", _row(of_names), _row(["---"] * len(of_names))]
     lines += [_row([f"`{n.title}`", n.package, _span(record, n, language), _users(n)]) for n in NAMES]
     return "\n".join(lines)

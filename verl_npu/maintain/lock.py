@@ -10,6 +10,7 @@ from ..cli import terminal
 from ..cli.options import complete_pin, example
 from ..features import UPSTREAMS, load, locks_folder
 from ..language import gettext as _
+from ..pins import pins
 from ..registry.judge.drift import patch_diff
 from ..registry.judge.lock import Lock, record_lock, write_lock
 from ..registry.patch import Action, Feature
@@ -23,7 +24,7 @@ from ..registry.state import Standing
     "--source", type=click.Path(path_type=Path), required=True, help="A checkout or a wheel of the upstream."
 )
 @click.option("--pin", required=True, shell_complete=complete_pin, help="The name of the pin, such as v0.6.1.")
-@click.option("--revision", default="", help="The commit or release that the pin stands for; the pin by default.")
+@click.option("--revision", default="", help="The commit or release; by default what pin.json says, or the pin.")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -40,7 +41,9 @@ def lock(upstream: str, source: Path, pin: str, revision: str, output: Path | No
     chosen = next(u for u in UPSTREAMS if u.name == upstream)
     tree = SourceTree.at(source, chosen.packages)
     features = load()
-    made = record_lock(chosen, pin, revision or pin, tree, [patch for feature in features for patch in feature])
+    known = pins().get(pin) if upstream == "verl" else None
+    revision = revision or (known.commit or known.version if known is not None else pin)
+    made = record_lock(chosen, pin, revision, tree, [patch for feature in features for patch in feature])
     path = write_lock(made, output or locks_folder())
     for stale in path.parent.glob("*.diff"):
         stale.unlink()

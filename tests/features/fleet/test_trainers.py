@@ -30,7 +30,7 @@ OWN = {
 # How many trainers of a pin can be imported where these tests run: from a checkout, and from a wheel, which has no
 # recipes. The newer pins need packages that are not there.
 FEWEST = {"796871d7": (8, 1), "v0.6.1": (8, 3), "ccd7d934": (8, 1), "v0.7.0": (8, 1), "v0.7.1": (4, 1)}
-NIGHTLY = pytest.mark.nightly("verl_npu/features/fleet", "verl_npu/registry/apply", "pins/")
+NIGHTLY = pytest.mark.nightly("verl_npu/features/fleet", "verl_npu/registry/apply", "pin.json")
 
 
 def pins() -> list[str]:

@@ -64,7 +64,7 @@ print("REMEDIES " + json.dumps(found))
 """
 
 Tree = Callable[[str], Path]
-NIGHTLY = pytest.mark.nightly("verl_npu/features/rollout/rules.py", "pins/")
+NIGHTLY = pytest.mark.nightly("verl_npu/features/rollout/rules.py", "pin.json")
 
 
 @pytest.mark.upstream
