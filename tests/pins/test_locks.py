@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 import verl_npu
+from verl_npu.cli import main
 from verl_npu.features import UPSTREAMS, load, locks_folder
-from verl_npu.maintain.__main__ import main
+from verl_npu.maintain.__main__ import main as maintain
 from verl_npu.pins import pins
 from verl_npu.registry.judge.lock import read_locks
 from verl_npu.registry.patch import Action, Patch
@@ -39,8 +41,8 @@ PROJECT = Path(verl_npu.__file__).resolve().parents[1]
 Sources = Callable[[str, str], list[Path]]
 
 
-def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+def run(program: click.Command, *arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(program, arguments, catch_exceptions=False)
     return result.exit_code, result.output
 
 
@@ -192,6 +194,7 @@ def test_no_lock_is_out_of_date(upstream: str, pin: str, sources: Sources, tmp_p
     checked_in = lock_of(upstream, pin)
     for here in sources(upstream, pin):
         status, output = run(
+            maintain,
             *("lock", "--upstream", upstream, "--source", str(here), "--pin", pin),
             *("--revision", checked_in["revision"], "--output", str(tmp_path)),
         )
@@ -206,7 +209,7 @@ def test_no_lock_is_out_of_date(upstream: str, pin: str, sources: Sources, tmp_p
 @pytest.mark.parametrize("pin", pins())
 def test_check_is_green_and_exact_at_every_pin(pin: str, sources: Sources) -> None:
     for here in sources("verl", pin):
-        status, output = run("check", "--source", str(here), "--json")
+        status, output = run(main, "check", "--source", str(here), "--json")
         content = json.loads(output)
         assert content["revision"] == {"nearest_pin": pin, "exact": True, "differs": []}, here
         assert status == 0
