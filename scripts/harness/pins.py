@@ -21,7 +21,7 @@ from verl_npu.language import gettext as _
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    # Nothing is installed yet; every Python has pip.
+    # Nothing is installed yet, and pip brings its own copy.
     from pip._vendor import tomli as tomllib
 
 SCRIPTS = Path(__file__).resolve().parent.parent
