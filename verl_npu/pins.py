@@ -47,7 +47,8 @@ def pins(folder: Path | None = None) -> Mapping[str, Pin]:
     Raises LockError if a file is damaged.
     """
     paths = (folder or locks_folder()).glob(f"verl/*/{FILE_NAME}")
-    found = sorted(map(_read, paths), key=lambda pin: (*_age(pin.version), pin.name))
+    # The scripts have no `packaging`. Of one number a commit comes before the release, whose name begins with a v.
+    found = sorted(map(_read, paths), key=lambda pin: ([*map(int, re.findall(r"\d+", pin.version))], pin.name))
     return MappingProxyType({pin.name: pin for pin in found})
 
 
@@ -61,9 +62,3 @@ def _read(path: Path) -> Pin:
             found=f"{type(error).__name__}: {error}",
             fix="correct it as CONTRIBUTING.md says, or install verl-npu again",
         ) from error
-
-
-def _age(version: str) -> tuple[list[int], bool]:
-    """Return what versions are sorted by: a candidate comes before its release. The scripts have no `packaging`."""
-    release = re.split(r"\.?[a-z]", version)[0]
-    return [int(number) for number in re.findall(r"\d+", release)], release == version
