@@ -1,4 +1,4 @@
-"""Rehearses upstream's own launch scripts for NPUs, revision by revision, and writes the tables of
+"""Rehearses upstream's own launch scripts for NPUs, revision by revision, and writes the tables of the workbench's
 docs/records-rehearsals.md.
 
     corpus.py --trees DIR --environments DIR --results FILE [--only TEXT] [--again failed] [--once] [--check]
@@ -35,7 +35,8 @@ from verl_npu.pins import PINS
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
 LIST = HERE / "corpus.txt"
-PAGES = (PROJECT / "docs" / "records-rehearsals.md", PROJECT / "docs" / "records-rehearsals.zh-CN.md")
+DOCS = PROJECT / "packages" / "verl-npu-workbench" / "docs"
+PAGES = (DOCS / "records-rehearsals.md", DOCS / "records-rehearsals.zh-CN.md")
 BEGIN, END = "<!-- corpus: made by scripts/maintain/corpus.py --page -->", "<!-- end of corpus -->"
 MAIN = list(PINS)[-1]
 FOLDERS = (".", "recipe", "verl/experimental")

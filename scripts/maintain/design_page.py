@@ -32,6 +32,7 @@ _SHOWN = {
     "zh": "从上到下的方框，每个是一层的模块：一个方框导入它下面的方框",
 }
 _PLUGIN, _WORKBENCH = "plugin", "workbench"
+_FOLDERS = {"virtual_ascend": "packages/virtual-ascend", "verl_npu_workbench": "packages/verl-npu-workbench"}
 
 
 def render(text: str, language: str) -> str:
@@ -98,8 +99,7 @@ def _box(names: list[str], colour: str, top: int) -> list[str]:
 
 
 def _row(module: str) -> str:
-    base = PROJECT / "packages/virtual-ascend" if module.startswith("virtual_ascend") else PROJECT
-    path = base.joinpath(*module.split("."))
+    path = (PROJECT / _FOLDERS.get(module.partition(".")[0], ".")).joinpath(*module.split("."))
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
     first = " ".join(docstring.partition("\n\n")[0].split())

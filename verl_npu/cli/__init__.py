@@ -94,7 +94,7 @@ class _Commands(click.Group):
                 subject=f"verl-npu {cmd_name}",
                 expected=_("the distribution verl-npu-workbench, which has this command"),
                 found=_("no such distribution in this environment"),
-                fix="pip install 'verl-npu[workbench]'",
+                fix=_("pip install 'verl-npu[workbench]', or in a clone: pip install ./packages/verl-npu-workbench"),
             )
         else:
             return super().get_command(ctx, cmd_name)

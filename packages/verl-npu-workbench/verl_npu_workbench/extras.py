@@ -23,5 +23,5 @@ def need(package: str, purpose: str, extra: str = "report", error: type[VerlNpuE
             subject=purpose,
             expected=_("the package {package}").format(package=package),
             found=_("none"),
-            fix=f"pip install 'verl-npu[{extra}]'",
+            fix=f"pip install 'verl-npu-workbench[{extra}]'",
         )

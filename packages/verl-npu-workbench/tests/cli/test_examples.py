@@ -16,7 +16,8 @@ from verl_npu.cli import main
 from .conftest import Run
 
 PROJECT = Path(__file__).parents[4]
-PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+DOCS = [PROJECT / "docs", PROJECT / "packages" / "verl-npu-workbench" / "docs"]
+PAGES = [PROJECT / "README.md", *sorted(page for folder in DOCS for page in folder.glob("*.md"))]
 SELF_CONTAINED = {"explain", "env", "setup"}
 """The commands that ask for nothing but what they are given."""
 

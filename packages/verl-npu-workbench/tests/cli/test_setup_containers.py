@@ -75,4 +75,4 @@ def test_without_yaml_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     status, printed = run("setup", "--pin", "v0.9.1", "--format", "rayjob", "--", "bash", "run.sh")
     assert status == 2
-    assert "pip install 'verl-npu[kubernetes]'" in printed
+    assert "pip install 'verl-npu-workbench[kubernetes]'" in printed

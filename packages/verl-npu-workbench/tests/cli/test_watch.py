@@ -95,7 +95,7 @@ def test_on_a_terminal_without_rich_it_is_said_what_to_install(
     monkeypatch.setattr(sys.modules["verl_npu_workbench.cli.watch"], "_is_screen", lambda: True)
     status, output = run("watch", log)
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "pip install 'verl-npu[report]'" in output
+    assert "pip install 'verl-npu-workbench[report]'" in output
 
 
 # Following.

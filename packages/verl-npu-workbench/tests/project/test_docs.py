@@ -26,12 +26,15 @@ else:
 
 PROJECT = Path(__file__).resolve().parents[4]
 READMES = (PROJECT / "README.md", PROJECT / "README.zh-CN.md")
+WORKBENCH = PROJECT / "packages" / "verl-npu-workbench"
 PAGES = sorted(
-    [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md"), *(PROJECT / ".github").rglob("*.md")],
+    [path for folder in (PROJECT / "docs", PROJECT / ".github", WORKBENCH) for path in folder.rglob("*.md")]
+    + [*PROJECT.glob("*.md")],
     key=lambda path: path.as_posix(),
 )
 DOCS = PROJECT / "docs"
-ENGLISH = [page for page in DOCS.glob("*.md") if not page.name.endswith(".zh-CN.md")]
+PUBLISHED = [page for folder in (DOCS, WORKBENCH / "docs") for page in sorted(folder.glob("*.md"))]
+ENGLISH = [page for page in PUBLISHED if not page.name.endswith(".zh-CN.md")]
 
 readme = pytest.mark.parametrize("page", READMES, ids=lambda page: page.name)
 
@@ -121,19 +124,11 @@ def test_the_two_readmes_name_the_same_things_in_code() -> None:
     assert named(READMES[0]) == named(READMES[1])
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent == DOCS or page in READMES], ids=name)
+@pytest.mark.parametrize("page", [*READMES, *PUBLISHED], ids=name)
 def test_a_page_links_to_its_twin_above_its_first_section(page: Path) -> None:
     chinese = page.name.endswith(".zh-CN.md")
     twin = page.name.replace(".zh-CN", "") if chinese else f"{page.stem}.zh-CN.md"
     assert f"[{'English' if chinese else '中文'}]({twin})" in page.read_text().partition("\n## ")[0]
-
-
-@pytest.mark.parametrize("page", ENGLISH, ids=name)
-def test_a_page_that_speaks_of_pins_leads_to_what_a_pin_is_where_it_first_does(page: Path) -> None:
-    written = re.sub(r"(?s)<!-- [^>]*made by.*?(<!-- end of[^>]*-->|\Z)", "", page.read_text())
-    prose = re.sub(r"`[^`]*`", "", "\n".join(line for line in outside_of_fences(written) if not line.startswith("#")))
-    first = re.search(r"(?i)\[?\bpins?\b(.{0,30})", prose)
-    assert first is None or first[1].startswith("](../README.md#which-verl)"), first[0]
 
 
 # Pictures.
@@ -165,12 +160,6 @@ def test_pictures_are_small_and_each_is_shown() -> None:
     assert sum(path.stat().st_size for path in files) < 200_000
 
 
-@readme
-def test_the_first_screen_of_a_readme_shows_a_rehearsal_and_a_plan(page: Path) -> None:
-    shown = [path.name for _, path in pictures(page) if path.name in page.read_text().partition("\n## ")[0]]
-    assert [one.partition(".")[0] for one in shown] == ["rehearsal", "plan"]
-
-
 @pytest.mark.parametrize("picture", sorted((DOCS / "pictures").glob("*.svg")), ids=lambda path: path.name)
 def test_a_picture_asks_no_server_for_anything(picture: Path) -> None:
     assert not re.search(r"(url\(|href=)[\"']?(https?:)?//", picture.read_text())
@@ -182,7 +171,7 @@ def test_a_picture_asks_no_server_for_anything(picture: Path) -> None:
 @pytest.mark.parametrize("index", [DOCS / "README.md", DOCS / "README.zh-CN.md"], ids=name)
 def test_an_index_links_to_every_page_of_its_language(index: Path) -> None:
     chinese = index.name.endswith(".zh-CN.md")
-    pages = {page for page in DOCS.glob("*.md") if page.name.endswith(".zh-CN.md") is chinese}
+    pages = {page for page in PUBLISHED if page.name.endswith(".zh-CN.md") is chinese}
     assert pages - {index} <= {(index.parent / link).resolve() for link in links(index)}
 
 
@@ -202,12 +191,12 @@ def test_the_readme_names_the_version(page: Path) -> None:
     assert set(re.findall(r"verl-npu:? (\d+\.\d+\.\d+\S*?)[: ]", text)) == {__version__}
 
 
-def test_the_changelog_has_a_dated_section_for_the_version_below_unreleased() -> None:
-    sections = re.findall(r"(?m)^## \[(.+?)\](.*)$", (PROJECT / "CHANGELOG.md").read_text())
-    assert sections[0] == ("Unreleased", "")
-    version, dated = sections[1]
+@pytest.mark.parametrize("folder", [PROJECT, WORKBENCH], ids=lambda folder: folder.name)
+def test_the_changelog_begins_with_the_version(folder: Path) -> None:
+    sections = re.findall(r"(?m)^## \[(.+?)\] - (.*)$", (folder / "CHANGELOG.md").read_text())
+    version, day = sections[0]
     assert version == __version__
-    assert re.fullmatch(r" - \d{4}-\d{2}-\d{2}", dated)
+    assert re.fullmatch(r"unreleased|\d{4}-\d{2}-\d{2}", day)
 
 
 @readme
@@ -216,12 +205,10 @@ def test_the_readme_lists_the_features(page: Path) -> None:
     assert sorted(first_column(page, heading)) == sorted(feature.name for feature in load())
 
 
-@readme
-def test_the_readme_lists_the_commands(page: Path) -> None:
+def test_the_readme_of_the_workbench_lists_its_commands() -> None:
     assert isinstance(command, click.Group)
-    heading = "## Commands" if page == READMES[0] else "## 命令"
-    named = [cell.split()[1] for cell in first_column(page, heading)]
-    assert sorted(named) == command.list_commands(click.Context(command))
+    named = {cell.split()[1] for cell in first_column(WORKBENCH / "README.md", "## Commands")}
+    assert named | {"check", "env", "explain", "status"} == set(command.list_commands(click.Context(command)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -231,15 +218,18 @@ def test_every_variable_that_a_page_names_is_declared(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_extra_that_a_page_names_is_declared(page: Path, project: dict) -> None:
-    named = set(re.findall(r"verl-npu\[([a-z,]+)\]", page.read_text()))
-    assert {extra for one in named for extra in one.split(",")} <= set(project["project"]["optional-dependencies"])
+def test_every_extra_that_a_page_names_is_declared(page: Path) -> None:
+    for folder, distribution in ((PROJECT, "verl-npu"), (WORKBENCH, "verl-npu-workbench")):
+        declared = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        named = re.findall(rf"{distribution}\[([a-z,]+)\]", page.read_text())
+        assert {extra for one in named for extra in one.split(",")} <= set(declared)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_script_and_test_that_a_page_names_is_there(page: Path) -> None:
     named = re.findall(
-        r"(?<![\w/.-])((?:scripts|tests|benchmarks|verl_npu)/[\w./-]+\.(?:py|sh|json|h|cpp))", page.read_text()
+        r"(?<![\w/.-])((?:scripts|tests|benchmarks|verl_npu|packages)/[\w./-]+\.(?:py|sh|json|h|cpp))",
+        page.read_text(),
     )
     assert not [path for path in named if not (PROJECT / path).exists()]
 

@@ -19,9 +19,8 @@ from ..diagnosis.quoted import raised, worker
 
 PROJECT = Path(__file__).resolve().parents[4]
 DOCS = PROJECT / "docs"
+DIED_PAGE = PROJECT / "packages" / "verl-npu-workbench" / "docs" / "my-job-died.md"
 STARTS = [PROJECT / "README.md", PROJECT / "README.zh-CN.md", DOCS / "README.md", DOCS / "README.zh-CN.md"]
-FIRST_SCREEN = 32
-"""Lines of a page, or of a section that a link leads to, that are seen without scrolling."""
 
 DIED = worker(
     raised(
@@ -65,31 +64,20 @@ WALKS = {
 }
 
 
-def screen(page: Path, fragment: str) -> str:
-    """What is seen of a page at first, where a link leads to it or to a section of it."""
-    lines = page.read_text().splitlines()
-    headings = [number for number, line in enumerate(lines) if line.startswith("#")]
-    shown = next((number for number in headings if anchor(lines[number]) == fragment), 0)
-    return "\n".join(lines[shown : shown + FIRST_SCREEN])
-
-
-def anchor(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lstrip("#").strip().lower()).replace(" ", "-")
-
-
-def leads(start: Path, page: str) -> list[tuple[Path, str]]:
-    """Where the links in the tables of a start lead that name a page, in the language of the start."""
+def leads(start: Path, page: str) -> list[Path]:
+    """The pages of that name to which the tables of a start link, in the language of the start."""
     name = page if ".zh-CN" not in start.name else page.replace(".md", ".zh-CN.md")
     rows = "\n".join(line for line in outside_of_fences(start.read_text()) if line.startswith("|"))
-    found = re.findall(r"\]\(((?:docs/)?[\w.-]+\.md)(?:#([^)]+))?\)", rows)
-    return [(start.parent / path, fragment) for path, fragment in found if Path(path).name == name]
+    found = re.findall(r"\]\(([\w./-]+\.md)", rows)
+    return [start.parent / path for path in found if Path(path).name == name]
 
 
 @pytest.mark.parametrize("start", STARTS, ids=lambda start: start.relative_to(PROJECT).as_posix())
 @pytest.mark.parametrize("walk", WALKS.values(), ids=WALKS.keys())
-def test_one_click_leads_to_a_first_screen_that_says_what_to_type(walk: Walk, start: Path) -> None:
-    screens = [screen(*lead) for lead in leads(start, walk.page)]
-    assert any(walk.typed in shown.splitlines() for shown in screens)
+def test_one_click_leads_to_a_page_that_says_what_to_type(walk: Walk, start: Path) -> None:
+    found = leads(start, walk.page)
+    assert found
+    assert all(walk.typed in page.read_text().splitlines() for page in found)
 
 
 @pytest.mark.parametrize("walk", WALKS.values(), ids=WALKS.keys())
@@ -107,7 +95,7 @@ def test_what_is_typed_there_answers(walk: Walk, tmp_path: Path, monkeypatch: py
 
 def died() -> list[tuple[str, str]]:
     """The text and the rule of each row of the table by what stands in the log."""
-    table = (DOCS / "my-job-died.md").read_text().partition("| in the log | rule |")[2].partition("\n\n")[0]
+    table = DIED_PAGE.read_text().partition("| in the log | rule |")[2].partition("\n\n")[0]
     rows = [re.findall(r"`([^`]+)`", line)[:2] for line in table.splitlines() if line.startswith("| `")]
     return [(text, rule) for text, rule in rows]
 
@@ -122,6 +110,6 @@ def test_what_the_page_says_of_a_line_in_the_log_is_what_the_command_says(text: 
 def test_the_answer_that_the_page_shows_is_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.log").write_text(f"step:1 - x:1\n{DIED}\n")
-    (shown,) = [fence.text for fence in fences((DOCS / "my-job-died.md").read_text()) if fence.language == "text"]
+    (shown,) = [fence.text for fence in fences(DIED_PAGE.read_text()) if fence.language == "text"]
     answered = CliRunner().invoke(command, ["doctor", "--log", "train.log"]).output.splitlines()
     assert [line for line in shown.splitlines() if line not in answered] == []

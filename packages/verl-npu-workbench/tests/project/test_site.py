@@ -20,7 +20,9 @@ from verl_npu.cli import main as command
 
 PROJECT = Path(__file__).resolve().parents[4]
 DOCS = PROJECT / "docs"
-PAGES = sorted([*PROJECT.glob("*.md"), *DOCS.glob("*.md")])
+PUBLISHED = [page for folder in site_hooks.FOLDERS for page in sorted(folder.glob("*.md"))]
+ENGLISH = [page.name for page in PUBLISHED if ".zh-CN" not in page.name]
+PAGES = [*sorted(PROJECT.glob("*.md")), *PUBLISHED, *sorted((PROJECT / "packages").glob("*/*.md"))]
 GENERATED = site_pages.pages()
 
 
@@ -41,13 +43,13 @@ def test_the_table_of_rules_is_up_to_date(language: str) -> None:
 
 
 def test_the_index_for_programs_lists_every_page() -> None:
-    listed = set(re.findall(r"\(([\w.-]+\.md)\)", (DOCS / "llms.txt").read_text()))
-    assert listed == {page.name for page in DOCS.glob("*.md") if ".zh-CN" not in page.name} - {"README.md"}
+    listed = {(DOCS / path).resolve() for path in re.findall(r"\(([\w./-]+\.md)\)", (DOCS / "llms.txt").read_text())}
+    assert {page.name for page in listed if page.parent in site_hooks.FOLDERS} == set(ENGLISH) - {"README.md"}
 
 
 def test_the_navigation_has_every_page_once() -> None:
     named = re.findall(r"(?m)^ +- (?:Home: )?([\w.-]+\.md)$", (PROJECT / "mkdocs.yml").read_text())
-    assert sorted(named) == sorted(page.name for page in DOCS.glob("*.md") if ".zh-CN" not in page.name)
+    assert sorted(named) == sorted(ENGLISH)
 
 
 REPOSITORY = "https://example.invalid/us/verl-npu"
@@ -61,6 +63,8 @@ REPOSITORY = "https://example.invalid/us/verl-npu"
         ("[engines](engines.zh-CN.md#表)", "[engines](engines.md#表)"),
         ("[x](design.md#words)", "[x](design.md#words)"),
         ("[r](../README.zh-CN.md#表)", "[r](README.md#表)"),
+        ("[w](../packages/verl-npu-workbench/docs/planning.zh-CN.md#表)", "[w](planning.md#表)"),
+        ("![p](pictures/plan.png)", "![p](pictures/plan.png)"),
         ("[C](../CONTRIBUTING.md#tests)", f"[C]({REPOSITORY}/blob/main/CONTRIBUTING.md#tests)"),
         ("[r](../scripts/recipes/a.sh)", f"[r]({REPOSITORY}/blob/main/scripts/recipes/a.sh)"),
         ("一行，\n另一行", "一行，另一行"),
@@ -86,7 +90,7 @@ def test_the_sites_index_for_programs_leads_to_its_own_pages(tmp_path: Path) -> 
 def test_no_page_and_no_metadata_names_a_repository_of_ours() -> None:
     """Nobody has registered an address for this project: one that is written down could be registered by anybody."""
     files = [*PAGES, *DOCS.glob("*.txt"), *PROJECT.glob("*.yml"), PROJECT / "pyproject.toml"]
-    files += [path for path in (PROJECT / "packages/virtual-ascend").rglob("*") if path.suffix in (".md", ".toml")]
+    files += PROJECT.glob("packages/*/pyproject.toml")
     ours = re.compile(
         r"(github|gitee|gitcode|gitlab)\.(com|io)/(verl-npu|virtual-ascend)|verl-npu\.(github|readthedocs)\.io"
     )
@@ -128,7 +132,7 @@ def test_every_call_that_a_page_shows_is_understood(page: Path) -> None:
     assert not wrong
 
 
-QUICK = ("check", "doctor", "env", "explain", "status")
+QUICK = ("check", "doctor", "env", "explain", "lint", "setup", "status")
 """Commands that only look, and are done in seconds."""
 CALLS = sorted({call for page in PAGES for call in shown(page) if call.split()[1] in QUICK})
 
@@ -161,7 +165,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text=True,
         check=False,
         cwd=PROJECT,
-        env=os.environ | {"REPOSITORY_URL": "https://github.com/example/example", "EDIT_URI": "edit/main/docs/"},
+        env=os.environ | {"REPOSITORY_URL": "https://github.com/example/example"},
     )
     assert built.returncode == 0, built.stderr
     return folder

@@ -78,7 +78,8 @@ MENDED = (
 
 
 def test_the_page_of_what_was_tried_lists_these_faults() -> None:
-    page = (PROJECT / "docs" / "records-runs.md").read_text().partition("## The faults that `verl-npu prove` finds")[2]
+    records = PROJECT / "packages/verl-npu-workbench/docs/records-runs.md"
+    page = records.read_text().partition("## The faults that `verl-npu prove` finds")[2]
     rows = [row.strip("| ").split(" | ") for row in page.partition("\n## ")[0].splitlines() if row.startswith("| ")]
     assert rows[1:] == [[fault, f"`{stage}`", f"`{cause.rstrip(':')}`"] for fault, stage, cause, _variables in FAULTS]
 

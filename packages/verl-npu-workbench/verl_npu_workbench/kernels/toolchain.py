@@ -239,7 +239,7 @@ def _installer(python: Python) -> list[str]:
         subject=_("downloading the compiler"),
         expected=_("pip in {program}, or uv").format(program=python.program),
         found=_("neither"),
-        fix="pip install 'verl-npu[kernels]'",
+        fix="pip install 'verl-npu-workbench[kernels]'",
     )
 
 

@@ -11,7 +11,7 @@ from .measure import Answer, Outcome, ask, ask_without_own, confusion, figures
 
 __all__ = ["PAGES", "rendered"]
 
-DOCS = Path(__file__).resolve().parents[5] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGES = {"en": DOCS / "diagnosis.md", "zh": DOCS / "diagnosis.zh-CN.md"}
 BEGIN, END = "<!-- bench: made by python -m tests.diagnosis.bench --write -->", "<!-- end of bench -->"
 _TOGETHER = "likeliest"
