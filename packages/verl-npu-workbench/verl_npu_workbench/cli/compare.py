@@ -1,4 +1,4 @@
-"""`verl-npu compare`: a training on NPUs beside another one, judged by what the Ascend ecosystem asks, or a merged model
+"""`verl-npu compare`: a training on NPUs beside another one, judged by what the Ascend ecosystem asks; a merged model
 beside its checkpoint."""
 
 from __future__ import annotations

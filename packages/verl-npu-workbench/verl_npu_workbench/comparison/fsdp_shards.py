@@ -82,8 +82,15 @@ def _whole(parts: Sequence[Any]) -> Any:
             # Upstream merges a mesh of one dimension, or of two, whose first one is of replicas.
             rows = mesh.reshape(-1, mesh.shape[-1]).tolist()
             replicas = [torch.cat([replicas[rank] for rank in row], dim=placement.dim) for row in rows]
-    fit = all(torch.equal(replicas[0], each) for each in replicas) and replicas[0].shape == first.shape
+    fit = all(torch.equal(bits(replicas[0]), bits(each)) for each in replicas[1:]) and replicas[0].shape == first.shape
     return replicas[0] if fit else None
+
+
+def bits(tensor: Any) -> Any:
+    """Return the bytes of each of a tensor's values, in which a NaN is equal to itself and 0 is not -0."""
+    import torch
+
+    return tensor.contiguous().flatten().view(torch.uint8).reshape(tensor.numel(), tensor.element_size())
 
 
 def _refusal(path: Path, found: str) -> CheckpointError:
@@ -91,5 +98,8 @@ def _refusal(path: Path, found: str) -> CheckpointError:
         subject=str(path),
         expected=_("shards of one save of FSDP's, with nothing in them that is run as it is loaded"),
         found=found,
-        fix=_("copy them again from where they were saved, or compare there, with the torch_npu that saved them"),
+        fix=_(
+            "copy them again from where they were saved, or compare there, with the torch_npu that saved them "
+            "(VIRTUAL_ASCEND=1 in front, if virtual NPUs did)"
+        ),
     )

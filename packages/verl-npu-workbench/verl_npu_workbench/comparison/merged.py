@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from verl_npu.errors import CheckpointError
 from verl_npu.language import gettext as _
 
 from . import fsdp_shards, megatron_shards
+from .fsdp_shards import bits
 
 _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 Tensors = dict[str, Callable[[], Any]]
@@ -90,7 +92,7 @@ def _tensors(model: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         for path in files:
             opened: Any = safe_open(path, framework="pt", device="cpu")
             for name in opened.keys():  # noqa: SIM118 - it is no mapping
-                yield name, lambda opened=opened, name=name: opened.get_tensor(name)
+                yield name, partial(opened.get_tensor, name)
     except (SafetensorError, OSError) as error:
         files, found = [], f"{path.name}: {error}"
     if not files:
@@ -129,14 +131,8 @@ def _difference(whole: Any, merged: Any) -> str:
         return _("the shape {found} and not {shape}").format(found=tuple(merged.shape), shape=tuple(whole.shape))
     if merged.dtype not in (whole.dtype, torch.bfloat16):
         return _("{found} and not {dtype} or bfloat16").format(found=_dtype(merged), dtype=_dtype(whole))
-    count = int((_bits(whole.to(merged.dtype)) != _bits(merged)).any(dim=1).sum())
+    count = int((bits(whole.to(merged.dtype)) != bits(merged)).any(dim=1).sum())
     return _("{count} of {values} values differ").format(count=count, values=merged.numel()) if count else ""
-
-
-def _bits(tensor: Any) -> Any:
-    import torch
-
-    return tensor.contiguous().flatten().view(torch.uint8).reshape(tensor.numel(), tensor.element_size())
 
 
 def _dtype(tensor: Any) -> str:
