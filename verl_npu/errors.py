@@ -249,12 +249,4 @@ class KernelError(VerlNpuError):
 
 
 class CheckpointError(VerlNpuError):
-    """A checkpoint cannot be merged, or what was merged is not what the shards hold. Nothing was written."""
-
-
-class ServingError(VerlNpuError):
-    """vLLM's server cannot be started with what was asked for, or did not come up."""
-
-
-class EvaluationError(VerlNpuError):
-    """An evaluation cannot be made or go on; the answers that it has are kept."""
+    """A checkpoint or the model that was merged from it cannot be read, and so they cannot be compared."""

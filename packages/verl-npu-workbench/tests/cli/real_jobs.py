@@ -71,71 +71,16 @@ def _grpo(folder: Path) -> str:
     return str(shutil.copy(Path(__file__).parents[1] / "e2e" / "grpo.sh", folder))
 
 
-def _checkpoint(folder: Path) -> str:
-    """Two shards of a model of a few hundred MiB."""
-    import torch
+def _merged(folder: Path) -> list[str]:
+    """A merged model of a few hundred MiB, and two shards of it."""
+    from tests.comparison.checkpoints import CONFIG, model, save_fsdp, save_model
 
-    from tests.checkpoint.conftest import CONFIG, model, rank_of, shard_of
-
-    config = {**CONFIG, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "vocab_size": 50000}
-    saved = folder / "checkpoints" / "global_step_3" / "actor"
-    (saved / "huggingface").mkdir(parents=True)
-    (saved / "huggingface" / "config.json").write_text(json.dumps(config))
-    _tokenizer(saved / "huggingface")
-    (saved / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": 2}))
-    for rank in range(2):
-        with rank_of(rank, 2):
-            torch.save(shard_of(model(config), (2,), ("fsdp",), rank), saved / f"model_world_size_2_rank_{rank}.pt")
-    return "checkpoints"
-
-
-def _tokenizer(folder: Path) -> None:
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(WordLevel({"<unk>": 0, "four": 1}, unk_token="<unk>"))
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(folder)
-
-
-def _served(folder: Path) -> str:
-    """A model, and in the place of vLLM's server a stand-in that needs 40 seconds and says nothing meanwhile."""
-    from tests.serving.conftest import PROGRAM
-
-    inner = folder / "vllm" / "entrypoints" / "openai"
-    inner.mkdir(parents=True)
-    for package in (inner, *inner.parents[:2]):
-        (package / "__init__.py").touch()
-    (inner / "api_server.py").write_text(PROGRAM.replace("HTTPServer((given", "time.sleep(40)\nHTTPServer((given"))
-    (folder / "model").mkdir()
-    (folder / "model" / "config.json").write_text('{"num_attention_heads": 4}')
-    return "model"
-
-
-@contextlib.contextmanager
-def _endpoint() -> Iterator[str]:
-    """An endpoint that needs 15 seconds for each answer."""
-    from tests.evaluation.endpoint import serving
-
-    def answer(request: object) -> str:
-        time.sleep(15)
-        return "4"
-
-    with serving() as served:
-        served.answer = answer
-        yield served.url
-
-
-def _asked(folder: Path, open_: contextlib.ExitStack) -> list[str]:
-    import pyarrow
-    import pyarrow.parquet
-
-    from tests.evaluation.conftest import REWARD, row
-
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row(index) for index in range(8)]), folder / "sums.parquet")
-    (folder / "reward.py").write_text(REWARD)
-    url = open_.enter_context(_endpoint())
-    return ["evaluate", "sums.parquet", "--url", url, "--reward", "reward.py", "--concurrency", "4"]
+    tensors = model(
+        {**CONFIG, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "vocab_size": 50000}
+    )
+    save_fsdp(folder / "actor", tensors)
+    save_model(folder / "model", {name: each.bfloat16() for name, each in tensors.items()})
+    return ["--merged", "model", "actor"]
 
 
 def _waiting(open_: contextlib.ExitStack) -> str:
@@ -157,6 +102,7 @@ JOBS: dict[str, Words] = {
     "check": lambda folder, _: ["check"],
     "lint": lambda folder, _: ["lint", _script(folder)],
     "compare": lambda folder, _: ["compare", _log(folder, "npu.log"), _log(folder, "gpu.log")],
+    "compare --merged": lambda folder, _: ["compare", *_merged(folder)],
     "setup": lambda folder, _: ["setup", "--pin", "v0.9.1", "--server", "a3", "--format", "docker-run"],
     "doctor": lambda folder, _: ["doctor"],
     "doctor --level device": lambda folder, _: ["doctor", "--level", "device"],
@@ -164,16 +110,13 @@ JOBS: dict[str, Words] = {
     "doctor --log": lambda folder, _: ["doctor", "--log", _log(folder)],
     "doctor --hang": lambda folder, open_: ["doctor", "--hang", _waiting(open_)],
     "env": lambda folder, _: ["env"],
-    "evaluate": _asked,
     "explain": lambda folder, _: ["explain", "npu-memory"],
     "kernels": lambda folder, _: ["kernels", "--fresh", "verl.utils.kernel.kernels"],
     "launch": lambda folder, _: ["launch", "--nodes", "2", "--head", _own_address(), "--", "true"],
-    "merge": lambda folder, _: ["merge", _checkpoint(folder)],
     "plan": lambda folder, _: ["plan", _grpo(folder), "--no-tries", "--output", "planned"],
     "prove": lambda folder, _: ["prove", "--minutes", "3"],
     "rehearse": lambda folder, _: ["rehearse", _grpo(folder), "--output", "rehearsed"],
     "report": lambda folder, _: ["doctor", "--report", "--log", _log(folder)],
-    "serve": lambda folder, _: ["serve", _served(folder), "--port", str(_free_port())],
     "status": lambda folder, _: ["status", _manifests(folder)],
     "watch": lambda folder, _: ["watch", _log(folder)],
     "watch --once": lambda folder, _: ["watch", "--once", _log(folder)],
@@ -182,14 +125,6 @@ JOBS: dict[str, Words] = {
 ON_VIRTUAL_NPUS = {"doctor --level device", "launch", "prove"}
 UNTIL_ENDED = {"launch": 90.0, "watch": 60.0}
 """They go on until somebody ends them: after how many seconds that is done here."""
-READY = {"serve": b"Ctrl-C ends it"}
-"""What is said when there is nothing more to wait for: these are ended then."""
-
-
-def _free_port() -> int:
-    from verl_npu_workbench.processes import free_ports
-
-    return free_ports(1)[0]
 
 
 def _verl() -> str:
@@ -220,7 +155,7 @@ def run(name: str, number: signal.Signals = signal.SIGINT, told_after: float | N
         folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
         words = JOBS[name](folder, open_)
         environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        environ["PYTHONPATH"] = os.pathsep.join([import_path(WORKBENCH), *([str(folder)] if name == "serve" else [])])
+        environ["PYTHONPATH"] = import_path(WORKBENCH)
         environ |= {"VIRTUAL_ASCEND": "2"} if name in ON_VIRTUAL_NPUS else {}
         earlier = _children()
         process = open_.enter_context(
@@ -233,26 +168,22 @@ def run(name: str, number: signal.Signals = signal.SIGINT, told_after: float | N
                 stderr=subprocess.STDOUT,
             )
         )
-        return _followed(process, number, told_after, READY.get(name), earlier)
+        return _followed(process, number, told_after, earlier)
 
 
 def _followed(
-    process: subprocess.Popen[bytes],
-    number: signal.Signals,
-    told_after: float | None,
-    ready_when: bytes | None,
-    earlier: set[int],
+    process: subprocess.Popen[bytes], number: signal.Signals, told_after: float | None, earlier: set[int]
 ) -> Ended:
     assert process.stdout is not None
     began = last = time.monotonic()
-    silent, told, after, output = 0.0, told_after is None and ready_when is None, "", b""
+    silent, told, after, output = 0.0, told_after is None, "", b""
     with selectors.DefaultSelector() as watched:
         watched.register(process.stdout, selectors.EVENT_READ)
         while True:
             ready = watched.select(0.05)
             now = time.monotonic()
             over = told_after is not None and now - began > told_after
-            if not told and (over or (ready_when is not None and ready_when in output)):
+            if not told and over:
                 told = True
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(number)

@@ -19,18 +19,14 @@ from verl_npu_workbench.launch.network import here
 from verl_npu_workbench.plan import planning
 from verl_npu_workbench.plan.hardware import HARDWARE
 
-from tests.checkpoint.conftest import Save, save_fsdp, tensors
-from tests.evaluation.conftest import endpoint, function, row
-from tests.evaluation.endpoint import Served
 from tests.jobs.conftest import COMMAND, Write, tree, write
 from tests.launch.stored import Clock, Stored, leader, member, node
 from tests.plan.conftest import job_of, torchrun
-from tests.serving.conftest import model, vllm
 from verl_npu import progress
 from verl_npu.cli import main
 from verl_npu.errors import VerlNpuError
 
-__all__ = ["endpoint", "function", "model", "save_fsdp", "tensors", "torchrun", "tree", "vllm", "write"]  # fixtures
+__all__ = ["torchrun", "tree", "write"]  # fixtures
 
 PATIENCE = 30.0
 
@@ -153,48 +149,12 @@ def test_a_plan_says_which_phase_a_rank_is_in(
         planning._run(job_of(tree=str(tmp_path)), torchrun, request, tmp_path, lambda text: None, Event())
 
 
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [
-        ("verl_npu_workbench.checkpoint.merging:check", "reading its files"),
-        ("verl_npu_workbench.checkpoint.merging:_upstream", "merging 27 tensors"),
-    ],
-)
-def test_merge_says_what_it_is_at(slow: Slow, save_fsdp: Save, place: str, words: str) -> None:
-    pytest.importorskip("verl")
-    slow(place, words)
-    see(words, "merge", "--json", str(save_fsdp().parents[1]))
-
-
-@pytest.fixture
-def sums(tmp_path: Path) -> Path:
-    """Four sums, as a data set."""
-    import pyarrow.parquet
-
-    path = tmp_path / "sums.parquet"
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row(index) for index in range(4)]), path)
-    return path
-
-
-def test_an_evaluation_says_whom_it_asks_and_how_many_have_answered(
-    slow: Slow, sums: Path, function: Path, endpoint: Served, tmp_path: Path
-) -> None:
-    slow("verl_npu_workbench.evaluation.endpoint:Endpoint.ask", "0 of 4 answers")
-    words = ["evaluate", "--json", str(sums), "--url", endpoint.url, "--reward", str(function)]
-    see(f"asking {endpoint.url}, 0 of 4 answers", *words, "--output", str(tmp_path / "out"))
-
-
-def test_an_endpoint_that_does_not_answer_is_said(slow: Slow, sums: Path, function: Path, tmp_path: Path) -> None:
-    slow("verl_npu_workbench.cli.evaluate:run", "asking http://nobody")
-    words = ["evaluate", "--json", str(sums), "--url", "http://nobody", "--reward", str(function)]
-    see("asking http://nobody, ", *words, "--output", str(tmp_path / "out"))
-
-
-def test_serve_says_the_last_line_of_the_servers_log(
-    slow: Slow, said: list[str], vllm: Path, model: Path, tmp_path: Path
-) -> None:
-    slow("verl_npu_workbench.serving.server:Running._answers", "waiting for the server")
-    see("waiting for the server", "serve", str(model), "--log", str(tmp_path / "serve.log"))
+def test_a_comparison_with_shards_says_how_many_tensors_are_done(slow: Slow, tmp_path: Path) -> None:
+    checkpoints = pytest.importorskip("tests.comparison.checkpoints")
+    tensors = checkpoints.model()
+    merged = checkpoints.save_model(tmp_path / "model", tensors)
+    slow("verl_npu_workbench.comparison.merged:_difference", "0 of 27 tensors")
+    see("0 of 27 tensors", "compare", "--merged", str(merged), str(checkpoints.save_fsdp(tmp_path / "actor", tensors)))
 
 
 @pytest.mark.parametrize(("written", "words"), [("", "the first step"), ("step:3 - x:1\n", "what follows step 3")])

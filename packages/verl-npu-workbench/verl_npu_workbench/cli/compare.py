@@ -1,4 +1,5 @@
-"""`verl-npu compare`: a training on NPUs beside another one, judged by what the Ascend ecosystem asks."""
+"""`verl-npu compare`: a training on NPUs beside another one, judged by what the Ascend ecosystem asks; a merged model
+beside its checkpoint."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from verl_npu.language import ngettext
 
 from ..comparison.comparison import STANDARDS, Comparison, content
 from ..comparison.comparison import compare as compare_logs
+from ..comparison.merged import Merged
+from ..comparison.merged import compare as compare_merged
 from ..comparison.page import draw, page
 from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
 from ..extras import need
@@ -27,6 +30,8 @@ from .options import command
 
 _STATUS = {Outcome.WITHIN: 0, Outcome.OUTSIDE: 1, Outcome.NOT_SHOWN: 2}
 _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "yellow", Outcome.NO_LIMIT: ""}
+_SHOWN = 10
+"""The tensors that are named one by one."""
 
 
 @command(
@@ -34,6 +39,7 @@ _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "
         "verl-npu compare npu.log gpu.log",
         "verl-npu compare new.log old.log --standard regression --html report.html",
         "verl-npu compare npu.log --baseline a2-gspo-qwen3-8b-fsdp2",
+        "verl-npu compare --merged models/step-100 checkpoints/global_step_100/actor",
     ),
 )
 @click.argument("npu_log", required=False, type=click.Path(path_type=Path))
@@ -47,6 +53,12 @@ _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "
     type=click.Choice(STANDARDS),
     help="What the verdict is of [default: parity; with --baseline, regression].",
 )
+@click.option(
+    "--merged",
+    metavar="MODEL",
+    type=click.Path(path_type=Path),
+    help="Compare a merged model with its checkpoint, given in place of NPU_LOG.",
+)
 @json_option()
 @click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write the curves as a picture.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
@@ -56,6 +68,7 @@ def compare(
     baseline: str | None,
     list_baselines: bool,
     standards: tuple[str, ...],
+    merged: Path | None,
     as_json: bool,
     png: Path | None,
     html: Path | None,
@@ -67,8 +80,13 @@ def compare(
     4 %, of the SFT loss at most 2 %. `regression` is for an NPU beside an earlier run: memory, throughput, step
     time, reward, rollout against trainer. Both are always shown. What the logs do not show never counts as passed.
 
-    Exit status: 0 within, 1 outside, 2 not shown, or a log cannot be read.
+    --merged compares what `python -m verl.model_merger merge` made of an FSDP, FSDP2 or Megatron checkpoint with its
+    shards, bit by bit. Give the checkpoint as it was given to --local_dir.
+
+    Exit status: 0 within or the same, 1 outside or different, 2 not shown, or a log or checkpoint cannot be read.
     """
+    if merged is not None:
+        sys.exit(_compare_merged(merged, npu_log, reference_log, as_json))
     if list_baselines:
         _print_baselines(as_json)
         return
@@ -91,6 +109,48 @@ def compare(
         for path in written:
             terminal.line(_("written: {path}").format(path=path))
     sys.exit(_STATUS[made.outcome])
+
+
+def _compare_merged(model: Path, checkpoint: Path | None, more: Path | None, as_json: bool) -> int:
+    if checkpoint is None or more is not None:
+        raise TrainingLogError(
+            subject=f"--merged {model}",
+            expected=_("one CHECKPOINT, the folder that was merged"),
+            found=_("none") if checkpoint is None else _("two folders"),
+            fix=_("see verl-npu compare --help"),
+        )
+    made = compare_merged(model, checkpoint)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(made), indent=2))
+    else:
+        _print_merged(made)
+    return 1 if made.differences else 0
+
+
+def _print_merged(made: Merged) -> None:
+    said = _("{tensors} tensors with {values} values are those of the shards, bit by bit ({dtypes})")
+    if made.differences:
+        said = _("{count} tensors differ from the shards', and {tensors} were compared ({dtypes})")
+    dtypes = ", ".join(made.dtypes)
+    if made.shard_dtypes != made.dtypes:
+        dtypes += _(", to which verl rounds the shards' {dtypes}").format(dtypes=", ".join(made.shard_dtypes))
+    terminal.line(
+        terminal.styled("different", "red") if made.differences else terminal.styled("same", "green"),
+        ": ",
+        said.format(tensors=made.tensors, values=made.values, count=len(made.differences), dtypes=dtypes),
+    )
+    for name, why in list(made.differences.items())[:_SHOWN]:
+        terminal.line(f"  {name}: ", why)
+    if len(made.differences) > _SHOWN:
+        terminal.line(_("  and {count} more, which --json shows").format(count=len(made.differences) - _SHOWN))
+    for name in made.tied:
+        terminal.line(_("  left out, because it is the input layer's tensor: {name}").format(name=name))
+    for old, new in list(made.renamed.items())[:1]:
+        terminal.line(
+            _("  {count} have another name than in the shards, such as {new} for {old}").format(
+                count=len(made.renamed), new=new, old=old
+            )
+        )
 
 
 def _sides(

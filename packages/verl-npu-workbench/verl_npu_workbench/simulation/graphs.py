@@ -52,13 +52,9 @@ def check_eager(settings: Any) -> None:
             subject="an engine of vLLM on virtual NPUs (VIRTUAL_ASCEND is set)",
             expected=f"one without graphs, or {_offered()}: no others were compared with eager mode there",
             found=asked,
-            fix="set enforce_eager=True (in verl actor_rollout_ref.rollout.enforce_eager=True)",
+            fix="set enforce_eager=True (in verl actor_rollout_ref.rollout.enforce_eager=True, of vLLM's server "
+            "--enforce-eager)",
         )
-
-
-def are_tried() -> bool:
-    """Whether the engines of the installed vllm-ascend may capture graphs, in one of the modes that were compared."""
-    return _release() in TRIED
 
 
 TRIED = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ CONFIG = {
     "vocab_size": 10,
 }
 Tensors = dict[str, Any]
-Save = Callable[..., Path]
 
 
 def model(config: dict[str, Any] = CONFIG) -> Tensors:
@@ -51,6 +51,16 @@ def model(config: dict[str, Any] = CONFIG) -> Tensors:
     return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
+def save_model(folder: Path, tensors: Tensors, config: dict[str, Any] = CONFIG) -> Path:
+    """Write a merged model as upstream's merger does, in bfloat16 unless a tensor is told otherwise."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({name: each.contiguous() for name, each in tensors.items()}, folder / "model.safetensors")
+    return folder
+
+
 @contextmanager
 def rank_of(rank: int, world: int) -> Iterator[None]:
     """Be one of several ranks, of which no other one exists."""
@@ -63,64 +73,50 @@ def rank_of(rank: int, world: int) -> Iterator[None]:
         torch.distributed.destroy_process_group()
 
 
-def shard_of(tensors: Tensors, mesh: Sequence[int], names: tuple[str, ...], rank: int) -> Tensors:
-    """Return what a rank of FSDP's saves: rows of each tensor, replicated over the first of two dimensions."""
+def save_shard(folder: Path, tensors: Tensors, mesh: Sequence[int], rank: int) -> Path:
+    """Write what a rank of FSDP's saves: rows of each tensor, replicated over the first of two dimensions."""
     from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard
 
-    ranks = torch.arange(torch.Size(mesh).numel()).reshape(tuple(mesh))
+    world = torch.Size(mesh).numel()
     parts, place = mesh[-1], rank % mesh[-1]
-    device_mesh = DeviceMesh("cpu", ranks, mesh_dim_names=names)
     placements = [*([Replicate()] * (len(mesh) - 1)), Shard(0)]
     found = {}
-    for name, tensor in tensors.items():
-        # As FSDP2 does: the last ranks have fewer rows, or none.
-        chunks = list(tensor.chunk(parts))
-        local = chunks[place] if place < len(chunks) else tensor[:0]
-        found[name] = DTensor.from_local(
-            local.clone(), device_mesh, placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
-        )
-    return found
+    with rank_of(rank, world):
+        ranks = torch.arange(world).reshape(tuple(mesh))
+        device_mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("ddp", "fsdp")[-len(mesh) :])
+        for name, tensor in tensors.items():
+            # As FSDP2 does: the last ranks have fewer rows, or none.
+            chunks = list(tensor.chunk(parts))
+            local = chunks[place] if place < len(chunks) else tensor[:0]
+            found[name] = DTensor.from_local(
+                local.clone(), device_mesh, placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+            )
+        path = folder / f"model_world_size_{world}_rank_{rank}.pt"
+        torch.save(found, path)
+    return path
 
 
-@pytest.fixture
-def tensors() -> Tensors:
-    """The model that every checkpoint here is of."""
-    return model()
+def save_fsdp(folder: Path, tensors: Tensors, mesh: Sequence[int] = (2,)) -> Path:
+    """Write a checkpoint of FSDP's."""
+    world = torch.Size(mesh).numel()
+    folder.mkdir(parents=True)
+    (folder / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": world}))
+    for rank in range(world):
+        save_shard(folder, tensors, mesh, rank)
+    return folder
 
 
-@pytest.fixture
-def save_fsdp(tmp_path: Path, tensors: Tensors) -> Save:
-    """Write an FSDP checkpoint: its folder."""
-
-    def save(mesh: Sequence[int] = (2,), version: int = 2) -> Path:
-        folder = tmp_path / "checkpoints" / "global_step_3" / "actor"
-        world = torch.Size(mesh).numel()
-        _configure(folder / "huggingface")
-        (folder / "fsdp_config.json").write_text(json.dumps({"FSDP_version": version, "world_size": world}))
-        for rank in range(world):
-            with rank_of(rank, world):
-                shard = shard_of(tensors, mesh, ("ddp", "fsdp")[-len(mesh) :], rank)
-                torch.save(shard, folder / f"model_world_size_{world}_rank_{rank}.pt")
-        return folder
-
-    return save
-
-
-@pytest.fixture
-def save_megatron(tmp_path: Path, tensors: Tensors) -> Save:
-    """Write a Megatron checkpoint as torch.distributed.checkpoint keeps one: its folder."""
+def save_megatron(folder: Path, tensors: Tensors, **more: Any) -> Path:
+    """Write a checkpoint of Megatron's, as torch.distributed.checkpoint keeps one."""
     from torch.distributed.checkpoint import FileSystemWriter
     from torch.distributed.checkpoint import save as write
 
-    def save(below: str = "", **more: Any) -> Path:
-        folder = tmp_path / "checkpoints" / "global_step_3" / "actor"
-        _configure(folder / below / "huggingface")
-        path = folder / below / "dist_ckpt"
-        with pytest.warns(UserWarning, match=r"torch.distributed is disabled"):
-            write(as_megatron(tensors) | more, storage_writer=FileSystemWriter(path), no_dist=True)
-        return folder
-
-    return save
+    (folder / "huggingface").mkdir(parents=True)
+    (folder / "huggingface" / "config.json").write_text(json.dumps(CONFIG))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that there are no process groups
+        write(as_megatron(tensors) | more, storage_writer=FileSystemWriter(folder / "dist_ckpt"), no_dist=True)
+    return folder
 
 
 def as_megatron(tensors: Tensors, config: dict[str, Any] = CONFIG) -> Tensors:
@@ -157,8 +153,3 @@ def as_megatron(tensors: Tensors, config: dict[str, Any] = CONFIG) -> Tensors:
         "output_layer.weight": tensors["lm_head.weight"],
         "optimizer.state.exp_avg.decoder.final_layernorm.weight": tensors["model.norm.weight"],
     }
-
-
-def _configure(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG))

@@ -1,0 +1,139 @@
+"""Whether a merged model is what its checkpoint's shards hold: names, shapes, dtypes and every value, bit by bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from verl_npu import progress
+from verl_npu.errors import CheckpointError
+from verl_npu.language import gettext as _
+
+from . import fsdp_shards, megatron_shards
+from .fsdp_shards import bits
+
+_HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
+Tensors = dict[str, Callable[[], Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What was compared."""
+
+    tensors: int
+    values: int
+    shard_dtypes: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    """Upstream rounds to bfloat16, whatever the shards hold."""
+    tied: tuple[str, ...]
+    """Names that the model leaves out because another tensor is the same one."""
+    renamed: Mapping[str, str]
+    """Tensors that transformers saves under another name: the shards' name, and the model's."""
+    differences: Mapping[str, str]
+    """By tensor, what differs."""
+
+
+def compare(model: Path, checkpoint: Path) -> Merged:
+    """Compare each tensor of a merged model with the one that the shards make, rounded to the model's dtype.
+
+    Raises:
+        CheckpointError: one of the two cannot be read.
+    """
+    left = dict(_tensors(model))
+    values, before, after = 0, set(), set()
+    count, tied, renamed, differences = 0, [], {}, {}
+    with progress.step(_("comparing the merged model with the shards"), total=len(left), unit="tensors") as comparing:
+        for name, whole in _shards(checkpoint):
+            own = name if name in left else _moved(name, whole, left)
+            if own is None and _is_tied(model, name, whole):
+                tied.append(name)
+            elif own is None:
+                differences[name] = _("left out of the model")
+            else:
+                merged = left.pop(own)()
+                if why := _difference(whole, merged):
+                    differences[own] = why
+                if own != name:
+                    renamed[name] = own
+                count, values = count + 1, values + merged.numel()
+                before.add(_dtype(whole))
+                after.add(_dtype(merged))
+                comparing.done += 1
+    differences |= dict.fromkeys(left, _("in no shard"))
+    return Merged(count, values, tuple(sorted(before)), tuple(sorted(after)), tuple(tied), renamed, differences)
+
+
+def _shards(checkpoint: Path) -> Iterator[tuple[str, Any]]:
+    if (checkpoint / fsdp_shards.CONFIG).is_file():
+        return fsdp_shards.tensors(checkpoint)
+    # The second is where verl puts it from July 2026 on, beside the optimizer's.
+    for folder in (checkpoint, checkpoint / "model"):
+        if (folder / "dist_ckpt").is_dir():
+            return megatron_shards.tensors(folder / "dist_ckpt", folder / "huggingface" / "config.json")
+    raise CheckpointError(
+        subject=str(checkpoint),
+        expected=_("a folder with fsdp_config.json (FSDP) or dist_ckpt (Megatron)"),
+        found=_("neither"),
+        fix=_("give the folder that was merged, the merger's --local_dir, such as CHECKPOINTS/global_step_100/actor"),
+    )
+
+
+def _tensors(model: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    from safetensors import SafetensorError, safe_open
+
+    files = [*sorted(model.glob("*.safetensors")), *model.glob("lora_adapter/*.safetensors")]
+    found = _("no *.safetensors")
+    try:
+        for path in files:
+            opened: Any = safe_open(path, framework="pt", device="cpu")
+            for name in opened.keys():  # noqa: SIM118 - it is no mapping
+                yield name, partial(opened.get_tensor, name)
+    except (SafetensorError, OSError) as error:
+        files, found = [], f"{path.name}: {error}"
+    if not files:
+        raise CheckpointError(
+            subject=str(model),
+            expected=_("a merged model in safetensors"),
+            found=found,
+            fix=_("merge again, by python -m verl.model_merger merge"),
+        )
+
+
+def _moved(name: str, whole: Any, left: Tensors) -> str | None:
+    """Return the tensor with these values whose name has the same end: transformers moves a model's prefix."""
+    likely = sorted(((_ending(each, name), each) for each in left), reverse=True)
+    return next((each for same, each in likely if same > 1 and not _difference(whole, left[each]())), None)
+
+
+def _ending(one: str, other: str) -> int:
+    pairs = zip(reversed(one.split(".")), reversed(other.split(".")), strict=False)
+    return sum(1 for _unused in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _is_tied(model: Path, name: str, whole: Any) -> bool:
+    """Whether it is the output layer of a model whose input layer is the same tensor."""
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    if not name.endswith(_HEAD) or not {**config, **config.get("text_config", {})}.get("tie_word_embeddings"):
+        return False
+    return any(not _difference(whole, read()) for each, read in _tensors(model) if each.endswith(_EMBEDDING))
+
+
+def _difference(whole: Any, merged: Any) -> str:
+    """Return how a tensor of the model differs from the shards'; empty if it does not."""
+    import torch
+
+    if whole.shape != merged.shape:
+        return _("the shape {found} and not {shape}").format(found=tuple(merged.shape), shape=tuple(whole.shape))
+    if merged.dtype not in (whole.dtype, torch.bfloat16):
+        return _("{found} and not {dtype} or bfloat16").format(found=_dtype(merged), dtype=_dtype(whole))
+    count = int((bits(whole.to(merged.dtype)) != bits(merged)).any(dim=1).sum())
+    return _("{count} of {values} values differ").format(count=count, values=merged.numel()) if count else ""
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

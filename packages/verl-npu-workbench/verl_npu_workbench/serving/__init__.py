@@ -1,1 +1,0 @@
-"""vLLM's OpenAI-style server, started with what fits this machine, and watched until it answers."""
