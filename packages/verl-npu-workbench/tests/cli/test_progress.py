@@ -13,14 +13,11 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 from verl_npu_workbench.jobs.trainer import Trainer
-from verl_npu_workbench.launch import store
-from verl_npu_workbench.launch.head import gather
 from verl_npu_workbench.launch.network import here
 from verl_npu_workbench.plan import planning
 from verl_npu_workbench.plan.hardware import HARDWARE
 
 from tests.jobs.conftest import COMMAND, Write, tree, write
-from tests.launch.stored import Clock, Stored, leader, member, node
 from tests.plan.conftest import job_of, torchrun
 from verl_npu import progress
 from verl_npu.cli import main
@@ -169,38 +166,21 @@ def test_watch_says_for_what_it_waits(
     see(f"waiting for {words}, ", "watch", str(log))
 
 
-def test_a_node_says_that_it_waits_for_the_head(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    if all(interface.is_loopback for interface in here()):
-        pytest.skip("this host has no network")
-    monkeypatch.setenv("VIRTUAL_ASCEND", "2")
-    slow("verl_npu_workbench.launch.worker:read_announcement", "waiting for the head, ")
-    see("waiting for the head, ", "launch", "--nodes", "2", "--head", "198.51.100.7", "--no-doctor", "--", "true")
-
-
 @pytest.mark.parametrize(
-    ("place", "words"),
+    ("head", "place", "words"),
     [
-        ("verl_npu_workbench.launch.launching:prepare", "looking at this machine's network and NPUs"),
-        ("verl_npu_workbench.launch.store:importlib.import_module", "loading Ray's library"),
+        ("", "verl_npu_workbench.cli.launch:look", "looking at this machine's network and NPUs"),
+        ("", "verl_npu_workbench.launch.launching:_address", "waiting for nodes"),
+        ("198.51.100.7", "verl_npu_workbench.launch.launching:join", "waiting for the head, "),
     ],
 )
-def test_a_launch_says_what_it_does_before_anybody_is_asked(
-    slow: Slow, place: str, words: str, monkeypatch: pytest.MonkeyPatch
+def test_a_launch_says_for_whom_it_waits(
+    slow: Slow, head: str, place: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if all(interface.is_loopback for interface in here()):
+    own = next((address for address in here().values() if not address.startswith("127.")), "")
+    if not own:
         pytest.skip("this host has no network")
     monkeypatch.setenv("VIRTUAL_ASCEND", "2")
-    monkeypatch.setattr(store, "importlib", SimpleNamespace(import_module=importlib.import_module))
     slow(place, words)
-    see(words, "launch", "--nodes", "2", "--head", "198.51.100.7", "--no-doctor", "--", "true")
-
-
-def test_the_head_says_for_how_many_nodes_it_waits(
-    slow: Slow, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leading = leader(Stored([member("n1")], [node("n1")]), [], 2, 0, tmp_path, Clock())
-    monkeypatch.setattr(store, "answers", lambda address, port: True)
-    slow("tests.launch.stored:Clock.pause", "waiting for nodes: 1 of 2, for ")
-    with progress.shown(), pytest.raises(SeenError):
-        gather(leading, (), patient=False)
-    assert any("waiting for nodes: 1 of 2, for " in line for line in said)
+    hosts = ",".join((head, own) if head else (own, "198.51.100.7"))
+    see(words, "launch", "--hosts", hosts, "--no-doctor", "--", "true")

@@ -1,117 +1,188 @@
-"""A launch on this host, from its checks to the end of all that it started; and what it would do, in words."""
+"""A launch on this host: `ray start` and the job within a meeting of all hosts, which Ray does not have."""
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 
 from verl_npu import progress
 from verl_npu.errors import LaunchError, VerlNpuError
-from verl_npu.findings import Finding
 from verl_npu.language import gettext as _
-from verl_npu.language import ngettext
 
-from ..processes import Interrupted, Interruptions, ProcessTree
-from . import head, worker
-from .cluster import Request
-from .over_ssh import remote_command
-from .preparation import Prepared, examine, prepare, refusal
-from .ray import entrypoint, head_command, worker_command
-from .store import End, NoAnswer
+from ..processes import ProcessTree, Started, own_python
+from .host import Host
+from .meeting import Connection, Meeting, Member, join
+from .network import refused, resolve
+
+Say = Callable[[str], None]
+GRACE = 60.0
+"""Seconds for a job to end by itself after a host was lost; Ray and verl may need half of them to notice it."""
+_ENDING = 10.0
+_TOLD = 120.0
+"""Seconds for which a host that cannot take part tries to tell the head."""
+_LOOK = 0.2
 
 
-def launch(request: Request, environ: Mapping[str, str], say: Callable[[str], None]) -> int:
-    """Take part in a launch, and return the exit status; whatever happens, nothing that was started here stays.
+def launch(host: Host, say: Say) -> int:
+    """Take part in a launch, and return the exit status; nothing that was started here stays.
 
-    Raises VerlNpuError for what the user can mend.
+    Raises LaunchError if the job is not started.
     """
-    with Interruptions() as interruptions:
+    if not host.head:
+        raise host.refusals[0]
+    plan, trouble = f"{shlex.join(host.request.command)} on {host.nodes}", _trouble(host)
+    own = Member(socket.gethostname(), host.address, host.npus, plan, trouble=trouble)
+    status, reason = _lead(host, own, say) if host.is_head else _follow(host, own, say)
+    say(f"{'done' if status == 0 else 'FAILED'}: {reason}")
+    return status
+
+
+def _trouble(host: Host) -> str:
+    """Return why this host cannot take part, by its refusals or the errors that the doctor finds; empty if it can."""
+    if host.refusals or not host.request.doctor:
+        return "; ".join(map(str, host.refusals))
+    with progress.step(_("the doctor looks at this machine")):
+        command = own_python("-m", "verl_npu", "doctor", "--json")
+        done = subprocess.run(command, env=dict(host.environ), capture_output=True, text=True, check=False)
+    if not done.stdout:
+        return f"verl-npu doctor does not answer: {done.stderr.strip()[-500:]}"
+    errors = [each for each in json.loads(done.stdout) if each["verdict"] == "error"]
+    return "; ".join(f"{each['name']}: {each['found']} (needed: {each['needed']}; {each['fix']})" for each in errors)
+
+
+def _lead(host: Host, own: Member, say: Say) -> tuple[int, str]:
+    port = host.request.port + 1
+    if own.trouble:
+        raise refused(_("the head"), _("to take part"), own.trouble, _("correct it, or say --no-doctor"))
+    try:
+        meeting = Meeting(port, own, host.nodes)
+    except OSError as error:
+        fix = _("give all nodes another --port")
+        raise refused(_("port {port}").format(port=port), _("a free port"), str(error.strerror), fix) from error
+    processes = ProcessTree()
+    try:
+        _gather(host, meeting, say)
+        status, reason = _run(host, meeting, processes, say)
+        meeting.end(status, reason)
+        return status, reason
+    except (VerlNpuError, KeyboardInterrupt) as error:
+        meeting.end(getattr(error, "status", 2), f"on the head: {error}")
+        raise
+    finally:
+        processes.end(_ENDING)
+
+
+def _gather(host: Host, meeting: Meeting, say: Say) -> None:
+    """Wait for all hosts. Raises LaunchError if one cannot take part, or does not come."""
+    ends, said = time.monotonic() + host.request.wait, ""
+    with progress.step(_("waiting for nodes")) as waiting:
+        while len(meeting.members) < host.nodes or not said:
+            for member in meeting.look():
+                raise _lost(member)
+            addresses = [member.address for member in meeting.members]
+            missing = [each for each in host.request.hosts if _address(each) not in addresses]
+            there = f"{len(addresses)} of {host.nodes} nodes are there: {', '.join(map(str, meeting.members))}"
+            there += f"; missing: {', '.join(missing)}" if missing else ""
+            if there != said:
+                say(there)
+                said = waiting.detail = there
+            if time.monotonic() > ends:
+                fix = _("see what verl-npu launch printed on those that are missing, or raise --wait")
+                raise refused(_("the nodes of this launch"), _("all to come"), there, fix)
+            time.sleep(_LOOK)
+
+
+def _address(host: str) -> str:
+    with suppress(LaunchError):
+        return resolve(host)
+    return ""
+
+
+def _lost(member: Member) -> LaunchError:
+    subject = _("the node {node}").format(node=member)
+    return refused(subject, _("to take part"), member.trouble, _("correct it, and start again on all nodes"))
+
+
+def _run(host: Host, meeting: Meeting, processes: ProcessTree, say: Say) -> tuple[int, str]:
+    """Run the job; its status, and how it ended. Raises LaunchError if it is not started."""
+    with progress.step(_("starting Ray")):
+        ray = processes.start(host.ray(), host.environ)
+        _await(lambda: ray.process.poll() is not None, meeting)
+        if ray.process.returncode:
+            found, fix = " | ".join(ray.last_lines(8)), _("correct it, and start again on all nodes")
+            raise refused(_("Ray on the head"), _("to start"), found, fix)
+        meeting.start()
+        _await(lambda: all(member.ready for member in meeting.members[1:]), meeting)
+    sys.stdout.flush()
+    job = processes.start(["env", *host.request.command], host.environ, sys.stdout.buffer, stderr=sys.stderr.fileno())
+    say(f"the job has started: {host.nodes} nodes")
+    lost, stop_at = "", float("inf")
+    while (status := job.process.poll()) is None and time.monotonic() < stop_at:
+        processes.reap()
+        for member in meeting.look():
+            say(f"LOST: the node {member}: {member.trouble}; the job has {GRACE:g} s to end")
+            lost += f"; lost {member}"
+            stop_at = min(stop_at, time.monotonic() + GRACE)
+        time.sleep(_LOOK)
+    ended = 1 if status is None else 128 - status if status < 0 else status
+    return ended, f"the job {'was stopped' if status is None else f'ended with status {ended}'}{lost}"
+
+
+def _await(done: Callable[[], bool], meeting: Meeting) -> None:
+    """Wait until something is done. Raises LaunchError if a host cannot take part any more."""
+    while not done():
+        for member in meeting.look():
+            raise _lost(member)
+        time.sleep(_LOOK)
+
+
+def _follow(host: Host, own: Member, say: Say) -> tuple[int, str]:
+    head, port, wait = f"{host.head}:{host.request.port}", host.request.port + 1, host.request.wait
+    if own.trouble:
+        say(f"{own.trouble}; telling the head {head}; Ctrl-C ends this")
+    with progress.step(_("waiting for the head")):
+        connection = join(host.head, port, own, min(wait, _TOLD) if own.trouble else wait)
+    if own.trouble:
+        return 2, own.trouble
+    if connection is None:
+        expected = _("verl-npu launch at {address} within {wait:g} s").format(address=head, wait=wait)
+        fix = _("start it there too, see what it printed, or open its ports in the firewall")
+        raise refused(_("the head"), expected, _("nobody who answers"), fix)
+    say(f"{own} waits for the other nodes; the head is {head}")
+    processes = ProcessTree()
+    try:
+        return _stay(host, connection, processes)
+    except KeyboardInterrupt as error:
+        connection.say(trouble=f"{error} there")
+        raise
+    finally:
+        connection.close()
+        processes.end(_ENDING)
+
+
+def _stay(host: Host, connection: Connection, processes: ProcessTree) -> tuple[int, str]:
+    """Have Ray here as long as the head says. Return the status, and how the launch ended."""
+    ray: Started | None = None
+    while True:
         try:
-            with progress.step(_("looking at this machine's network and NPUs")):
-                prepared = prepare(request, environ)
-        except LaunchError as refusal:
-            return worker.tell(request, environ, refusal, interruptions, say)
-        processes = ProcessTree()
-        try:
-            end = _take_part(prepared, processes, interruptions, say)
-            say(f"{'done' if end.status == 0 else 'FAILED'}: {end.reason} (status {end.status})")
-            return end.status
-        except Interrupted as interrupted:
-            say(f"ended by {interrupted}")
-            return interrupted.status
-        finally:
-            with progress.step(_("ending what was started")):
-                left = processes.end(request.grace, lambda: interruptions.impatient)
-            if left:
-                say(f"WARNING: these processes cannot be ended: {', '.join(map(str, left))}")
-
-
-def _take_part(
-    prepared: Prepared, processes: ProcessTree, interruptions: Interruptions, say: Callable[[str], None]
-) -> End:
-    findings: list[Finding] = []
-    if prepared.request.doctor:
-        try:
-            with progress.step(_("the doctor looks at this machine")):
-                findings = examine(prepared, processes, interruptions)
-        except VerlNpuError as error:
-            say(f"WARNING: the doctor did not answer: {error}")
-    if not prepared.cluster.is_head:
-        try:
-            return worker.run(prepared, findings, processes, interruptions, say)
-        except NoAnswer as silence:
-            return End(1, f"the head at {prepared.address} does not answer any more: {silence}")
-    errors = refusal(findings)
-    if errors:
-        raise LaunchError(
-            subject=_("this node"),
-            expected=_("no error of the doctor"),
-            found=errors,
-            fix=_("mend it, or say --no-doctor"),
-        )
-    return head.run(prepared, findings, processes, interruptions, say)
-
-
-_TEMP = Path("/tmp/verl-npu-…")
-
-
-def lines(prepared: Prepared, doubts: Sequence[str] = ()) -> Iterator[str]:
-    """Yield the plan; `doubts` are what this host lacks for it."""
-    cluster, request = prepared.cluster, prepared.request
-    role = _("the head")
-    if not cluster.is_head:
-        role = _("a node of the head {name} ({address})").format(name=cluster.head, address=prepared.address)
-    yield _("{name}: {role}; {nodes} nodes, {spare} spare").format(
-        name=prepared.name, role=role, nodes=cluster.needed, spare=cluster.spare
-    )
-    yield _("  interface  {name} ({address})").format(name=prepared.interface.name, address=prepared.interface.address)
-    yield _("  NPUs       {count}").format(count=prepared.npus)
-    doctor = "verl-npu doctor --level static" if request.doctor else _("left out")
-    yield _("  doctor     {command}").format(command=doctor)
-    for name, value in prepared.added.items():
-        yield _("  variable   {name}={value}").format(name=name, value=value)
-    ports = (0, 0, 0)
-    if cluster.is_head:
-        command = head_command(prepared, request.temp or _TEMP, ports)
-        yield _("  Ray        {command}").format(command=shlex.join(command))
-        for host in cluster.hosts[1:] if request.ssh else ():
-            remote = f"ssh -o BatchMode=yes {host} {shlex.quote(remote_command(prepared))}"
-            yield _("  start      {command}").format(command=remote)
-        if cluster.most > 1:
-            count = cluster.needed - 1
-            others = ", ".join(cluster.hosts[1:]) or ngettext(
-                "{count} other node", "{count} other nodes", count
-            ).format(count=count)
-            yield _("  wait       {seconds:g} s for {others}").format(seconds=request.wait, others=others)
-        job = entrypoint(request.command, request.folder, prepared.environ)
-        yield _("  job        {command}").format(command=job)
-        yield _("  restarts   {count}").format(count=request.restarts)
-    else:
-        yield _("  wait       {seconds:g} s for the head").format(seconds=request.wait)
-        yield _("  Ray        {command}").format(command=shlex.join(worker_command(prepared, ports)))
-    for doubt in doubts:
-        yield _("it could not be started on this machine: {doubt}").format(doubt=doubt)
-    if cluster.most > 1:
-        asked = _("asked for") if request.ssh else _("not asked for")
-        yield _("every other node: the same command there, or over ssh ({asked})").format(asked=asked)
+            message = connection.hear()
+        except (OSError, ValueError) as error:
+            return 1, f"the head does not answer any more: {error}"
+        if "status" in message:
+            return int(message["status"]), str(message["reason"])
+        if "start" in message:
+            ray = processes.start(host.ray(), host.environ)
+        if ray is not None and (status := ray.process.poll()) is not None:
+            reason = f"Ray does not start: {' | '.join(ray.last_lines(8))}" if status else ""
+            connection.say(trouble=reason, ready=not status)
+            if status:
+                return 2, reason
+            ray = None
+        processes.reap()
+        time.sleep(_LOOK)

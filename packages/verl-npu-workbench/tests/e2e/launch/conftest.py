@@ -1,37 +1,108 @@
-"""Launches over hosts that are network namespaces, and what they leave behind."""
+"""Launches over hosts that are namespaces of this machine, and what they leave behind.
+
+Each host has an address, a name, processes and a folder for Ray of its own.
+"""
 
 from __future__ import annotations
 
 import os
-import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from .hosts import PROJECT, Host, network, why_not
-
-TINY = Path(__file__).with_name("tiny.py")
-GRACE = 8
+PROJECT = Path(__file__).resolve().parents[3]
 LONGEST = 300.0
 """Seconds that anything may take on a busy machine."""
-QUICK = {
-    # Ray gives a silent node half a minute by itself.
-    "RAY_health_check_initial_delay_ms": "2000",
-    "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "2000",
-    "RAY_health_check_failure_threshold": "3",
+ENVIRON = {
     # Two cores for several hosts: nothing is started before it is needed.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
-    "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "100000000",
+    "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "200000000",
+    "PYTHONPATH": os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH")))),
+    "VIRTUAL_ASCEND": "2",
 }
+# The first process reaps orphans, as that of a real host does.
+FIRST = "import signal, time; signal.signal(signal.SIGCHLD, signal.SIG_IGN); time.sleep(100000)"
+BOOT = (
+    "mount --make-rprivate / && mount -t proc proc /proc && mkdir -p /tmp/ray && mount -t tmpfs none /tmp/ray "
+    '&& mount --bind "$1" /etc/hosts && hostname "$2" && exec "$0" -c "$3"'
+)
+
+
+def ip(words: str) -> str:
+    return subprocess.run(["ip", *words.split()], capture_output=True, text=True, check=True).stdout
+
+
+@dataclass
+class Host:
+    """One of them; its network namespace is called `space`."""
+
+    name: str
+    space: str
+    address: str
+    booted: subprocess.Popen[bytes]
+    """The parent of its first process, with which it ends."""
+    first: int = 0
+
+    def processes(self) -> dict[int, str]:
+        """What runs there, by the machine's own numbers, but for what a host has by itself."""
+        found = {}
+        for pid in {*map(int, ip(f"netns pids {self.space}").split())} - {self.booted.pid, self.first}:
+            with suppress(OSError):
+                found[pid] = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        return {pid: words for pid, words in found.items() if words}
+
+    def start(self, log: Path, command: list[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
+        inside = ["nsenter", f"--target={self.first}", "--mount", "--uts", "--pid", "--net", *command]
+        with log.open("ab") as out:
+            return subprocess.Popen(inside, env=environ, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+
+    def die(self) -> None:
+        """Lose its power."""
+        self.booted.kill()
+        self.booted.wait()
+
+
+@contextmanager
+def network(count: int, folder: Path) -> Iterator[list[Host]]:
+    """Make hosts h0, h1, … on one switch; `folder` gets their /etc/hosts."""
+    tag, names = f"vn{os.getpid() % 100000}", [f"h{number}" for number in range(count)]
+    addresses = [f"10.78.0.{number + 1}" for number in range(count)]
+    (folder / "hosts").write_text(
+        "\n".join(map(" ".join, zip(addresses, names, strict=True))) + "\n127.0.0.1 localhost\n"
+    )
+    unshare = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "sh", "-c", BOOT, sys.executable]
+    hosts: list[Host] = []
+    with ExitStack() as stack:
+        for space in (f"{tag}s", *(f"{tag}{name}" for name in names)):
+            ip(f"netns add {space}")
+            stack.callback(ip, f"netns del {space}")
+        ip(f"-n {tag}s link add br0 type bridge")
+        ip(f"-n {tag}s link set br0 up")
+        for name, address in zip(names, addresses, strict=True):
+            ip(f"-n {tag}s link add {name} type veth peer name net0 netns {tag}{name}")
+            ip(f"-n {tag}s link set {name} master br0 up")
+            ip(f"-n {tag}{name} addr add {address}/24 dev net0")
+            ip(f"-n {tag}{name} link set net0 up")
+            ip(f"-n {tag}{name} link set lo up")
+            boot = ["ip", "netns", "exec", f"{tag}{name}", *unshare, str(folder / "hosts"), name, FIRST]
+            host = Host(name, f"{tag}{name}", address, subprocess.Popen(boot, stdin=subprocess.DEVNULL))
+            stack.callback(host.die)
+            while not host.first:
+                assert host.booted.poll() is None, f"{name} does not start"
+                first = (pid for pid, words in host.processes().items() if words.startswith(f"{sys.executable} -c"))
+                host.first = next(first, 0)
+            hosts.append(host)
+        yield hosts
 
 
 @dataclass
@@ -40,177 +111,69 @@ class Launch:
 
     folder: Path
     hosts: list[Host]
-    processes: dict[str, subprocess.Popen] = field(default_factory=dict)
-    seconds: float = -1.0
-    """From the first question how it ended to its end."""
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def text(self, host: Host) -> str:
-        """What it printed on a host."""
-        log = self.folder / f"{host.name}.log"
-        return log.read_text(errors="replace") if log.exists() else ""
-
-    def await_text(self, host: Host, pattern: str) -> None:
-        self.await_that(lambda: re.search(pattern, self.text(host)) is not None, pattern)
-
-    def await_file(self, name: str) -> None:
-        self.await_that((self.folder / name).exists, name)
-
-    def await_that(self, holds: Callable[[], bool], what: str, within: float = LONGEST) -> None:
-        ends = time.monotonic() + within
-        while not holds():
-            ended = all(process.poll() is not None for process in self.processes.values())
-            if time.monotonic() > ends or (ended and not holds()):
-                pytest.fail(f"waited in vain for {what}\n{self.everything()}")
-            time.sleep(0.1)
-
-    def interrupt(self, host: Host, number: int = signal.SIGINT) -> None:
-        """Send a signal to the launch alone, as a terminal does not know of what it started."""
-        # `ip netns exec` and `unshare` have become the command itself.
-        os.kill(self.processes[host.name].pid, number)
-
-    def statuses(self, within: float = LONGEST) -> list[int | None]:
-        """Wait for the end on all hosts."""
-        start = time.monotonic()
-        while any(process.poll() is None for process in self.processes.values()):
-            if time.monotonic() - start > within:
-                pytest.fail(f"it does not end\n{self.everything()}")
-            time.sleep(0.1)
-        if self.seconds < 0:
-            self.seconds = time.monotonic() - start
-        return [process.returncode for process in self.processes.values()]
-
-    def everything(self) -> str:
-        return "\n".join(f"== {host.name}\n{self.text(host)[-3000:]}" for host in self.hosts)
-
-
-@dataclass
-class Site:
-    """The hosts, and what runs there."""
-
-    root: Path
-    hosts: list[Host]
-    bystanders: list[subprocess.Popen]
-    launches: int = 0
-
-    def launch(
-        self,
-        *options: str,
-        job: tuple[str, ...] = (),
-        on: int = 2,
-        start: int | None = None,
-        command: tuple[str, ...] = (),
-        **variables: str,
-    ) -> Launch:
-        """Start a launch on the first `start` hosts; the job is for `on` of them."""
-        self.launches += 1
-        folder = self.root / f"l{self.launches}"
-        folder.mkdir()
-        (folder / "hosts").write_text((self.root / "hosts").read_text())
-        (folder / "r").mkdir()
-        launch = Launch(folder, self.hosts)
-        for host in self.hosts[: on if start is None else start]:
-            self.join(launch, host, *options, job=job, on=on, command=command, **variables)
-        return launch
-
-    def join(
-        self,
-        launch: Launch,
-        host: Host,
-        *options: str,
-        job: tuple[str, ...] = (),
-        on: int = 2,
-        command: tuple[str, ...] = (),
-        **variables: str,
-    ) -> None:
-        """Start it on a host more."""
-        who = () if {"--hosts", "--nodes"} & {*options} else ("--nodes", str(on), "--head", "h0")
-        usual = (*who, "--cpus", "4", "--wait", "90", "--grace", str(GRACE), "--temp-dir", str(launch.folder / "r"))
-        tiny = (sys.executable, str(TINY), str(on), str(launch.folder), *job)
-        line = [sys.executable, "-m", "verl_npu", "launch", *usual, *options, "--", *(command or tiny)]
-        environ = self.environ(variables)
-        launch.processes[host.name] = host.start(
-            launch.folder / "r", launch.folder / f"{host.name}.log", line, environ
-        )
-
-    def ends(self, launch: Launch, statuses: list[int], within: float, what: str) -> None:
-        """A launch ends with these statuses, in time, and leaves nothing; the others' processes are all there."""
-        found, left = launch.statuses(), self.left()
-        print(f"| {what} | {' '.join(map(str, found))} | {launch.seconds:.0f} | {len(left)} |")
-        assert found == statuses, launch.everything()
-        assert launch.seconds <= within
-        assert left == []
-
-    def kill(self, launch: Launch, host: Host) -> None:
-        """A host loses its power, and its bystander with it."""
-        bystander = self.bystanders.pop(self.hosts.index(host))
-        host.die()
-        bystander.wait()
-        launch.processes.pop(host.name).wait()
-
-    @staticmethod
-    def environ(variables: Mapping[str, str]) -> dict[str, str]:
+    def join(self, host: Host, *options: str, job: tuple[str, ...] = (), **variables: str) -> None:
+        """Start it on one host more; `job` are options of the tiny job, or another job."""
+        count = str(len(self.hosts))
+        who = () if "--hosts" in options else ("--nodes", count, "--head", "h0")
+        if not job or job[0].startswith("-"):
+            job = (sys.executable, str(Path(__file__).with_name("tiny.py")), count, str(self.folder), *job)
+        command = [sys.executable, "-m", "verl_npu", "launch", "--ray=--num-cpus=16", "--wait=150", *who, *options]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "HCCL_", "GLOO_"))}
-        paths = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-        return {**kept, **QUICK, "VIRTUAL_ASCEND": "2", "PYTHONPATH": paths, **variables}
+        log = self.folder / f"{host.name}.log"
+        self.processes[host.name] = host.start(log, [*command, "--", *job], {**kept, **ENVIRON, **variables})
 
-    def left(self) -> list[str]:
-        """What runs on the hosts, but for the bystanders, who must all be there."""
-        others = {process.pid for process in self.bystanders}
-        assert [process.poll() for process in self.bystanders] == [None] * len(self.bystanders)
-        pids = {pid for host in self.hosts for pid in host.pids()}
-        return [Path(f"/proc/{pid}/cmdline").read_text() for pid in pids - others if Path(f"/proc/{pid}").exists()]
+    def text(self, name: str) -> str:
+        """What it printed on a host."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def until(self, holds: Callable[[], object], what: str, within: float = LONGEST) -> None:
+        ends = time.monotonic() + within
+        while not holds() and time.monotonic() < ends and any(each.poll() is None for each in self.processes.values()):
+            time.sleep(0.1)
+        assert holds(), f"waited in vain for {what}\n" + "\n".join(f"== {n}\n{self.text(n)}" for n in self.processes)
+
+    def works(self) -> None:
+        """Wait until the job is on all hosts."""
+        self.until(lambda: all((self.folder / f"on-{host.name}").exists() for host in self.hosts), "the job")
+
+    def interrupt(self, name: str, number: int = signal.SIGINT) -> None:
+        """Send a signal to the launch alone, as a terminal does not know of what it started."""
+        pid = self.processes[name].pid
+        os.kill(int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]), number)
+
+    def ends(self, *statuses: int, within: float = LONGEST) -> None:
+        """See that it ends on all hosts with these statuses, and that nothing of it is left."""
+        self.until(lambda: all(each.poll() is not None for each in self.processes.values()), "the end", within)
+        self.until(lambda: tuple(each.returncode for each in self.processes.values()) == statuses, str(statuses))
+        assert [host.processes() for host in self.hosts if host.booted.poll() is None and host.processes()] == []
 
 
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[Path, list[Host]]]:
+Start = Callable[..., Launch]
+
+
+@pytest.fixture
+def start(request: pytest.FixtureRequest, heeds_ctrl_c: None) -> Iterator[Start]:
+    """Start a launch with the same words on the first `on` of new hosts; the fixture's parameter is their number."""
     pytest.importorskip("ray")
-    reason = why_not()
-    if reason:
-        pytest.skip(reason)
-    # Ray's sockets are in a folder below, and their paths must be short.
+    lacking = [name for name in ("ip", "unshare", "nsenter", "mount") if shutil.which(name) is None]
+    tried = ["unshare", "--mount", "--pid", "--net", "--fork", "mount", "-t", "proc", "proc", "/proc"]
+    if lacking or os.geteuid() != 0 or subprocess.run(tried, capture_output=True, check=False).returncode != 0:
+        pytest.skip("hosts in namespaces need Linux, root, and iproute2 and util-linux from Debian")
     with (
-        tempfile.TemporaryDirectory(prefix="vl", dir="/tmp", ignore_cleanup_errors=True) as folder,
-        network(4, Path(folder)) as made,
+        tempfile.TemporaryDirectory(prefix="vl", ignore_cleanup_errors=True) as folder,
+        network(getattr(request, "param", 2), Path(folder)) as hosts,
     ):
-        yield Path(folder), made
+        launch = Launch(Path(folder), hosts)
 
+        def all_at_once(*options: str, on: int = len(hosts), job: tuple[str, ...] = (), **variables: str) -> Launch:
+            for host in hosts[:on]:
+                launch.join(host, *options, job=job, **variables)
+            return launch
 
-@pytest.fixture
-def site(hosts: tuple[Path, list[Host]], heeds_ctrl_c: None) -> Iterator[Site]:
-    """Four hosts, on each of which somebody else's Python runs, under a name that a careless `pkill` would hit."""
-    root, made = hosts
-    folder = Path(tempfile.mkdtemp(prefix="t", dir=root))
-    (folder / "hosts").write_text((root / "hosts").read_text())
-    sleeper = ["ip", "netns", "exec"]
-    program = "import time; time.sleep(10000)  # ray::raylet"
-    bystanders = [
-        subprocess.Popen([*sleeper, host.space, sys.executable, "-c", program], start_new_session=True)
-        for host in made
-    ]
-    site = Site(folder, made, [*bystanders])
-    try:
-        yield site
-    finally:
-        for host in made:
+        yield all_at_once
+        for host in hosts:
             host.die()
-            host.plug()
-        for process in bystanders:
+        for process in launch.processes.values():
             process.wait()
-
-
-@pytest.fixture
-def ssh(site: Site, tmp_path: Path) -> str:
-    """A PATH with an `ssh` to the hosts, for the first launch of the site.
-
-    It does what ssh does with its arguments: they are joined, and the other host's shell reads them, without our
-    variables.
-    """
-    program = tmp_path / "ssh"
-    spaces = " ".join(f"{host.name}) s={host.space};;" for host in site.hosts)
-    program.write_text(
-        f"#!/bin/sh\nshift 2; h=$1; shift; case $h in {spaces} esac\n"
-        'exec env -i HOME="$HOME" nsenter --net=/run/netns/$s unshare --mount --uts '
-        f'sh -c "mount -t tmpfs none {site.root}/l1/r; hostname $h; $*"\n'
-    )
-    program.chmod(0o755)
-    return f"{tmp_path}:{os.environ['PATH']}"

@@ -1,0 +1,150 @@
+"""What this host is in a launch, and what it is given and checked for before anything is started on it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TypeVar
+
+from verl_npu.ascend.variables import HCCL_INTERFACE, ON_EVERY_HOST, VIRTUAL_NPUS, VISIBLE_DEVICES, virtual_npus
+from verl_npu.errors import LaunchError
+from verl_npu.language import gettext as _
+
+from ..doctor.site import ask_npu_smi
+from ..processes import own_python
+from .network import here, refused, resolve, towards
+
+PORT = 6766
+"""Where Ray listens on the head: the port of verl's page on several machines."""
+_ANYWHERE = "198.51.100.1"  # of RFC 5737: no host has it, and the way there is the default route
+_GLOO, _ADDRESS = "GLOO_SOCKET_IFNAME", "HCCL_IF_IP"
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One launch, as the options of the command say it."""
+
+    command: tuple[str, ...]
+    nodes: int | None = None
+    head: str = ""
+    hosts: tuple[str, ...] = ()
+    port: int = PORT
+    npus: int | None = None
+    wait: float = 600.0
+    ray: tuple[str, ...] = ()
+    doctor: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """This host, and the address of the head, which is empty if it is not known."""
+
+    request: Request
+    nodes: int
+    is_head: bool
+    head: str
+    address: str
+    npus: int
+    added: Mapping[str, str]
+    """The variables that the user has not set."""
+    environ: Mapping[str, str]
+    refusals: Sequence[LaunchError]
+    """Why it cannot take part."""
+
+    def ray(self) -> list[str]:
+        """Return the command that starts Ray on this host."""
+        role = ["--head", f"--port={self.request.port}"]
+        if not self.is_head:
+            role = [f"--address={self.environ['RAY_ADDRESS']}"]
+        own = [f"--node-ip-address={self.address}", f"--resources={json.dumps({'NPU': self.npus})}"]
+        options = [*role, *own, "--disable-usage-stats", *self.request.ray]
+        return own_python("-m", "ray.scripts.scripts", "start", *options)
+
+
+def look(request: Request, environ: Mapping[str, str]) -> Host:
+    """Look at this host; nothing is started.
+
+    Raises LaunchError for options that contradict each other. What this host lacks is among its refusals.
+    """
+    nodes, first = _who(request, environ)
+    refusals: list[LaunchError] = []
+
+    def tried(find: Callable[[], Found], otherwise: Found) -> Found:
+        try:
+            return find()
+        except LaunchError as refusal:
+            refusals.append(refusal)
+            return otherwise
+
+    interfaces, name = here(), socket.gethostname().partition(".")[0]
+    head = tried(lambda: resolve(first), "") if nodes > 1 else "127.0.0.1"
+    is_head = nodes == 1 or first.partition(".")[0] == name or head in {*interfaces.values()} - {"127.0.0.1"}
+    if is_head and nodes > 1 and head.startswith("127."):
+        # Debian's /etc/hosts gives a host's own name 127.0.1.1.
+        head = tried(lambda: towards(next((each for each in request.hosts if each != first), _ANYWHERE)), "")
+    own = head if is_head or not head else tried(lambda: towards(first), "")
+    npus = tried(lambda: count_npus(environ, request.npus), 0)
+    added = tried(lambda: variables(environ, interfaces, own if nodes > 1 else ""), dict[str, str]())
+    if find_spec("ray") is None:
+        refusals.append(refused("verl-npu launch", _("an installed ray"), _("none"), "pip install 'ray[default]'"))
+    given = {**environ, **added, "RAY_ADDRESS": f"{head}:{request.port}"}
+    return Host(request, nodes, is_head, head, own, npus, added, given, refusals)
+
+
+def _who(request: Request, environ: Mapping[str, str]) -> tuple[int, str]:
+    """Return how many hosts take part, and the name of the head."""
+    hosts = request.hosts
+    nodes = request.nodes or len(hosts) or 1
+    head = request.head or (hosts[0] if hosts else "")
+    if hosts and (not len({*hosts}) == len(hosts) == nodes or head not in hosts):
+        expected = _("{count} different hosts, the head among them").format(count=nodes)
+        raise refused("--hosts", expected, ",".join(hosts), _("correct the list, --nodes or --head"))
+    if nodes > 1 and (head in ("", "localhost") or head.startswith("127.")):
+        expected = _("the head, as the other hosts name it")
+        raise refused("--head", expected, head or _("none"), _("add --head HOST"))
+    for name in ("SLURM_STEP_NUM_NODES", "OMPI_COMM_WORLD_SIZE"):
+        if nodes == 1 and environ.get(name, "1") != "1":
+            expected, fix = _("to be told who takes part"), _("add --hosts, or --nodes and --head")
+            raise refused("verl-npu launch", expected, f"{name}={environ[name]}", fix)
+    return nodes, head
+
+
+def variables(environ: Mapping[str, str], interfaces: Mapping[str, str], own: str) -> dict[str, str]:
+    """Return the variables of verl's documents that the user has not set; `own` is empty for a host that is alone.
+
+    Raises LaunchError if the user's name an interface or an address that this host does not have.
+    """
+    for variable, known in ((_GLOO, [*interfaces]), (_ADDRESS, [*interfaces.values()])):
+        if (value := environ.get(variable)) and value not in known:
+            found = _("none of {known}").format(known=", ".join(known))
+            fix = _("unset it, and what reaches the head is taken, or correct it")
+            raise refused(f"{variable}={value}", _("an interface or an address of this host"), found, fix)
+    wanted = {advice.name: advice.value for advice in ON_EVERY_HOST}
+    for name in (name for name, address in interfaces.items() if own and address == own):
+        # HCCL takes a name for the beginning of names unless = stands before it; gloo takes it as it is.
+        wanted |= {HCCL_INTERFACE: f"={name}", _GLOO: name, _ADDRESS: own}
+    if environ.get(HCCL_INTERFACE):
+        # The address would come before the user's interface.
+        wanted.pop(_ADDRESS, None)
+    return {name: value for name, value in wanted.items() if not environ.get(name)}
+
+
+def count_npus(environ: Mapping[str, str], expected: int | None) -> int:
+    """Return how many NPUs there are. Raises LaunchError if there are none, or not as many as `expected`."""
+    if virtual := virtual_npus(environ):
+        count, found = int(virtual) if virtual.isdecimal() else 0, f"{VIRTUAL_NPUS}={virtual}"
+    else:
+        answer = ask_npu_smi(environ)
+        count, found = len(answer.npus), answer.problem or _("{count} by npu-smi").format(count=len(answer.npus))
+    shown = environ.get(VISIBLE_DEVICES)
+    if count and shown is not None:
+        count = min(count, len([each for each in shown.split(",") if each.strip().isdecimal()]))
+        found += _(", of which {name}={value} shows {count}").format(name=VISIBLE_DEVICES, value=shown, count=count)
+    if not count or expected not in (None, count):
+        fix = _("see `verl-npu doctor`; VIRTUAL_ASCEND=2 uses two virtual NPUs")
+        raise refused(_("NPUs of this host"), str(expected or _("at least one")), found, fix)
+    return count

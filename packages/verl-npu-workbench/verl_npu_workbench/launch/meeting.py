@@ -1,0 +1,139 @@
+"""Where the hosts of a launch meet before Ray starts, and hear how the job ended: messages in JSON, over TCP.
+
+A host says who it is, or why it cannot take part; the head tells all to start Ray, and at last the status.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+_PATIENCE = 10.0
+_MOST_BYTES = 1 << 20
+_SILENT = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
+"""With these a host that has lost its power or its network is given up after half a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A host as it says of itself."""
+
+    name: str
+    address: str
+    npus: int
+    plan: str
+    """What it was asked for."""
+    ready: bool = False
+    """Whether Ray has started there."""
+    trouble: str = ""
+    """Why it cannot take part, or does not any more."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.address}, {self.npus} NPUs)"
+
+
+class Connection:
+    """What two hosts say to each other. Whoever ends, the other one hears of it."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.settimeout(_PATIENCE)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _SILENT:
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
+        self._socket, self._text = connected, b""
+
+    def say(self, **message: object) -> None:
+        """Send a message; one that nobody can receive any more is lost."""
+        with suppress(OSError):
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def hear(self) -> dict[str, Any]:
+        """Return the next message; it is empty if there is none yet. Raises OSError, ValueError if none will come."""
+        while b"\n" not in self._text and select.select([self._socket], [], [], 0)[0]:
+            news = self._socket.recv(1 << 16)
+            self._text += news
+            if not news or len(self._text) > _MOST_BYTES:
+                raise OSError("the connection has ended")
+        if b"\n" not in self._text:
+            return {}
+        line, _, self._text = self._text.partition(b"\n")
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        """End it."""
+        self._socket.close()
+
+
+class Meeting:
+    """The head's side. Raises OSError if the port is taken."""
+
+    def __init__(self, port: int, own: Member, nodes: int) -> None:
+        self._listening = socket.create_server(("", port), backlog=1024)
+        self._own, self._nodes = own, nodes
+        self._connections: dict[Connection, Member | None] = {}
+
+    @property
+    def members(self) -> list[Member]:
+        """Who is there, the head first."""
+        return [self._own, *filter(None, self._connections.values())]
+
+    def look(self) -> list[Member]:
+        """Hear what is new, and return those that cannot take part, or do not any more."""
+        while self._listening.fileno() >= 0 and select.select([self._listening], [], [], 0)[0]:
+            self._connections[Connection(self._listening.accept()[0])] = None
+        lost = []
+        for connection, known in [*self._connections.items()]:
+            member, ended = known, False
+            try:
+                if (known or len(self.members) < self._nodes) and (message := connection.hear()):
+                    member = replace(known, **message) if known else self._judged(Member(**message))
+            except (OSError, TypeError, ValueError) as error:
+                member, ended = known and replace(known, trouble=str(error)), True
+            self._connections[connection] = member
+            if member and member.trouble:
+                connection.say(status=2, reason=member.trouble)
+                lost.append(member)
+            if ended or (member and member.trouble):
+                del self._connections[connection]
+                connection.close()
+        return lost
+
+    def _judged(self, member: Member) -> Member:
+        if member.plan != self._own.plan:
+            return replace(member, trouble=f"it was asked for {member.plan}, the head for {self._own.plan}")
+        if member.address in [each.address for each in self.members]:
+            return replace(member, trouble="this machine takes part already: start one process on each")
+        return member
+
+    def start(self) -> None:
+        """Tell all to start Ray; nobody can come any more."""
+        self._listening.close()
+        for connection, member in self._connections.items():
+            if member:
+                connection.say(start=True)
+            else:
+                connection.say(status=2, reason="all nodes are there already")
+
+    def end(self, status: int, reason: str) -> None:
+        """Tell all how the launch ended."""
+        self._listening.close()
+        for connection in self._connections:
+            connection.say(status=status, reason=reason)
+            connection.close()
+
+
+def join(address: str, port: int, own: Member, patience: float) -> Connection | None:
+    """Meet the head as soon as it listens, and say who this host is; None if it has not listened for so long."""
+    ends = time.monotonic() + patience
+    while time.monotonic() < ends:
+        with suppress(OSError):
+            connection = Connection(socket.create_connection((address, port), _PATIENCE))
+            connection.say(**asdict(own))
+            return connection
+        time.sleep(0.5)
+    return None
