@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[5]
 LONGEST = 300.0
 """Seconds that anything may take on a busy machine."""
 ENVIRON = {
