@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..registry.patch import Upstream
-from ..registry.source.assignments import PatchModule
+from ..registry.source.named import PatchModule
 
 # `recipe` lies beside `verl` in a checkout and is in no wheel.
 UPSTREAMS = (

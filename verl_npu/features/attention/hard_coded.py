@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 
 from ...errors import RewriteError
 from ...registry.apply.replacement import clone
-from ...registry.source.body import Key
+from ...registry.source.named import Key
 from ...registry.source.probe import AllOf, AnyOf, Defines, Imported, Imports, Never, Not, Passes, Probe
 from ..configuration import Section
 from . import padding

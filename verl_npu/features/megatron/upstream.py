@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ...registry.source.body import Key
+from ...registry.source.named import Key
 from ...registry.source.probe import AllOf, Calls, Defines, Imports, Never, Not, Passes
 from .feature import megatron
 

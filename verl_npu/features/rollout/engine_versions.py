@@ -13,8 +13,8 @@ from ...ascend.variables import virtual_npus
 from ...findings import Finding
 from ...manifest import manifest
 from ...pins import PINS, Component, Pin
-from ...registry.source.lookup import UnmetImport, unmet_imports
 from ...registry.source.tree import SourceTree, Target
+from ...registry.source.unmet import UnmetImport, unmet_imports
 from ..configuration import Section
 from .feature import refusal, remark
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from ...registry.source.body import Key
+from ...registry.source.named import Key
 from ...registry.source.probe import AllOf, Calls, Defines, Imports, IsActor, Never, Not, Passes
 from ..configuration import Section
 from . import rules

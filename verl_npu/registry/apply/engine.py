@@ -18,7 +18,7 @@ from ...errors import ApplyError, DamagedError, VerlNpuError
 from ..judge.lock import Lock, Revision, read_locks
 from ..judge.verdict import Policy, Verdict, judge, settle
 from ..patch import Action, Feature, Patch, Upstream, refuse_conflicts
-from ..source.assignments import PatchModule
+from ..source.named import PatchModule
 from ..source.tree import SourceTree
 from ..state import LIVE, RegistryActivity, State
 from . import hooks

@@ -53,10 +53,6 @@ MOMENTS: Mapping[str, Mapping[str, str]] = {
     _("At any time"): {
         "explain": "verl-npu explain npu-memory",
     },
-    _("To maintain the patches"): {
-        "drift": "verl-npu drift --source ../verl",
-        "lock": "verl-npu lock --pin v0.6.1 --source verl-0.6.1-py3-none-any.whl",
-    },
 }
 """The commands by the moment at which one needs them, each with one example."""
 _UNTIL_ENDED = ("launch", "serve", "watch")

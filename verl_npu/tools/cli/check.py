@@ -19,7 +19,7 @@ from ...features import PATCH_MODULES, UPSTREAMS, load, policy, wrong_settings
 from ...features.engine_names import NAMES, Lack, lacks
 from ...language import gettext as _
 from ...language import ngettext
-from ...registry.judge.drift import drift_diff
+from ...registry.judge.diff import drift_diff
 from ...registry.judge.lock import Lock, Record, Revision
 from ...registry.judge.natives import Native, confirmed, judge_natives, patched_packages
 from ...registry.judge.verdict import Verdict, judge

@@ -10,7 +10,7 @@ import click
 from ...errors import DeclarationError
 from ...features import UPSTREAMS, load
 from ...language import gettext as _
-from ...registry.judge.drift import patch_diff
+from ...registry.judge.diff import patch_diff
 from ...registry.judge.lock import Lock
 from ...registry.patch import Action, Feature, Patch, owners
 from .. import codes

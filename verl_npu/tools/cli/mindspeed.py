@@ -19,7 +19,7 @@ from ...features.megatron.source import Installation, installation
 from ...findings import Finding, Severity
 from ...language import gettext as _
 from ...pins import PINS
-from ...registry.source.tree import PlainFolder
+from ...registry.source.folder import PlainFolder
 from . import terminal
 from .options import example, json_option
 

@@ -41,8 +41,8 @@ from ...findings import Finding, Rule, Severity, Stage, error, find, refusals, w
 from ...language import gettext as _
 from ...language import ngettext
 from ...pins import PINS, Component
-from ...registry.source.lookup import unmet_imports
 from ...registry.source.tree import SourceTree, Target
+from ...registry.source.unmet import unmet_imports
 from ..doctor.site import Site
 from ..doctor.variables import unreadable_devices, wrong_variables
 from .keys import (

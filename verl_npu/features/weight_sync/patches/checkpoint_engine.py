@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .... import reporting
 from ....errors import GroupError, TransferError
-from ....registry.source.body import Key
+from ....registry.source.named import Key
 from ....registry.source.probe import AllOf, AnyOf, Calls, Defines, Never, Not, Raises
 from ..engines.processing import lay_out_experts_for_loading
 from ..engines.vllm import VLLMEngine, Worker
