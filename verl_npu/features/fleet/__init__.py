@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import comparison, forwarding  # noqa: F401  # they declare the patches
+from . import forwarding, patches  # noqa: F401  # they declare the patches
 from .feature import fleet
 
 __all__ = ["fleet"]

@@ -7,7 +7,15 @@ them imports MindSpeed or Megatron. `repatch` gives the overrides to MindSpeed, 
 
 from __future__ import annotations
 
-from . import batches, mindspeed, upstream, workers  # noqa: F401  # they declare the patches
-from .feature import megatron
+from ...registry.patch import Feature
+from .feature import megatron, over_megatron
 
 __all__ = ["megatron"]
+
+
+# Whatever they patch imports Megatron or MindSpeed itself, or is called by what does.
+@megatron.part("megatron", "mindspeed", count=33)
+def _over_megatron() -> Feature:
+    from . import batches, mindspeed, upstream, workers  # noqa: F401  # they declare them
+
+    return over_megatron

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import engine_arguments, patches, rl_mode  # noqa: F401  # they declare the patches
+from . import engine_arguments, patches  # noqa: F401  # they declare the patches
 from .feature import rollout
 
 __all__ = ["rollout"]

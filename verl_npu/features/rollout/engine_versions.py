@@ -16,7 +16,7 @@ from ...pins import PINS, Component, Pin
 from ...registry.source.tree import SourceTree, Target
 from ...registry.source.unmet import UnmetImport, unmet_imports
 from ..configuration import Section
-from .feature import refusal, remark
+from .findings import refusal, remark
 
 if TYPE_CHECKING:
     from packaging.version import Version

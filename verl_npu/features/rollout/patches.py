@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -11,13 +13,12 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 from ...registry.source.named import Key
 from ...registry.source.probe import AllOf, Calls, Defines, Imports, IsActor, Never, Not, Passes
 from ..configuration import Section
-from . import rules
-from .feature import rollout
-from .rl_mode import enable_rl_mode
+from .feature import SECTION, SETTINGS, rollout
 
 __all__ = [
     "Release",
     "end_answers_at_response_length",
+    "keep_development_endpoints_closed",
     "prevent_double_repetition_in_hf_rollout",
     "reduce_vllm_version_to_release",
 ]
@@ -39,8 +40,8 @@ _CHECK_HOW = (
 
 @rollout.wrap(
     _VALIDATE,
-    uses=(rules.SECTION,),
-    may_use=rules.SETTINGS,
+    uses=(SECTION,),
+    may_use=SETTINGS,
     why=_CHECK_WHY,
     how=_CHECK_HOW,
     link="https://github.com/volcengine/verl/issues/3902",
@@ -57,8 +58,8 @@ def check_and_complete_engine_settings(
 
 @rollout.wrap(
     _VALIDATE_IN_TRAINER,
-    uses=(rules.SECTION, "verl.trainer.ppo.ray_trainer:RayPPOTrainer.config"),
-    may_use=rules.SETTINGS,
+    uses=(SECTION, "verl.trainer.ppo.ray_trainer:RayPPOTrainer.config"),
+    may_use=SETTINGS,
     why=_CHECK_WHY,
     how=_CHECK_HOW,
     link="https://github.com/volcengine/verl/issues/3902",
@@ -74,8 +75,48 @@ def check_and_complete_engine_settings_in_trainer(
 
 
 def _check_and_complete(config: Section) -> None:
+    # Imported here: only the driver asks them.
+    from . import rules
+    from .rl_mode import enable_rl_mode
+
     rules.check(config)
     enable_rl_mode(config)
+
+
+_ENDPOINTS = "VLLM_SERVER_DEV_MODE"
+_RUN = f"{_SERVER}:vLLMHttpServer.run_server"
+
+
+@rollout.wrap(
+    _RUN,
+    uses=(f"{_SERVER}:build_app",),
+    why="vllm-ascend's rl_config, which verl-npu enables where it is known, sets VLLM_SERVER_DEV_MODE=1: whoever "
+    "reaches the port of verl's server could run any method of its workers.",
+    how="As the server makes its application, the variable is again what it was before the engine was made.",
+    link="https://github.com/vllm-project/vllm-ascend/pull/13748",
+    retired_by=Never("it is about what vllm-ascend does to the environment"),
+    requires=Defines(_RUN),
+)
+async def keep_development_endpoints_closed(
+    original: Callable[..., Awaitable[Result]], server: object, *args: object, **kwargs: object
+) -> Result:
+    """Make the engine and its server."""
+    before = os.environ.get(_ENDPOINTS)
+    module = vars(sys.modules[_SERVER])
+    build = module["build_app"]
+
+    @functools.wraps(build)
+    def build_app(*given: object, **options: object) -> object:
+        os.environ.pop(_ENDPOINTS, None)
+        if before is not None:
+            os.environ[_ENDPOINTS] = before
+        return build(*given, **options)
+
+    module["build_app"] = build_app
+    try:
+        return await original(server, *args, **kwargs)
+    finally:
+        module["build_app"] = build
 
 
 _EARLY = f"{_SERVER}:vLLMHttpServerBase.generate"
@@ -91,7 +132,7 @@ _limit: ContextVar[int | None] = ContextVar("_limit", default=None)
         f"{_SERVER}:vLLMHttpServerBase.config",
         f"{_SERVER}:vLLMHttpServerBase.engine",
         "verl.workers.config.rollout:RolloutConfig.response_length",
-        f"{rules.SECTION}.response_length",
+        f"{SECTION}.response_length",
     ),
     why="An answer may take all that its prompt leaves of prompt_length and response_length together. What is longer "
     "than response_length is generated, and then cut off.",
@@ -292,7 +333,7 @@ _REPEATS = "num_return_sequences"
 
 @rollout.wrap(
     f"{_HF_ROLLOUT}:HFRollout.__init__",
-    uses=(f"{rules.SECTION}.n",),
+    uses=(f"{SECTION}.n",),
     why="The trainer repeats every prompt n times, and the HF rollout n times again. With n above 1 training fails: "
     "`Two tensor dict must have identical batch size`.",
     how="The engine is built from a copy of its configuration in which n is 1; the trainer's n stays.",

@@ -33,7 +33,7 @@ from ...features.fused_kernels import BLOCKS, MODULE
 from ...features.megatron.contract import recorded_as, revision_for
 from ...features.megatron.request import requests
 from ...features.megatron.rules import problems
-from ...features.micro_batches import pack
+from ...features.micro_batches.packing import pack
 from ...features.rollout import rules as rollout
 from ...features.weight_sync.engines.sglang import refuse_proof
 from ...features.weight_sync.settings import Check

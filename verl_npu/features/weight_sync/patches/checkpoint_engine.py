@@ -16,14 +16,14 @@ from .... import reporting
 from ....errors import GroupError, TransferError
 from ....registry.source.named import Key
 from ....registry.source.probe import AllOf, AnyOf, Calls, Defines, Never, Not, Raises
-from ..engines.processing import lay_out_experts_for_loading
-from ..engines.vllm import VLLMEngine, Worker
 from ..feature import weight_sync
 from ..settings import WAIT_LONGER, Check, Settings
-from ..transport.tensors import Weight, digest_of, each
 
 if TYPE_CHECKING:
     import torch
+
+    from ..engines.vllm import VLLMEngine, Worker
+    from ..transport.tensors import Weight
 
 _MODULE = "verl.checkpoint_engine.hccl_checkpoint_engine"
 _ENGINE = f"{_MODULE}:HCCLCheckpointEngine"
@@ -73,6 +73,9 @@ class Tally:
 
     def add(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Count one more, and return it."""
+        # Imported here, as all that moves or proves weights: most processes of a job do neither.
+        from ..transport.tensors import digest_of
+
         self._hash.update(name.encode() + b"\0")
         self._hash.update(digest_of(tensor).to_bytes(8, "little"))
         self.tensors += 1
@@ -80,6 +83,8 @@ class Tally:
 
     def watched(self, weights: Iterable[Weight] | AsyncIterable[Weight]) -> Iterable[Weight] | AsyncIterable[Weight]:
         """Return the same weights, counted as they are drawn."""
+        from ..transport.tensors import each
+
         return each(weights, self.add)
 
     def report(self, owner: object, who: str, held: str = "") -> None:
@@ -174,6 +179,9 @@ def process_weights_once_and_prove_them(
     """Take one sync's weights. Raises EngineError if the engine then does not hold them."""
     if brings_adapter(kwargs):
         return original(worker, *args, **kwargs)
+    from ..engines.processing import lay_out_experts_for_loading
+    from ..engines.vllm import VLLMEngine
+
     lay_out_experts_for_loading(worker.model_runner.model)
     if not requested(Check.ENGINE):
         return original(worker, *args, **kwargs)
@@ -348,6 +356,8 @@ async def make_sent_weights_contiguous(
     **kwargs: object,
 ) -> object:
     """Send weights, contiguous or not. If the user requested a check, publish afterwards what was sent."""
+    from ..transport.tensors import each
+
     dense = each(weights, lambda name, weight: weight.contiguous())
     if engine.rank != 0 or not requested():
         return await original(engine, dense, *args, **kwargs)
