@@ -36,16 +36,18 @@ def load_installed() -> Sequence[Feature]:
 
 
 def _features() -> Sequence[Feature]:
-    from .attention import attention
+    """All features; of those with modules beside them for their patches, these are imported."""
+    from .attention import attention, flash, padding  # noqa: F401
     from .device import device
     from .fleet import fleet
     from .fused_kernels import fused_kernels
-    from .fused_ops import fused_ops
+    from .fused_ops import experts, fsdp2, fused_ops, layers  # noqa: F401
     from .host_copies import host_copies
     from .megatron import megatron
     from .micro_batches import micro_batches
     from .rollout import rollout
     from .weight_sync import weight_sync
+    from .weight_sync.patches import checkpoint_engine, vllm_model  # noqa: F401
 
     return (
         device,

@@ -12,9 +12,8 @@ from ..registry.judge.lock import FILE_NAME, SCHEMA, THERE, Lock, Record, collab
 from ..registry.patch import Action, Patch, Upstream
 from ..registry.source.body import read_body
 from ..registry.source.definition import NORMALISER
-from ..registry.source.presence import is_there, package_of, surroundings
 from ..registry.source.probe import Probe
-from ..registry.source.tree import SourceTree, Target
+from ..registry.source.tree import SourceTree, Target, is_there, package_of, surroundings
 from ..registry.state import Standing
 
 

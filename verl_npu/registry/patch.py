@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import ConflictError, DeclarationError
-from .source.collaborator import Collaborator
+from .source.named import Collaborator
 from .source.probe import Atom, Defines, Probe
 from .source.tree import Target
 from .state import Word

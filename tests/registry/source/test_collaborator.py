@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu.errors import DeclarationError
-from verl_npu.registry.source.collaborator import Collaborator
+from verl_npu.registry.source.named import Collaborator
 from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.source.used import find
 

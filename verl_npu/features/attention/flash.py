@@ -1,6 +1,8 @@
 """transformers' flash attention on NPUs: it is admitted, and gets its lengths from the host once, not in each layer.
 
 transformers looks for a package that does not exist on NPUs, and ignores settings of a model there: those are errors.
+Where upstream has flash attention hard-coded, what the user configured takes its place, in a copy of its function: see
+`rewriting`.
 """
 
 from __future__ import annotations
@@ -8,15 +10,18 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from ...errors import AttentionSettingError, NoFlashAttentionError
-from ...registry.source.probe import AllOf, Calls, Defines, Imports, Never, Reads
-from .feature import FLASH_ATTENTION, NPU_MODULE, ON_NPU, UTILS, attention
+from ...registry.source.named import Key
+from ...registry.source.probe import AllOf, AnyOf, Calls, Defines, Imports, Never, Not, Passes, Reads
+from . import FLASH_ATTENTION, NPU_MODULE, ON_NPU, UTILS, attention
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ..configuration import Section
 
 Result = TypeVar("Result")
 _MODEL = "transformers.modeling_utils:PreTrainedModel"
@@ -306,3 +311,112 @@ def use_npu_attention_in_packed_qwen2_vl(function: Attention | None) -> Attentio
         return function
     found: Attention = importlib.import_module(NPU_MODULE).npu_flash_attn_varlen_func
     return found
+
+
+# Which implementation a model gets, where upstream has hard-coded one.
+
+_OPTION = "attn_implementation"
+Implementation = TypeVar("Implementation", bound=Callable[..., object])
+
+
+def declare_choice(
+    target: str,
+    source: str = "model.override_config.attn_implementation",
+    name: str = "",
+    *,
+    uses: Sequence[str] = (),
+    may_use: Sequence[str] = (),
+) -> Callable[[Implementation], Implementation]:
+    """Declare the decorated function for `target`, which then takes the implementation from `source`."""
+    return attention.wrap(
+        target,
+        uses=uses,
+        may_use=may_use,
+        why="flash_attention_2 is hard-coded here, so a model that needs sdpa or eager attention cannot be trained: "
+        "what the user configures has no effect.",
+        how=f"A copy of the function is called in which the constant is replaced by {source}.",
+        link="https://github.com/volcengine/verl/pull/3417",
+        retired_by=AnyOf(
+            Passes(target, _OPTION, Key(_OPTION), always=True),
+            AllOf(Defines(target), Not(Passes(target, _OPTION, FLASH_ATTENTION, to="from_pretrained"))),
+        ),
+        name=name,
+    )
+
+
+@declare_choice("verl.workers.fsdp_workers:ActorRolloutRefWorker._build_model_optimizer")
+def use_configured_attention_for_actor(
+    original: Callable[..., Result],
+    worker: object,
+    model_path: object,
+    fsdp_config: object,
+    optim_config: object,
+    override_model_config: Section | None,
+    *args: object,
+    **kwargs: object,
+) -> Result:
+    """Build the actor or the reference model."""
+    function = _with_constant(original, _chosen(override_model_config))
+    return function(worker, model_path, fsdp_config, optim_config, override_model_config, *args, **kwargs)
+
+
+def use_configured_attention(original: Callable[..., Result], worker: object, config: Section) -> Result:
+    """Build the model of a worker or an engine."""
+    return _with_chosen(original, config)(worker, config)
+
+
+for _name, _target, _section in (
+    ("critic", "verl.workers.fsdp_workers:CriticWorker._build_critic_model_optimizer", "critic"),
+    ("reward_model", "verl.workers.fsdp_workers:RewardModelWorker._build_model", "reward_model"),
+    ("fsdp_engine", "verl.workers.engine.fsdp.engine_impl:FSDPEngine._build_model_optimizer", "critic"),
+):
+    declare_choice(
+        _target,
+        name=f"use_configured_attention_for_{_name}",
+        uses=(f"verl/trainer/config/ppo_trainer.yaml: {_section}.model",),
+    )(use_configured_attention)
+
+
+@declare_choice(
+    "verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer._build_model_optimizer",
+    uses=(
+        "verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer.config",
+        "verl/trainer/config/sft_trainer.yaml: model",
+    ),
+)
+def use_configured_attention_for_sft(original: Callable[..., Result], trainer: Section) -> Result:
+    """Build the model of supervised fine-tuning."""
+    return _with_chosen(original, trainer.config)(trainer)
+
+
+@declare_choice(
+    "verl.utils.model:load_valuehead_model",
+    "the model configuration's own attn_implementation",
+    may_use=("transformers.configuration_utils:PretrainedConfig._attn_implementation",),
+)
+def use_configured_attention_for_value_head(
+    original: Callable[..., Result],
+    local_path: object,
+    torch_dtype: object,
+    model_config: object,
+    trust_remote_code: object,
+) -> Result:
+    """Load a model with a value head."""
+    chosen = getattr(model_config, "_attn_implementation", None) or FLASH_ATTENTION
+    function = _with_constant(original, str(chosen))
+    return function(local_path, torch_dtype, model_config, trust_remote_code)
+
+
+def _with_chosen(original: Callable[..., Result], config: Section) -> Callable[..., Result]:
+    return _with_constant(original, _chosen(config.model.get("override_config")))
+
+
+def _with_constant(original: Callable[..., Result], chosen: str) -> Callable[..., Result]:
+    from .rewriting import with_constant
+
+    return with_constant(original, FLASH_ATTENTION, chosen)
+
+
+def _chosen(override: Section | None) -> str:
+    """Return the user's choice in a model's `override_config`, or flash attention if there is none."""
+    return str((override.get(_OPTION) if override else None) or FLASH_ATTENTION)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, SupportsInt, TypeVar, cast
 
-from .feature import UTILS
+from . import UTILS
 from .padding import kept_indices
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from ...registry.source.probe import AllOf, Defines, Imports, Never, Not, Probe, Reads, Sets, Takes
-from .feature import LINK, NPU_PATCH, UPSTREAM_DOES_IT, declare, fused_ops, modeling, upstream_assigns
+from . import LINK, NPU_PATCH, UPSTREAM_DOES_IT, declare, fused_ops, modeling, upstream_assigns
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ...reporting import report
-from .feature import is_plain, operator
+from . import is_plain, operator
 from .layers import Activation, is_silu
 
 if TYPE_CHECKING:

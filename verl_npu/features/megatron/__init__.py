@@ -8,9 +8,14 @@ them imports MindSpeed or Megatron. `repatch` gives the overrides to MindSpeed, 
 from __future__ import annotations
 
 from ...registry.patch import Feature
-from .feature import megatron, over_megatron
 
-__all__ = ["megatron"]
+megatron = Feature(
+    "megatron",
+    "each worker's overrides are checked, reach MindSpeed in time, and apply as a whole or not at all; early workers "
+    "keep their batches on the host",
+)
+over_megatron = megatron.more()
+"""What the modules beside this one declare the patches for."""
 
 
 # Whatever they patch imports Megatron or MindSpeed itself, or is called by what does.

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...registry.source.probe import AllOf, Calls, Defines
-from .feature import over_megatron
+from . import over_megatron
 
 if TYPE_CHECKING:
     import torch

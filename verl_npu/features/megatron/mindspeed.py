@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ...errors import MindSpeedImportError
 from ...registry.apply.replacement import clone
 from ...registry.source.probe import AllOf, Calls, Catches, Defines, Never, Not, Reads, Takes
-from .feature import over_megatron
+from . import over_megatron
 from .repatch import (
     Repatch,
     checked_repatch,

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ...registry.source.named import Key
 from ...registry.source.probe import AllOf, Calls, Defines, Imports, Never, Not, Passes
-from .feature import over_megatron
+from . import over_megatron
 
 __all__ = ["written_in_torchs_format"]
 

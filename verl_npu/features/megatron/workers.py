@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ...errors import OverrideError
 from ...registry.apply.replacement import clone
 from ...registry.source.probe import Calls, Defines, Never
-from .feature import over_megatron
+from . import over_megatron
 from .repatch import on_behalf_of, plain_values, repatch
 from .request import OVERRIDE, SECTION_KEYS, Request, effective
 

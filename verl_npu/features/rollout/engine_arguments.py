@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from ...registry.source.probe import Defines
 from ..configuration import Section
-from .feature import rollout
+from .data_parallel import join
 
-__all__ = ["OTHER_SIZES", "arguments", "asked_of", "give_engine_the_users_arguments", "plain"]
+__all__ = ["OTHER_SIZES", "arguments", "asked_of", "given_to_engine", "plain"]
 
 _SPMD = "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd"
-_ENGINE = f"{_SPMD}:vLLMRollout.__init__"
 OTHER_SIZES = "cuda_graph_sizes"
 """vLLM's own argument for the sizes of graphs, from which it reckons them."""
 _CAPTURE_SIZES = (8, 16, 32, 64, 128, 192, 256, 384)
@@ -23,44 +21,15 @@ _MAX_NUM_SEQS = 1024
 """Upstream's own default at 796871d7, where it reached no engine."""
 
 
-@rollout.wrap(
-    _ENGINE,
-    uses=(f"{_SPMD}:LLM",),
-    may_use=tuple(
-        f"verl/trainer/config/ppo_trainer.yaml: actor_rollout_ref.rollout.{key}"
-        for key in (
-            "engine_kwargs",
-            "max_num_seqs",
-            "enforce_eager",
-            "tensor_model_parallel_size",
-            "data_parallel_size",
-            "cudagraph_capture_sizes",
-        )
-    ),
-    why="An argument of engine_kwargs.vllm that upstream gives as well, such as enable_prefix_caching, ends the job: "
-    "TypeError: LLM() got multiple values for keyword argument. max_num_seqs, cudagraph_capture_sizes and "
-    "enable_expert_parallel of the rollout reach no engine, and neither does data_parallel_size (or "
-    "dp_model_parallel_size): a model of experts that several engines should share does not fit.",
-    how="The engine gets all of them: the user's engine_kwargs come last, as at later revisions, and what is a "
-    "mapping on both sides, such as compilation_config, is merged. Data parallel engines are told by vLLM's variables "
-    "VLLM_DP_* which of them each is, and where they meet. An engine with graphs of which nobody has named the sizes "
-    "captures eight, and not the 67 of vLLM's own default: each is memory of the NPU, and time before the first step.",
-    link="https://github.com/volcengine/verl/commit/ff6978c14",
-    retired_by=Defines("verl.workers.config.rollout:RolloutConfig"),
-    requires=Defines(_ENGINE),
-)
-def give_engine_the_users_arguments(
-    original: Callable[..., None], engine: object, model_path: str, config: Section, *args: object, **kwargs: object
-) -> None:
-    """Build the engine."""
-    from .data_parallel import join
-
+@contextmanager
+def given_to_engine(config: Section) -> Iterator[Section]:
+    """Have the engine that is made inside get what the user asks of it; yield the configuration to make it of."""
     join(config)
     own = copy.deepcopy(config)
     if asked_of(config):
         own.engine_kwargs.vllm = {}
     with _adding(_with_few_graphs(config)):
-        original(engine, model_path, own, *args, **kwargs)
+        yield own
 
 
 @contextmanager

@@ -7,10 +7,11 @@ of the weights. `patches` put the two in the place of what upstream does.
 from __future__ import annotations
 
 from ...registry.patch import Feature
-from .feature import weight_sync
-from .patches import checkpoint_engine, vllm_model  # noqa: F401  # they declare the patches
 
-__all__ = ["weight_sync"]
+weight_sync = Feature("weight_sync", "weights go from trainer to rollout over HCCL, checked on every rank")
+
+GROUP = "actor_rollout"
+"""The name of upstream's group of trainers and rollouts."""
 
 
 @weight_sync.part("recipe", count=17)

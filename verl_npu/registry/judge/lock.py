@@ -10,11 +10,10 @@ from typing import Any
 
 from ...errors import LockError
 from ..patch import Patch
-from ..source.collaborator import Collaborator
 from ..source.definition import NORMALISER
-from ..source.presence import is_there
+from ..source.named import Collaborator
 from ..source.probe import Atom
-from ..source.tree import SourceTree, Target
+from ..source.tree import SourceTree, Target, is_there
 from ..state import Standing, UpstreamEntry
 
 SCHEMA = 4

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 from ...errors import DriftError, SettingError
 from ..patch import Action, Feature, Patch, Upstream
-from ..source.collaborator import Collaborator
 from ..source.definition import Kind, fits
-from ..source.presence import is_there, package_of, surroundings
+from ..source.named import Collaborator
 from ..source.probe import Ask, Assigns, Atom
-from ..source.tree import SourceTree, Target
+from ..source.tree import SourceTree, Target, is_there, package_of, surroundings
 from ..state import UPSTREAMS_OWN, Standing, State
 from .lock import THERE, Lock, Record, Revision, collaborators, identify
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from .definition import bindings, bound_names, fingerprint
 from .named import Key, Origins, Value
-from .presence import is_there
-from .tree import SourceTree, Target
+from .tree import SourceTree, Target, is_there
 
 # Functions that call one another are followed this deep, and values through so many names.
 _DEPTH = 4

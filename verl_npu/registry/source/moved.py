@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from .definition import outline
-from .presence import is_there
-from .tree import SourceTree, Target
+from .tree import SourceTree, Target, is_there
 
 Body = tuple[str, ...]
 

@@ -10,9 +10,9 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .collaborator import Collaborator, Name, Setting
 from .configuration import value_of
 from .definition import Kind, signature
+from .named import Collaborator, Name, Setting
 from .tree import SourceTree, Target
 
 # A base of a base of a base: no class of an upstream has more.

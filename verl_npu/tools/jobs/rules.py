@@ -27,7 +27,7 @@ from ...ascend.variables import (
 )
 from ...errors import SettingError, SourceError
 from ...features.configuration import Section
-from ...features.device.choice import resolve_device
+from ...features.device import resolve_device
 from ...features.fleet.forwarding import refuse_other_values
 from ...features.fused_kernels import BLOCKS, MODULE
 from ...features.megatron.contract import recorded_as, revision_for

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ....errors import GroupError
 from ....registry.source.probe import AllOf, AnyOf, Calls, Defines, Not, Passes
-from ..feature import GROUP, weight_sync
+from .. import GROUP, weight_sync
 from ..transport.tensors import Weight
 from . import collective as over_hccl
 from .collective import create_collective_group, in_place_of_ray

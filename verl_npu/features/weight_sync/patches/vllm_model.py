@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from .... import reporting
 from ....registry.source.probe import Defines, Never
-from ..feature import weight_sync
-from ..settings import Check
-from .checkpoint_engine import brings_adapter, requested
+from .. import weight_sync
 
 if TYPE_CHECKING:
     import torch
@@ -74,9 +72,11 @@ async def prove_colocated_llm(
 async def _proven(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
-    if brings_adapter(kwargs) or not requested(Check.ENGINE):
-        return await original(rollout, weights, *args, **kwargs)
     # Imported here, as all that proves weights: most processes of a job have no engine.
+    from .checking import brings_adapter, proof_requested
+
+    if brings_adapter(kwargs) or not proof_requested():
+        return await original(rollout, weights, *args, **kwargs)
     from ..engines.proof import Proof
     from ..engines.vllm import captures_graphs, runner_in
 
@@ -114,7 +114,9 @@ def prove_engine_beside_megatron(original: Callable[..., object], manager: Shard
 
 
 def _proven_on_load(manager: ShardingManager, hand_over: Callable[[], object]) -> object:
-    if not requested(Check.ENGINE):
+    from .checking import proof_requested
+
+    if not proof_requested():
         return hand_over()
     from ..engines.processing import refresh_copies_on_load
     from ..engines.proof import Proof
