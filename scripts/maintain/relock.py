@@ -18,7 +18,7 @@ from pathlib import Path
 import sources
 
 from verl_npu.features import UPSTREAMS, locks_folder
-from verl_npu.tools.cli import main as verl_npu
+from verl_npu.maintain.__main__ import main as maintain
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def main() -> int:
             left += 1
             continue
         arguments = ["--upstream", lock.upstream, "--pin", lock.pin, "--revision", lock.revision]
-        verl_npu(["lock", *arguments, "--source", str(source), "--output", str(folder)], standalone_mode=False)
+        maintain(["lock", *arguments, "--source", str(source), "--output", str(folder)], standalone_mode=False)
     return 1 if left else 0
 
 

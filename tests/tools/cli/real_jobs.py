@@ -163,13 +163,11 @@ JOBS: dict[str, Words] = {
     "doctor --level import": lambda folder, _: ["doctor", "--level", "import"],
     "doctor --log": lambda folder, _: ["doctor", "--log", _log(folder)],
     "doctor --hang": lambda folder, open_: ["doctor", "--hang", _waiting(open_)],
-    "drift": lambda folder, _: ["drift", "--source", _verl()],
     "env": lambda folder, _: ["env", "--pin", "v0.7.1"],
     "evaluate": _asked,
     "explain": lambda folder, _: ["explain", "npu-memory"],
     "kernels": lambda folder, _: ["kernels", "--fresh", "verl.utils.kernel.kernels"],
     "launch": lambda folder, _: ["launch", "--nodes", "2", "--head", _own_address(), "--", "true"],
-    "lock": lambda folder, _: ["lock", "--pin", "v0.6.1", "--source", _verl(), "--output", "locks"],
     "merge": lambda folder, _: ["merge", _checkpoint(folder)],
     "mindspeed": lambda folder, _: ["mindspeed", "--check", "use_flash_attn=True"],
     "plan": lambda folder, _: ["plan", _grpo(folder), "--no-tries", "--output", "planned"],
@@ -193,15 +191,6 @@ def _free_port() -> int:
     from verl_npu.tools.processes import free_ports
 
     return free_ports(1)[0]
-
-
-def _verl() -> str:
-    import importlib.util
-
-    spec = importlib.util.find_spec("verl")
-    if spec is None or spec.origin is None:
-        raise SystemExit("expected an installed verl, found none")
-    return str(Path(spec.origin).parents[1])
 
 
 @dataclass(frozen=True)

@@ -113,17 +113,11 @@ def complete(*words: str) -> list[str]:
         (("ch",), "check"),
         (("explain", "fle"), "fleet"),
         (("explain", "fleet.comp"), "fleet.compare_processes_before_training"),
-        (("lock", "--pin", "v0.7"), "v0.7.1"),
-        (("lock", "--upstream", "hydra", "--pin", "1"), "1.3.2"),
         (("check", "--source", "inst"), "installed"),
     ],
 )
 def test_the_shell_completes(words: tuple[str, ...], offered: str) -> None:
     assert offered in complete(*words)
-
-
-def test_the_pins_of_another_upstream_are_not_offered() -> None:
-    assert "".join(complete("lock", "--upstream", "hydra", "--pin", "v")) == ""
 
 
 def test_the_help_says_how_completion_is_switched_on(run: Run) -> None:

@@ -100,11 +100,6 @@ def test_a_command_says_that_it_goes_on(slow: Slow, arguments: tuple[str, ...], 
     see(f"verl-npu: {arguments[0]}, ", *arguments)
 
 
-def test_drift_counts_patches(slow: Slow, tree: Path) -> None:
-    slow("verl_npu.registry.judge.drift:verify", "0 of ")
-    see(f"verl-npu: comparing with {tree}, 0 of ", "drift", "--format", "json", "--source", str(tree))
-
-
 def test_a_log_is_read_by_percent(slow: Slow, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     # So long that what a buffer takes is nothing of it.
